@@ -1,0 +1,55 @@
+# Two commands do everything on a bare machine with Python 3.11 and pip: `make demo` and `make test`.
+# Each target that needs the environment creates it first; it is rebuilt when the dependencies change.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+WORKERS ?= 2
+
+# Extra arguments for the program behind a target: make test ARGS="-k window", make bench ARGS=--quick
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+venv: $(STAMP)  ## create or refresh .venv (the other targets do this themselves)
+
+# torch goes first and alone: once the pinned build is there, nothing later has a reason to replace it.
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no python3 found: install Python 3.11 or newer, or set PYTHON=/path/to/it" >&2; exit 1; }
+	@test -x $(BIN)/python || { \
+		"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+			|| { echo "regard needs Python 3.11 or newer; set PYTHON=/path/to/it" >&2; exit 1; }; \
+		echo "creating $(VENV) (a few minutes, once)" >&2; "$(PYTHON)" -m venv $(VENV); }
+	@echo "installing the pinned dependencies into $(VENV)" >&2
+	@$(PIP) torch
+	@$(PIP) --editable ".[dev]"
+	@touch $@
+
+demo: $(STAMP)  ## a tour of the core: a printed table and demo/attention.png
+	@$(BIN)/python examples/tour.py $(ARGS)
+
+# One torch thread per worker, so that the workers do not fight over the cores.
+test: $(STAMP)  ## run the tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(STAMP)  ## lint, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(STAMP)  ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(STAMP)  ## measure every promised number on the CPU, beside its peer
+	@$(BIN)/regard bench --device cpu $(ARGS)
+
+clean:  ## remove caches and what the demo wrote (the environment stays)
+	rm -rf demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,21 @@
+"""regard: any attention in one call, exact on every path, linear in memory.
+
+    >>> import torch, regard
+    >>> from regard import masks
+    >>> q, k, v = torch.randn(3, 2, 8, 100, 64).unbind(0)
+    >>> regard.attend(q, k, v, mask=masks.causal() & masks.window(15, 0)).shape
+    torch.Size([2, 8, 100, 64])
+"""
+
+from regard import biases, masks, normalizers, scores
+from regard.core import attend, explain, summarize, weights
+from regard.errors import RegardError, Unsupported
+from regard.plan import Plan
+from regard.summary import Summary
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "explain", "masks", "normalizers", "scores",
+    "summarize", "weights",
+]  # fmt: skip

@@ -1,0 +1,61 @@
+"""Checks of single arguments, with one wording for each kind of mistake."""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import torch
+from torch import Tensor
+
+from regard.errors import BadType, BadValue
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def described(given: object) -> str:
+    """What came, in words."""
+    if isinstance(given, Tensor):
+        return f"a tensor of {given.dtype} and shape {tuple(given.shape)}"
+    return f"{given!r} ({type(given).__name__})"
+
+
+def whole_number(argument: str, given: object, least: int | None = None) -> int:
+    """An int of at least `least`."""
+    try:
+        found = operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        raise BadType(f"{argument}: expected a whole number, got {described(given)}.") from None
+    if least is not None and found < least:
+        raise BadValue(f"{argument}: expected a whole number of at least {least}, got {found}.")
+    return found
+
+
+def finite_number(argument: str, given: object, above: float | None = None) -> float:
+    """A finite Python number, above `above` where given."""
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise BadType(f"{argument}: expected a Python number, got {described(given)}.")
+    if not math.isfinite(given) or (above is not None and given <= above):
+        raise BadValue(f"{argument}: expected a finite number{'' if above is None else f' above {above:g}'}, got {given}.")
+    return float(given)
+
+
+def float_tensor(argument: str, given: object) -> Tensor:
+    """A floating-point tensor, kept as it is so that it receives gradient."""
+    if not isinstance(given, Tensor) or not given.is_floating_point():
+        raise BadType(f"{argument}: expected a floating-point tensor, got {described(given)}.")
+    return given
+
+
+def tensor_copy(argument: str, given: object, dtypes: tuple[torch.dtype, ...], what: str, rank: int | None = None) -> Tensor:
+    """A private copy of a tensor, so that later changes of the original do not reach it."""
+    if not isinstance(given, Tensor):
+        try:
+            given = torch.as_tensor(given)
+        except (TypeError, ValueError, RuntimeError):
+            raise BadType(f"{argument}: expected {what}, got {described(given)}.") from None
+    if given.dtype not in dtypes:
+        raise BadType(f"{argument}: expected {what}, got {described(given)}.")
+    if rank is not None and given.dim() != rank:
+        raise BadValue(f"{argument}: expected {what}, got {described(given)}.")
+    return given.detach().clone()

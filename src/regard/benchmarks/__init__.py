@@ -1,0 +1,18 @@
+"""The numbers regard promises, each measured beside its peer; `regard bench` prints them.
+
+One file per family of cases. A case registers itself with `@case`, so a new number is one more function.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from regard.benchmarks.case import CASES, Case, Setting
+
+# Loaded in the order in which the table shows them.
+FAMILIES = ("dot", "window", "additive", "views", "overhead")
+
+for _family in FAMILIES:
+    import_module(f"{__name__}.{_family}")
+
+__all__ = ["CASES", "FAMILIES", "Case", "Setting"]

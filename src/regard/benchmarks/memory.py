@@ -1,0 +1,128 @@
+"""Extra peak memory of one call, measured in a process of its own.
+
+A process that has already run something keeps freed memory around and hides what the next call needs, so each
+reading starts a fresh interpreter: it builds the inputs, runs the same work once on a small size (imports and
+lazily loaded libraries are not the call's memory), resets the high-water mark, runs the call, and reports how
+far the mark rose above what was in use before. Outputs and gradients count; inputs do not.
+
+The mark is the kernel's `VmHWM`, not `ru_maxrss`: the latter survives `exec`, so a child of a large parent
+starts with the parent's peak and under-reports.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from regard.benchmarks.case import Measurement, Setting
+from regard.benchmarks.timing import quartiles
+
+MIB = 2**20
+
+# Given the device and whether to build the small size, makes the inputs and returns the call to measure.
+Prepare = Callable[[str, bool], Callable[[], object]]
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+
+
+def extra_memory(prepare: Prepare, setting: Setting, impl: str = "") -> Measurement:
+    """Peak memory in MiB that the prepared call needs beyond its inputs; median of a few fresh processes."""
+    readings = [_in_child(prepare, setting) for _ in range(1 if setting.quick else 3)]
+    low, middle, high = quartiles(readings)
+    return Measurement(middle, low, high, len(readings), impl=impl)
+
+
+def _in_child(prepare: Prepare, setting: Setting) -> float:
+    task = {
+        "module": prepare.__module__,
+        "function": prepare.__qualname__,
+        "device": setting.device,
+        "threads": setting.threads,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from regard.benchmarks.memory import child; child()", json.dumps(task)],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+    )
+    if done.returncode != 0:
+        raise RuntimeError(
+            f"measuring the memory of {task['function']!r} failed with code {done.returncode} "
+            f"(a negative code is a signal; -9 usually means out of memory):\n{done.stderr[-2000:]}"
+        )
+    return float(json.loads(done.stdout.splitlines()[-1])["extra_mib"])
+
+
+def child() -> None:
+    """The fresh process: read the task from the command line, print the reading as one line of JSON."""
+    task = json.loads(sys.argv[1])
+    if task["device"] == "cpu":
+        torch.set_num_threads(task["threads"])
+    prepare: Prepare = getattr(importlib.import_module(task["module"]), task["function"])
+    prepare(task["device"], True)()
+    call = prepare(task["device"], False)
+    gc.collect()
+    reading = _cuda_peak(call) if task["device"] == "cuda" else _cpu_peak(call)
+    print(json.dumps({"extra_mib": reading / MIB}))
+
+
+def _cuda_peak(call: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = call()
+    torch.cuda.synchronize()
+    del result
+    return float(torch.cuda.max_memory_allocated() - before)
+
+
+def _cpu_peak(call: Callable[[], object]) -> float:
+    if not _CLEAR.exists():
+        return _cpu_peak_elsewhere(call)
+    _CLEAR.write_text("5")  # documented in proc(5): sets the high-water mark to the current size
+    before = _status("VmRSS")
+    result = call()
+    peak = _status("VmHWM")
+    del result
+    return float(peak - before)
+
+
+def _status(field: str) -> int:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"{_STATUS} has no {field}")
+
+
+def _cpu_peak_elsewhere(call: Callable[[], object]) -> float:
+    """Without procfs (macOS): the lifetime peak cannot be reset, so this can only under-report."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = call()
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    del result
+    return float((after - before) * unit)
+
+
+def known_allocation(device: str, small: bool) -> Callable[[], object]:
+    """Work of known size, to check the meter itself: 256 MiB written, of which 128 are freed half-way."""
+    rows = 2 if small else 64
+
+    def call() -> torch.Tensor:
+        first = torch.ones(rows * MIB // 2, device=device)
+        second = torch.ones(rows * MIB // 2, device=device)
+        del first
+        return second
+
+    return call

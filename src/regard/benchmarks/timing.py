@@ -1,0 +1,114 @@
+"""Timing two calls side by side.
+
+A machine's speed drifts: clocks change, neighbours come and go. Timing all of A and then all of B puts that
+drift into the ratio. So the two alternate (A, B, A, B, …), every pair gives one ratio, and the median of the
+ratios is the number; the quartiles say how far to trust it.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from regard.benchmarks.case import Measurement, Setting
+
+Call = Callable[[], object]
+
+SHORT_PAIRS = 40  # pairs for calls well under a second …
+SHORT_BUDGET = 15.0  # … and more, up to MOST_PAIRS, while they fit in this many seconds
+MOST_PAIRS = 120
+LONG_BUDGET = 45.0  # seconds to spend on a case whose calls are long …
+LONG_PAIRS = 5  # … but never fewer pairs than this
+
+
+def slowdown(ours: Call, peer: Call, setting: Setting, impl: str = "") -> Measurement:
+    """Our time divided by the peer's: 1.05 means five per cent slower."""
+    pairs = _alternate(ours, peer, setting)
+    return _summary([a / b for a, b in pairs], pairs, impl)
+
+
+def speedup(ours: Call, peer: Call, setting: Setting, impl: str = "") -> Measurement:
+    """The peer's time divided by ours: 20 means twenty times as fast."""
+    pairs = _alternate(ours, peer, setting)
+    return _summary([b / a for a, b in pairs], pairs, impl)
+
+
+def overhead(ours: Call, peer: Call, setting: Setting, impl: str = "") -> Measurement:
+    """Microseconds that a call of ours takes beyond the peer's.
+
+    One call of a few microseconds is below what a clock resolves well, so blocks of calls alternate instead.
+    """
+    calls, blocks = (50, 20) if setting.quick else (200, 60)
+
+    def block(call: Call) -> Call:
+        def many() -> None:
+            for _ in range(calls):
+                call()
+
+        return many
+
+    pairs = _alternate(block(ours), block(peer), setting, count=blocks)
+    pairs = [(a / calls, b / calls) for a, b in pairs]
+    return _summary([(a - b) * 1e6 for a, b in pairs], pairs, impl)
+
+
+def _alternate(
+    ours: Call, peer: Call, setting: Setting, count: int | None = None
+) -> list[tuple[float, float]]:
+    """Seconds of both calls, pair by pair, after a warm-up that also tells how many pairs are affordable."""
+    with _collector_off():
+        _seconds(ours, setting), _seconds(peer, setting)
+        first = _seconds(ours, setting), _seconds(peer, setting)
+        count = count or _affordable(sum(first), setting.quick)
+        return [(_seconds(ours, setting), _seconds(peer, setting)) for _ in range(count)]
+
+
+def _affordable(pair_seconds: float, quick: bool) -> int:
+    def fitting(budget: float) -> int:
+        return int(budget / max(pair_seconds, 1e-9))
+
+    if quick:
+        return max(2, min(10, fitting(6.0)))
+    return max(LONG_PAIRS, min(SHORT_PAIRS, fitting(LONG_BUDGET)), min(MOST_PAIRS, fitting(SHORT_BUDGET)))
+
+
+def _seconds(call: Call, setting: Setting) -> float:
+    start = time.perf_counter()
+    result = call()
+    if setting.device == "cuda":
+        torch.cuda.synchronize()
+    elapsed = time.perf_counter() - start
+    del result  # freed outside the clock, as a caller who keeps the output would see it
+    return elapsed
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Python's cycle collector strikes at random moments; keep it out of the readings."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _summary(readings: list[float], pairs: list[tuple[float, float]], impl: str) -> Measurement:
+    low, middle, high = quartiles(readings)
+    ours, peer = (statistics.median(side) for side in zip(*pairs, strict=True))
+    return Measurement(middle, low, high, len(readings), ours, peer, impl)
+
+
+def quartiles(readings: list[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile; of a single reading, that reading three times."""
+    if len(readings) == 1:
+        return readings[0], readings[0], readings[0]
+    low, middle, high = statistics.quantiles(readings, n=4, method="inclusive")
+    return low, middle, high

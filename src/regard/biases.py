@@ -1,0 +1,254 @@
+"""Biases: numbers added to the scores, after everything else. Every tensor in them receives gradient.
+
+    >>> from regard import biases
+    >>> biases.alibi(8)
+    biases.alibi(8)
+
+Biases add up: `biases.alibi(8) + biases.dense(tensor)`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.arguments import finite_number, float_tensor, whole_number
+from regard.differentiate import vjp
+from regard.errors import BadValue
+from regard.grid import Grid, Sizes
+from regard.value import Value
+
+__all__ = ["Bias", "alibi", "dense", "gaussian", "relative", "t5"]
+
+
+class Bias(Value):
+    """A number for each (batch, head, query, key), added to the scores."""
+
+    room: ClassVar[str] = "biases"
+    name: ClassVar[str] = "bias"
+
+    def values(self, grid: Grid) -> Tensor:
+        """The numbers to add; they broadcast to the grid's (b, h, q, k)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define values(grid)")
+
+    def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
+        """Add the gradient of each tensor, for a gradient (b,h,q,k) of the values, to the tensors in `into`."""
+
+        def again(*tensors: Tensor) -> Tensor:
+            return self.with_tensors(tensors).values(grid).expand_as(grad)
+
+        for total, part in zip(into, vjp(again, self.tensors, grad), strict=True):
+            total += part
+
+    def check(self, sizes: Sizes) -> None:
+        """Raise when this bias does not fit a request of these sizes."""
+
+    def single_head(self) -> Bias:
+        """The same bias for inputs without a head axis, where a dense (x,q,k) tensor means (b,q,k)."""
+        return self
+
+    def __add__(self, other: Bias) -> Bias:
+        return Sum(self, other) if isinstance(other, Bias) else NotImplemented
+
+
+class Sum(Bias):
+    """Two biases, added."""
+
+    name: ClassVar[str] = "sum"
+    left: Bias
+    right: Bias
+
+    def values(self, grid: Grid) -> Tensor:
+        return self.left.values(grid) + self.right.values(grid)
+
+    def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
+        split = len(self.left.tensors)
+        self.left.accumulate(grid, grad, into[:split])
+        self.right.accumulate(grid, grad, into[split:])
+
+    def check(self, sizes: Sizes) -> None:
+        self.left.check(sizes)
+        self.right.check(sizes)
+
+    def single_head(self) -> Bias:
+        return Sum(self.left.single_head(), self.right.single_head())
+
+    def __repr__(self) -> str:
+        right = f"({self.right!r})" if isinstance(self.right, Sum) else repr(self.right)
+        return f"{self.left!r} + {right}"
+
+
+class Alibi(Bias):
+    """−slope·|distance|, with the slopes of the paper for any number of heads. Press et al. 2022."""
+
+    name: ClassVar[str] = "alibi"
+    num_heads: int
+
+    def values(self, grid: Grid) -> Tensor:
+        slopes = torch.tensor(alibi_slopes(self.num_heads), device=grid.device)
+        return -grid.pick(slopes.view(1, -1, 1, 1)) * grid.distance.abs()
+
+    def check(self, sizes: Sizes) -> None:
+        if self.num_heads != sizes[1]:
+            raise BadValue(f"bias: {self!r} is for {self.num_heads} heads, but the query has {sizes[1]}.")
+
+
+class Relative(Bias):
+    """table[h, clip(pos_k − pos_q, −r, r) + r]."""
+
+    name: ClassVar[str] = "relative"
+    table: Tensor
+
+    def values(self, grid: Grid) -> Tensor:
+        return _look_up(self.table, self._index(grid), grid)
+
+    def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
+        _scatter(into[0], self._index(grid), grad, grid)
+
+    def check(self, sizes: Sizes) -> None:
+        shape = tuple(self.table.shape)
+        if len(shape) != 2 or shape[0] not in (1, sizes[1]) or shape[1] % 2 == 0:
+            raise BadValue(f"bias: the table has shape {shape}, expected (h|1, 2r+1) with h = {sizes[1]}.")
+
+    def _index(self, grid: Grid) -> Tensor:
+        radius = self.table.shape[1] // 2
+        return grid.distance.clamp(-radius, radius) + radius
+
+
+class T5(Bias):
+    """table[bucket(pos_k − pos_q), h], exact for small distances and logarithmic beyond. Raffel et al. 2020."""
+
+    name: ClassVar[str] = "t5"
+    table: Tensor
+    bidirectional: bool = True
+    max_distance: int = 128
+
+    def values(self, grid: Grid) -> Tensor:
+        return _look_up(self.table.mT, self._bucket(grid.distance), grid)
+
+    def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
+        _scatter(into[0].mT, self._bucket(grid.distance), grad, grid)
+
+    def check(self, sizes: Sizes) -> None:
+        if self.table.dim() != 2 or self.table.shape[1] not in (1, sizes[1]):
+            raise BadValue(f"bias: the table has shape {tuple(self.table.shape)}, expected (buckets, {sizes[1]}).")
+
+    def _bucket(self, distance: Tensor) -> Tensor:
+        buckets = self.table.shape[0]
+        first = torch.zeros_like(distance)
+        if self.bidirectional:
+            buckets //= 2
+            first = (distance > 0) * buckets
+            distance = distance.abs()
+        else:
+            distance = (-distance).clamp(min=0)
+        exact = buckets // 2
+        growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+        far = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
+        return first + torch.where(distance < exact, distance, far)
+
+
+class Gaussian(Bias):
+    """−(j − center)² / 2σ² around a centre for each query. Luong et al. 2015, equation 10."""
+
+    name: ClassVar[str] = "gaussian"
+    center: Tensor
+    sigma: float
+
+    def values(self, grid: Grid) -> Tensor:
+        center = grid.pick(self.center[..., None])
+        center = center.to(torch.promote_types(center.dtype, torch.float32))
+        lost = ~center.detach().isfinite()  # a hidden query may have no centre; its gradient must still be zero
+        away = grid.column - center.masked_fill(lost, 0)
+        return (away**2 * (-0.5 / self.sigma**2)).masked_fill(lost, torch.nan)
+
+    def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
+        center = grid.pick(self.center[..., None]).to(grad.dtype)
+        pull = (grad * (grid.column - center)).sum(-1, keepdim=True) / self.sigma**2
+        grid.add(into[0][..., None], pull.masked_fill(~center.isfinite(), 0))
+
+    def check(self, sizes: Sizes) -> None:
+        shape = tuple(self.center.shape)
+        if len(shape) != 3 or any(mine not in (1, size) for mine, size in zip(shape, sizes[:3], strict=True)):
+            raise BadValue(f"bias: the center has shape {shape}, expected (b,h,q) = {tuple(sizes[:3])}.")
+
+    def single_head(self) -> Bias:
+        return Gaussian(self.center[:, None], self.sigma) if self.center.dim() == 2 else self
+
+
+class Dense(Bias):
+    """A float tensor, right-aligned to (b, h, q, k)."""
+
+    name: ClassVar[str] = "dense"
+    tensor: Tensor
+
+    def values(self, grid: Grid) -> Tensor:
+        return grid.pick(self._four(self.tensor))
+
+    def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
+        grid.add(self._four(into[0]), grad)
+
+    def check(self, sizes: Sizes) -> None:
+        shape = self.tensor.shape
+        if len(shape) > 4 or any(mine not in (1, size) for mine, size in zip(reversed(shape), reversed(sizes), strict=False)):
+            raise BadValue(f"bias: a tensor of shape {tuple(shape)} does not broadcast to (b,h,q,k) = {tuple(sizes)}.")
+
+    def single_head(self) -> Bias:
+        return Dense(self.tensor[:, None]) if self.tensor.dim() == 3 else self
+
+    @staticmethod
+    def _four(tensor: Tensor) -> Tensor:
+        return tensor[(None,) * (4 - tensor.dim())]
+
+
+def alibi(num_heads: int) -> Bias:
+    """−slope·|i − j|, slopes of the paper for any head count."""
+    return Alibi(whole_number("num_heads", num_heads, least=1))
+
+
+def relative(table: Tensor) -> Bias:
+    """A learned number for each distance −r … r and head, table (h|1, 2r+1)."""
+    return Relative(float_tensor("table", table))
+
+
+def t5(table: Tensor, bidirectional: bool = True, max_distance: int = 128) -> Bias:
+    """A learned number for each bucket of distances and head, table (buckets, h), buckets as in Hugging Face."""
+    return T5(float_tensor("table", table), bool(bidirectional), whole_number("max_distance", max_distance, least=1))
+
+
+def gaussian(center: Tensor, sigma: float) -> Bias:
+    """−(j − center)² / 2σ², center (b,h,q) in key positions; the centre receives gradient."""
+    return Gaussian(float_tensor("center", center), finite_number("sigma", sigma, above=0.0))
+
+
+def dense(tensor: Tensor) -> Bias:
+    """A float tensor, right-aligned to (b,h,q,k)."""
+    return Dense(float_tensor("tensor", tensor))
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """A geometric series for a power of two; otherwise that of the next lower one, then every other of the next."""
+    power = 1 << (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
+    if power < num_heads:
+        finer = [2.0 ** (-8 * (head + 1) / (2 * power)) for head in range(2 * power)]
+        slopes += finer[0::2][: num_heads - power]
+    return slopes
+
+
+def _look_up(table: Tensor, index: Tensor, grid: Grid) -> Tensor:
+    """table[h|1, index] as (h|1, q, k)."""
+    return table[grid.head if table.shape[0] > 1 else torch.zeros_like(grid.head[:1]), index]
+
+
+def _scatter(table: Tensor, index: Tensor, grad: Tensor, grid: Grid) -> None:
+    """Add grad (b,h,q,k) to table[h|1, index]."""
+    flat = grad.sum(0).flatten(1)
+    rows = table.new_zeros(flat.shape[0], table.shape[1]).scatter_add_(1, index.reshape(1, -1).expand_as(flat), flat)
+    if table.shape[0] > 1:
+        table.index_add_(0, grid.head.view(-1), rows)
+    else:
+        table += rows.sum(0, keepdim=True)

@@ -1,0 +1,111 @@
+"""`regard VERB …`: finds the verb's file, parses its arguments, runs it.
+
+A verb is a module of this package that holds
+
+    SUMMARY: str                      one line for `regard --help`
+    EXAMPLES: tuple[str, ...]         real commands, shown at the end of `regard VERB --help`
+    add_arguments(parser) -> None     its options
+    run(options) -> int               its work; the exit code
+
+Its heavy imports belong inside `run`: every module here is loaded to list the verbs. Results go to stdout,
+progress to stderr, so that `regard … --json | jq` always works.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Protocol, cast
+
+from jsonargparse import Namespace
+
+import regard.cli
+from regard.cli.parser import Parser, respell
+from regard.errors import RegardError
+
+WRONG_CALL = 2
+NOT_VERBS = {"main", "parser"}
+
+
+class Verb(Protocol):
+    """What a verb's module offers."""
+
+    SUMMARY: str
+    EXAMPLES: tuple[str, ...]
+
+    def add_arguments(self, parser: Parser) -> None:
+        """Declare the verb's options."""
+
+    def run(self, options: Namespace) -> int:
+        """Do the work and return the exit code."""
+
+
+def verbs() -> dict[str, Verb]:
+    """Every verb by name: the modules of this package, less the machinery."""
+    names = sorted(module.name for module in pkgutil.iter_modules(regard.cli.__path__))
+    return {name: cast(Verb, import_module(f"regard.cli.{name}")) for name in names if name not in NOT_VERBS}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    offered = verbs()
+    chosen = next((word for word in arguments if word in offered), None)
+
+    parser = Parser(
+        prog="regard", description="Attention: use it, measure it.", examples=_first_steps(offered)
+    )
+    parser.add_argument("--version", action="version", version=_version_line())
+    subcommands = parser.add_subcommands(
+        dest="verb", required=False, metavar="VERB", title="verbs", description=None
+    )
+    for name, verb in offered.items():
+        own = Parser(description=verb.SUMMARY, examples=verb.EXAMPLES)
+        if name == chosen:  # the others are only listed, so their options need not be worked out
+            verb.add_arguments(own)
+            arguments = respell(arguments, own)
+        subcommands.add_subcommand(name, own, help=verb.SUMMARY)
+
+    options = parser.parse_args(arguments)
+    if options.verb is None:
+        parser.print_help(sys.stderr)
+        return WRONG_CALL
+    return _guarded(options.verb, offered[options.verb], options[options.verb])
+
+
+def _guarded(name: str, verb: Verb, options: Namespace) -> int:
+    """Run the verb; turn the ways a run may end early into exit codes instead of tracebacks."""
+    try:
+        return verb.run(options)
+    except RegardError as mistake:
+        print(f"regard {name}: {mistake}", file=sys.stderr)
+        return WRONG_CALL
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _first_steps(offered: dict[str, Verb]) -> list[str]:
+    return [verb.EXAMPLES[0] for verb in offered.values()]
+
+
+def _version_line() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    def of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "unknown"
+
+    return f"regard {of('regard')} (torch {of('torch')}, python {sys.version.split()[0]})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""The four verbs: `attend`, `weights`, `summarize`, `explain`. A call becomes a request, a plan, a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import formula, plan, request
+from regard.arguments import described
+from regard.biases import Bias
+from regard.errors import BadType, BadValue
+from regard.grid import Part, part_of
+from regard.masks import Mask
+from regard.normalizers import Normalizer
+from regard.plan import Plan
+from regard.scores import Score
+from regard.scores.base import spread_heads
+from regard.summary import Summary, summarize_request
+
+Rows = Sequence[int] | slice | Tensor | None
+
+_PLANS: dict[Any, plan.Implementation] = {}
+_MOST_PLANS = 4096
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: str | Score = "scaled-dot",
+    mask: Mask | Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    normalize: str | Normalizer = "softmax",
+    scale: float | None = None,
+    dropout: float = 0.0,
+    sink: Tensor | None = None,
+    return_logsumexp: bool = False,
+    impl: str = "auto",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of queries over keys and values: softmax(score(q, k) + bias) v, and every relative of it.
+
+    Shapes: query (b,h,q,d), key (b,g,k,d), value (b,g,k,v), with h a multiple of g; or three axes for one head.
+    The result is (b,h,q,v). A query that may attend to nothing gets zeros.
+
+        >>> import torch, regard
+        >>> q = k = v = torch.eye(3)[None]
+        >>> regard.attend(q, k, v, mask=regard.masks.causal(), normalize="hard")[0]
+        tensor([[1., 0., 0.],
+                [0., 1., 0.],
+                [0., 0., 1.]])
+
+    Args:
+        score: how a query and a key match; a name or a value of `regard.scores`.
+        mask: what may be attended to; a value of `regard.masks` or a bool tensor, True = may attend.
+        bias: numbers added to the scores; a value of `regard.biases` or a float tensor.
+        normalize: softmax, sigmoid, sparsemax, entmax15, hard, or a `Normalizer`.
+        scale: multiplies q·k in scaled-dot and softcap (default 1/√d), the finished score elsewhere (default 1).
+        dropout: the share of weights to drop; acts whenever it is above 0.
+        sink: (h,), one more logit for each head, which takes weight but has no value.
+        return_logsumexp: also return log Σ exp of the visible biased scores, (b,h,q), without the sink.
+        impl: auto, reference, tiled, sdpa or flex. A named one runs or raises `Unsupported`.
+    """
+    runner, key_of_plan = None, None
+    if not torch.compiler.is_compiling():
+        try:
+            key_of_plan = plan.signature(
+                query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp, impl
+            )
+            runner = _PLANS.get(key_of_plan)
+        except (AttributeError, TypeError):
+            pass  # something is not what it should be: the check below says what
+    asked = request.build(
+        query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp, check=runner is None
+    )
+    if runner is None:
+        runner = plan.implementation(plan.make(asked, impl).impl)
+        if key_of_plan is not None:
+            if len(_PLANS) >= _MOST_PLANS:
+                _PLANS.clear()
+            _PLANS[key_of_plan] = runner
+    output, logsumexp = runner.run(asked)
+    if query.dim() == 3:
+        output = output.squeeze(1)
+        logsumexp = None if logsumexp is None else logsumexp.squeeze(1)
+    return output if logsumexp is None else (output, logsumexp)
+
+
+def explain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: str | Score = "scaled-dot",
+    mask: Mask | Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    normalize: str | Normalizer = "softmax",
+    scale: float | None = None,
+    dropout: float = 0.0,
+    sink: Tensor | None = None,
+    return_logsumexp: bool = False,
+    impl: str = "auto",
+) -> Plan:
+    """What `attend` would do with the same arguments: the implementation, the reason, and why not the others."""
+    asked = request.build(query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp)
+    return plan.make(asked, impl, complete=True)
+
+
+def weights(
+    query: Tensor,
+    key: Tensor,
+    *,
+    score: str | Score = "scaled-dot",
+    mask: Mask | Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    normalize: str | Normalizer = "softmax",
+    scale: float | None = None,
+    sink: Tensor | None = None,
+    rows: Rows = None,
+    heads: Rows = None,
+) -> Tensor:
+    """The exact weights (b, heads, rows, k) of chosen query rows and heads; differentiable.
+
+    They are what `attend` multiplies the values with, before dropout, whichever implementation ran it.
+    """
+    asked = request.build(query, key, key, score, mask, bias, normalize, scale, 0.0, sink, False)
+    dtype, wide, device = asked.query.dtype, formula.accumulator(asked.query.dtype), asked.query.device
+    batch, head_count, row_count, _ = asked.sizes
+    chosen_rows = _selection("rows", rows, row_count, device)
+    chosen_heads = _selection("heads", None if query.dim() == 3 else heads, head_count, device)
+    with torch.autocast(device.type, enabled=False):
+        score_of_pairs, wide_query, wide_key = asked.score.reduce(
+            asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
+        )
+        grid = part_of(asked.sizes, device, heads=chosen_heads, rows=chosen_rows)
+        if chosen_heads is not None:
+            wide_key = _take(spread_heads(wide_key, head_count), 1, chosen_heads)
+            wide_query = _take(wide_query, 1, chosen_heads)
+        if chosen_rows is not None:
+            wide_query = _take(wide_query, 2, chosen_rows)
+        scores, visible = formula.masked_scores(
+            score_of_pairs, wide_query, wide_key, asked.mask, asked.bias, grid, asked.scale
+        )
+        found = formula.normalised(asked.normalizer, scores, visible, asked.sink, grid).to(dtype)
+    return found.squeeze(1) if query.dim() == 3 else found
+
+
+def summarize(
+    query: Tensor,
+    key: Tensor,
+    *,
+    score: str | Score = "scaled-dot",
+    mask: Mask | Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    normalize: str | Normalizer = "softmax",
+    scale: float | None = None,
+    sink: Tensor | None = None,
+    top: int = 8,
+) -> Summary:
+    """What the weights look like, in memory linear in the length: entropy, received weight, strongest keys."""
+    asked = request.build(query, key, key, score, mask, bias, normalize, scale, 0.0, sink, False)
+    found = summarize_request(asked, top)
+    return found.without_heads() if query.dim() == 3 else found
+
+
+def _selection(argument: str, chosen: Rows, length: int, device: torch.device) -> Part | None:
+    """Chosen indices as a range or a tensor; negative ones count from the end."""
+    if chosen is None:
+        return None
+    if isinstance(chosen, slice):
+        start, stop, step = chosen.indices(length)
+        if step == 1:
+            return slice(start, max(start, stop))
+        chosen = list(range(start, stop, step))
+    try:
+        index = torch.as_tensor(chosen, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        index = None
+    if index is None or index.dim() != 1 or (index.numel() and (index.is_floating_point() or index.dtype == torch.bool)):
+        raise BadType(f"{argument}: expected a sequence of ints, a slice or a 1-D tensor, got {described(chosen)}.")
+    index = index.long()
+    if index.numel() and not (-length <= int(index.min()) and int(index.max()) < length):
+        raise BadValue(f"{argument}: expected indices from {-length} to {length - 1}, got {index.tolist()}.")
+    return torch.where(index < 0, index + length, index)
+
+
+def _take(tensor: Tensor, axis: int, part: Part) -> Tensor:
+    if isinstance(part, slice):
+        return tensor.narrow(axis, part.start, part.stop - part.start)
+    return tensor.index_select(axis, part)

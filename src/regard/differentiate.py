@@ -1,0 +1,38 @@
+"""Derivatives of one small piece of a computation, also from inside a custom operator.
+
+The kernel of a `torch.library` operator runs below autograd: nothing it does is recorded. A strip of `tiled` that
+wants the derivative of one piece (a user's own normaliser, a positional score) lifts that ban for the piece alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+_AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Record operations for autograd, even inside an operator's kernel."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in _AUTOGRAD_KEYS:
+        excluded = excluded.remove(getattr(torch._C.DispatchKey, key))
+    included = torch._C._dispatch_tls_local_include_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
+
+
+def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+    """The gradient of `function(*inputs)` in the direction `grad`, for each input."""
+    with recording():
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        output = function(*leaves)
+        found = torch.autograd.grad(output, leaves, grad.expand_as(output), allow_unused=True)
+    return [
+        torch.zeros_like(leaf) if part is None else part.detach()
+        for leaf, part in zip(inputs, found, strict=True)
+    ]

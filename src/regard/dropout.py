@@ -1,0 +1,44 @@
+"""Dropout without stored bits: whether a weight is kept is a hash of (seed, batch, head, query, key).
+
+The backward pass, the second derivative and every strip compute the same bits again from the seed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.grid import Grid
+
+_LOW = 0xFFFFFFFF  # arithmetic modulo 2³² in int64, whose product wraps without harm to the low half
+
+
+def draw_seed(device: torch.device) -> Tensor:
+    """A fresh seed from torch's default generator: the same `manual_seed` gives the same dropout."""
+    return torch.randint(0, 1 << 62, (1,), device=device, dtype=torch.int64)
+
+
+def kept(grid: Grid, seed: Tensor, probability: float) -> Tensor:
+    """True where a weight survives, bool (b, h, q, k)."""
+    state = _mix(_mix(seed & _LOW) ^ (seed >> 32))
+    for index, factor in ((grid.batch, 0x9E3779B1), (grid.head, 0x85EBCA6B), (grid.row, 0xC2B2AE35)):
+        state = _mix(state ^ (index * factor & _LOW))
+    return _mix(state ^ (grid.column * 0x9E3779B1 & _LOW)) >= round(probability * (1 << 32))
+
+
+def drop(weights: Tensor, grid: Grid, seed: Tensor | None, probability: float) -> Tensor:
+    """`weights` with a share of about `probability` set to zero and the rest scaled up to keep the mean."""
+    if seed is None:
+        return weights
+    if probability >= 1:
+        return torch.zeros_like(weights)
+    return (weights * (1 / (1 - probability))).masked_fill(~kept(grid, seed, probability), 0)
+
+
+def _mix(state: Tensor) -> Tensor:
+    """Spread every bit over all 32 (two rounds of xor-shift and odd multiplication)."""
+    state = state ^ (state >> 16)
+    state = state * 0x7FEB352D & _LOW
+    state = state ^ (state >> 15)
+    state = state * 0x846CA68B & _LOW
+    return state ^ (state >> 16)

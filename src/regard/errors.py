@@ -1,0 +1,35 @@
+"""The errors users meet.
+
+Every one derives from `RegardError`, and also from the built-in error Python itself would raise, so that both
+`except regard.RegardError` and `except ValueError` work. A message names the argument, what came, what was
+expected and what to try.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RegardError(Exception):
+    """The root of every error that regard raises on purpose."""
+
+
+class BadValue(RegardError, ValueError):
+    """An argument of the right kind with a content that cannot work: a shape, a number, a name."""
+
+
+class BadType(RegardError, TypeError):
+    """An argument of the wrong kind: a dtype, a class."""
+
+
+class Unsupported(RegardError, NotImplementedError):
+    """The implementation that was asked for by name cannot run this request; the text says why."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> BadValue:
+    """An error for a name nobody registered, with the nearest known one as a suggestion."""
+    known = sorted(known)
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    suggestion = f" Did you mean {near[0]!r}?" if near else ""
+    return BadValue(f"{kind}: there is no {name!r}.{suggestion} Known: {', '.join(known)}.")

@@ -1,0 +1,94 @@
+"""The mathematics of attention, written once in plain differentiable torch.
+
+This is what `reference` runs and what `weights` shows. Each step keeps the promises by itself: what a mask hides is
+never read, not even through 0 · NaN, and what is visible and not finite stays visible.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.biases import Bias
+from regard.grid import Grid
+from regard.masks import Mask
+from regard.normalizers import Normalizer
+from regard.scores import Score
+from regard.scores.base import spread_heads
+from regard.scores.dot import fold
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: float32 at least."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def masked_scores(
+    score: Score, query: Tensor, key: Tensor, mask: Mask | None, bias: Bias | None, grid: Grid, scale: float
+) -> tuple[Tensor, Tensor | None]:
+    """Biased scores (b,h,q,k) with −inf where hidden, and what is visible (None: everything)."""
+    if mask is None:
+        scores, visible = score.pairs(query, key, grid, scale), None
+    else:
+        scores, visible = _guarded_pairs(score, query, key, grid, scale), mask.visible(grid)
+    if bias is not None:
+        scores = scores + bias.values(grid).to(scores.dtype)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
+    return scores, visible
+
+
+def _guarded_pairs(score: Score, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
+    """Scores in which a row that is not finite touches only its own pairs, in the gradient too.
+
+    The derivative of q·k for a hidden pair is 0·k, which is NaN where k is. So such rows are set to zero for the
+    recorded scores, and their own pairs take the unrecorded ones.
+    """
+    lost_query = ~query.detach().isfinite().all(-1, keepdim=True)  # (b,h,q,1)
+    lost_key = ~key.detach().isfinite().all(-1, keepdim=True)  # (b,g,k,1)
+    clean = score.pairs(query.masked_fill(lost_query, 0), key.masked_fill(lost_key, 0), grid, scale)
+    with torch.no_grad():
+        raw = score.pairs(query, key, grid, scale)
+    lost = lost_query | spread_heads(lost_key, query.shape[1]).mT
+    return torch.where(lost, raw, clean)
+
+
+def normalised(normalizer: Normalizer, scores: Tensor, visible: Tensor | None, sink: Tensor | None, grid: Grid) -> Tensor:
+    """Weights (b,h,q,k); the sink takes its share as one more column that is then dropped."""
+    if sink is None:
+        weights = normalizer.rows(scores)
+    else:
+        weights = normalizer.rows(with_sink(scores, sink, grid))[..., :-1]
+    return weights if visible is None else weights.masked_fill(~visible, 0)
+
+
+def with_sink(scores: Tensor, sink: Tensor, grid: Grid) -> Tensor:
+    """Scores with the sink's logit (h,) as a last column."""
+    column = grid.pick(sink.view(1, -1, 1, 1)).to(scores.dtype)
+    return torch.cat([scores, column.expand(*scores.shape[:3], 1)], -1)
+
+
+def weighted_sum(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
+    """Σ_j a_ij v_j, (b,h,q,v), in which a hidden value is never read and a visible one that is not finite shows."""
+    if visible is None:
+        return apply(weights, value)
+    finite = apply(weights, value.masked_fill(~value.detach().isfinite(), 0))
+    with torch.no_grad():
+        seen = visible.expand_as(weights).to(weights.dtype)
+        marks = torch.cat([value.isnan(), value == torch.inf, value == -torch.inf], -1).to(weights.dtype)
+        nan, high, low = (apply(seen, marks) > 0).chunk(3, -1)
+    finite = torch.where(high, torch.inf, finite)
+    return torch.where(nan | (high & low), torch.nan, torch.where(low, -torch.inf, finite))
+
+
+def apply(weights: Tensor, value: Tensor) -> Tensor:
+    """weights (b,h,q,k) @ values (b,g,k,v), whose heads may be shared: (b,h,q,v)."""
+    return torch.matmul(fold(weights, value.shape[1]), value).view(*weights.shape[:3], value.shape[3])
+
+
+def log_sum_exp(scores: Tensor) -> Tensor:
+    """log Σ exp over the last axis, (b,h,q); −inf, with gradient zero, for a row of −inf."""
+    if scores.shape[-1] == 0:
+        return scores.new_full(scores.shape[:-1], -torch.inf)
+    dead = scores.detach().amax(-1) == -torch.inf
+    return torch.logsumexp(scores.masked_fill(dead[..., None], 0), -1).masked_fill(dead, -torch.inf)

@@ -1,0 +1,108 @@
+"""The part of the (b, h, q, k) array of scores that is at hand, as index tensors.
+
+Masks, biases and positional scores are functions of the four indices. They are written once, on a `Grid`, and so
+serve the whole array, one strip of it, chosen rows, or FlexAttention's scalars alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Sizes = tuple[int, int, int, int]  # b, h, q, k of the whole request
+Part = slice | Tensor  # which indices of one axis: a range or a 1-D tensor
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Index tensors that broadcast to (b, h, q, k), and the sizes of the whole array they index."""
+
+    sizes: Sizes
+    batch: Tensor  # (b,1,1,1)
+    head: Tensor  # (h,1,1)
+    row: Tensor  # (q,1)
+    column: Tensor  # (k,)
+    parts: tuple[Part, Part, Part, Part] | None  # None: the indices are scalars
+
+    @property
+    def shift(self) -> int:
+        """What lifts a query's index to its position: the last query stands where the last key stands."""
+        return self.sizes[3] - self.sizes[2]
+
+    @property
+    def position(self) -> Tensor:
+        """The position of each query, (q,1)."""
+        return self.row + self.shift
+
+    @property
+    def distance(self) -> Tensor:
+        """Position of the key minus position of the query, (q,k)."""
+        return self.column - self.position
+
+    def pick(self, tensor: Tensor) -> Tensor:
+        """The entries of `tensor` (b|1, h|1, q|1, k|1) that belong to this part, still broadcastable."""
+        if self.parts is None:
+            axes = zip(tensor.shape, (self.batch, self.head, self.row, self.column), strict=True)
+            return tensor[tuple([index if size != 1 else torch.zeros_like(index) for size, index in axes])]
+        for axis, part in enumerate(self.parts):
+            if tensor.shape[axis] == 1:
+                continue
+            if isinstance(part, slice):
+                tensor = tensor.narrow(axis, part.start, part.stop - part.start)
+            else:
+                tensor = tensor.index_select(axis, part)
+        return tensor
+
+    def add(self, tensor: Tensor, grad: Tensor) -> None:
+        """Add `grad` (b, h, q, k) of this part to the entries of `tensor` that `pick` would take."""
+        assert self.parts is not None
+        for axis, part in enumerate(self.parts[:3]):
+            if tensor.shape[axis] != 1:
+                assert isinstance(part, slice)  # strips are ranges; only their columns may have gaps
+                tensor = tensor.narrow(axis, part.start, part.stop - part.start)
+        columns = self.parts[3]
+        if isinstance(columns, Tensor) and tensor.shape[3] != 1:
+            tensor.index_add_(3, columns, grad.sum_to_size(*tensor.shape[:3], len(columns)))
+        else:
+            target = self.pick_columns(tensor)
+            target += grad.sum_to_size(target.shape)
+
+    def pick_columns(self, tensor: Tensor) -> Tensor:
+        """The columns of this part, a view."""
+        columns = self.parts[3] if self.parts else None
+        if tensor.shape[3] == 1 or not isinstance(columns, slice):
+            return tensor
+        return tensor.narrow(3, columns.start, columns.stop - columns.start)
+
+    @property
+    def device(self) -> torch.device:
+        return self.column.device
+
+
+def whole(sizes: Sizes, device: torch.device | str) -> Grid:
+    """The grid of a complete request."""
+    return part_of(sizes, device)
+
+
+def part_of(
+    sizes: Sizes,
+    device: torch.device | str,
+    *,
+    batch: Part | None = None,
+    heads: Part | None = None,
+    rows: Part | None = None,
+    columns: Part | None = None,
+) -> Grid:
+    """The grid of some batch entries, heads, query rows and key columns; None takes an axis whole."""
+    parts = tuple([slice(0, size) if part is None else part for size, part in zip(sizes, (batch, heads, rows, columns), strict=True)])
+    index = [torch.arange(part.start, part.stop, device=device) if isinstance(part, slice) else part for part in parts]
+    return Grid(
+        sizes,
+        batch=index[0].view(-1, 1, 1, 1),
+        head=index[1].view(-1, 1, 1),
+        row=index[2].view(-1, 1),
+        column=index[3],
+        parts=parts,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,42 @@
+"""`reference`: the formula on the whole array of scores. It defines what every other implementation must give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from regard import formula
+from regard.dropout import draw_seed, drop
+from regard.grid import whole
+from regard.request import Request
+
+name = "reference"
+
+
+def refuse(request: Request) -> str | None:
+    """Why this request cannot run here; the reference runs everything."""
+    return None
+
+
+def run(request: Request) -> tuple[Tensor, Tensor | None]:
+    """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
+    seed = draw_seed(request.query.device) if request.dropout > 0 else None
+    with torch.autocast(request.query.device.type, enabled=False):
+        return compute(request, seed)
+
+
+def compute(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The formula, with the dropout that `seed` stands for."""
+    dtype, wide = request.query.dtype, formula.accumulator(request.query.dtype)
+    query, key, value = (tensor.to(wide) for tensor in (request.query, request.key, request.value))
+    request = replace(request, query=query, key=key, value=value).reduced()
+    grid = whole(request.sizes, request.query.device)
+    scores, visible = formula.masked_scores(
+        request.score, request.query, request.key, request.mask, request.bias, grid, request.scale
+    )
+    weights = formula.normalised(request.normalizer, scores, visible, request.sink, grid)
+    output = formula.weighted_sum(drop(weights, grid, seed, request.dropout), request.value, visible)
+    logsumexp = formula.log_sum_exp(scores) if request.want_logsumexp else None
+    return output.to(dtype), logsumexp

@@ -1,0 +1,165 @@
+"""`sdpa`: torch's own fused kernels, behind guards.
+
+The kernels are fast where they apply and break promises where they do not: short rows lose a NaN query, hidden keys
+are multiplied by zero, and unusual shapes fall back silently to a path that needs quadratic memory. `refuse` keeps
+such requests out; `run` reshapes the rest so that the fused path is the one that is taken.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from regard.biases import Dense
+from regard.errors import Unsupported
+from regard.masks import Mask
+from regard.masks.positional import Causal, Full
+from regard.normalizers import Softmax
+from regard.request import Request
+
+name = "sdpa"
+
+_SHORTEST_ROW = 16  # with fewer keys than a vector register holds, the CPU kernel turns a NaN query into zeros
+_MATH = 0  # what torch._fused_sdp_choice says of the unfused path
+
+
+def refuse(request: Request) -> str | None:
+    """Why torch's kernels cannot run this request as promised, or None."""
+    return _refuse_value(request) or _refuse_mask(request) or _refuse_shape(request)
+
+
+def _refuse_value(request: Request) -> str | None:
+    if not request.score.is_dot:
+        return f"torch's kernels compute dot products, not {request.score!r}"
+    if not isinstance(request.normalizer, Softmax):
+        return f"torch's kernels normalise by softmax, not by {request.normalizer.name}"
+    if request.sink is not None:
+        return "torch's kernels have no sink"
+    if request.want_logsumexp:
+        return "torch's kernels return no differentiable log-sum-exp"
+    on_cpu = request.query.device.type == "cpu"
+    if request.dropout > 0 and on_cpu:
+        return "with dropout, torch's CPU path needs quadratic memory"
+    if request.bias is not None:
+        if not isinstance(request.bias, Dense):
+            return f"{request.bias!r} would have to be written out as a dense tensor"
+        if request.bias.tensor.requires_grad and torch.is_grad_enabled():
+            return "a bias that needs gradient sends torch to its quadratic path"
+        if request.mask is not None and not isinstance(request.mask, Full):
+            return "a mask and a bias together would have to be written out as one dense tensor"
+    return None
+
+
+def _refuse_mask(request: Request) -> str | None:
+    mask = request.mask
+    if mask is None or isinstance(mask, (Full, Causal)) or mask.by_key:
+        if isinstance(mask, Causal) and _diagonal(mask, request) is None:
+            return "torch's causal flag aligns query 0 with key 0 and takes no offset"
+        return None
+    return f"torch's kernels know causal masks and key padding; {mask!r} would have to be written out as a dense tensor"
+
+
+def _refuse_shape(request: Request) -> str | None:
+    batch, heads, queries, keys = request.sizes
+    if 0 in (batch, heads, queries, keys, request.value.shape[3]):
+        return "torch's kernels refuse empty tensors"
+    if isinstance(request.mask, Causal):
+        queries, keys = _visible_part(request.mask, request)
+    if queries <= 0:
+        return "no query sees a key"
+    if request.query.device.type == "cpu":
+        if keys < _SHORTEST_ROW:
+            return f"with fewer than {_SHORTEST_ROW} keys (here {keys}) torch's CPU kernel turns a NaN query into zeros"
+        return None
+    if torch.compiler.is_compiling():
+        return None
+    query, key, value, mask, causal = _prepared(request)
+    grouped = query.shape[1] != key.shape[1]
+    choice = torch._fused_sdp_choice(query, key, value, mask, request.dropout, causal, scale=request.scale, enable_gqa=grouped)
+    return "torch has no fused kernel for these shapes and would need quadratic memory" if choice == _MATH else None
+
+
+def run(request: Request) -> tuple[Tensor, None]:
+    """The output (b,h,q,v)."""
+    queries, width = request.query.shape[2], request.value.shape[3]
+    query, key, value, mask, causal = _prepared(request)
+    output = scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=request.dropout, is_causal=causal, scale=request.scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+    if output.requires_grad and not torch.compiler.is_compiling():
+        output.register_hook(_refuse_second_derivative)
+    if output.shape[3] != width:
+        output = output[..., :width]
+    if output.shape[2] != queries:  # the first rows of a causal mask with more queries than keys see nothing
+        output = pad(output, (0, 0, queries - output.shape[2], 0))
+    if mask is not None and mask.dtype == torch.bool and request.query.device.type != "cpu":
+        output = output.masked_fill(~mask.any(-1, keepdim=True), 0)
+    return output, None
+
+
+def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool]:
+    """Queries, keys, values, mask and causal flag in a form for which torch takes a fused kernel."""
+    reduced = request if request.score.is_plain_dot else request.reduced()
+    query, key, value, mask = reduced.query, reduced.key, reduced.value, reduced.mask
+    flag: Tensor | None = None
+    causal = False
+    if isinstance(request.bias, Dense):
+        bias = request.bias.tensor
+        flag = bias[(None,) * (4 - bias.dim())].expand(*request.sizes)
+    elif isinstance(mask, Causal):
+        queries, keys = _visible_part(mask, reduced)
+        causal = _diagonal(mask, reduced) == 0 and queries > 1
+        query, key, value = query[:, :, query.shape[2] - queries :], key[:, :, :keys], value[:, :, :keys]
+    elif mask is not None and not isinstance(mask, Full):
+        flag = mask.keep(key.shape[2], key.shape[0])[:, None, None, :].expand(query.shape[0], 1, 1, -1)
+        key, value = _without_hidden(key, value, flag)
+    width, out = query.shape[3], value.shape[3]
+    step = 1 if query.device.type == "cpu" else 8
+    target = -(-max(width, out) // step) * step
+    if width != target:
+        query, key = pad(query, (0, target - width)), pad(key, (0, target - width))
+    if out != target:
+        value = pad(value, (0, target - out))
+    query, key, value = (tensor if tensor.stride(3) == 1 else tensor.contiguous() for tensor in (query, key, value))
+    return query, key, value, flag, causal
+
+
+def _without_hidden(key: Tensor, value: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values with zeros where hidden: the kernels would multiply what stands there by zero."""
+    if key.device.type == "cpu" and not torch.compiler.is_compiling():
+        # To look for trouble is several times as fast as to mend it, and on a CPU it costs no waiting.
+        low = torch.stack([*torch.aminmax(key.detach()), *torch.aminmax(value.detach())])
+        if float(low.abs().amax()) < 1e15:
+            return key, value
+    hidden = ~keep.mT  # (b,1,k,1)
+    return key.masked_fill(hidden, 0), value.masked_fill(hidden, 0)
+
+
+def _diagonal(mask: Mask, request: Request) -> int | None:
+    """How many keys beside its own index the first query sees; None where torch's flag cannot say it."""
+    assert isinstance(mask, Causal)
+    _, _, queries, keys = request.sizes
+    if isinstance(mask.offset, Tensor):
+        return None
+    shift = mask.offset if mask.offset is not None else keys - queries if mask.align == "bottom-right" else 0
+    if shift <= 0:
+        return 0
+    return shift if queries == 1 or shift >= keys - 1 else None
+
+
+def _visible_part(mask: Causal, request: Request) -> tuple[int, int]:
+    """How many of the last queries see a key, and how many of the first keys are seen."""
+    _, _, queries, keys = request.sizes
+    assert not isinstance(mask.offset, Tensor)
+    shift = mask.offset if mask.offset is not None else keys - queries if mask.align == "bottom-right" else 0
+    return queries + min(shift, 0), min(keys, queries + shift)
+
+
+def _refuse_second_derivative(grad: Tensor) -> None:
+    if torch.is_grad_enabled():
+        raise Unsupported(
+            "attend: this backward pass is itself being recorded (create_graph=True), and torch's fused attention has no "
+            'second derivative. Pass impl="reference" (exact) or impl="tiled" to attend.'
+        )

@@ -1,0 +1,30 @@
+"""`tiled`: plain torch, strip by strip, in memory linear in the length, for every request."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.dropout import draw_seed
+from regard.implementations.tiled.op import pack
+from regard.request import Request
+
+name = "tiled"
+
+
+def refuse(request: Request) -> str | None:
+    """Why this request cannot run here; strips run everything."""
+    return None
+
+
+def run(request: Request) -> tuple[Tensor, Tensor | None]:
+    """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
+    seed = draw_seed(request.query.device) if request.dropout > 0 else None
+    with torch.autocast(request.query.device.type, enabled=False):
+        request = request.reduced()
+        tensors, spec = pack(request)
+        output, logsumexp = torch.ops.regard.tiled.default(
+            request.query, request.key, request.value, request.sink, seed, tensors, spec, request.scale,
+            request.dropout, request.want_logsumexp,
+        )  # fmt: skip
+    return output, logsumexp if request.want_logsumexp else None

@@ -1,0 +1,177 @@
+"""`tiled` as one operator of torch: forward, backward and shapes, so that `torch.compile` sees a single node.
+
+Values travel as a spec (a string) and a flat list of tensors. When a backward pass is itself being recorded, for
+second derivatives, it differentiates the reference instead.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import formula
+from regard.biases import Bias
+from regard.implementations import reference
+from regard.implementations.tiled.walk import Attention
+from regard.masks import Mask
+from regard.normalizers import Normalizer
+from regard.request import Request
+from regard.scores import Score
+from regard.value import rebuild
+
+_LIBRARY = torch.library.Library("regard", "DEF")
+_INPUTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? seed, Tensor[] tensors, str spec, "
+    "float scale, float dropout"
+)
+_LIBRARY.define(f"tiled({_INPUTS}, bool want_logsumexp) -> (Tensor, Tensor)")
+_LIBRARY.define(f"tiled_backward(Tensor grad, Tensor? grad_logsumexp, {_INPUTS}, bool[] needed) -> Tensor[]")
+
+
+def pack(request: Request) -> tuple[list[Tensor], str]:
+    """The values of a request as the operator takes them."""
+    values = (request.score, request.mask, request.bias, request.normalizer)
+    tensors = [tensor for value in values if value is not None for tensor in value.tensors]
+    return tensors, "[" + ",".join([value.spec if value is not None else "null" for value in values]) + "]"
+
+
+@lru_cache(maxsize=1024)
+def _specs(spec: str) -> tuple[str | None, ...]:
+    return tuple(None if part is None else json.dumps(part) for part in json.loads(spec))
+
+
+def _unpack(spec: str, tensors: list[Tensor]) -> tuple[Score, Mask | None, Bias | None, Normalizer]:
+    remaining = iter(tensors)
+    values: Any = [None if part is None else rebuild(part, remaining) for part in _specs(spec)]
+    return tuple(values)  # type: ignore[return-value]
+
+
+def _forward(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
+    spec: str, scale: float, dropout: float, want_logsumexp: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    score, mask, bias, normalizer = _unpack(spec, tensors)
+    attention = Attention(query, key, score, mask, bias, normalizer, scale, sink)
+    output = query.new_zeros(*query.shape[:3], value.shape[3])
+    logsumexp = query.new_full(query.shape[:3] if want_logsumexp else (0,), -torch.inf, dtype=attention.dtype)
+    for piece in attention.pieces(value):
+        weights = piece.weights()[..., : piece.scores.shape[-1]]
+        output[piece.place] = piece.weighted_sum(piece.dropped(weights, seed, dropout)).to(output.dtype)
+        if want_logsumexp:
+            logsumexp[piece.place] = formula.log_sum_exp(piece.scores)
+    return output, logsumexp
+
+
+def _backward(
+    grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
+    seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    score, mask, bias, normalizer = _unpack(spec, tensors)
+    attention = Attention(query, key, score, mask, bias, normalizer, scale, sink)
+    inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
+    totals = [torch.zeros_like(tensor, dtype=attention.dtype) if need else None for tensor, need in zip(inputs, needed, strict=True)]
+    grad_query, grad_key, grad_value, grad_sink = totals[:4]
+    first_bias = 4 + len(score.tensors) + (len(mask.tensors) if mask is not None else 0)
+    grads_score = totals[4 : 4 + len(score.tensors)]
+    grads_bias = totals[first_bias : first_bias + (len(bias.tensors) if bias is not None else 0)]
+    through_scores = any(need for index, need in enumerate(needed) if index != 2)
+    for piece in attention.pieces(value):
+        columns = piece.scores.shape[-1]
+        complete = piece.weights()
+        upstream = grad[piece.place].to(attention.dtype)
+        if grad_value is not None:
+            dropped = piece.folded(piece.dropped(complete[..., :columns], seed, dropout))
+            piece.add_to_keys(grad_value, torch.matmul(dropped.mT, piece.folded(upstream)))
+        if not through_scores:
+            continue
+        assert piece.value is not None
+        grad_weights = torch.matmul(piece.folded(upstream), piece.value.mT).view(*upstream.shape[:3], columns)
+        grad_weights = piece.dropped(grad_weights, seed, dropout)
+        grad_scores = piece.scores_backward(complete, grad_weights, grad_logsumexp)
+        if grad_sink is not None:
+            grad_sink[piece.place[1]] += grad_scores[..., columns:].sum((0, 2, 3))
+        grad_scores = grad_scores[..., :columns]
+        if bias is not None and any(total is not None for total in grads_bias):
+            spare = [torch.zeros_like(tensor, dtype=attention.dtype) if total is None else total for total, tensor in zip(grads_bias, bias.tensors, strict=True)]
+            bias.accumulate(piece.grid, grad_scores, spare)
+        to_query, to_key, to_score = score.backward(piece.query, piece.key, piece.grid, scale, grad_scores)
+        if grad_query is not None:
+            grad_query[piece.place] += to_query
+        if grad_key is not None:
+            piece.add_to_keys(grad_key, to_key)
+        for total, part in zip(grads_score, to_score, strict=True):
+            if total is not None:
+                total += part
+    return [tensor.new_zeros(0) if total is None else total.to(tensor.dtype) for tensor, total in zip(inputs, totals, strict=True)]
+
+
+def _forward_shapes(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
+    spec: str, scale: float, dropout: float, want_logsumexp: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    dtype = formula.accumulator(query.dtype)
+    logsumexp = query.new_empty(query.shape[:3] if want_logsumexp else (0,), dtype=dtype)
+    return query.new_empty(*query.shape[:3], value.shape[3]), logsumexp
+
+
+def _backward_shapes(
+    grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
+    seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
+    return [torch.zeros_like(tensor) if need else tensor.new_zeros(0) for tensor, need in zip(inputs, needed, strict=True)]
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    query, key, value, sink, seed, tensors, *ctx.rest = inputs
+    ctx.save_for_backward(query, key, value, sink, seed, *tensors)
+
+
+def _differentiate(ctx: Any, grad: Tensor, grad_logsumexp: Tensor) -> tuple[Any, ...]:
+    query, key, value, sink, seed, *tensors = ctx.saved_tensors
+    spec, scale, dropout, want_logsumexp = ctx.rest
+    flags = ctx.needs_input_grad
+    needed = [*flags[:4], *flags[5]]
+    inputs = [query, key, value, sink, *tensors]
+    upstream = grad_logsumexp if want_logsumexp else None
+    if torch.is_grad_enabled():
+        found = _recorded(inputs, seed, spec, scale, dropout, needed, grad, upstream)
+    else:
+        parts = torch.ops.regard.tiled_backward.default(
+            grad, upstream, query, key, value, sink, seed, tensors, spec, scale, dropout, needed
+        )
+        found = [part if need else None for part, need in zip(parts, needed, strict=True)]
+    return (*found[:4], None, found[4:], None, None, None, None)
+
+
+def _recorded(
+    inputs: list[Any], seed: Tensor | None, spec: str, scale: float, dropout: float, needed: list[bool], grad: Tensor,
+    grad_logsumexp: Tensor | None,
+) -> list[Tensor | None]:  # fmt: skip
+    """The same gradient with a graph of its own, through the reference."""
+    query, key, value, sink, *tensors = inputs
+    score, mask, bias, normalizer = _unpack(spec, tensors)
+    wanted = grad_logsumexp is not None
+    request = Request(query, key, value, score, mask, bias, normalizer, scale, dropout, sink, wanted)
+    output, logsumexp = reference.compute(request, seed)
+    pairs = [(output, grad)] if logsumexp is None else [(output, grad), (logsumexp, grad_logsumexp)]
+    pairs = [(result, upstream) for result, upstream in pairs if result.requires_grad]
+    targets = [tensor for tensor, need in zip(inputs, needed, strict=True) if need]
+    found = iter(
+        torch.autograd.grad(
+            [result for result, _ in pairs], targets, [upstream for _, upstream in pairs], create_graph=True, allow_unused=True
+        )
+    )
+    return [next(found) if need else None for need in needed]
+
+
+_LIBRARY.impl("tiled", _forward, "CompositeExplicitAutograd")
+_LIBRARY.impl("tiled_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("regard::tiled", _forward_shapes, lib=_LIBRARY)
+torch.library.register_fake("regard::tiled_backward", _backward_shapes, lib=_LIBRARY)
+torch.library.register_autograd("regard::tiled", _differentiate, setup_context=_remember, lib=_LIBRARY)
+

@@ -1,0 +1,152 @@
+"""How `tiled` walks the array of scores: strips of queries, each with the ranges of keys its mask allows.
+
+A strip is small enough to stay in cache (or, on a GPU, to keep the chip busy), and always holds complete rows, so
+that any normaliser works on it as on the whole array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from regard.grid import Sizes
+from regard.masks import EMPTY, FULL, PARTIAL, Mask
+from regard.masks.algebra import cut
+from regard.value import rebuild
+
+_BLOCK = 64  # the smallest block of queries or keys a mask is asked about
+_MOST_BLOCKS = 1 << 20  # longer sequences are asked about in larger blocks
+_CELLS = {"cpu": 1 << 19}  # scores in flight at once: 2 MiB of float32 stay in a core's cache
+_CELLS_ELSEWHERE = 1 << 22
+_STRIP_COST = 1 << 14  # what starting one more strip costs, in scores
+
+
+class Run(NamedTuple):
+    """A range of keys; `partial`: the mask has a say inside it."""
+
+    start: int
+    stop: int
+    partial: bool
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Some batch entries, key heads and query rows, with the keys those rows may see."""
+
+    batch: slice
+    groups: slice
+    rows: slice
+    runs: tuple[Run, ...]
+
+
+def strips(mask: Mask | None, sizes: Sizes, groups: int, device: torch.device) -> Iterator[Strip]:
+    """Cover every visible pair with strips; rows that see nothing are left out."""
+    batch, heads, queries, keys = sizes
+    if 0 in sizes:
+        return
+    budget = _CELLS.get(device.type, _CELLS_ELSEWHERE)
+    shared = heads // groups
+    if mask is None or batch * heads * queries * keys <= budget:
+        bands: tuple[Band, ...] = (Band(0, batch, 0, queries, (Run(0, keys, mask is not None),)),)
+    elif mask.tensors:
+        bands = _bands(mask, sizes, device, budget)
+    else:
+        bands = _remembered_bands(mask.spec, sizes, budget)
+    for band in bands:
+        yield from _split(band, groups, shared, budget)
+
+
+class Band(NamedTuple):
+    """Rows that see the same runs of keys, in some batch entries."""
+
+    first_batch: int
+    last_batch: int
+    top: int
+    bottom: int
+    runs: tuple[Run, ...]
+
+
+def _split(band: Band, groups: int, shared: int, budget: int) -> Iterator[Strip]:
+    """Cut a band into strips of at most `budget` scores: first by heads, then by rows."""
+    width = sum(run.stop - run.start for run in band.runs)
+    height = band.bottom - band.top
+    if width == 0:
+        return
+    pairs = (band.last_batch - band.first_batch) * groups  # (batch entry, key head) pairs
+    together = max(1, min(pairs, budget // (shared * width * min(height, _BLOCK))))
+    if together >= groups:
+        entries, heads = together // groups, groups
+    else:
+        entries, heads = 1, together
+    rows = max(1, min(height, budget // (shared * width * entries * heads)))
+    for first in range(band.first_batch, band.last_batch, entries):
+        for group in range(0, groups, heads):
+            for top in range(band.top, band.bottom, rows):
+                yield Strip(
+                    slice(first, min(first + entries, band.last_batch)),
+                    slice(group, min(group + heads, groups)),
+                    slice(top, min(top + rows, band.bottom)),
+                    band.runs,
+                )
+
+
+@lru_cache(maxsize=256)
+def _remembered_bands(spec: str, sizes: Sizes, budget: int) -> tuple[Band, ...]:
+    """A mask without tensors has the same bands every time."""
+    mask = rebuild(spec, ())
+    assert isinstance(mask, Mask)
+    return _bands(mask, sizes, torch.device("cpu"), budget)
+
+
+def _bands(mask: Mask, sizes: Sizes, device: torch.device, budget: int) -> tuple[Band, ...]:
+    batch, heads, queries, keys = sizes
+    block = _BLOCK
+    while -(-queries // block) * -(-keys // block) > _MOST_BLOCKS:
+        block *= 2
+    # On a GPU the grades are computed on the host, from structure alone: to read the tensors would stall it.
+    on_cpu = device.type == "cpu"
+    grades = mask.grades(cut(sizes, block, block, "cpu", read_tensors=on_cpu)).amax(1, keepdim=True).numpy()
+    every = mask.grades(cut(sizes, block, block, "cpu", read_tensors=on_cpu)).amin(1, keepdim=True).numpy()
+    states = np.where(grades == EMPTY, EMPTY, np.where(every == FULL, FULL, PARTIAL))[:, 0]  # (b|1, nq, nk)
+    bands: list[Band] = []
+    for entry in range(len(states)):
+        first, last = (entry, entry + 1) if len(states) > 1 else (0, batch)
+        for top, bottom, state in _merged(states[entry], block, (last - first) * heads, budget):
+            runs = _runs(state, block, keys)
+            if runs:
+                bands.append(Band(first, last, top, min(bottom, queries), runs))
+    return tuple(bands)
+
+
+def _merged(states: np.ndarray, block: int, planes: int, budget: int) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Join neighbouring rows of blocks while that adds little work: fewer and larger strips."""
+    top, current = 0, states[0]
+    spent = np.count_nonzero(current) * block * block * planes
+    for row in range(1, len(states) + 1):
+        if row < len(states):
+            joined = np.where((current == states[row]), current, np.where(current + states[row] == EMPTY, EMPTY, PARTIAL))
+            cells = np.count_nonzero(joined) * (row + 1 - top) * block * block * planes
+            apart = spent + np.count_nonzero(states[row]) * block * block * planes + _STRIP_COST
+            if cells <= max(budget, spent) and cells <= 1.25 * apart:
+                current, spent = joined, cells
+                continue
+        yield top * block, row * block, current
+        if row < len(states):
+            top, current = row, states[row]
+            spent = np.count_nonzero(current) * block * block * planes
+
+
+def _runs(state: np.ndarray, block: int, keys: int) -> tuple[Run, ...]:
+    """Neighbouring blocks of the same kind as ranges of keys."""
+    edges = np.flatnonzero(np.diff(state)) + 1
+    starts, stops = [0, *edges.tolist()], [*edges.tolist(), len(state)]
+    return tuple(
+        Run(start * block, min(stop * block, keys), bool(state[start] == PARTIAL))
+        for start, stop in zip(starts, stops, strict=True)
+        if state[start] != EMPTY
+    )

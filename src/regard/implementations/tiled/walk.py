@@ -1,0 +1,191 @@
+"""One strip of `tiled`: its queries, keys, mask and scores, forwards and backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard import formula
+from regard.biases import Bias
+from regard.dropout import drop
+from regard.grid import Grid, part_of
+from regard.implementations.tiled.strips import Run, Strip, strips
+from regard.masks import Mask
+from regard.normalizers import Normalizer, Softmax
+from regard.scores import Score
+from regard.scores.dot import fold
+
+_TAME = 1e30  # products below this, added up over any dimension, are far from float32's largest number
+
+
+@dataclass
+class Attention:
+    """A request whose score is one of pairs, ready to be walked strip by strip. Nothing here is recorded."""
+
+    query: Tensor  # (b,h,q,d)
+    key: Tensor  # (b,g,k,d)
+    score: Score
+    mask: Mask | None
+    bias: Bias | None
+    normalizer: Normalizer
+    scale: float
+    sink: Tensor | None
+
+    def __post_init__(self) -> None:
+        self.sizes = (*self.query.shape[:3], self.key.shape[2])
+        self.dtype = formula.accumulator(self.query.dtype)
+        self.shared = self.query.shape[1] // max(1, self.key.shape[1])
+
+    def pieces(self, value: Tensor | None) -> Iterator[Piece]:
+        """Every strip, scored."""
+        tame = self.mask is None or _tame(self, value)
+        for strip in strips(self.mask, self.sizes, self.key.shape[1], self.query.device):
+            yield Piece(self, strip, value, tame)
+
+
+class Piece:
+    """A strip with its scores: queries (b,h,r,d), keys (b,g,c,d), values (b,g,c,v), scores (b,h,r,c)."""
+
+    def __init__(self, attention: Attention, strip: Strip, value: Tensor | None, tame: bool) -> None:
+        self.attention, self.strip = attention, strip
+        heads = slice(strip.groups.start * attention.shared, strip.groups.stop * attention.shared)
+        self.place = (strip.batch, heads, strip.rows)  # of this strip in (b,h,q,…)
+        self.grid = self._grid(strip.runs)
+        self.query = attention.query[self.place].to(attention.dtype)
+        self.key = self._gather(attention.key)
+        self.value = None if value is None else self._gather(value)
+        visible = list(self._visible())
+        if not tame:
+            self._blank_hidden(visible)
+        scores = attention.score.strip(self.query, self.key, self.grid, attention.scale)
+        if attention.bias is not None:
+            scores = scores.add_(attention.bias.values(self.grid).to(scores.dtype))
+        for columns, seen in visible:
+            if tame:  # adding is several times as fast as filling
+                scores[..., columns] += torch.zeros_like(seen, dtype=scores.dtype).masked_fill_(~seen, -torch.inf)
+            else:
+                scores[..., columns] = scores[..., columns].masked_fill(~seen, -torch.inf)
+        self.scores = scores
+        self.visible = visible
+        self.alive = tame and attention.bias is None and self._every_row_sees(visible)
+        self.tame = tame
+
+    def weights(self) -> Tensor:
+        """The weights (b,h,r,c) before dropout, and the sink's column behind them where there is one."""
+        attention, scores = self.attention, self.scores
+        if attention.sink is not None:
+            scores = formula.with_sink(scores, attention.sink, self.grid)
+        self.complete_scores = scores
+        if self.alive and isinstance(attention.normalizer, Softmax):
+            return torch.softmax(scores, -1)  # no row can be empty, so nothing has to be mended
+        weights = attention.normalizer.rows(scores)
+        if not self.tame:  # in a row that is NaN, what is hidden stays at zero
+            for columns, seen in self.visible:
+                weights[..., columns] = weights[..., columns].masked_fill(~seen, 0)
+        return weights
+
+    def scores_backward(self, weights: Tensor, grad_weights: Tensor | None, grad_logsumexp: Tensor | None) -> Tensor:
+        """The gradient of the complete scores, the sink's column included, from that of weights and log-sum-exp."""
+        attention, scores = self.attention, self.complete_scores
+        if grad_weights is None:
+            grad = torch.zeros_like(scores)
+        else:
+            if attention.sink is not None:
+                grad_weights = torch.cat([grad_weights, torch.zeros_like(grad_weights[..., :1])], -1)
+            grad = attention.normalizer.backward(scores, weights, grad_weights)
+        if grad_logsumexp is not None:
+            grad[..., : self.scores.shape[-1]] += Softmax().rows(self.scores) * grad_logsumexp[self.place][..., None]
+        if not self.tame:
+            for columns, seen in self.visible:
+                grad[..., columns] = grad[..., columns].masked_fill(~seen, 0)
+        return grad
+
+    def add_to_keys(self, total: Tensor, part: Tensor) -> None:
+        """Add a gradient (b,g,c,…) of this strip's keys or values to that of all of them."""
+        offset = 0
+        for run in self.strip.runs:
+            length = run.stop - run.start
+            total[self.strip.batch, self.strip.groups, run.start : run.stop] += part[:, :, offset : offset + length]
+            offset += length
+
+    def dropped(self, weights: Tensor, seed: Tensor | None, probability: float) -> Tensor:
+        """Dropout of weights or, the same bits again, of their gradient."""
+        return drop(weights, self.grid, seed, probability)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σ_j a_ij v_j, (b,h,r,v)."""
+        assert self.value is not None
+        return formula.apply(weights, self.value)
+
+    def folded(self, rows: Tensor) -> Tensor:
+        """(b,h,r,x) with the heads that share a key head laid below each other."""
+        return fold(rows, self.key.shape[1])
+
+    def _grid(self, runs: tuple[Run, ...]) -> Grid:
+        if len(runs) == 1:
+            columns: slice | Tensor = slice(runs[0].start, runs[0].stop)
+        else:
+            device = self.attention.query.device
+            columns = torch.cat([torch.arange(run.start, run.stop, device=device) for run in runs])
+        batch, heads, rows = self.place
+        return part_of(
+            self.attention.sizes, self.attention.query.device, batch=batch, heads=heads, rows=rows, columns=columns
+        )
+
+    def _gather(self, keys: Tensor) -> Tensor:
+        parts = [keys[self.strip.batch, self.strip.groups, run.start : run.stop] for run in self.strip.runs]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, 2)).to(self.attention.dtype)
+
+    def _visible(self) -> Iterator[tuple[slice, Tensor]]:
+        """For each run in which the mask has a say: its columns in this strip, and what is visible there."""
+        offset = 0
+        for run in self.strip.runs:
+            columns = slice(offset, offset + run.stop - run.start)
+            offset = columns.stop
+            if run.partial and self.attention.mask is not None:
+                seen = self.attention.mask.visible(self._grid((run,)))
+                yield columns, seen.expand(*seen.shape[:-2], self.query.shape[2], -1)
+
+    def _every_row_sees(self, visible: list[tuple[slice, Tensor]]) -> bool:
+        if any(not run.partial for run in self.strip.runs):
+            return True
+        return any(bool(seen.any(-1).all()) for _, seen in visible)
+
+    def _blank_hidden(self, visible: list[tuple[slice, Tensor]]) -> None:
+        """Set to zero the keys no row of this strip sees, and the rows that see no key: 0 · NaN would be NaN."""
+        rows_see = self.query.new_full((1, 1, self.query.shape[2], 1), any(not run.partial for run in self.strip.runs), dtype=torch.bool)
+        key = self.key.clone()
+        value = None if self.value is None else self.value.clone()
+        for columns, seen in visible:
+            rows_see = rows_see | seen.any(-1, keepdim=True)
+            seen = seen[(None,) * (4 - seen.dim())].any(-2)  # (b|1,h|1,c)
+            if seen.shape[1] > 1:
+                seen = seen.unflatten(1, (-1, self.attention.shared)).any(2)
+            unseen = ~seen.expand(-1, -1, columns.stop - columns.start)[..., None]
+            key[:, :, columns] = key[:, :, columns].masked_fill(unseen, 0)
+            if value is not None:
+                value[:, :, columns] = value[:, :, columns].masked_fill(unseen, 0)
+        self.key, self.value = key, value
+        self.query = self.query.masked_fill(~rows_see, 0)
+
+
+def _tame(attention: Attention, value: Tensor | None) -> bool:
+    """Whether every score is finite and no hidden entry can spoil a sum, so that the cheap way of masking is safe.
+
+    Only a CPU can look: on a GPU it would mean to wait for the device.
+    """
+    if attention.query.device.type != "cpu" or 0 in attention.sizes:
+        return False
+    largest = 1.0
+    for tensor in (attention.query, attention.key, *attention.score.tensors):
+        low, high = (float(end) for end in torch.aminmax(tensor))
+        largest *= max(-low, high, 1.0) if low == low else torch.inf
+    if not largest * max(1.0, abs(attention.scale)) * attention.query.shape[3] < _TAME:
+        return False
+    if value is not None and value.numel() and not torch.isfinite(torch.stack(torch.aminmax(value))).all():
+        return False
+    floats = attention.bias.tensors if attention.bias is not None else ()
+    return all(float(tensor.max()) < _TAME for tensor in floats if tensor.numel())

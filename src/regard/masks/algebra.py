@@ -1,0 +1,205 @@
+"""What every mask can do, and how masks join: `a & b`, `a | b`, `~a`.
+
+A mask is a predicate on (batch, head, query, key). It never needs the q×k array: it is evaluated on the part of
+the grid at hand, and it tells from its own structure which blocks of the array are empty, full or partial.
+With EMPTY, PARTIAL, FULL = 0, 1, 2 the algebra of blocks is minimum, maximum and `2 − x`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.errors import BadValue
+from regard.grid import Grid, Sizes, part_of, whole
+from regard.value import Value
+
+EMPTY, PARTIAL, FULL = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The q×k array cut into blocks: the first and last query and key of each, both ends included."""
+
+    sizes: Sizes
+    first_row: Tensor  # (nq,1)
+    last_row: Tensor
+    first_column: Tensor  # (nk,)
+    last_column: Tensor
+    read_tensors: bool  # False: a mask may not look into its tensors (on a GPU that would wait for the device)
+
+    def pick(self, tensor: Tensor) -> Tensor:
+        """The whole tensor: blocks always cover every batch entry and head."""
+        return tensor
+
+    @property
+    def shift(self) -> int:
+        return self.sizes[3] - self.sizes[2]
+
+    @property
+    def device(self) -> torch.device:
+        return self.first_row.device
+
+
+def cut(sizes: Sizes, block_q: int, block_k: int, device: torch.device | str, read_tensors: bool = True) -> Blocks:
+    """Cut the array into blocks of block_q × block_k; the last ones may be smaller."""
+    rows = torch.arange(0, sizes[2], block_q, device=device).view(-1, 1)
+    columns = torch.arange(0, sizes[3], block_k, device=device)
+    last_row = (rows + (block_q - 1)).clamp(max=sizes[2] - 1)
+    last_column = (columns + (block_k - 1)).clamp(max=sizes[3] - 1)
+    return Blocks(sizes, rows, last_row, columns, last_column, read_tensors)
+
+
+def grade(some: Tensor, every: Tensor) -> Tensor:
+    """EMPTY where nothing of a block is visible, FULL where all of it is, PARTIAL between."""
+    return some.to(torch.int8) + (some & every).to(torch.int8)
+
+
+class Mask(Value):
+    """Which keys each query may attend to. Build one with the functions of `regard.masks`."""
+
+    room: ClassVar[str] = "masks"
+    name: ClassVar[str] = "mask"
+
+    def visible(self, grid: Grid) -> Tensor:
+        """True where a query may attend to a key; broadcasts to the grid's (b, h, q, k)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define visible(grid)")
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        """EMPTY, PARTIAL or FULL for each block, int8 (b|1, h|1, nq, nk). PARTIAL is always a sound answer."""
+        shape = (1, 1, len(blocks.first_row), len(blocks.first_column))
+        return torch.full(shape, PARTIAL, dtype=torch.int8, device=blocks.device)
+
+    def check(self, sizes: Sizes) -> None:
+        """Raise when this mask does not fit a request of these sizes."""
+
+    def single_head(self) -> Mask:
+        """The same mask for inputs without a head axis, where a dense (x,q,k) tensor means (b,q,k)."""
+        return self
+
+    @property
+    def by_key(self) -> bool:
+        """Whether the key (and the batch entry) alone decides."""
+        return False
+
+    def __and__(self, other: Mask) -> Mask:
+        return And(self, other) if isinstance(other, Mask) else NotImplemented
+
+    def __or__(self, other: Mask) -> Mask:
+        return Or(self, other) if isinstance(other, Mask) else NotImplemented
+
+    def __invert__(self) -> Mask:
+        return self.inner if isinstance(self, Not) else Not(self)
+
+    def dense(
+        self, q: int, k: int, batch: int = 1, heads: int = 1, device: torch.device | str | None = None
+    ) -> Tensor:
+        """The mask as a bool tensor (b|1, h|1, q, k); the leading axes stay 1 unless a leaf depends on them."""
+        sizes = (batch, heads, q, k)
+        self.check(sizes)
+        seen = self.visible(whole(sizes, self._device(device)))
+        seen = seen[(None,) * (4 - seen.dim())]
+        return seen.expand(*seen.shape[:2], q, k).clone()
+
+    def keep(self, k: int, batch: int = 1) -> Tensor:
+        """The mask as a bool tensor over keys, (b|1, k): True = real. Only for masks that ignore the query."""
+        if not self.by_key:
+            raise BadValue(
+                f"mask: {self!r} depends on the query, so it has no keep(k). Expected a mask over keys only, such "
+                f"as masks.lengths(key_lengths) or masks.padding(keep); joins of such masks work too."
+            )
+        sizes = (batch, 1, k, k)
+        self.check(sizes)
+        seen = self.visible(part_of(sizes, self._device(None), rows=slice(0, 1)))
+        seen = seen[(None,) * (4 - seen.dim())]
+        return seen[:, 0, 0].expand(-1, k).clone()
+
+    def classify(self, q: int, k: int, block_q: int, block_k: int, batch: int = 1, heads: int = 1) -> Tensor:
+        """Which blocks are EMPTY, PARTIAL or FULL, int8 (b|1, h|1, nq, nk), without a q×k array."""
+        sizes = (batch, heads, q, k)
+        self.check(sizes)
+        return self.grades(cut(sizes, block_q, block_k, self._device(None)))
+
+    def _device(self, device: torch.device | str | None) -> torch.device | str:
+        return device or (self.tensors[0].device if self.tensors else "cpu")
+
+
+class _Pair(Mask):
+    name: ClassVar[str] = "pair"
+    left: Mask
+    right: Mask
+
+    def check(self, sizes: Sizes) -> None:
+        self.left.check(sizes)
+        self.right.check(sizes)
+
+    def single_head(self) -> Mask:
+        return type(self)(self.left.single_head(), self.right.single_head())
+
+    @property
+    def by_key(self) -> bool:
+        return self.left.by_key and self.right.by_key
+
+
+class And(_Pair):
+    """Visible where both are."""
+
+    name: ClassVar[str] = "and"
+
+    def visible(self, grid: Grid) -> Tensor:
+        return self.left.visible(grid) & self.right.visible(grid)
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        return torch.minimum(self.left.grades(blocks), self.right.grades(blocks))
+
+    def __repr__(self) -> str:
+        # The right side keeps its brackets when it is a join itself, so that eval gives the same tree back.
+        return f"{_bracket(self.left, Or)} & {_bracket(self.right, _Pair)}"
+
+
+class Or(_Pair):
+    """Visible where either is."""
+
+    name: ClassVar[str] = "or"
+
+    def visible(self, grid: Grid) -> Tensor:
+        return self.left.visible(grid) | self.right.visible(grid)
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        return torch.maximum(self.left.grades(blocks), self.right.grades(blocks))
+
+    def __repr__(self) -> str:
+        return f"{self.left!r} | {_bracket(self.right, Or)}"
+
+
+class Not(Mask):
+    """Visible where the other is not."""
+
+    name: ClassVar[str] = "not"
+    inner: Mask
+
+    def visible(self, grid: Grid) -> Tensor:
+        return ~self.inner.visible(grid)
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        return FULL - self.inner.grades(blocks)
+
+    def check(self, sizes: Sizes) -> None:
+        self.inner.check(sizes)
+
+    def single_head(self) -> Mask:
+        return Not(self.inner.single_head())
+
+    @property
+    def by_key(self) -> bool:
+        return self.inner.by_key
+
+    def __repr__(self) -> str:
+        return f"~{_bracket(self.inner, _Pair)}"
+
+
+def _bracket(mask: Mask, kind: type[Mask]) -> str:
+    return f"({mask!r})" if isinstance(mask, kind) else repr(mask)

@@ -1,0 +1,208 @@
+"""Masks made of positions alone: causal, window, prefix, blocks, dilated, global tokens.
+
+Query i stands at position i + (k − q), key j at j. Because a block of queries × keys contains every distance
+between its extremes, these masks grade blocks exactly.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.errors import BadValue
+from regard.grid import Grid, Sizes
+from regard.masks.algebra import FULL, Blocks, Mask, grade
+
+
+class Full(Mask):
+    """Every query sees every key."""
+
+    name: ClassVar[str] = "full"
+
+    def visible(self, grid: Grid) -> Tensor:
+        return torch.ones((), dtype=torch.bool, device=grid.device)
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        return torch.full_like(blocks.last_row - blocks.last_column, FULL, dtype=torch.int8)[None, None]
+
+    @property
+    def by_key(self) -> bool:
+        return True
+
+
+class Causal(Mask):
+    """A query sees itself and what came before."""
+
+    name: ClassVar[str] = "causal"
+
+    align: str = "bottom-right"
+    offset: int | Tensor | None = None
+
+    def visible(self, grid: Grid) -> Tensor:
+        return grid.column <= grid.row + _shift(self, grid)
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        distances = _distances(self, blocks)
+        if distances is None:
+            return super().grades(blocks)
+        low, high = distances
+        return grade(low <= 0, high <= 0)
+
+    def check(self, sizes: Sizes) -> None:
+        _check_offset(self, sizes)
+
+
+class Window(Mask):
+    """A query sees `before` keys before itself, itself, and `after` keys after."""
+
+    name: ClassVar[str] = "window"
+
+    before: int
+    after: int | None = None
+    align: str = "bottom-right"
+    offset: int | Tensor | None = None
+
+    @property
+    def reach(self) -> int:
+        return self.before if self.after is None else self.after
+
+    def visible(self, grid: Grid) -> Tensor:
+        distance = grid.column - (grid.row + _shift(self, grid))
+        return (distance >= -self.before) & (distance <= self.reach)
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        distances = _distances(self, blocks)
+        if distances is None:
+            return super().grades(blocks)
+        low, high = distances
+        return grade((low <= self.reach) & (high >= -self.before), (high <= self.reach) & (low >= -self.before))
+
+    def check(self, sizes: Sizes) -> None:
+        _check_offset(self, sizes)
+
+
+def _shift(mask: Causal | Window, place: Grid | Blocks) -> int | Tensor:
+    """What to add to a query's index to get its position."""
+    if isinstance(mask.offset, Tensor):
+        return place.pick(mask.offset.view(-1, 1, 1, 1))
+    if mask.offset is not None:
+        return mask.offset
+    return place.shift if mask.align == "bottom-right" else 0
+
+
+def _distances(mask: Causal | Window, blocks: Blocks) -> tuple[Tensor, Tensor] | None:
+    """The smallest and largest key position minus query position in each block; None if it may not be read."""
+    if isinstance(mask.offset, Tensor) and not blocks.read_tensors:
+        return None
+    shift = _shift(mask, blocks)
+    low = blocks.first_column - (blocks.last_row + shift)
+    high = blocks.last_column - (blocks.first_row + shift)
+    return _four(low), _four(high)
+
+
+def _check_offset(mask: Causal | Window, sizes: Sizes) -> None:
+    if isinstance(mask.offset, Tensor) and len(mask.offset) not in (1, sizes[0]):
+        raise BadValue(
+            f"mask: the offset of {mask!r} has {len(mask.offset)} entries but the batch is {sizes[0]}. "
+            f"Pass one int, or one entry per batch element."
+        )
+
+
+class Prefix(Mask):
+    """Every query sees the first n keys."""
+
+    name: ClassVar[str] = "prefix"
+
+    n: int | Tensor
+
+    def visible(self, grid: Grid) -> Tensor:
+        return grid.column < self._length(grid)
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        if isinstance(self.n, Tensor) and not blocks.read_tensors:
+            return super().grades(blocks)
+        length = self._length(blocks)
+        rows = torch.zeros_like(blocks.first_row)  # gives every row of blocks the same grades
+        return _four(grade(blocks.first_column + rows < length, blocks.last_column + rows < length))
+
+    def check(self, sizes: Sizes) -> None:
+        if isinstance(self.n, Tensor) and len(self.n) not in (1, sizes[0]):
+            raise BadValue(f"mask: {self!r} has {len(self.n)} lengths but the batch is {sizes[0]}.")
+
+    @property
+    def by_key(self) -> bool:
+        return True
+
+    def _length(self, place: Grid | Blocks) -> int | Tensor:
+        return place.pick(self.n.view(-1, 1, 1, 1)) if isinstance(self.n, Tensor) else self.n
+
+
+class EqualBlocks(Mask):
+    """A query sees the keys of its own block of `size` positions."""
+
+    name: ClassVar[str] = "blocks"
+
+    size: int
+
+    def visible(self, grid: Grid) -> Tensor:
+        return grid.position // self.size == grid.column // self.size
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        first_q, last_q = (blocks.first_row + blocks.shift) // self.size, (blocks.last_row + blocks.shift) // self.size
+        first_k, last_k = blocks.first_column // self.size, blocks.last_column // self.size
+        touching = (first_q <= last_k) & (first_k <= last_q)
+        return _four(grade(touching, (first_q == last_k) & (last_q == first_k)))
+
+
+class Dilated(Mask):
+    """A query sees the keys whose distance is divisible by `step`."""
+
+    name: ClassVar[str] = "dilated"
+
+    step: int
+
+    def visible(self, grid: Grid) -> Tensor:
+        return grid.distance % self.step == 0
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        low = blocks.first_column - (blocks.last_row + blocks.shift)
+        high = blocks.last_column - (blocks.first_row + blocks.shift)
+        some = high - high % self.step >= low  # the largest multiple that is not above `high`
+        return _four(grade(some, (low == high) if self.step > 1 else torch.ones_like(some)))
+
+
+class GlobalTokens(Mask):
+    """Chosen positions see everything and are seen by everything."""
+
+    name: ClassVar[str] = "global_tokens"
+
+    index: tuple[int, ...]
+
+    def visible(self, grid: Grid) -> Tensor:
+        return self._chosen(grid.position) | self._chosen(grid.column)
+
+    def _chosen(self, position: Tensor) -> Tensor:
+        chosen = torch.zeros_like(position, dtype=torch.bool)
+        for index in self.index:
+            chosen = chosen | (position == index)
+        return chosen
+
+    def grades(self, blocks: Blocks) -> Tensor:
+        rows = self._count(blocks.first_row + blocks.shift, blocks.last_row + blocks.shift)
+        columns = self._count(blocks.first_column, blocks.last_column)
+        every_row = rows == blocks.last_row - blocks.first_row + 1
+        every_column = columns == blocks.last_column - blocks.first_column + 1
+        return _four(grade((rows > 0) | (columns > 0), every_row | every_column))
+
+    def _count(self, first: Tensor, last: Tensor) -> Tensor:
+        """How many of the chosen positions lie in first..last."""
+        index = torch.tensor(self.index, device=first.device, dtype=first.dtype)
+        below = torch.searchsorted(index, first.contiguous())
+        return torch.searchsorted(index, last.contiguous(), right=True) - below
+
+
+def _four(grades: Tensor) -> Tensor:
+    return grades[(None,) * (4 - grades.dim())]
+

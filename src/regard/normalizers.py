@@ -1,0 +1,177 @@
+"""Normalisers: from the scores of a complete row to its weights.
+
+All of them give zeros to what is hidden and to a row that sees nothing (or only scores of −inf), and NaN to a row
+with a NaN score in sight.
+
+    >>> import torch
+    >>> from regard import normalizers
+    >>> normalizers.sparsemax()(torch.tensor([[1.0, 0.8, -2.0]]), torch.tensor([[True, True, True]]))
+    tensor([[0.6000, 0.4000, 0.0000]])
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.arguments import described
+from regard.differentiate import vjp
+from regard.errors import BadType
+from regard.registry import Registry
+from regard.value import Value
+
+__all__ = ["Normalizer", "entmax15", "hard", "named", "sigmoid", "softmax", "sparsemax"]
+
+
+class Normalizer(Value):
+    """Turns scores into weights. Subclass it and define `__call__` to bring your own.
+
+    `scores` (…, k) are complete rows and hold −inf where `visible` is False; `visible` broadcasts to them.
+    """
+
+    room: ClassVar[str] = "normalizers"
+    name: ClassVar[str] = "normalizer"
+
+    def __call__(self, scores: Tensor, visible: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} does not define __call__(scores, visible)")
+
+    def rows(self, scores: Tensor) -> Tensor:
+        """Weights of rows in which what is hidden already stands at −inf."""
+        return self(scores, scores != -torch.inf)
+
+    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> Tensor:
+        """The gradient of `rows(scores)`, whose result was `weights`, in the direction `grad`."""
+        return vjp(self.rows, [scores], grad)[0]
+
+
+class _BuiltIn(Normalizer):
+    """A normaliser that defines `live_rows` only, for rows in which something is visible."""
+
+    name: ClassVar[str] = "built-in"
+
+    def __call__(self, scores: Tensor, visible: Tensor) -> Tensor:
+        # The second fill matters for a row that is NaN: what is hidden from it stays at zero.
+        return self.rows(scores.masked_fill(~visible, -torch.inf)).masked_fill(~visible, 0)
+
+    def rows(self, scores: Tensor) -> Tensor:
+        if scores.shape[-1] == 0:
+            return scores
+        dead = scores.detach().amax(-1, keepdim=True) == -torch.inf
+        return self.live_rows(scores.masked_fill(dead, 0)).masked_fill(dead, 0)
+
+    def live_rows(self, scores: Tensor) -> Tensor:
+        """Weights of rows with at least one score above −inf."""
+        raise NotImplementedError
+
+
+class Softmax(_BuiltIn):
+    """exp(e) divided by its sum."""
+
+    name: ClassVar[str] = "softmax"
+
+    def live_rows(self, scores: Tensor) -> Tensor:
+        return torch.softmax(scores, -1)
+
+    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> Tensor:
+        return torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype)  # type: ignore[no-any-return]
+
+
+class Sigmoid(_BuiltIn):
+    """1 / (1 + exp(−e)) for each pair on its own; the weights of a row need not sum to one."""
+
+    name: ClassVar[str] = "sigmoid"
+
+    def rows(self, scores: Tensor) -> Tensor:
+        return torch.sigmoid(scores)
+
+
+class _Threshold(_BuiltIn):
+    """Weights (z − τ)₊ᵖ, with the threshold τ that makes a row sum to one.
+
+    τ is found by sorting, without gradient, and then moved by two Newton steps with gradient. The steps do not
+    change its value, but they carry its first and second derivative exactly.
+    """
+
+    name: ClassVar[str] = "threshold"
+    power: ClassVar[int]
+
+    def live_rows(self, scores: Tensor) -> Tensor:
+        # Below the largest score by more than 1 nothing gets weight, so −2 stands for everything down there.
+        shifted = (scores - scores.detach().amax(-1, keepdim=True)) / self.power
+        shifted = shifted.clamp(min=-2)
+        threshold = self.threshold(shifted.detach().sort(-1, descending=True).values)
+        for _ in range(2):
+            above = (shifted - threshold).clamp(min=0)
+            excess = (above**self.power).sum(-1, keepdim=True) - 1
+            slope = above.sum(-1, keepdim=True) * 2 if self.power == 2 else (above > 0).sum(-1, keepdim=True)
+            threshold = threshold + excess / slope
+        weights: Tensor = (shifted - threshold).clamp(min=0) ** self.power
+        return weights
+
+    def threshold(self, ordered: Tensor) -> Tensor:
+        """τ of each row, from its scores in falling order."""
+        raise NotImplementedError
+
+
+class Sparsemax(_Threshold):
+    """The Euclidean projection of the scores onto the simplex: sparse weights. Martins and Astudillo 2016."""
+
+    name: ClassVar[str] = "sparsemax"
+    power: ClassVar[int] = 1
+
+    def threshold(self, ordered: Tensor) -> Tensor:
+        count = torch.arange(1, ordered.shape[-1] + 1, device=ordered.device, dtype=ordered.dtype)
+        candidates = (ordered.cumsum(-1) - 1) / count
+        return _at_support(candidates, ordered > candidates)
+
+
+class Entmax15(_Threshold):
+    """Between softmax and sparsemax (α = 1.5). Peters, Niculae and Martins 2019."""
+
+    name: ClassVar[str] = "entmax15"
+    power: ClassVar[int] = 2
+
+    def threshold(self, ordered: Tensor) -> Tensor:
+        count = torch.arange(1, ordered.shape[-1] + 1, device=ordered.device, dtype=ordered.dtype)
+        mean = ordered.cumsum(-1) / count
+        spread = (ordered**2).cumsum(-1) - count * mean**2
+        candidates = mean - ((1 - spread) / count).clamp(min=0).sqrt()
+        return _at_support(candidates, ordered >= candidates)
+
+
+class Hard(_BuiltIn):
+    """All weight on the largest score, the lowest index on ties; no gradient reaches the scores."""
+
+    name: ClassVar[str] = "hard"
+
+    def live_rows(self, scores: Tensor) -> Tensor:
+        largest, index = scores.detach().amax(-1, keepdim=True), scores.detach().argmax(-1, keepdim=True)
+        chosen = torch.zeros_like(scores).scatter_(-1, index, 1.0).masked_fill(largest.isnan(), torch.nan)
+        # A gradient of zero, rather than none at all, keeps `backward` working when only the scores require it.
+        return chosen + scores.masked_fill(torch.ones_like(scores, dtype=torch.bool), 0)
+
+    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> Tensor:
+        return torch.zeros_like(scores)
+
+
+def _at_support(candidates: Tensor, inside: Tensor) -> Tensor:
+    size = inside.sum(-1, keepdim=True).clamp(min=1)
+    return candidates.gather(-1, size - 1)
+
+
+softmax, sigmoid, sparsemax, entmax15, hard = Softmax, Sigmoid, Sparsemax, Entmax15, Hard
+
+_NAMES: Registry[Normalizer] = Registry("normalize")
+for _kind in (Softmax, Sigmoid, Sparsemax, Entmax15, Hard):
+    _NAMES.add(_kind.name, _kind())
+
+
+def named(given: str | Normalizer) -> Normalizer:
+    """The normaliser that a name or an object stands for."""
+    if isinstance(given, Normalizer):
+        return given
+    if isinstance(given, str):
+        return _NAMES[given]
+    raise BadType(f"normalize: expected a name or a Normalizer, got {described(given)}. Names: {', '.join(_NAMES)}.")

@@ -1,0 +1,127 @@
+"""The plan: which implementation runs a request, and why not the others.
+
+A plan depends on structure, shapes, dtypes, devices and modes only, never on the content of a tensor, so it is made
+once for each signature and remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from regard.errors import BadType, Unsupported, unknown_name
+from regard.request import Request
+from regard.value import Value
+
+# Known implementations, and the order in which `auto` asks them, by device: fastest first, as docs/results.md shows.
+NAMES = ("reference", "tiled", "sdpa", "flex")
+_ORDER = {"cpu": ("sdpa", "tiled", "reference")}
+_ORDER_ELSEWHERE = ("sdpa", "tiled", "reference")
+_NEVER_AUTOMATIC = {
+    "reference": "it needs memory quadratic in the length; tiled gives the same numbers in linear memory",
+    "flex": "it compiles for seconds and is only used when asked for by name",
+}
+_REASONS = {
+    "sdpa": "torch's fused kernel, the fastest for a plain dot product under softmax",
+    "tiled": "strips in linear memory; nothing faster can run this request",
+    "reference": "the plain formula",
+    "flex": "FlexAttention, compiled",
+}
+
+
+class Implementation(Protocol):
+    """What a module in `regard.implementations` offers."""
+
+    name: str
+    refuse: Callable[[Request], str | None]
+    run: Callable[[Request], tuple[Tensor, Tensor | None]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The implementation chosen for a request, the reason, and why each other one was rejected."""
+
+    impl: str
+    reason: str
+    rejected: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{self.impl}: {self.reason}"]
+        width = max((len(name) for name in self.rejected), default=0)
+        lines += [f"  not {name.ljust(width)}  {why}" for name, why in self.rejected.items()]
+        return "\n".join(lines)
+
+
+def implementation(name: str) -> Implementation:
+    """The implementation of that name, loaded when it is first asked for."""
+    module: Any = import_module(f"regard.implementations.{name}")
+    return module  # type: ignore[no-any-return]
+
+
+def make(request: Request, impl: str, complete: bool = False) -> Plan:
+    """Choose. `complete`: also ask those that are not needed for the choice, so that `explain` can tell."""
+    if not isinstance(impl, str):
+        raise BadType(f"impl: expected a name, got {impl!r}. Names: auto, {', '.join(NAMES)}.")
+    if impl == "auto":
+        return _automatic(request, complete)
+    if impl not in NAMES:
+        raise unknown_name("impl", impl, ("auto", *NAMES))
+    why = implementation(impl).refuse(request)
+    if why is not None:
+        raise Unsupported(f"impl={impl!r} cannot run this request: {why}. impl='auto' runs every valid request.")
+    rejected = {name: "another was asked for by name" for name in NAMES if name != impl} if complete else {}
+    return Plan(impl, "asked for by name", rejected)
+
+
+def _automatic(request: Request, complete: bool) -> Plan:
+    order = _ORDER.get(request.query.device.type, _ORDER_ELSEWHERE)
+    chosen, rejected = "", {}
+    for name in order:
+        why = implementation(name).refuse(request) if not chosen else None
+        if why is not None:
+            rejected[name] = why
+        elif not chosen:
+            chosen = name
+        if chosen and not complete:
+            break
+    if complete:
+        for name in NAMES:
+            if name != chosen and name not in rejected:
+                refused = implementation(name).refuse(request)
+                rejected[name] = refused or _NEVER_AUTOMATIC.get(name) or f"slower than {chosen} here, by measurement"
+    return Plan(chosen, _REASONS[chosen], rejected)
+
+
+def signature(
+    query: Tensor, key: Tensor, value: Tensor, score: Any, mask: Any, bias: Any, normalize: Any, scale: Any,
+    dropout: float, sink: Any, want_logsumexp: bool, impl: str,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Everything a plan may depend on, hashable and cheap."""
+    device = query.device
+    return (
+        query.shape, query.dtype, device, query.requires_grad,
+        key.shape, key.dtype, key.device, key.requires_grad,
+        value.shape, value.dtype, value.device, value.requires_grad,
+        score if isinstance(score, str) else _part(score),
+        None if mask is None else _part(mask),
+        None if bias is None else _part(bias),
+        normalize if isinstance(normalize, str) else _part(normalize),
+        None if sink is None else _part(sink),
+        scale is None, dropout > 0, want_logsumexp, impl,
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
+        torch.are_deterministic_algorithms_enabled(),
+    )  # fmt: skip
+
+
+def _part(given: Any) -> tuple[Any, ...]:
+    if isinstance(given, Tensor):
+        return (given.shape, given.dtype, given.device, given.requires_grad)
+    if isinstance(given, Value):
+        return (given.structure(), *[tensor.requires_grad for tensor in given.tensors])
+    return (id(given),)  # a mistake, which the check will find; never remembered

@@ -1,0 +1,204 @@
+"""A request: everything `attend` was asked, checked and in one form.
+
+Queries, keys and values have four axes, names have become values, tensors given as masks or biases have become
+`Dense` values, and under autocast everything is cast as torch's own attention does it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard import biases, normalizers, scores
+from regard.arguments import described, finite_number, float_tensor
+from regard.biases import Bias
+from regard.errors import BadType, BadValue
+from regard.grid import Sizes
+from regard.masks import Mask
+from regard.masks.given import Dense as DenseMask
+from regard.normalizers import Normalizer
+from regard.scores import Score
+from regard.scores.base import spread_heads
+from regard.value import Value
+
+
+@dataclass(slots=True)
+class Request:
+    """One attention to compute."""
+
+    query: Tensor  # (b,h,q,d)
+    key: Tensor  # (b,g,k,d)
+    value: Tensor  # (b,g,k,v)
+    score: Score
+    mask: Mask | None
+    bias: Bias | None
+    normalizer: Normalizer
+    scale: float  # what the score is multiplied by
+    dropout: float
+    sink: Tensor | None  # (h,)
+    want_logsumexp: bool
+
+    @property
+    def sizes(self) -> Sizes:
+        """b, h, q, k."""
+        return (self.query.shape[0], self.query.shape[1], self.query.shape[2], self.key.shape[2])
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether anything asks for a gradient."""
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.inputs())
+
+    def inputs(self) -> list[Tensor]:
+        """Every tensor of the request."""
+        tensors = [self.query, self.key, self.value]
+        for value in (self.score, self.mask, self.bias, self.normalizer):
+            if value is not None:
+                tensors.extend(value.tensors)
+        return tensors if self.sink is None else [*tensors, self.sink]
+
+    def reduced(self) -> Request:
+        """The same request with the row-wise part of the score done: what is left is a score of pairs."""
+        score, query, key = self.score.reduce(self.query, self.key, guarded=self.mask is not None)
+        value = self.value if key.shape[1] == self.value.shape[1] else spread_heads(self.value, key.shape[1])
+        return replace(self, query=query, key=key, value=value, score=score)
+
+
+def build(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score: str | Score,
+    mask: Mask | Tensor | None,
+    bias: Bias | Tensor | None,
+    normalize: str | Normalizer,
+    scale: float | None,
+    dropout: float,
+    sink: Tensor | None,
+    want_logsumexp: bool,
+    check: bool = True,
+) -> Request:
+    """The request these arguments make. `check=False`: a request of the same signature was checked before."""
+    if check:
+        _check_tensors(query, key, value)
+    if scale is not None:
+        scale = finite_number("scale", scale)
+    if not 0 <= dropout <= 1:
+        raise BadValue(f"dropout: expected a probability from 0 to 1, got {dropout}.")
+    chosen, normalizer = scores.named(score), normalizers.named(normalize)
+    single = query.dim() == 3
+    if isinstance(mask, Tensor):
+        mask = _mask_value(mask, query, key)
+    elif isinstance(mask, Mask) and single:
+        mask = mask.single_head()
+    if isinstance(bias, Tensor):
+        bias = biases.dense(bias[:, None] if single and bias.dim() == 3 else bias)
+    elif isinstance(bias, Bias) and single:
+        bias = bias.single_head()
+    if single:
+        query, key, value = query[:, None], key[:, None], value[:, None]
+    if torch.is_autocast_enabled(query.device.type):
+        dtype = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        if isinstance(bias, biases.Dense):
+            bias = biases.Dense(bias.tensor.to(dtype))
+    request = Request(
+        query, key, value, chosen, mask, bias, normalizer, chosen.factor(scale, query.shape[3]), float(dropout), sink,
+        want_logsumexp,
+    )  # fmt: skip
+    if check:
+        _check_values(request)
+    return request
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    named = {"query": query, "key": key, "value": value}
+    for name, tensor in named.items():
+        float_tensor(name, tensor)
+        if tensor.dim() not in (3, 4):
+            raise BadValue(
+                f"{name}: expected (b,h,length,dim), or (b,length,dim) for one head, got shape {tuple(tensor.shape)}. "
+                f"A single sequence is {name}[None]."
+            )
+    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    for name, tensor in (("key", key), ("value", value)):
+        if tensor.dim() != query.dim():
+            raise BadValue(f"{name}: expected as many axes as the query, got {shapes}.")
+        if tensor.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
+            raise BadType(
+                f"{name}: expected the query's dtype {query.dtype}, got {tensor.dtype}. Cast one of them with .to(), "
+                f"or run under torch.autocast."
+            )
+        if tensor.device != query.device:
+            raise BadValue(f"{name}: expected the query's device {query.device}, got {tensor.device}. Move it with .to().")
+        if tensor.shape[0] != query.shape[0]:
+            raise BadValue(f"{name}: the batch must equal the query's, got {shapes}. Expand it with .expand() first.")
+    if key.shape[-1] != query.shape[-1]:
+        raise BadValue(f"key: its last axis must equal the query's, got {shapes}.")
+    if query.shape[-1] == 0:
+        raise BadValue(f"query: the last axis (d) must not be empty, got {shapes}.")
+    if key.shape[-2] != value.shape[-2]:
+        raise BadValue(f"value: expected one value for each key, got {shapes}.")
+    if query.dim() == 4:
+        heads, groups = query.shape[1], key.shape[1]
+        if value.shape[1] != groups:
+            raise BadValue(f"value: expected as many heads as the key, got {shapes}.")
+        if heads != groups and (groups == 0 or heads % groups):
+            raise BadValue(
+                f"key: the query's {heads} heads must be a multiple of the key's {groups}, got {shapes}. Each key head "
+                f"serves heads/groups query heads in turn."
+            )
+
+
+def _mask_value(mask: Tensor, query: Tensor, key: Tensor) -> Mask:
+    """A bool tensor as a mask, after the checks that keep it from being broadcast by accident."""
+    if mask.dtype != torch.bool:
+        raise BadType(
+            f"mask: expected a Mask or a bool tensor (True = may attend), got {described(mask)}. "
+            f"Numbers to add to the scores go to bias=; a 0/1 mask becomes bool with mask.bool()."
+        )
+    shape, target = tuple(mask.shape), (*query.shape[:-1], key.shape[-2])  # (b,q,k) or (b,h,q,k)
+    letters = "b,q,k" if query.dim() == 3 else "b,h,q,k"
+    fits = len(shape) <= len(target) and all(
+        mine in (1, size) for mine, size in zip(reversed(shape), reversed(target), strict=False)
+    )
+    if not fits:
+        hint = ""
+        if shape == (query.shape[0], key.shape[-2]):
+            hint = " It looks like (b,k), which tells real keys from padding: pass masks.padding(mask) instead."
+        raise BadValue(f"mask: a tensor of shape {shape} does not broadcast to ({letters}) = {target}.{hint}")
+    if query.dim() == 3 and mask.dim() == 3:
+        mask = mask[:, None]
+    return DenseMask(mask[(None,) * (4 - mask.dim())])
+
+
+def _check_values(request: Request) -> None:
+    sizes, device = request.sizes, request.query.device
+    if request.mask is not None and not isinstance(request.mask, Mask):
+        raise BadType(f"mask: expected a Mask or a bool tensor, got {described(request.mask)}. See regard.masks.")
+    if request.bias is not None and not isinstance(request.bias, Bias):
+        raise BadType(f"bias: expected a Bias or a float tensor, got {described(request.bias)}. See regard.biases.")
+    named: dict[str, Value | None] = {"score": request.score, "mask": request.mask, "bias": request.bias}
+    for name, value in named.items():
+        for tensor in value.tensors if value is not None else ():
+            if tensor.device != device:
+                raise BadValue(
+                    f"{name}: {value!r} holds a tensor on {tensor.device}, but the query is on {device}. "
+                    f"Move it with {name}.to({str(device)!r})."
+                )
+    if isinstance(request.bias, biases.Dense) and request.bias.tensor.dtype != request.query.dtype:
+        raise BadType(
+            f"bias: expected the query's dtype {request.query.dtype}, got {request.bias.tensor.dtype}. Cast it with .to()."
+        )
+    request.score.check(sizes[1], request.query.shape[3])
+    if request.mask is not None:
+        request.mask.check(sizes)
+    if request.bias is not None:
+        request.bias.check(sizes)
+    if request.sink is not None:
+        float_tensor("sink", request.sink)
+        if tuple(request.sink.shape) != (sizes[1],):
+            raise BadValue(f"sink: expected one logit for each query head, ({sizes[1]},), got {tuple(request.sink.shape)}.")
+        if request.sink.device != device:
+            raise BadValue(f"sink: expected the query's device {device}, got {request.sink.device}.")

@@ -1,0 +1,97 @@
+"""Scores: how well a query and a key match.
+
+    >>> from regard import scores
+    >>> scores.softcap(50.0)
+    scores.softcap(50.0)
+
+Weights with one more leading axis hold one weight for each query head.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from regard.arguments import described, finite_number, float_tensor
+from regard.errors import BadType
+from regard.registry import Registry
+from regard.scores.additive import Additive, Concat
+from regard.scores.base import Score
+from regard.scores.dot import Cosine, Dot, General, ScaledDot, Softcap
+from regard.scores.relative import Shaw, TransformerXL
+
+__all__ = [
+    "Score", "additive", "concat", "cosine", "dot", "general", "named", "scaled_dot", "shaw", "softcap",
+    "transformer_xl",
+]  # fmt: skip
+
+
+def scaled_dot() -> Score:
+    """q·k / √d. Vaswani et al. 2017."""
+    return ScaledDot()
+
+
+def dot() -> Score:
+    """q·k. Luong et al. 2015."""
+    return Dot()
+
+
+def softcap(cap: float) -> Score:
+    """cap·tanh(scaled dot / cap)."""
+    return Softcap(finite_number("cap", cap, above=0.0))
+
+
+def general(weight: Tensor) -> Score:
+    """qᵀ W k, with W (d,d) or (h,d,d). Luong et al. 2015."""
+    return General(float_tensor("weight", weight))
+
+
+def additive(weight: Tensor) -> Score:
+    """weight·tanh(q + k) on projected queries and keys, with weight (d,) or (h,d). Bahdanau et al. 2014."""
+    return Additive(float_tensor("weight", weight))
+
+
+def concat(weight_query: Tensor, weight_key: Tensor, weight: Tensor) -> Score:
+    """weight·tanh(W_q q + W_k k), with (a,d), (a,d), (a,), each optionally with a leading h. Luong et al. 2015."""
+    return Concat(
+        float_tensor("weight_query", weight_query),
+        float_tensor("weight_key", weight_key),
+        float_tensor("weight", weight),
+    )
+
+
+def cosine(strength: float | Tensor) -> Score:
+    """strength·cos(q, k); strength is a number, (h,), or broadcasts to (b,h,q,1). Graves et al. 2014."""
+    if isinstance(strength, Tensor):
+        return Cosine(float_tensor("strength", strength))
+    return Cosine(finite_number("strength", strength))
+
+
+def shaw(table: Tensor) -> Score:
+    """q·k + q·table[clip(pos_k − pos_q)], with a table (2r+1,d). Shaw et al. 2018."""
+    return Shaw(float_tensor("table", table))
+
+
+def transformer_xl(content_bias: Tensor, position_bias: Tensor, table: Tensor) -> Score:
+    """(q + content_bias)·k + (q + position_bias)·table[clip(pos_k − pos_q)]. Dai et al. 2019."""
+    return TransformerXL(
+        float_tensor("content_bias", content_bias),
+        float_tensor("position_bias", position_bias),
+        float_tensor("table", table),
+    )
+
+
+_NAMES: Registry[Score] = Registry("score")
+_NAMES.add("scaled-dot", ScaledDot())
+_NAMES.add("dot", Dot())
+
+
+def named(given: str | Score) -> Score:
+    """The score that a name or an object stands for."""
+    if isinstance(given, Score):
+        return given
+    if isinstance(given, str):
+        return _NAMES[given.replace("_", "-")]
+    raise BadType(
+        f"score: expected a name or a Score, got {described(given)}. Names: {', '.join(_NAMES)}; scores with "
+        f"weights are built with regard.scores, for instance scores.additive(weight)."
+    )

@@ -1,0 +1,127 @@
+"""Scores that are a dot product at heart: dot, scaled dot, soft-capped, general, cosine."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.errors import BadValue
+from regard.grid import Grid
+from regard.scores.base import Score, check_shape, transform_rows
+
+
+class Dot(Score):
+    """q·k."""
+
+    name: ClassVar[str] = "dot"
+    is_dot: ClassVar[bool] = True
+    is_plain_dot: ClassVar[bool] = True
+
+    def pairs(self, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
+        return dot_products(query * scale, key)
+
+    def backward(
+        self, query: Tensor, key: Tensor, grid: Grid, scale: float, grad: Tensor
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        folded = fold(grad, key.shape[1])
+        grad_query = torch.matmul(folded, key).view_as(query).mul_(scale)
+        return grad_query, torch.matmul(folded.transpose(-1, -2), fold(query * scale, key.shape[1])), []
+
+
+class ScaledDot(Dot):
+    """q·k / √d."""
+
+    name: ClassVar[str] = "scaled_dot"
+
+    def factor(self, scale: float | None, dim: int) -> float:
+        return 1 / math.sqrt(dim) if scale is None else float(scale)
+
+    def reduce(self, query: Tensor, key: Tensor, guarded: bool) -> tuple[Score, Tensor, Tensor]:
+        return Dot(), query, key
+
+
+class Softcap(Score):
+    """cap·tanh(q·k·scale / cap): a scaled dot product that never leaves ±cap. Gemma Team 2024."""
+
+    name: ClassVar[str] = "softcap"
+
+    cap: float
+
+    def factor(self, scale: float | None, dim: int) -> float:
+        return 1 / math.sqrt(dim) if scale is None else float(scale)
+
+    def pairs(self, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
+        return torch.tanh(dot_products(query * (scale / self.cap), key)) * self.cap
+
+    def backward(
+        self, query: Tensor, key: Tensor, grid: Grid, scale: float, grad: Tensor
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        flattened = torch.tanh(dot_products(query * (scale / self.cap), key))
+        return Dot().backward(query, key, grid, scale, grad * (1 - flattened**2))
+
+
+class General(Score):
+    """qᵀ W k. Luong et al. 2015."""
+
+    name: ClassVar[str] = "general"
+    is_dot: ClassVar[bool] = True
+
+    weight: Tensor
+
+    def check(self, heads: int, dim: int) -> None:
+        check_shape("weight", self.weight, (dim, dim), heads, "d,d")
+
+    def reduce(self, query: Tensor, key: Tensor, guarded: bool) -> tuple[Score, Tensor, Tensor]:
+        weight = self.weight.to(query.dtype)
+        return Dot(), transform_rows(lambda rows: rows @ weight, query, guarded), key
+
+
+class Cosine(Score):
+    """strength·cos(q, k); a vector of length zero has similarity 0 to everything."""
+
+    name: ClassVar[str] = "cosine"
+    is_dot: ClassVar[bool] = True
+
+    strength: float | Tensor
+
+    def check(self, heads: int, dim: int) -> None:
+        if isinstance(self.strength, Tensor) and self.strength.dim() == 1 and len(self.strength) not in (1, heads):
+            raise BadValue(f"score: strength has {len(self.strength)} entries, expected one per query head, {heads}.")
+
+    def reduce(self, query: Tensor, key: Tensor, guarded: bool) -> tuple[Score, Tensor, Tensor]:
+        strength = self.strength
+        if isinstance(strength, Tensor):
+            strength = (strength.view(-1, 1, 1) if strength.dim() == 1 else strength).to(query.dtype)
+            fits = strength.dim() <= 4 and all(
+                mine in (1, size)
+                for mine, size in zip(reversed(strength.shape), (1, *reversed(query.shape[:3])), strict=False)
+            )
+            if not fits:
+                raise BadValue(
+                    f"score: strength of shape {tuple(strength.shape)} does not broadcast to (b,h,q,1) = "
+                    f"{(*query.shape[:3], 1)}."
+                )
+        return Dot(), transform_rows(_unit, query, guarded) * strength, transform_rows(_unit, key, guarded)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Rows of length one; zero rows stay zero, with gradient zero. Dividing by the largest entry first keeps the
+    squares of very large and very small rows in range."""
+    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    largest = wide.detach().abs().amax(-1, keepdim=True)
+    wide = wide / largest.masked_fill(largest == 0, 1)
+    squares = (wide**2).sum(-1, keepdim=True)
+    return (wide * squares.masked_fill(squares.detach() == 0, 1).rsqrt()).to(rows.dtype)
+
+
+def fold(rows: Tensor, groups: int) -> Tensor:
+    """(b,h,r,x) as (b,g,(h/g)·r,x): the query heads that share a key head become more rows of it."""
+    return rows if rows.shape[1] == groups else rows.reshape(rows.shape[0], groups, -1, rows.shape[-1])
+
+
+def dot_products(query: Tensor, key: Tensor) -> Tensor:
+    """q·k of every pair, (b,h,q,k); the key's heads may be shared."""
+    return torch.matmul(fold(query, key.shape[1]), key.transpose(-1, -2)).view(*query.shape[:3], key.shape[2])

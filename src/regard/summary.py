@@ -1,0 +1,98 @@
+"""`Summary`: what a whole map of weights looks like, computed strip by strip in linear memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from regard import formula
+from regard.arguments import whole_number
+from regard.implementations.tiled.walk import Attention
+from regard.request import Request
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Statistics of attention weights; no gradient. For inputs of three axes the head axis is missing."""
+
+    entropy: Tensor  # (b,h,q) in nats, of a row's weights divided by their sum; 0 for an empty row
+    received: Tensor  # (b,h,k): the weight a key gets, averaged over the queries that see anything
+    top_weights: Tensor  # (b,h,q,top), falling
+    top_keys: Tensor  # (b,h,q,top), the lowest index first on ties; −1 where there is no key
+    logsumexp: Tensor  # (b,h,q) of the visible biased scores; −inf for an empty row
+
+    def without_heads(self) -> Summary:
+        """The same for inputs without a head axis."""
+        return Summary(*[getattr(self, part.name).squeeze(1) for part in fields(self)])
+
+
+@torch.no_grad()
+def summarize_request(request: Request, top: int) -> Summary:
+    """Walk the strips of a request and keep what is linear in its length."""
+    top = whole_number("top", top, least=0)
+    with torch.autocast(request.query.device.type, enabled=False):
+        request = request.reduced()
+    attention = Attention(
+        request.query, request.key, request.score, request.mask, request.bias, request.normalizer, request.scale,
+        request.sink,
+    )  # fmt: skip
+    (batch, heads, queries, keys), new = request.sizes, request.query.new_zeros
+    entropy, received = new(batch, heads, queries, dtype=attention.dtype), new(batch, heads, keys, dtype=attention.dtype)
+    logsumexp = torch.full_like(entropy, -torch.inf)
+    top_weights = new(batch, heads, queries, top, dtype=attention.dtype)
+    top_keys = torch.full_like(top_weights, -1, dtype=torch.int64)
+    for piece in attention.pieces(None):
+        weights = piece.weights()[..., : piece.scores.shape[-1]]
+        place = piece.place
+        entropy[place] = _entropy(weights)
+        logsumexp[place] = formula.log_sum_exp(piece.scores)
+        _add_columns(received, piece.grid.parts, weights.sum(2))  # type: ignore[arg-type]
+        found, columns = strongest(weights, piece.scores, min(top, weights.shape[-1]))
+        top_weights[(*place, slice(0, found.shape[-1]))] = found
+        index = piece.grid.column[columns.clamp(min=0)]
+        top_keys[(*place, slice(0, found.shape[-1]))] = torch.where(columns < 0, -1, index)
+    seeing = (logsumexp != -torch.inf).sum(2, keepdim=True).clamp(min=1)
+    return Summary(entropy, received / seeing, top_weights, top_keys, logsumexp)
+
+
+def _entropy(weights: Tensor) -> Tensor:
+    """−Σ p log p with p = w / Σw, as log Σw − Σ w log w / Σw; 0 for a row of zeros."""
+    total = weights.sum(-1)
+    safe = torch.where(total == 0, 1, total)
+    entropy = torch.log(safe) - torch.special.xlogy(weights, weights).sum(-1) / safe
+    return torch.where(total == 0, 0, entropy).clamp(min=0)
+
+
+def _add_columns(received: Tensor, parts: tuple[slice, slice, slice, slice | Tensor], weights: Tensor) -> None:
+    target = received[parts[0], parts[1]]
+    if isinstance(parts[3], slice):
+        target[..., parts[3]] += weights
+    else:
+        target.index_add_(2, parts[3], weights)
+
+
+_CHUNK = 64
+
+
+def strongest(weights: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest weights of each visible row and their columns, ties to the lowest column.
+
+    A row of n weights is cut into chunks of 64. The `count` largest lie in the `count` chunks with the largest
+    maxima (ties again to the first), so only those are sorted: far fewer than n. Hidden columns give −1.
+    """
+    length = weights.shape[-1]
+    if count == 0:
+        return weights[..., :0], torch.zeros_like(weights[..., :0], dtype=torch.int64)
+    order = weights.masked_fill(scores == -torch.inf, -1)  # a hidden key comes after a visible one of weight 0
+    columns = torch.arange(length, device=weights.device).expand_as(order)
+    if length > 4 * _CHUNK and count * _CHUNK < length:
+        spare = -length % _CHUNK
+        chunks = torch.nn.functional.pad(order, (0, spare), value=-1).unflatten(-1, (-1, _CHUNK))
+        best = chunks.amax(-1).sort(dim=-1, descending=True, stable=True).indices[..., :count].sort(-1).values
+        order = chunks.gather(-2, best[..., None].expand(*best.shape, _CHUNK)).flatten(-2)
+        columns = (best[..., None] * _CHUNK + torch.arange(_CHUNK, device=weights.device)).flatten(-2)
+    found, index = order.sort(dim=-1, descending=True, stable=True)
+    found, index = found[..., :count], index[..., :count]
+    return found.clamp(min=0), torch.where(found < 0, -1, columns.gather(-1, index))

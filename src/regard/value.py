@@ -1,0 +1,144 @@
+"""Values: small frozen objects (masks, scores, biases, normalisers) that say what to compute, never how.
+
+Each value flattens into `(spec, tensors)`: a string that holds the structure and every plain number, and the
+tensors in order. One form serves everything: plan keys, arguments of custom operators (which take strings and
+tensors, not objects), device moves, equality and hashing.
+
+The spec is JSON. A value is a list `["name", field, …]`, a tensor is `{}`, a tuple is `{"tuple": […]}`.
+It is built when the value is made, from plain string operations only, so that `torch.compile` can trace it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self, dataclass_transform
+
+import torch
+from torch import Tensor
+
+from regard.registry import Registry
+
+_KINDS: Registry[type[Value]] = Registry("value")
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+class Value:
+    """A frozen dataclass whose fields are numbers, strings, tuples, tensors or other values.
+
+    A subclass states its public `name` and `room` (the module users import it from); it becomes a dataclass and
+    is registered by itself.
+    """
+
+    room: ClassVar[str] = ""
+    name: ClassVar[str] = ""
+    kind: ClassVar[str] = ""  # room and name: what the spec says
+    fields: ClassVar[tuple[str, ...]] = ()
+    spec: str
+    tensors: tuple[Tensor, ...]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in cls.__dict__:  # a user's own class: its path is its name
+            cls.room, cls.name = "", f"{cls.__module__}.{cls.__qualname__}"
+        cls.kind = f"{cls.room}.{cls.name}" if cls.room else cls.name
+        dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)  # type: ignore[call-overload]
+        cls.fields = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        _KINDS.add(cls.kind, cls)
+
+    def __post_init__(self) -> None:
+        specs, tensors = [json_string(self.kind)], []
+        for content in self.contents():
+            if isinstance(content, Value):
+                specs.append(content.spec)
+                tensors.extend(content.tensors)
+            elif isinstance(content, Tensor):
+                specs.append("{}")
+                tensors.append(content)
+            else:
+                specs.append(_encode(content))
+        object.__setattr__(self, "spec", "[" + ",".join(specs) + "]")
+        object.__setattr__(self, "tensors", tuple(tensors))
+
+    def contents(self) -> tuple[Any, ...]:
+        """The fields, in the order the constructor takes them."""
+        return tuple([getattr(self, name) for name in self.fields])
+
+    def with_tensors(self, tensors: Iterator[Tensor] | tuple[Tensor, ...]) -> Self:
+        """The same value with other tensors in place of its own, in order."""
+        return rebuild(self.spec, tensors)  # type: ignore[return-value]
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same value with its tensors on `device`."""
+        return self.with_tensors(tuple([tensor.to(device) for tensor in self.tensors]))
+
+    def structure(self) -> tuple[Any, ...]:
+        """What plan keys and `hash` see: the spec and the shapes and dtypes of the tensors, not their contents."""
+        return (self.spec, *[(tensor.shape, tensor.dtype, tensor.device) for tensor in self.tensors])
+
+    def __hash__(self) -> int:
+        return hash((self.spec, *[(tensor.shape, tensor.dtype) for tensor in self.tensors]))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Value) or self.spec != other.spec:
+            return NotImplemented if not isinstance(other, Value) else False
+        return all(
+            mine.dtype == theirs.dtype and mine.device == theirs.device and torch.equal(mine, theirs)
+            for mine, theirs in zip(self.tensors, other.tensors, strict=True)
+        )
+
+    def __repr__(self) -> str:
+        fields: dict[str, dataclasses.Field[Any]] = self.__dataclass_fields__  # type: ignore[attr-defined]
+        words = []
+        for name, content in zip(self.fields, self.contents(), strict=True):
+            default = fields[name].default
+            if default is dataclasses.MISSING:
+                words.append(_show(content))
+            elif isinstance(content, Tensor) or content != default:
+                words.append(f"{name}={_show(content)}")
+        return f"{self.kind}({', '.join(words)})"
+
+
+def json_string(text: str) -> str:
+    """`text` as JSON; the names we choose need no escapes."""
+    return '"' + text + '"'
+
+
+def _encode(content: Any) -> str:
+    if content is None:
+        return "null"
+    if content is True or content is False:
+        return "true" if content else "false"
+    if isinstance(content, str):
+        return json_string(content)
+    if isinstance(content, (int, float)):
+        return str(content)
+    if isinstance(content, tuple):
+        return '{"tuple":[' + ",".join([_encode(part) for part in content]) + "]}"
+    raise AssertionError(f"a value holds numbers, strings, tuples, tensors and values, not {type(content).__name__}")
+
+
+def _show(content: Any) -> str:
+    if isinstance(content, Tensor):
+        return f"tensor(shape={tuple(content.shape)}, dtype={str(content.dtype).removeprefix('torch.')})"
+    return repr(content)
+
+
+def rebuild(spec: str, tensors: Iterator[Tensor] | tuple[Tensor, ...]) -> Value:
+    """The value that flattened into `spec` and `tensors`. Nothing is checked or copied again."""
+    value: Value = _build(json.loads(spec), iter(tensors))
+    return value
+
+
+def _build(node: Any, tensors: Iterator[Tensor]) -> Any:
+    if isinstance(node, dict):
+        return tuple(node["tuple"]) if "tuple" in node else next(tensors)
+    if not isinstance(node, list):
+        return node
+    cls = _KINDS[node[0]]
+    value = object.__new__(cls)
+    for name, part in zip(cls.fields, node[1:], strict=True):
+        object.__setattr__(value, name, _build(part, tensors))
+    Value.__post_init__(value)
+    return value

@@ -1,0 +1,160 @@
+"""Promise 7: no worse than twice (gradients three times) the plain formula, also at the edges of a dtype."""
+
+import math
+
+import pytest
+import torch
+
+import regard
+from regard import masks, scores
+from tests import oracle
+from tests.contracts import entries
+from tests.contracts.entries import Sizes
+from tests.contracts.harness import EVERYTHING, Case, assert_within, check
+
+HALVES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def compare(qkv, impl, exact_arguments, **arguments):
+    """Output and gradients against float64; the plain formula in float32 and rounded, as where it overflows."""
+    dtype, device = qkv[0].dtype, qkv[0].device
+    pull = torch.randn(*qkv[0].shape[:3], qkv[2].shape[-1]).to(dtype)
+    results = []
+    for kind in ("found", "exact", "plain"):
+        to = {"found": dtype, "exact": torch.float64, "plain": torch.float32}[kind]
+        leaves = [x.detach().to(to).to("cpu" if kind != "found" else device).requires_grad_() for x in qkv]
+        if kind == "found":
+            out = regard.attend(*leaves, impl=impl, **arguments)
+        else:
+            out = oracle.attend(*leaves, **exact_arguments)[0]
+        grads = torch.autograd.grad(out, leaves, pull.to(out))
+        results.append([out.detach(), *grads])
+    for name, found, exact, plain in zip(["out", "query", "key", "value"], *results, strict=True):
+        assert found.isfinite().all(), name
+        assert_within(found, exact, plain.to(dtype), 2 if name == "out" else 3, name)
+
+
+@pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_queries_and_keys_of_a_hundred_do_not_overflow(dtype, impl, device):
+    """q·k reaches 640,000: beyond float16, and a softmax of almost one key."""
+    shape = (2, 3, 37, 64)
+    query, key = ((torch.randn(shape) * 100).to(device, dtype) for _ in range(2))
+    value = torch.randn(shape).to(device, dtype)
+    if impl == "sdpa" and dtype == torch.float16 and device == "cpu":
+        out = regard.attend(query, key, value, impl=impl)
+        exact = oracle.attend(*(x.double().cpu() for x in (query, key, value)))[0]
+        assert (out.double().cpu() - exact).abs().max() < 0.01
+    else:
+        compare((query, key, value), impl, {})
+
+
+@pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
+def test_bfloat16_of_133120_everywhere_stays_finite(impl, device):
+    """torch's own regression: every score is the same enormous number, so every weight is 1/k."""
+    x = torch.full((1, 2, 17, 5), 133120.0, dtype=torch.bfloat16, device=device)
+    for mask in (None, masks.causal()):
+        assert torch.equal(regard.attend(x, x, x, mask=mask, impl=impl), x)
+
+
+@pytest.mark.parametrize("impl", EVERYTHING)
+@pytest.mark.parametrize("score", entries.SCORES)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_every_score_is_as_exact_as_its_formula(score, dtype, impl, device):
+    check(Case(score=score, dtype=dtype, mask="causal", sizes=Sizes(b=1, h=2, g=1, q=41, k=53, d=32, v=11)), impl, device)
+
+
+@pytest.mark.parametrize("impl", EVERYTHING)
+@pytest.mark.parametrize("magnitude", [3.0, 12.0, 30.0, 100.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_additive_is_exact_at_any_magnitude(dtype, magnitude, impl, device):
+    """tanh through e^{2q}·e^{2k} overflows from 44 on and cancels near zero; queries and keys opposite in sign."""
+    torch.manual_seed(3)
+    query = torch.randn(2, 1, 23, 5) * magnitude
+    key = -query[:, :, torch.randperm(23)] + torch.randn(2, 1, 23, 5)
+    value, weight = torch.randn(2, 1, 23, 7), torch.randn(5)
+    qkv = [x.to(device, dtype) for x in (query, key, value)]
+    weight = weight.to(device, dtype)
+    compare(
+        qkv,
+        impl,
+        {"score": lambda q, k, s, t: oracle.additive(q, k, s, {"weight": weight.cpu().to(q.dtype)})},
+        score=scores.additive(weight),
+    )
+
+
+@pytest.mark.parametrize("impl", EVERYTHING)
+def test_additive_is_exact_near_zero(impl, device):
+    """1 − 2/(e^{2x} + 1) loses everything when x is small; the score must still be the sum."""
+    for magnitude in (1e-2, 1e-4, 1e-6):
+        query, key = torch.randn(1, 1, 13, 5) * magnitude, torch.randn(1, 1, 17, 5) * magnitude
+        value, weight = torch.randn(1, 1, 17, 7), torch.randn(5) / magnitude
+        compare(
+            [x.to(device) for x in (query, key, value)],
+            impl,
+            {"score": lambda q, k, s, t, w=weight: oracle.additive(q, k, s, {"weight": w.to(q.dtype)})},
+            score=scores.additive(weight.to(device)),
+        )
+
+
+@pytest.mark.parametrize("impl", EVERYTHING)
+@pytest.mark.parametrize("normalize", ["softmax", "sparsemax", "entmax15", "sigmoid"])
+def test_large_scores_neither_overflow_nor_lose_the_largest(normalize, impl, device):
+    query, key = torch.randn(2, 3, 13, 5) * 30, torch.randn(2, 3, 17, 5) * 30
+    value = torch.randn(2, 3, 17, 7)
+    compare(
+        [x.to(device) for x in (query, key, value)],
+        impl,
+        {"normalizer": oracle.EXACT[normalize]},
+        normalize=normalize,
+    )
+
+
+@pytest.mark.parametrize("normalize", ["softmax", "sparsemax", "entmax15"])
+def test_weights_are_not_negative_and_sum_to_one(normalize, device):
+    for n in (7, 131, 1031):
+        query, key = torch.randn(1, 2, 5, 16, device=device), torch.randn(1, 2, n, 16, device=device)
+        weights = regard.weights(query, key, normalize=normalize)
+        assert (weights >= 0).all()
+        assert (weights.double().sum(-1) - 1).abs().max() <= 4 * torch.finfo(torch.float32).eps * math.sqrt(n)
+
+
+@pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mask", ["none", "causal", "lengths"])
+def test_longer_rows_are_as_exact(dtype, mask, impl, device):
+    check(Case(dtype=dtype, mask=mask, sizes=Sizes(b=3, h=2, g=1, q=131, k=523, d=64, v=29)), impl, device, with_lse=False)
+
+
+@pytest.mark.parametrize("impl", EVERYTHING)
+def test_one_query_over_a_grid_of_many_keys_works(impl, device):
+    """2^16 + 1 keys, more than one grid axis of a GPU may count."""
+    k = 2**16 + 1
+    query, key, value = (torch.randn(1, 1, n, 4, device=device) for n in (3, k, k))
+    exact = oracle.attend(*(x.double().cpu() for x in (query, key, value)))[0]
+    found = regard.attend(query, key, value, impl=impl)
+    torch.testing.assert_close(found.double().cpu(), exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
+def test_autocast_casts_as_torch_does(impl, device):
+    query, key, value = (torch.randn(2, 3, 19, 8, device=device) for _ in range(3))
+    with torch.autocast(device, dtype=torch.bfloat16):
+        found = regard.attend(query, key, value, mask=masks.causal(), impl=impl)
+    assert found.dtype == torch.bfloat16
+    cast = [x.bfloat16() for x in (query, key, value)]
+    torch.testing.assert_close(found, regard.attend(*cast, mask=masks.causal(), impl=impl))
+    with torch.autocast(device, dtype=torch.bfloat16):
+        mixed = regard.attend(query.bfloat16(), key, value.bfloat16(), mask=masks.causal(), impl=impl)
+    torch.testing.assert_close(mixed, found)
+
+
+@pytest.mark.parametrize("impl", EVERYTHING)
+def test_autocast_casts_the_bias_and_gradients_come_back_in_float32(impl, device):
+    leaves = [torch.randn(s, device=device, requires_grad=True) for s in [(2, 3, 19, 8)] * 3 + [(19, 19)]]
+    with torch.autocast(device, dtype=torch.bfloat16):
+        out = regard.attend(*leaves[:3], bias=leaves[3], impl=impl)
+    assert out.dtype == torch.bfloat16
+    for leaf, grad in zip(leaves, torch.autograd.grad(out.float().sum(), leaves), strict=True):
+        assert grad.dtype == leaf.dtype == torch.float32
+        assert grad.isfinite().all()
