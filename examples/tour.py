@@ -57,22 +57,23 @@ def main() -> None:
     )
     out = arguments.parse_args().out
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=132)
+    torch.set_num_threads(1)  # a hundred words do not keep two cores busy
 
     words, opening = STORY.split(), OPENING.split()
     additive, before, after = train_additive(embed(opening), opening)
     tour = attentions(additive)
 
-    console.print(table(tour, embed(words)))
+    story = embed(words)
+    console.print(table(tour, story))
     console.print(
         f"{len(words)} words, {len(NGRAMS)} heads, {DIM} dimensions each, float32. The additive score was trained "
         f"on the opening to find words of the same stem: loss {before:.2f} → {after:.2f}.\n",
         highlight=False,
     )
     console.print("print(regard.explain(x, x, x, mask=masks.window(2))) says:", highlight=False)
-    story = embed(words)
-    console.print(
-        str(regard.explain(story, story, story, mask=masks.window(2))), highlight=False, style="dim"
-    )
+    print(regard.explain(story, story, story, mask=masks.window(2)))
 
     draw([panel(attention, embed(opening)) for attention in tour], opening, out)
     console.print(f"\npicture: {out}", highlight=False)

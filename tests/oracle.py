@@ -24,14 +24,18 @@ def positions(q, k):
 def visible(predicate, b, h, q, k):
     """A dense bool mask, entry by entry, from predicate(b, h, i, j)."""
     rows = [
-        [[[bool(predicate(n, m, i, j)) for j in range(k)] for i in range(q)] for m in range(h)] for n in range(b)
+        [[[bool(predicate(n, m, i, j)) for j in range(k)] for i in range(q)] for m in range(h)]
+        for n in range(b)
     ]
     return torch.tensor(rows, dtype=torch.bool).reshape(b, h, q, k)
 
 
 def entries(function, b, h, q, k):
     """A dense float64 tensor, entry by entry, from function(b, h, i, j)."""
-    rows = [[[[float(function(n, m, i, j)) for j in range(k)] for i in range(q)] for m in range(h)] for n in range(b)]
+    rows = [
+        [[[float(function(n, m, i, j)) for j in range(k)] for i in range(q)] for m in range(h)]
+        for n in range(b)
+    ]
     return torch.tensor(rows, dtype=torch.float64).reshape(b, h, q, k)
 
 
@@ -111,7 +115,8 @@ def shaw(query, key, scale, t):
 def transformer_xl(query, key, scale, t):
     rows = _relative_rows(t["table"], query.shape[2], key.shape[2])
     content, position = (
-        query + (t[name] if t[name].dim() == 1 else t[name][:, None, :]) for name in ("content_bias", "position_bias")
+        query + (t[name] if t[name].dim() == 1 else t[name][:, None, :])
+        for name in ("content_bias", "position_bias")
     )
     return (_dots(content, key) + (position[:, :, :, None, :] * rows).sum(-1)) * _default(scale, 1.0)
 
@@ -123,7 +128,7 @@ def alibi_slopes(n):
     """Press et al. 2022: 2^(−8/n), its powers; between powers of two, every second slope of the next power."""
     if n & (n - 1) == 0:
         return [2.0 ** (-8.0 * (i + 1) / n) for i in range(n)]
-    lower = 2 ** int(math.floor(math.log2(n)))
+    lower = 2 ** math.floor(math.log2(n))
     return alibi_slopes(lower) + alibi_slopes(2 * lower)[0::2][: n - lower]
 
 
@@ -162,7 +167,10 @@ def t5_bucket(distance, buckets, bidirectional, max_distance):
 def t5(table, q, k, bidirectional, max_distance):
     """(buckets, h) -> (1,h,q,k)."""
     pos = positions(q, k)
-    index = [[t5_bucket(j - pos[i], table.shape[0], bidirectional, max_distance) for j in range(k)] for i in range(q)]
+    index = [
+        [t5_bucket(j - pos[i], table.shape[0], bidirectional, max_distance) for j in range(k)]
+        for i in range(q)
+    ]
     return table[torch.tensor(index, device=table.device).reshape(q, k)].permute(2, 0, 1)[None]
 
 

@@ -74,8 +74,8 @@ def hugging_face_bucket(relative_position, bidirectional, num_buckets, max_dista
 @pytest.mark.parametrize(("buckets", "furthest"), [(32, 128), (8, 20), (20, 64), (32, 64), (6, 11)])
 def test_t5_buckets_are_those_of_hugging_face(bidirectional, buckets, furthest):
     """300 keys on either side of the queries; the bias names its own bucket."""
-    table = torch.arange(buckets, dtype=torch.float64)[:, None].expand(buckets, 2) / 4 + torch.tensor([0.0, 100.0]) * 0
-    bias = biases.t5(table.clone(), bidirectional=bidirectional, max_distance=furthest)
+    table = torch.arange(buckets, dtype=torch.float64)[:, None].expand(buckets, 2) / 4
+    bias = biases.t5(table, bidirectional=bidirectional, max_distance=furthest)
     found = (read(bias, q=301, k=301, h=2, b=1)[0, 1] * 4).round().long()
     for i in (0, 150, 300):
         expected = [hugging_face_bucket(j - i, bidirectional, buckets, furthest) for j in range(301)]
@@ -120,7 +120,10 @@ def test_a_sum_of_biases_is_the_bias_of_sums():
 
 
 def test_a_bias_is_added_after_soft_capping_and_scaling():
-    query, key = torch.randn(B, H, Q, D, dtype=torch.float64) * 50, torch.randn(B, H, K, D, dtype=torch.float64) * 50
+    query, key = (
+        torch.randn(B, H, Q, D, dtype=torch.float64) * 50,
+        torch.randn(B, H, K, D, dtype=torch.float64) * 50,
+    )
     bias = torch.randn(Q, K, dtype=torch.float64)
     arguments = {"score": regard.scores.softcap(2.0), "scale": 0.7, "normalize": "sigmoid"}
     capped = torch.logit(regard.weights(query, key, **arguments))

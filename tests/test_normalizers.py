@@ -103,7 +103,10 @@ def test_hard_ties_go_to_the_lowest_index_in_attention(impl, device):
     value = torch.arange(400.0, device=device)[None, None, :, None]
     mask = torch.ones(2, 400, dtype=torch.bool, device=device)
     mask[1, :7] = False
-    assert regard.attend(query, key, value, normalize="hard", mask=mask, impl=impl).flatten().tolist() == [0, 7]
+    assert regard.attend(query, key, value, normalize="hard", mask=mask, impl=impl).flatten().tolist() == [
+        0,
+        7,
+    ]
 
 
 def test_sparsemax_is_a_threshold_in_a_small_case():
@@ -153,15 +156,20 @@ class Tempered(normalizers.Normalizer):
 
 @pytest.mark.parametrize("impl", ["reference", "tiled", "auto"])
 def test_a_class_of_the_user_is_a_normalizer(impl, device):
-    query, key, value = (torch.randn(2, 3, n, 5, device=device, requires_grad=True) for n in (7, 11, 11))
+    query, key, value = (torch.randn(2, 3, n, 5, device=device) for n in (7, 11, 11))
     mask = regard.masks.causal()
     out = regard.attend(query, key, value, normalize=Uniform(), mask=mask, impl=impl)
     seen = mask.dense(7, 11, device=device).float()
     torch.testing.assert_close(out, (seen / seen.sum(-1, keepdim=True)) @ value)
+
+
+@pytest.mark.parametrize("impl", ["reference", "tiled", "auto"])
+def test_a_normalizer_of_the_user_may_have_parameters(impl, device):
+    qkv = [torch.randn(2, 3, n, 5, device=device, requires_grad=True) for n in (7, 11, 11)]
     for temperature in (0.5, 3.0):
-        out = regard.attend(query, key, value, normalize=Tempered(temperature), impl=impl)
-        expected = regard.attend(query, key, value, scale=1 / math.sqrt(5) / temperature, impl="reference")
+        out = regard.attend(*qkv, normalize=Tempered(temperature), impl=impl)
+        expected = regard.attend(*qkv, scale=1 / math.sqrt(5) / temperature, impl="reference")
         torch.testing.assert_close(out, expected)
-        found = torch.autograd.grad(out.square().sum(), [query, key, value])
-        for grad, other in zip(found, torch.autograd.grad(expected.square().sum(), [query, key, value]), strict=True):
+        found = torch.autograd.grad(out.square().sum(), qkv)
+        for grad, other in zip(found, torch.autograd.grad(expected.square().sum(), qkv), strict=True):
             torch.testing.assert_close(grad, other, rtol=1e-4, atol=1e-5)

@@ -159,7 +159,10 @@ def brute_projection(z, alpha):
             power = math.fsum(v**alpha for v in p)
             value = vector_dot(p, chosen) + (math.fsum(p) - power) / (alpha * (alpha - 1))
             if value > best_value + 1e-15:
-                best_value, best = value, [p[support.index(j)] if j in support else 0.0 for j in range(len(z))]
+                best_value, best = (
+                    value,
+                    [p[support.index(j)] if j in support else 0.0 for j in range(len(z))],
+                )
     return best
 
 
@@ -237,5 +240,7 @@ def test_t5_buckets_in_whole_numbers_equal_hugging_face_in_floats():
 
 def test_gaussian_is_the_logarithm_of_an_unnormalised_bell():
     center = draw(B, H, Q) * 3
-    expected = oracle.entries(lambda n, m, i, j: -((j - center[n, m, i].item()) ** 2) / (2 * 1.7**2), B, H, Q, K)
+    expected = oracle.entries(
+        lambda n, m, i, j: -((j - center[n, m, i].item()) ** 2) / (2 * 1.7**2), B, H, Q, K
+    )
     torch.testing.assert_close(oracle.gaussian(center, 1.7, K), expected)

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.arguments import finite_number, float_tensor, whole_number
 from regard.differentiate import vjp
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes
+from regard.grid import Grid, Sizes, broadcasts, fits
 from regard.value import Value
 
 __all__ = ["Bias", "alibi", "dense", "gaussian", "relative", "t5"]
@@ -110,7 +110,7 @@ class Relative(Bias):
 
     def check(self, sizes: Sizes) -> None:
         shape = tuple(self.table.shape)
-        if len(shape) != 2 or shape[0] not in (1, sizes[1]) or shape[1] % 2 == 0:
+        if len(shape) != 2 or not fits(shape[0], sizes[1]) or shape[1] % 2 == 0:
             raise BadValue(f"bias: the table has shape {shape}, expected (h|1, 2r+1) with h = {sizes[1]}.")
 
     def _index(self, grid: Grid) -> Tensor:
@@ -133,7 +133,7 @@ class T5(Bias):
         _scatter(into[0].mT, self._bucket(grid.distance), grad, grid)
 
     def check(self, sizes: Sizes) -> None:
-        if self.table.dim() != 2 or self.table.shape[1] not in (1, sizes[1]):
+        if self.table.dim() != 2 or not fits(self.table.shape[1], sizes[1]):
             raise BadValue(f"bias: the table has shape {tuple(self.table.shape)}, expected (buckets, {sizes[1]}).")
 
     def _bucket(self, distance: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class Gaussian(Bias):
 
     def check(self, sizes: Sizes) -> None:
         shape = tuple(self.center.shape)
-        if len(shape) != 3 or any(mine not in (1, size) for mine, size in zip(shape, sizes[:3], strict=True)):
+        if len(shape) != 3 or not broadcasts(shape, sizes[:3]):
             raise BadValue(f"bias: the center has shape {shape}, expected (b,h,q) = {tuple(sizes[:3])}.")
 
     def single_head(self) -> Bias:
@@ -192,9 +192,8 @@ class Dense(Bias):
         grid.add(self._four(into[0]), grad)
 
     def check(self, sizes: Sizes) -> None:
-        shape = self.tensor.shape
-        if len(shape) > 4 or any(mine not in (1, size) for mine, size in zip(reversed(shape), reversed(sizes), strict=False)):
-            raise BadValue(f"bias: a tensor of shape {tuple(shape)} does not broadcast to (b,h,q,k) = {tuple(sizes)}.")
+        if not broadcasts(self.tensor.shape, sizes):
+            raise BadValue(f"bias: a tensor of shape {tuple(self.tensor.shape)} does not broadcast to (b,h,q,k) = {tuple(sizes)}.")
 
     def single_head(self) -> Bias:
         return Dense(self.tensor[:, None]) if self.tensor.dim() == 3 else self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from regard.arguments import described
 from regard.biases import Bias
 from regard.errors import BadType, BadValue
 from regard.grid import Part, part_of
+from regard.implementations import sdpa
 from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.plan import Plan
@@ -22,7 +24,7 @@ from regard.summary import Summary, summarize_request
 
 Rows = Sequence[int] | slice | Tensor | None
 
-_PLANS: dict[Any, plan.Implementation] = {}
+_PLANS: dict[Any, plan.Implementation | Score] = {}
 _MOST_PLANS = 4096
 
 
@@ -73,20 +75,29 @@ def attend(
             runner = _PLANS.get(key_of_plan)
         except (AttributeError, TypeError):
             pass  # something is not what it should be: the check below says what
+    if isinstance(runner, Score) and 0 <= dropout <= 1 and (scale is None or isfinite(scale)):
+        return sdpa.direct(query, key, value, runner.factor(scale, query.shape[3]), dropout)
     asked = request.build(
         query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp, check=runner is None
     )
-    if runner is None:
+    if runner is None or isinstance(runner, Score):
         runner = plan.implementation(plan.make(asked, impl).impl)
         if key_of_plan is not None:
-            if len(_PLANS) >= _MOST_PLANS:
-                _PLANS.clear()
-            _PLANS[key_of_plan] = runner
+            _remember(key_of_plan, runner, asked, direct=query.dim() == 4)
     output, logsumexp = runner.run(asked)
     if query.dim() == 3:
         output = output.squeeze(1)
         logsumexp = None if logsumexp is None else logsumexp.squeeze(1)
     return output if logsumexp is None else (output, logsumexp)
+
+
+def _remember(signature: Any, runner: plan.Implementation, asked: request.Request, direct: bool) -> None:
+    """Keep the choice for the next call with this signature; the score stands for a call straight to torch."""
+    if len(_PLANS) >= _MOST_PLANS:
+        _PLANS.clear()
+    autocast = torch.is_autocast_enabled(asked.query.device.type)
+    direct = direct and not autocast and runner.name == "sdpa" and sdpa.is_direct(asked)
+    _PLANS[signature] = asked.score if direct else runner
 
 
 def explain(

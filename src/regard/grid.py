@@ -6,6 +6,7 @@ serve the whole array, one strip of it, chosen rows, or FlexAttention's scalars 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,18 @@ from torch import Tensor
 
 Sizes = tuple[int, int, int, int]  # b, h, q, k of the whole request
 Part = slice | Tensor  # which indices of one axis: a range or a 1-D tensor
+
+
+def fits(mine: int, size: int) -> bool:
+    """Whether an axis of `mine` entries broadcasts to one of `size`. (`in` cannot compare symbolic sizes.)"""
+    return mine == 1 or mine == size
+
+
+def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether a tensor of `shape`, aligned at the right, broadcasts to `target` without changing it."""
+    if len(shape) > len(target):
+        return False
+    return all([fits(mine, size) for mine, size in zip(reversed(shape), reversed(target), strict=False)])
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from regard.errors import BadType, Unsupported, unknown_name
+from regard.implementations import reference, sdpa, tiled
 from regard.request import Request
 from regard.value import Value
+
+class Implementation(Protocol):
+    """What a module in `regard.implementations` offers."""
+
+    name: str
+    refuse: Callable[[Request], str | None]
+    run: Callable[[Request], tuple[Tensor, Tensor | None]]
+
 
 # Known implementations, and the order in which `auto` asks them, by device: fastest first, as docs/results.md shows.
 NAMES = ("reference", "tiled", "sdpa", "flex")
 _ORDER = {"cpu": ("sdpa", "tiled", "reference")}
 _ORDER_ELSEWHERE = ("sdpa", "tiled", "reference")
+_LOADED: dict[str, Implementation] = {"reference": reference, "tiled": tiled, "sdpa": sdpa}
 _NEVER_AUTOMATIC = {
     "reference": "it needs memory quadratic in the length; tiled gives the same numbers in linear memory",
     "flex": "it compiles for seconds and is only used when asked for by name",
@@ -32,14 +41,6 @@ _REASONS = {
     "reference": "the plain formula",
     "flex": "FlexAttention, compiled",
 }
-
-
-class Implementation(Protocol):
-    """What a module in `regard.implementations` offers."""
-
-    name: str
-    refuse: Callable[[Request], str | None]
-    run: Callable[[Request], tuple[Tensor, Tensor | None]]
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,11 @@ class Plan:
 
 def implementation(name: str) -> Implementation:
     """The implementation of that name, loaded when it is first asked for."""
-    module: Any = import_module(f"regard.implementations.{name}")
-    return module  # type: ignore[no-any-return]
+    if name == "flex":  # it pulls in torch's compiler
+        from regard.implementations import flex
+
+        return flex
+    return _LOADED[name]
 
 
 def make(request: Request, impl: str, complete: bool = False) -> Plan:
@@ -114,7 +118,7 @@ def signature(
         None if sink is None else _part(sink),
         scale is None, dropout > 0, want_logsumexp, impl,
         torch.is_grad_enabled(),
-        torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
+        torch._C._is_any_autocast_enabled() and torch.get_autocast_dtype(device.type),
         torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from regard import biases, normalizers, scores
 from regard.arguments import described, finite_number, float_tensor
 from regard.biases import Bias
 from regard.errors import BadType, BadValue
-from regard.grid import Sizes
+from regard.grid import Sizes, broadcasts
 from regard.masks import Mask
 from regard.masks.given import Dense as DenseMask
 from regard.normalizers import Normalizer
@@ -160,10 +160,7 @@ def _mask_value(mask: Tensor, query: Tensor, key: Tensor) -> Mask:
         )
     shape, target = tuple(mask.shape), (*query.shape[:-1], key.shape[-2])  # (b,q,k) or (b,h,q,k)
     letters = "b,q,k" if query.dim() == 3 else "b,h,q,k"
-    fits = len(shape) <= len(target) and all(
-        mine in (1, size) for mine, size in zip(reversed(shape), reversed(target), strict=False)
-    )
-    if not fits:
+    if not broadcasts(shape, target):
         hint = ""
         if shape == (query.shape[0], key.shape[-2]):
             hint = " It looks like (b,k), which tells real keys from padding: pass masks.padding(mask) instead."

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, ClassVar, Self, dataclass_transform
 
 import torch
@@ -127,8 +128,11 @@ def _show(content: Any) -> str:
 
 def rebuild(spec: str, tensors: Iterator[Tensor] | tuple[Tensor, ...]) -> Value:
     """The value that flattened into `spec` and `tensors`. Nothing is checked or copied again."""
-    value: Value = _build(json.loads(spec), iter(tensors))
+    value: Value = _build(_parsed(spec), iter(tensors))
     return value
+
+
+_parsed = lru_cache(maxsize=1024)(json.loads)
 
 
 def _build(node: Any, tensors: Iterator[Tensor]) -> Any:

@@ -42,16 +42,15 @@ def covering(factors):
     used = dict.fromkeys(((name, value) for name in names for value in factors[name]), 0)
 
     def gain(row, name, value):
-        pairs = (tuple(sorted([(n, v), (name, value)], key=lambda p: names.index(p[0]))) for n, v in row.items())
+        pairs = (
+            tuple(sorted([(n, v), (name, value)], key=lambda p: names.index(p[0]))) for n, v in row.items()
+        )
         return sum(pair in wanted for pair in pairs)
 
     rows = []
     starts = list(itertools.product(factors[names[0]], factors[names[1]]))
     while starts or wanted:
-        if starts:
-            row = dict(zip(names[:2], starts.pop(0), strict=True))
-        else:
-            row = dict(min(wanted, key=str))
+        row = dict(zip(names[:2], starts.pop(0), strict=True)) if starts else dict(min(wanted, key=str))
         for name in names:
             if name not in row:
                 options = [v for v in factors[name] if allowed(row, name, v)]
@@ -64,4 +63,6 @@ def covering(factors):
 
 
 ROWS = covering(FACTORS)
-CASES = [(Case(**{name: value for name, value in row.items() if name != "impl"}), row["impl"]) for row in ROWS]
+CASES = [
+    (Case(**{name: value for name, value in row.items() if name != "impl"}), row["impl"]) for row in ROWS
+]

@@ -1,5 +1,7 @@
 """Promise 6: padding a batch, splitting it, or decoding step by step does not change a result beyond rounding."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -22,7 +24,12 @@ PAIRS = [
     ("transformer_xl per head", "entmax15", "t5"),
 ]
 # a bias indexed by key cannot follow keys that move to the right
-SIDES = [(names, side) for names in PAIRS for side in ("right", "left") if (side, names[2]) != ("left", "raw h 1 k")]
+SIDES = [
+    (names, side)
+    for names in PAIRS
+    for side in ("right", "left")
+    if (side, names[2]) != ("left", "raw h 1 k")
+]
 
 
 def arguments_of(score, normalize, bias, sizes, device):
@@ -49,10 +56,7 @@ def test_a_padded_batch_equals_its_samples(names, side, impl, device):
     for n, length in enumerate(LENGTHS):
         alone = Sizes(b=1, h=4, g=2, q=length, k=length)
         one = [x[n : n + 1, :, keep[n]] for x in qkv]
-        if names[2] == "raw h 1 k":
-            one_bias = bias(sizes)[:, :, :length]
-        else:
-            one_bias = bias(alone)
+        one_bias = bias(sizes)[:, :, :length] if names[2] == "raw h 1 k" else bias(alone)
         expected = regard.attend(*one, **arguments, bias=one_bias, mask=masks.causal(), impl=impl)
         torch.testing.assert_close(found[n : n + 1, :, keep[n]], expected, **EXACTLY)
         assert (found[n, :, ~keep[n]] == 0).all()
@@ -110,7 +114,7 @@ def test_packed_documents_equal_the_documents_alone(normalize, impl, device):
     mask = masks.packed(torch.tensor(ends, device=device)) & masks.causal()
     arguments = {"bias": biases.alibi(3), "normalize": normalize, "impl": impl}
     found = regard.attend(query, key, value, mask=mask, **arguments)
-    for a, b in zip(ends, ends[1:], strict=False):
+    for a, b in itertools.pairwise(ends):
         one = [x[:, :, a:b] for x in (query, key, value)]
         torch.testing.assert_close(
             found[:, :, a:b], regard.attend(*one, mask=masks.causal(), **arguments), **EXACTLY
@@ -123,7 +127,9 @@ def test_columns_padded_in_every_sample_keep_the_length(impl, device):
     lengths = torch.tensor([9, 6], device=device)
     out = regard.attend(query, key, value, mask=masks.lengths(lengths, lengths), impl=impl)
     assert out.shape == (2, 3, 17, 5)
-    short = regard.attend(*(x[:, :, :9] for x in (query, key, value)), mask=masks.lengths(lengths, lengths), impl=impl)
+    short = regard.attend(
+        *(x[:, :, :9] for x in (query, key, value)), mask=masks.lengths(lengths, lengths), impl=impl
+    )
     torch.testing.assert_close(out[:, :, :9], short, **EXACTLY)
 
 

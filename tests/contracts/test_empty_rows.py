@@ -23,7 +23,9 @@ def draw(device, q=Q, k=K, dtype=torch.float32):
 def run(qkv, impl, **arguments):
     """Output, logsumexp and the gradients of q, k, v, all rows pulled with ones."""
     out, lse = regard.attend(*qkv, impl=impl, return_logsumexp=True, **arguments)
-    grads = torch.autograd.grad([out, lse], qkv, [torch.ones_like(out), torch.ones_like(lse)], allow_unused=True)
+    grads = torch.autograd.grad(
+        [out, lse], qkv, [torch.ones_like(out), torch.ones_like(lse)], allow_unused=True
+    )
     return out, lse, [torch.zeros_like(x) if g is None else g for x, g in zip(qkv, grads, strict=True)]
 
 

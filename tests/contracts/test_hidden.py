@@ -56,7 +56,9 @@ def column(shape):
     def build(s, device):
         hidden = {0, 5, s.k - 1}
         keep = torch.tensor([j not in hidden for j in range(s.k)], device=device)
-        return keep.expand(*(1 if x == 1 else getattr(s, x) for x in shape)), lambda n, m, i, j: j not in hidden
+        return keep.expand(
+            *(1 if x == 1 else getattr(s, x) for x in shape)
+        ), lambda n, m, i, j: j not in hidden
 
     return build
 
@@ -104,13 +106,17 @@ def poisoned(found, keys, queries, poison):
     """Copies of q, k, v with the poison in everything hidden."""
     value = min(poison, torch.finfo(found["query"].dtype).max) if poison == 3e38 else poison
     new = {}
-    for name, where in (("query", queries[:, None, :, None]), ("key", keys[..., None]), ("value", keys[..., None])):
+    for name, where in (
+        ("query", queries[:, None, :, None]),
+        ("key", keys[..., None]),
+        ("value", keys[..., None]),
+    ):
         new[name] = found[name].detach().masked_fill(where.to(found[name].device), value).requires_grad_()
     return new
 
 
 def results(case, mask, impl, device, change=None, with_lse=True):
-    qkv, arguments, found = request(case, device)
+    _qkv, arguments, found = request(case, device)
     if change:
         found.update(change(found))
     arguments["mask"] = mask
@@ -152,7 +158,9 @@ def test_every_score_ignores_hidden_keys_and_queries(score, impl, device):
 @pytest.mark.parametrize("normalize", {**entries.NORMALIZERS, **entries.CUSTOM_NORMALIZERS})
 def test_every_normalizer_ignores_hidden_keys_and_queries(normalize, impl, device):
     for poison in (math.nan, math.inf):
-        assert_poison_changes_nothing(Case(normalize=normalize, sink=True), "padding of both", impl, device, poison)
+        assert_poison_changes_nothing(
+            Case(normalize=normalize, sink=True), "padding of both", impl, device, poison
+        )
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)
@@ -205,7 +213,9 @@ def test_a_dense_bias_is_not_read_at_hidden_keys(impl, device):
         assert torch.equal(x, dirty[part]), part
 
 
-@pytest.mark.parametrize("name", ["causal", "window both", "raw b h q k", "blocks", "nested", "documents across"])
+@pytest.mark.parametrize(
+    "name", ["causal", "window both", "raw b h q k", "blocks", "nested", "documents across"]
+)
 @pytest.mark.parametrize("normalize", entries.NORMALIZERS)
 def test_the_reference_reads_no_hidden_pair(name, normalize, device):
     """A key that some may see is poison to them alone; the other rows and their query gradients stay clean."""

@@ -72,7 +72,11 @@ def test_strided_inputs_equal_contiguous_ones(layout, impl, device):
 def test_expanded_inputs_equal_copies(impl, device):
     """Stride 0 in the batch, in the heads and in the length."""
     query, key, value = draw(device)
-    stretched = [query[:1].expand(B, -1, -1, -1), key[:, :1].expand(-1, H, -1, -1), value[:, :, :1].expand(-1, -1, K, -1)]
+    stretched = [
+        query[:1].expand(B, -1, -1, -1),
+        key[:, :1].expand(-1, H, -1, -1),
+        value[:, :, :1].expand(-1, -1, K, -1),
+    ]
     assert any(0 in x.stride() for x in stretched)
     assert_same(run(stretched, impl), run([x.clone() for x in stretched], impl))
 

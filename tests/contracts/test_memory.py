@@ -40,7 +40,9 @@ linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="r
 def test_extra_memory_grows_linearly(group):
     for name, found in measure(GROUPS[group], SHORT, LONG).items():
         growth = found[LONG] - found[SHORT]
-        assert growth < GROWTH, f"{name}: {found[SHORT] >> 20} MiB at {SHORT}, {found[LONG] >> 20} MiB at {LONG}"
+        assert growth < GROWTH, (
+            f"{name}: {found[SHORT] >> 20} MiB at {SHORT}, {found[LONG] >> 20} MiB at {LONG}"
+        )
         assert found[LONG] < TABLE, f"{name}: {found[LONG] >> 20} MiB, as much as an n×n array"
 
 

@@ -61,7 +61,11 @@ def test_bfloat16_of_133120_everywhere_stays_finite(impl, device):
 @pytest.mark.parametrize("score", entries.SCORES)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_every_score_is_as_exact_as_its_formula(score, dtype, impl, device):
-    check(Case(score=score, dtype=dtype, mask="causal", sizes=Sizes(b=1, h=2, g=1, q=41, k=53, d=32, v=11)), impl, device)
+    check(
+        Case(score=score, dtype=dtype, mask="causal", sizes=Sizes(b=1, h=2, g=1, q=41, k=53, d=32, v=11)),
+        impl,
+        device,
+    )
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)
@@ -123,7 +127,12 @@ def test_weights_are_not_negative_and_sum_to_one(normalize, device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("mask", ["none", "causal", "lengths"])
 def test_longer_rows_are_as_exact(dtype, mask, impl, device):
-    check(Case(dtype=dtype, mask=mask, sizes=Sizes(b=3, h=2, g=1, q=131, k=523, d=64, v=29)), impl, device, with_lse=False)
+    check(
+        Case(dtype=dtype, mask=mask, sizes=Sizes(b=3, h=2, g=1, q=131, k=523, d=64, v=29)),
+        impl,
+        device,
+        with_lse=False,
+    )
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)

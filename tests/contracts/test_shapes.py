@@ -8,6 +8,9 @@ from regard import biases, masks, scores
 from tests.contracts.harness import EVERYTHING
 
 B, Q, K, D, V = 3, 17, 19, 5, 7
+FROM_THE_RIGHT = [
+    (K,), (1, K), (Q, 1), (1, 1), (Q, K), (2, Q, K), (1, Q, K), (B, 1, 1, K), (1, 2, Q, K), (B, 2, Q, K), (B, 1, Q, 1),
+]  # fmt: skip
 
 
 def draw(device):
@@ -50,8 +53,7 @@ def test_masks_and_biases_broadcast_to_three_dimensions(shape, impl, device):
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)
-@pytest.mark.parametrize("shape", [(K,), (1, K), (Q, 1), (1, 1), (Q, K), (2, Q, K), (1, Q, K), (B, 1, 1, K), (1, 2, Q, K),
-                                   (B, 2, Q, K), (B, 1, Q, 1)])  # fmt: skip
+@pytest.mark.parametrize("shape", FROM_THE_RIGHT, ids=str)
 def test_masks_and_biases_broadcast_from_the_right(shape, impl, device):
     qkv = [torch.randn(B, 2, n, m, device=device) for n, m in ((Q, D), (K, D), (K, V))]
     mask, bias = torch.rand(shape, device=device) > 0.3, torch.randn(shape, device=device)

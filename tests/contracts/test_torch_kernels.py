@@ -89,7 +89,9 @@ def test_sdpa_on_the_cpu_refuses_where_torch_is_wrong_or_quadratic():
 def test_three_dimensional_inputs_run_on_sdpa(device):
     query, key, value = (torch.randn(3, 19, n, device=device) for n in (5, 5, 7))
     found = regard.attend(query, key, value, mask=masks.causal(), impl="sdpa")
-    expected = regard.attend(query[:, None], key[:, None], value[:, None], mask=masks.causal(), impl="reference")
+    expected = regard.attend(
+        query[:, None], key[:, None], value[:, None], mask=masks.causal(), impl="reference"
+    )
     assert found.shape == (3, 19, 7)
     torch.testing.assert_close(found, expected[:, 0])
 
@@ -123,7 +125,7 @@ def test_flex_on_the_gpu_is_right_forward_and_backward(name):
 
 def test_flex_on_the_cpu_refuses_gradients_and_empty_lengths():
     query = torch.randn(2, 3, 17, 16)
-    with pytest.raises(regard.Unsupported, match="(?i)grad|backward|forward"):
+    with pytest.raises(regard.Unsupported, match=r"(?i)grad|backward|forward"):
         regard.attend(query.clone().requires_grad_(), query, query, impl="flex")
     with pytest.raises(regard.Unsupported, match="flex"):
         regard.attend(query[:, :, :0], query, query, impl="flex")
@@ -133,7 +135,7 @@ def test_flex_on_the_cpu_refuses_gradients_and_empty_lengths():
 
 def test_triton_says_why_it_cannot_run_on_the_cpu():
     query = torch.randn(2, 3, 17, 16)
-    with pytest.raises(regard.Unsupported, match="(?i)triton"):
+    with pytest.raises(regard.Unsupported, match=r"(?i)triton"):
         regard.attend(query, query, query, impl="triton")
 
 

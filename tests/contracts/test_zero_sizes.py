@@ -101,7 +101,10 @@ def test_sdpa_takes_empty_tensors_or_refuses(empty, device):
 @pytest.mark.parametrize("empty", EMPTY)
 def test_weights_and_summaries_of_empty_tensors_have_their_shapes(empty, device):
     s = EMPTY[empty]
-    query, key = torch.randn(s.b, s.h, s.q, s.d, device=device), torch.randn(s.b, s.g, s.k, s.d, device=device)
+    query, key = (
+        torch.randn(s.b, s.h, s.q, s.d, device=device),
+        torch.randn(s.b, s.g, s.k, s.d, device=device),
+    )
     assert regard.weights(query, key).shape == (s.b, s.h, s.q, s.k)
     summary = regard.summarize(query, key, top=3)
     assert summary.entropy.shape == (s.b, s.h, s.q)

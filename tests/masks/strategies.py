@@ -43,7 +43,9 @@ def bools(draw, *shape):
     count = 1
     for n in shape:
         count *= n
-    return torch.tensor(draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=torch.bool).reshape(shape)
+    return torch.tensor(
+        draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=torch.bool
+    ).reshape(shape)
 
 
 def integers(draw, low, high, count):
@@ -103,7 +105,10 @@ def padding(draw, g):
 def documents(draw, g):
     keys = [integers(draw, -1, 2, g.k) for _ in range(g.b)]
     queries = [integers(draw, -1, 2, g.q) for _ in range(g.b)]
-    mask = masks.documents(torch.tensor(queries).reshape(g.b, g.q), torch.tensor(keys).reshape(g.b, g.k))
+    mask = masks.documents(
+        torch.tensor(queries, dtype=torch.long).reshape(g.b, g.q),
+        torch.tensor(keys, dtype=torch.long).reshape(g.b, g.k),
+    )
     return Drawn(mask, g.truth(lambda n, m, i, j: queries[n][i] == keys[n][j] >= 0))
 
 
@@ -117,7 +122,9 @@ def prefix(draw, g):
 
 def blocks(draw, g):
     size = draw(st.integers(1, 6))
-    return Drawn(masks.blocks(size), g.truth(lambda n, m, i, j: g.position(i) // size == j // size), exact=True)
+    return Drawn(
+        masks.blocks(size), g.truth(lambda n, m, i, j: g.position(i) // size == j // size), exact=True
+    )
 
 
 def dilated(draw, g):
@@ -133,13 +140,22 @@ def global_tokens(draw, g):
 
 def dense(draw, g):
     shape = draw(
-        st.sampled_from([(g.q, g.k), (1, g.k), (g.q, 1), (g.h, g.q, g.k), (g.b, 1, g.q, g.k), (g.b, g.h, g.q, g.k)])
+        st.sampled_from(
+            [(g.q, g.k), (1, g.k), (g.q, 1), (g.h, g.q, g.k), (g.b, 1, g.q, g.k), (g.b, g.h, g.q, g.k)]
+        )
     )
     seen = bools(draw, *shape)
     return Drawn(masks.dense(seen), seen.expand(g.b, g.h, g.q, g.k))
 
 
-EXACT = {"full": full, "causal": causal, "window": window, "prefix": prefix, "blocks": blocks, "dilated": dilated}
+EXACT = {
+    "full": full,
+    "causal": causal,
+    "window": window,
+    "prefix": prefix,
+    "blocks": blocks,
+    "dilated": dilated,
+}
 OF_KEYS = {"full": full, "lengths": lengths, "padding": padding, "prefix": prefix}
 LEAVES = {**EXACT, **OF_KEYS, "documents": documents, "global_tokens": global_tokens, "dense": dense}
 

@@ -44,7 +44,9 @@ def assert_blocks(drawn, g, block_q, block_k, exactly):
     kinds = kinds.expand(g.b, g.h, rows, columns)
     for y in range(rows):
         for x in range(columns):
-            part = drawn.truth[:, :, y * block_q : (y + 1) * block_q, x * block_k : (x + 1) * block_k].flatten(2)
+            part = drawn.truth[
+                :, :, y * block_q : (y + 1) * block_q, x * block_k : (x + 1) * block_k
+            ].flatten(2)
             none, every, kind = ~part.any(-1), part.all(-1), kinds[:, :, y, x]
             assert none[kind == EMPTY].all(), (y, x, "said EMPTY, but a pair is visible")
             assert every[kind == FULL].all(), (y, x, "said FULL, but a pair is hidden")
@@ -83,7 +85,7 @@ def test_a_mask_of_keys_has_a_keep(data):
         assert keep.shape[0] in (1, g.b)
         assert torch.equal(keep.expand(g.b, g.k), drawn.truth[:, 0, 0])
     else:
-        with pytest.raises(regard.RegardError, match="(?i)quer"):
+        with pytest.raises(regard.RegardError, match=r"(?i)quer"):
             drawn.mask.keep(g.k, batch=g.b)
 
 

@@ -21,6 +21,8 @@ from regard.request import Request
 name = "sdpa"
 
 _SHORTEST_ROW = 16  # with fewer keys than a vector register holds, the CPU kernel turns a NaN query into zeros
+_HARMLESS = 1e15  # numbers below this make no infinite product
+_CHEAP_TO_FILL = 1 << 14  # so few entries are filled faster than looked at
 _MATH = 0  # what torch._fused_sdp_choice says of the unfused path
 
 
@@ -31,7 +33,7 @@ def refuse(request: Request) -> str | None:
 
 def _refuse_value(request: Request) -> str | None:
     if not request.score.is_dot:
-        return f"torch's kernels compute dot products, not {request.score!r}"
+        return f"torch's kernels compute dot products, not {request.score.name}"
     if not isinstance(request.normalizer, Softmax):
         return f"torch's kernels normalise by softmax, not by {request.normalizer.name}"
     if request.sink is not None:
@@ -43,7 +45,7 @@ def _refuse_value(request: Request) -> str | None:
         return "with dropout, torch's CPU path needs quadratic memory"
     if request.bias is not None:
         if not isinstance(request.bias, Dense):
-            return f"{request.bias!r} would have to be written out as a dense tensor"
+            return f"the {request.bias.name} bias would have to be written out as a dense tensor"
         if request.bias.tensor.requires_grad and torch.is_grad_enabled():
             return "a bias that needs gradient sends torch to its quadratic path"
         if request.mask is not None and not isinstance(request.mask, Full):
@@ -57,7 +59,7 @@ def _refuse_mask(request: Request) -> str | None:
         if isinstance(mask, Causal) and _diagonal(mask, request) is None:
             return "torch's causal flag aligns query 0 with key 0 and takes no offset"
         return None
-    return f"torch's kernels know causal masks and key padding; {mask!r} would have to be written out as a dense tensor"
+    return "torch's kernels know causal masks and key padding; this mask would have to be written out as a dense tensor"
 
 
 def _refuse_shape(request: Request) -> str | None:
@@ -80,13 +82,37 @@ def _refuse_shape(request: Request) -> str | None:
     return "torch has no fused kernel for these shapes and would need quadratic memory" if choice == _MATH else None
 
 
+def is_direct(request: Request) -> bool:
+    """Whether torch's function can be called with the arguments as they came: the case that has to be cheap."""
+    return (
+        request.mask is None
+        and request.bias is None
+        and request.score.is_plain_dot
+        and request.query.shape[3] == request.value.shape[3]
+        and (request.query.device.type == "cpu" or request.query.shape[3] % 8 == 0)
+    )
+
+
+def direct(query: Tensor, key: Tensor, value: Tensor, scale: float, dropout: float) -> Tensor:
+    """`run` for a request that `is_direct`."""
+    if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    grouped = plain(query.shape[1] != key.shape[1])
+    output = scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale, enable_gqa=grouped)
+    if output.requires_grad and not torch.compiler.is_compiling():
+        output.register_hook(_refuse_second_derivative)
+    return output
+
+
 def run(request: Request) -> tuple[Tensor, None]:
     """The output (b,h,q,v)."""
+    if is_direct(request):
+        return direct(request.query, request.key, request.value, request.scale, request.dropout), None
     queries, width = request.query.shape[2], request.value.shape[3]
     query, key, value, mask, causal = _prepared(request)
     output = scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=request.dropout, is_causal=causal, scale=request.scale,
-        enable_gqa=query.shape[1] != key.shape[1],
+        enable_gqa=plain(query.shape[1] != key.shape[1]),
     )  # fmt: skip
     if output.requires_grad and not torch.compiler.is_compiling():
         output.register_hook(_refuse_second_derivative)
@@ -97,6 +123,11 @@ def run(request: Request) -> tuple[Tensor, None]:
     if mask is not None and mask.dtype == torch.bool and request.query.device.type != "cpu":
         output = output.masked_fill(~mask.any(-1, keepdim=True), 0)
     return output, None
+
+
+def plain(flag: bool) -> bool:
+    """A comparison of sizes as a plain bool: under `torch.compile` it is symbolic, which torch's functions refuse."""
+    return True if flag else False  # noqa: SIM210
 
 
 def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool]:
@@ -110,11 +141,12 @@ def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, 
         flag = bias[(None,) * (4 - bias.dim())].expand(*request.sizes)
     elif isinstance(mask, Causal):
         queries, keys = _visible_part(mask, reduced)
-        causal = _diagonal(mask, reduced) == 0 and queries > 1
+        causal = plain(_diagonal(mask, reduced) == 0 and queries > 1)
         query, key, value = query[:, :, query.shape[2] - queries :], key[:, :, :keys], value[:, :, :keys]
     elif mask is not None and not isinstance(mask, Full):
-        flag = mask.keep(key.shape[2], key.shape[0])[:, None, None, :].expand(query.shape[0], 1, 1, -1)
-        key, value = _without_hidden(key, value, flag)
+        keep = mask.real_keys(key.shape[2], key.shape[0], key.device)
+        key, value = _without_hidden(key, value, keep)
+        flag = keep[:, None, None, :].expand(query.shape[0], 1, 1, -1)
     width, out = query.shape[3], value.shape[3]
     step = 1 if query.device.type == "cpu" else 8
     target = -(-max(width, out) // step) * step
@@ -122,18 +154,19 @@ def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, 
         query, key = pad(query, (0, target - width)), pad(key, (0, target - width))
     if out != target:
         value = pad(value, (0, target - out))
-    query, key, value = (tensor if tensor.stride(3) == 1 else tensor.contiguous() for tensor in (query, key, value))
+    if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     return query, key, value, flag, causal
 
 
 def _without_hidden(key: Tensor, value: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values with zeros where hidden: the kernels would multiply what stands there by zero."""
-    if key.device.type == "cpu" and not torch.compiler.is_compiling():
+    """Keys and values with zeros where `keep` (b,k) hides them: the kernels would multiply what is there by zero."""
+    if key.numel() > _CHEAP_TO_FILL and key.device.type == "cpu" and not torch.compiler.is_compiling():
         # To look for trouble is several times as fast as to mend it, and on a CPU it costs no waiting.
-        low = torch.stack([*torch.aminmax(key.detach()), *torch.aminmax(value.detach())])
-        if float(low.abs().amax()) < 1e15:
+        ends = torch.stack([*torch.aminmax(key.detach()), *torch.aminmax(value.detach())])
+        if float(ends.abs().amax()) < _HARMLESS:
             return key, value
-    hidden = ~keep.mT  # (b,1,k,1)
+    hidden = ~keep[:, None, :, None]
     return key.masked_fill(hidden, 0), value.masked_fill(hidden, 0)
 
 

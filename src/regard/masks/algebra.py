@@ -25,6 +25,8 @@ class Blocks:
     """The q×k array cut into blocks: the first and last query and key of each, both ends included."""
 
     sizes: Sizes
+    block_q: int
+    block_k: int
     first_row: Tensor  # (nq,1)
     last_row: Tensor
     first_column: Tensor  # (nk,)
@@ -50,7 +52,7 @@ def cut(sizes: Sizes, block_q: int, block_k: int, device: torch.device | str, re
     columns = torch.arange(0, sizes[3], block_k, device=device)
     last_row = (rows + (block_q - 1)).clamp(max=sizes[2] - 1)
     last_column = (columns + (block_k - 1)).clamp(max=sizes[3] - 1)
-    return Blocks(sizes, rows, last_row, columns, last_column, read_tensors)
+    return Blocks(sizes, block_q, block_k, rows, last_row, columns, last_column, read_tensors)
 
 
 def grade(some: Tensor, every: Tensor) -> Tensor:
@@ -111,11 +113,14 @@ class Mask(Value):
                 f"mask: {self!r} depends on the query, so it has no keep(k). Expected a mask over keys only, such "
                 f"as masks.lengths(key_lengths) or masks.padding(keep); joins of such masks work too."
             )
-        sizes = (batch, 1, k, k)
-        self.check(sizes)
-        seen = self.visible(part_of(sizes, self._device(None), rows=slice(0, 1)))
+        self.check((batch, 1, k, k))
+        return self.real_keys(k, batch, self._device(None)).clone()
+
+    def real_keys(self, k: int, batch: int, device: torch.device | str) -> Tensor:
+        """`keep` without checks or a copy, for a mask that is `by_key`."""
+        seen = self.visible(part_of((batch, 1, k, k), device, rows=slice(0, 1)))
         seen = seen[(None,) * (4 - seen.dim())]
-        return seen[:, 0, 0].expand(-1, k).clone()
+        return seen[:, 0, 0].expand(-1, k)
 
     def classify(self, q: int, k: int, block_q: int, block_k: int, batch: int = 1, heads: int = 1) -> Tensor:
         """Which blocks are EMPTY, PARTIAL or FULL, int8 (b|1, h|1, nq, nk), without a q×k array."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes
+from regard.grid import Grid, Sizes, broadcasts, fits
 from regard.masks.algebra import Blocks, Mask, grade
 
 
@@ -40,7 +40,7 @@ class Lengths(Mask):
 
     def check(self, sizes: Sizes) -> None:
         for argument, lengths in (("key_lengths", self.key_lengths), ("query_lengths", self.query_lengths)):
-            if lengths is not None and len(lengths) not in (1, sizes[0]):
+            if lengths is not None and not fits(len(lengths), sizes[0]):
                 raise BadValue(
                     f"mask: {argument} has {len(lengths)} entries but the batch is {sizes[0]}. Pass one length per batch entry."
                 )
@@ -48,6 +48,9 @@ class Lengths(Mask):
     @property
     def by_key(self) -> bool:
         return self.query_lengths is None
+
+    def real_keys(self, k: int, batch: int, device: torch.device | str) -> Tensor:
+        return torch.arange(k, device=device) < self.key_lengths[:, None]
 
 
 class Padding(Mask):
@@ -65,19 +68,19 @@ class Padding(Mask):
     def grades(self, blocks: Blocks) -> Tensor:
         if not blocks.read_tensors:
             return super().grades(blocks)
-        some, every = _reduce(self.keep_keys, blocks.first_column, blocks.last_column)
+        some, every = _reduce(self.keep_keys, blocks.block_k)
         some, every = some[:, None, None, :], every[:, None, None, :]
         rows = torch.ones_like(blocks.first_row, dtype=torch.bool)
         some_query = every_query = rows
         if self.query_keep is not None:
-            found = _reduce(self.query_keep, blocks.first_row.view(-1), blocks.last_row.view(-1))
+            found = _reduce(self.query_keep, blocks.block_q)
             some_query, every_query = found[0][:, None, :, None], found[1][:, None, :, None]
         return grade(some & some_query, every & every_query)
 
     def check(self, sizes: Sizes) -> None:
         named = (("keep", self.keep_keys, "k", sizes[3]), ("query_keep", self.query_keep, "q", sizes[2]))
         for argument, keep, letter, length in named:
-            if keep is not None and (keep.shape[0] not in (1, sizes[0]) or keep.shape[1] != length):
+            if keep is not None and (not fits(keep.shape[0], sizes[0]) or keep.shape[1] != length):
                 raise BadValue(
                     f"mask: {argument} of masks.padding has shape {tuple(keep.shape)}, expected (b,{letter}) = ({sizes[0]}, {length})."
                 )
@@ -85,6 +88,9 @@ class Padding(Mask):
     @property
     def by_key(self) -> bool:
         return self.query_keep is None
+
+    def real_keys(self, k: int, batch: int, device: torch.device | str) -> Tensor:
+        return self.keep_keys
 
 
 class Documents(Mask):
@@ -104,8 +110,8 @@ class Documents(Mask):
         if not blocks.read_tensors:
             return super().grades(blocks)
         queries, keys = self._ids()
-        low_q, high_q = _extremes(queries, blocks.first_row.view(-1), blocks.last_row.view(-1))
-        low_k, high_k = _extremes(keys, blocks.first_column, blocks.last_column)
+        low_q, high_q = _extremes(queries, blocks.block_q)
+        low_k, high_k = _extremes(keys, blocks.block_k)
         low_q, high_q = low_q[:, None, :, None], high_q[:, None, :, None]
         low_k, high_k = low_k[:, None, None, :], high_k[:, None, None, :]
         some = (low_q <= high_k) & (low_k <= high_q) & (high_q >= 0) & (high_k >= 0)
@@ -119,7 +125,7 @@ class Documents(Mask):
                 f"k={sizes[3]}. Pass key_ids too."
             )
         for argument, ids, length in (("query_ids", queries, sizes[2]), ("key_ids", keys, sizes[3])):
-            if ids.shape[0] not in (1, sizes[0]) or ids.shape[1] != length:
+            if not fits(ids.shape[0], sizes[0]) or ids.shape[1] != length:
                 raise BadValue(
                     f"mask: {argument} of masks.documents has shape {tuple(ids.shape)}, expected (b, length) = ({sizes[0]}, {length})."
                 )
@@ -171,15 +177,15 @@ class Dense(Mask):
         if not blocks.read_tensors:
             return super().grades(blocks)
         some, every = self.tensor, self.tensor
-        for axis, first, last in ((-1, blocks.first_column, blocks.last_column), (-2, blocks.first_row.view(-1), blocks.last_row.view(-1))):
-            if self.tensor.shape[axis] > 1 or len(first) == 0:
-                some = _reduce(some.transpose(axis, -1), first, last)[0].transpose(axis, -1)
-                every = _reduce(every.transpose(axis, -1), first, last)[1].transpose(axis, -1)
-        every = every & torch.ones_like(blocks.first_row + blocks.first_column, dtype=torch.bool)
-        return grade(some & torch.ones_like(every), every)
+        for axis, size in ((-1, blocks.block_k), (-2, blocks.block_q)):
+            if self.tensor.shape[axis] != 1:
+                some = _reduce(some.transpose(axis, -1), size)[0].transpose(axis, -1)
+                every = _reduce(every.transpose(axis, -1), size)[1].transpose(axis, -1)
+        every_block = torch.ones_like(blocks.first_row + blocks.first_column, dtype=torch.bool)
+        return grade(some & every_block, every & every_block)
 
     def check(self, sizes: Sizes) -> None:
-        if any(mine not in (1, size) for mine, size in zip(self.tensor.shape, sizes, strict=True)):
+        if not broadcasts(self.tensor.shape, sizes):
             raise BadValue(
                 f"mask: a tensor of shape {tuple(self.tensor.shape)} does not broadcast to (b,h,q,k) = {tuple(sizes)}."
             )
@@ -192,21 +198,17 @@ class Dense(Mask):
         return self.tensor.shape[1] == 1 and self.tensor.shape[2] == 1
 
 
-def _blocked(tensor: Tensor, first: Tensor, filler: int | bool) -> Tensor:
+def _blocked(tensor: Tensor, size: int, filler: int | bool) -> Tensor:
     """(…, length) as (…, blocks, size), the last block filled up."""
-    blocks = len(first)
-    if blocks == 0 or tensor.shape[-1] == 0:
-        return tensor.new_full((*tensor.shape[:-1], blocks, 1), filler)
-    size = int(first[1]) if blocks > 1 else tensor.shape[-1]
-    return pad(tensor, (0, blocks * size - tensor.shape[-1]), value=filler).unflatten(-1, (blocks, size))
+    return pad(tensor, (0, -tensor.shape[-1] % size), value=filler).unflatten(-1, (-1, size))
 
 
-def _reduce(keep: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """For each block along the last axis: is anything kept, is everything kept."""
-    return _blocked(keep, first, False).any(-1), _blocked(keep, first, True).all(-1)
+def _reduce(keep: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """For each block of `size` along the last axis: is anything kept, is everything kept."""
+    return _blocked(keep, size, False).any(-1), _blocked(keep, size, True).all(-1)
 
 
-def _extremes(ids: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and largest id of each block along the last axis."""
+def _extremes(ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The smallest and largest id of each block of `size` along the last axis."""
     limits = torch.iinfo(ids.dtype)
-    return _blocked(ids, first, limits.max).amin(-1), _blocked(ids, first, limits.min).amax(-1)
+    return _blocked(ids, size, limits.max).amin(-1), _blocked(ids, size, limits.min).amax(-1)

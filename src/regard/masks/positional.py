@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes
+from regard.grid import Grid, Sizes, fits
 from regard.masks.algebra import FULL, Blocks, Mask, grade
 
 
@@ -103,7 +103,7 @@ def _distances(mask: Causal | Window, blocks: Blocks) -> tuple[Tensor, Tensor] |
 
 
 def _check_offset(mask: Causal | Window, sizes: Sizes) -> None:
-    if isinstance(mask.offset, Tensor) and len(mask.offset) not in (1, sizes[0]):
+    if isinstance(mask.offset, Tensor) and not fits(len(mask.offset), sizes[0]):
         raise BadValue(
             f"mask: the offset of {mask!r} has {len(mask.offset)} entries but the batch is {sizes[0]}. "
             f"Pass one int, or one entry per batch element."
@@ -128,7 +128,7 @@ class Prefix(Mask):
         return _four(grade(blocks.first_column + rows < length, blocks.last_column + rows < length))
 
     def check(self, sizes: Sizes) -> None:
-        if isinstance(self.n, Tensor) and len(self.n) not in (1, sizes[0]):
+        if isinstance(self.n, Tensor) and not fits(len(self.n), sizes[0]):
             raise BadValue(f"mask: {self!r} has {len(self.n)} lengths but the batch is {sizes[0]}.")
 
     @property

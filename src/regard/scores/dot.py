@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.grid import Grid
+from regard.grid import Grid, broadcasts, fits
 from regard.scores.base import Score, check_shape, transform_rows
 
 
@@ -88,18 +88,14 @@ class Cosine(Score):
     strength: float | Tensor
 
     def check(self, heads: int, dim: int) -> None:
-        if isinstance(self.strength, Tensor) and self.strength.dim() == 1 and len(self.strength) not in (1, heads):
+        if isinstance(self.strength, Tensor) and self.strength.dim() == 1 and not fits(len(self.strength), heads):
             raise BadValue(f"score: strength has {len(self.strength)} entries, expected one per query head, {heads}.")
 
     def reduce(self, query: Tensor, key: Tensor, guarded: bool) -> tuple[Score, Tensor, Tensor]:
         strength = self.strength
         if isinstance(strength, Tensor):
             strength = (strength.view(-1, 1, 1) if strength.dim() == 1 else strength).to(query.dtype)
-            fits = strength.dim() <= 4 and all(
-                mine in (1, size)
-                for mine, size in zip(reversed(strength.shape), (1, *reversed(query.shape[:3])), strict=False)
-            )
-            if not fits:
+            if not broadcasts(strength.shape, (*query.shape[:3], 1)):
                 raise BadValue(
                     f"score: strength of shape {tuple(strength.shape)} does not broadcast to (b,h,q,1) = "
                     f"{(*query.shape[:3], 1)}."

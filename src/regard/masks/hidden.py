@@ -1,0 +1,67 @@
+"""Which keys no query may attend to, found without a q×k array and, on a GPU, without waiting for it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from regard.grid import Sizes, part_of
+from regard.masks.algebra import EMPTY, FULL, And, Mask, cut
+from regard.masks.given import Dense
+from regard.value import rebuild
+
+_BLOCK = 128
+_CELLS = 1 << 22  # pairs looked at together
+
+
+def visible_keys(mask: Mask, sizes: Sizes, device: torch.device) -> Tensor | None:
+    """True for the keys that some query sees, bool (b|1, h|1, k); None when every key is seen."""
+    if not mask.tensors:
+        index = _hidden_by_structure(mask.spec, sizes)
+        if not index:
+            return None
+        hidden = torch.zeros(1, 1, sizes[3], dtype=torch.bool, device=device)
+        hidden[..., torch.tensor(index, device=device)] = True
+        return ~hidden
+    if mask.by_key:
+        return mask.real_keys(sizes[3], sizes[0], device)[:, None]
+    if isinstance(mask, Dense):
+        return mask.tensor.any(-2).expand(-1, -1, sizes[3])
+    if isinstance(mask, And):
+        for keys, rest in ((mask.left, mask.right), (mask.right, mask.left)):
+            if keys.by_key:
+                real, seen = keys.real_keys(sizes[3], sizes[0], device)[:, None], visible_keys(rest, sizes, device)
+                return real if seen is None else real & seen
+    return _by_looking(mask, sizes, slice(0, sizes[3]), device)
+
+
+@lru_cache(maxsize=256)
+def _hidden_by_structure(spec: str, sizes: Sizes) -> tuple[int, ...]:
+    """The hidden keys of a mask without tensors. A key of a full block is seen; only the other keys are looked at."""
+    mask = rebuild(spec, ())
+    assert isinstance(mask, Mask)
+    grades = mask.grades(cut(sizes, _BLOCK, _BLOCK, "cpu"))[0, 0]
+    hidden: list[int] = []
+    for block, column in enumerate(grades.unbind(1)):
+        keys = slice(block * _BLOCK, min(sizes[3], (block + 1) * _BLOCK))
+        if bool((column == FULL).any()):
+            continue
+        if bool((column == EMPTY).all()):
+            hidden.extend(range(keys.start, keys.stop))
+            continue
+        seen = _by_looking(mask, sizes, keys, torch.device("cpu"))[0, 0]
+        hidden.extend((torch.nonzero(~seen).view(-1) + keys.start).tolist())
+    return tuple(hidden)
+
+
+def _by_looking(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> Tensor:
+    rows = max(1, _CELLS // max(1, sizes[0] * sizes[1] * (keys.stop - keys.start)))
+    seen = torch.zeros(1, 1, keys.stop - keys.start, dtype=torch.bool, device=device)
+    for top in range(0, sizes[2], rows):
+        grid = part_of(sizes, device, rows=slice(top, min(sizes[2], top + rows)), columns=keys)
+        part = mask.visible(grid)
+        part = part[(None,) * (4 - part.dim())]
+        seen = seen | part.expand(*part.shape[:2], len(grid.row), len(grid.column)).any(-2)
+    return seen

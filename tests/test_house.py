@@ -1,0 +1,209 @@
+"""The house itself: imports point one way, files stay short, the map in the README is the disk."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "regard"
+
+# Lower floors know nothing of higher ones. A new room says here where it stands.
+FLOORS = [
+    ["errors", "registry"],
+    ["arguments", "value", "grid", "masks", "scores", "biases", "normalizers", "dropout"],
+    ["request", "formula", "differentiate"],
+    ["implementations"],
+    ["plan", "summary"],
+    ["core"],
+    ["nn"],
+    ["interop", "decoding"],
+    ["models", "tasks"],
+    ["training"],
+    ["observation"],
+    ["comparison"],
+    ["viewer", "benchmarks"],
+    ["cli"],
+    ["__main__"],
+]
+FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+STRANGERS = [("tasks", "models"), ("viewer", "nn")]
+
+
+def modules():
+    return sorted(path for path in SOURCE.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def room(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(path):
+    """(room, line) of every import of regard in a file, those inside functions included."""
+    package = ["regard", *path.relative_to(SOURCE).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = base + (node.module.split(".") if node.module else [])
+            names = (
+                [".".join([*base, alias.name]) for alias in node.names]
+                if base == ["regard"]
+                else [".".join(base)]
+            )
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "regard" and len(parts) > 1:
+                yield parts[1], node.lineno
+
+
+def test_imports_point_one_way():
+    wrong = []
+    for path in modules():
+        here = room(path)
+        if here == "__init__":
+            continue
+        assert here in FLOOR, f"{path.relative_to(ROOT)}: say in FLOORS on which floor {here} stands"
+        for there, line in imported_rooms(path):
+            if there in FLOOR and FLOOR[there] > FLOOR[here]:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {there}, which stands above {here}")
+            if (here, there) in STRANGERS:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {there}, a stranger to {here}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_two_modules_import_each_other_at_the_top():
+    edges = {}
+    for path in modules():
+        name = ".".join(["regard", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        found = set()
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom):
+                base = (
+                    ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
+                    if node.level
+                    else ""
+                )
+                module = ".".join(x for x in (base, node.module) if x)
+                found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+        edges[name] = found
+    circles = [(a, b) for a in edges for b in edges[a] if a < b and b in edges and a in edges[b]]
+    circles = [(a, b) for a, b in circles if not (a.startswith(b + ".") or b.startswith(a + "."))]
+    assert not circles
+
+
+def map_of_readme():
+    """Paths in the first column of the README's ```text block that speaks of src/regard."""
+    blocks = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    blocks = [block for block in blocks if "src/regard/" in block]
+    assert len(blocks) == 1, "README holds one folder map"
+    lines = [line.split()[0] for line in blocks[0].splitlines() if line.strip()]
+    return [line for line in lines if line.startswith("src/regard")]
+
+
+def test_every_place_of_the_map_is_on_the_disk():
+    places = map_of_readme()
+    assert len(places) == len(set(places))
+    assert not [place for place in places if not (ROOT / place).exists()]
+    assert not [place for place in places if (ROOT / place).is_dir() != place.endswith("/")]
+
+
+def test_every_file_of_the_disk_is_on_the_map():
+    """A file is listed itself, or its folder is, as one place without parts."""
+    places = set(map_of_readme()) - {"src/regard/"}
+    missing = []
+    for path in modules():
+        name, folder = path.relative_to(ROOT).as_posix(), path.parent.relative_to(ROOT).as_posix() + "/"
+        whole = folder in places and not any(p.startswith(folder) and p != folder for p in places)
+        if path.name != "__init__.py" and name not in places and not whole:
+            missing.append(name)
+    assert not missing, f"not on the README's map: {missing}"
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "examples"])
+def test_no_file_is_longer_than_four_hundred_lines(folder):
+    long = {}
+    for path in (ROOT / folder).rglob("*.py"):
+        count = len(path.read_text().splitlines())
+        if count > 400:
+            long[str(path.relative_to(ROOT))] = count
+    assert not long, f"look for the seam: {long}"
+
+
+def kept_files():
+    """Files git keeps or would keep."""
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:  # a copy without git
+        return [
+            p
+            for folder in ("src", "tests", "docs", "examples")
+            for p in (ROOT / folder).rglob("*")
+            if p.is_file()
+        ]
+    return [ROOT / name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def test_no_file_names_a_place_on_one_machine():
+    places = re.compile(
+        "|".join(("/wor" + "k/", "/ho" + "me/", "/Use" + "rs/", "/ro" + "ot/", r"C:\\\\Use" + "rs"))
+    )
+    found = []
+    for path in kept_files():
+        if path.suffix in (".pyc", ".png", ".svg", ".pdf") or path.name == "LICENSE":
+            continue
+        for number, line in enumerate(path.read_text(errors="ignore").splitlines(), 1):
+            if places.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
+    assert not found, "\n".join(found)
+
+
+def test_no_file_is_called_utils():
+    assert not [path for path in modules() if path.stem in ("utils", "util", "helpers", "misc")]
+
+
+def test_the_public_names_exist_and_are_explained():
+    for name in ("attend", "weights", "summarize", "explain", "masks", "scores", "biases", "normalizers"):
+        assert name in regard.__all__
+    for name in ("RegardError", "Unsupported"):
+        assert name in regard.__all__
+    missing = [name for name in regard.__all__ if not hasattr(regard, name)]
+    assert not missing
+    silent = [
+        name for name in regard.__all__ if not name.startswith("__") and not getattr(regard, name).__doc__
+    ]
+    assert not silent, f"without a docstring: {silent}"
+
+
+@pytest.mark.parametrize("module", ["masks", "scores", "biases", "normalizers"])
+def test_every_value_says_what_it_computes(module):
+    place = getattr(regard, module)
+    names = getattr(place, "__all__", None)
+    assert names, f"regard.{module} has an __all__"
+    for name in names:
+        thing = getattr(place, name)
+        assert not callable(thing) or (thing.__doc__ and thing.__doc__.strip()), (
+            f"{module}.{name} has no docstring"
+        )
+
+
+def test_the_package_is_marked_as_typed():
+    assert (SOURCE / "py.typed").exists()
+
+
+def test_importing_regard_loads_no_implementation_that_was_not_asked_for():
+    code = "import sys, regard; print([m for m in sys.modules if 'triton' in m or 'flex' in m and 'regard' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
