@@ -142,7 +142,7 @@ def train_additive(x: torch.Tensor, words: list[str], steps: int = 40) -> tuple[
         attended = regard.weights(x, x, score=scores.additive(weight))  # (1, h, q, k)
         loss = -(target * attended.clamp_min(1e-9).log()).sum(dim=-1).mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return weight.detach(), losses[0], losses[-1]

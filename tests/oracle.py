@@ -250,6 +250,7 @@ def hard(scores, seen):
 def sorted_sparsemax(scores, seen):
     """Martins & Astudillo 2016, algorithm 1, in the dtype given: the plain formula of sparsemax."""
     z, alive = _rows(scores, seen)
+    z = z - z.amax(-1, keepdim=True).detach()
     ordered = z.sort(-1, descending=True).values
     count = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
     total = ordered.masked_fill(ordered == -math.inf, 0.0).cumsum(-1)
@@ -262,7 +263,7 @@ def sorted_sparsemax(scores, seen):
 def sorted_entmax15(scores, seen):
     """Peters et al. 2019, algorithm 2, in the dtype given: the plain formula of 1.5-entmax."""
     z, alive = _rows(scores, seen)
-    z = z / 2
+    z = (z - z.amax(-1, keepdim=True).detach()) / 2
     ordered = z.sort(-1, descending=True).values
     finite = ordered > -math.inf
     ordered = ordered.masked_fill(~finite, 0.0)

@@ -149,7 +149,7 @@ def test_a_summary_equals_its_definition(name, top, device):
     close(summary.logsumexp, lse)
     assert summary.top_weights.shape == summary.top_keys.shape == (s.b, s.h, s.q, top)
     assert summary.top_keys.dtype == torch.int64
-    ordered, order = weights.sort(-1, descending=True, stable=True)
+    ordered, order = torch.sort(weights, stable=True, dim=-1, descending=True)
     padded = torch.zeros(s.b, s.h, s.q, top, dtype=torch.float64)
     keys = torch.full((s.b, s.h, s.q, top), -1)
     n = min(top, s.k)

@@ -13,7 +13,7 @@ from regard import formula, plan, request
 from regard.arguments import described
 from regard.biases import Bias
 from regard.errors import BadType, BadValue
-from regard.grid import Part, part_of
+from regard.grid import Part, whole
 from regard.implementations import sdpa
 from regard.masks import Mask
 from regard.normalizers import Normalizer
@@ -146,7 +146,7 @@ def weights(
         score_of_pairs, wide_query, wide_key = asked.score.reduce(
             asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
         )
-        grid = part_of(asked.sizes, device, heads=chosen_heads, rows=chosen_rows)
+        grid = whole(asked.sizes, device).part(heads=chosen_heads, rows=chosen_rows)
         if chosen_heads is not None:
             wide_key = _take(spread_heads(wide_key, head_count), 1, chosen_heads)
             wide_query = _take(wide_query, 1, chosen_heads)

@@ -94,28 +94,36 @@ class Grid:
         return self.column.device
 
 
+    def part(
+        self,
+        *,
+        batch: Part | None = None,
+        heads: Part | None = None,
+        rows: Part | None = None,
+        columns: Part | None = None,
+    ) -> Grid:
+        """Some batch entries, heads, query rows and key columns of a whole grid; None takes an axis whole."""
+        assert self.parts is not None
+        chosen = (batch, heads, rows, columns)
+        parts = tuple([mine if part is None else part for mine, part in zip(self.parts, chosen, strict=True)])
+        return Grid(
+            self.sizes,
+            batch=self.batch if batch is None else self.batch[batch],
+            head=self.head if heads is None else self.head[heads],
+            row=self.row if rows is None else self.row[rows],
+            column=self.column if columns is None else self.column[columns],
+            parts=parts,  # type: ignore[arg-type]
+        )
+
+
 def whole(sizes: Sizes, device: torch.device | str) -> Grid:
     """The grid of a complete request."""
-    return part_of(sizes, device)
-
-
-def part_of(
-    sizes: Sizes,
-    device: torch.device | str,
-    *,
-    batch: Part | None = None,
-    heads: Part | None = None,
-    rows: Part | None = None,
-    columns: Part | None = None,
-) -> Grid:
-    """The grid of some batch entries, heads, query rows and key columns; None takes an axis whole."""
-    parts = tuple([slice(0, size) if part is None else part for size, part in zip(sizes, (batch, heads, rows, columns), strict=True)])
-    index = [torch.arange(part.start, part.stop, device=device) if isinstance(part, slice) else part for part in parts]
+    batch, heads, queries, keys = sizes
     return Grid(
         sizes,
-        batch=index[0].view(-1, 1, 1, 1),
-        head=index[1].view(-1, 1, 1),
-        row=index[2].view(-1, 1),
-        column=index[3],
-        parts=parts,  # type: ignore[arg-type]
+        batch=torch.arange(batch, device=device).view(-1, 1, 1, 1),
+        head=torch.arange(heads, device=device).view(-1, 1, 1),
+        row=torch.arange(queries, device=device).view(-1, 1),
+        column=torch.arange(keys, device=device),
+        parts=(slice(0, batch), slice(0, heads), slice(0, queries), slice(0, keys)),
     )

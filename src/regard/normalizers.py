@@ -41,6 +41,10 @@ class Normalizer(Value):
         """Weights of rows in which what is hidden already stands at −inf."""
         return self(scores, scores != -torch.inf)
 
+    def live_rows(self, scores: Tensor) -> Tensor:
+        """The same for rows that are known to hold a score above −inf: one thing less to look after."""
+        return self.rows(scores)
+
     def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> Tensor:
         """The gradient of `rows(scores)`, whose result was `weights`, in the direction `grad`."""
         return vjp(self.rows, [scores], grad)[0]
@@ -60,10 +64,6 @@ class _BuiltIn(Normalizer):
             return scores
         dead = scores.detach().amax(-1, keepdim=True) == -torch.inf
         return self.live_rows(scores.masked_fill(dead, 0)).masked_fill(dead, 0)
-
-    def live_rows(self, scores: Tensor) -> Tensor:
-        """Weights of rows with at least one score above −inf."""
-        raise NotImplementedError
 
 
 class Softmax(_BuiltIn):
@@ -85,6 +85,9 @@ class Sigmoid(_BuiltIn):
 
     def rows(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores)
+
+    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> Tensor:
+        return grad * weights * (1 - weights)
 
 
 class _Threshold(_BuiltIn):

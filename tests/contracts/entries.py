@@ -205,7 +205,11 @@ def structured(make, predicate):
 
 
 def numbers(values, device):
-    return torch.tensor(values, device=device)
+    return torch.tensor(values, device=device, dtype=torch.long)
+
+
+def flags(values, device):
+    return torch.tensor(values, device=device, dtype=torch.bool)
 
 
 def mask_offsets(s, device):
@@ -226,13 +230,13 @@ def mask_both_lengths(s, device):
 
 def mask_padding(s, device):
     keep = [[(j + n) % 3 != 0 for j in range(s.k)] for n in range(s.b)]
-    return masks.padding(numbers(keep, device)), lambda n, m, i, j: keep[n][j]
+    return masks.padding(flags(keep, device)), lambda n, m, i, j: keep[n][j]
 
 
 def mask_both_paddings(s, device):
     keep = [[(j + n) % 4 != 0 for j in range(s.k)] for n in range(s.b)]
     queries = [[(i + n) % 5 != 1 for i in range(s.q)] for n in range(s.b)]
-    mask = masks.padding(numbers(keep, device), numbers(queries, device))
+    mask = masks.padding(flags(keep, device), flags(queries, device))
     return mask, lambda n, m, i, j: keep[n][j] and queries[n][i]
 
 

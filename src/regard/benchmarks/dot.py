@@ -27,7 +27,7 @@ def _compare(setting: Setting, causal: bool, train: bool) -> Measurement:
     mask = masks.causal() if causal else None
     ours_impl = regard.explain(query, key, value, mask=mask).impl
 
-    def ours() -> torch.Tensor:
+    def ours() -> torch.Tensor | tuple[torch.Tensor, ...]:
         return regard.attend(query, key, value, mask=mask)
 
     def peer() -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,25 +43,45 @@ def environment(setting: Setting) -> Row:
         "torch": torch.__version__,
         "regard": _own_version(),
         "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 2),  # a busy machine at the start explains a wide spread
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+HEADERS = ("case", "work", "against", "measured", "quartiles", "bar", "", "plan")
 
 
 def table(rows: Sequence[Row]) -> Table:
     """One line per number: measured, bar, met or MISSED."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header, justify in (("case", "left"), ("work", "left"), ("against", "left"), ("measured", "right"),
-                            ("quartiles", "right"), ("bar", "right"), ("", "left"), ("plan", "left")):  # fmt: skip
-        shown.add_column(header, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for header in HEADERS:
+        right = header in ("measured", "quartiles", "bar")
+        shown.add_column(header, justify="right" if right else "left", overflow="fold")
     for row in rows:
-        sign = {"<=": "≤", ">=": "≥"}[str(row["relation"])]
-        bar = "–" if row["bar"] is None else f"{sign} {row['bar']:g}"
-        spread = f"{_short(row['low'])}–{_short(row['high'])}"
-        shown.add_row(
-            str(row["name"]), str(row["work"]), str(row["peer"]), f"{_short(row['measured'])} {row['unit']}",
-            spread, bar, _verdict(row["met"]), str(row["impl"]),
-        )  # fmt: skip
+        *cells, verdict, plan = _cells(row)
+        style = {"met": "green", "MISSED": "bold red"}.get(verdict, "dim")
+        shown.add_row(*cells, Text(verdict, style=style), plan)
     return shown
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The same table for a document, with the footer under it."""
+    lines = [HEADERS, ["---"] * len(HEADERS), *map(_cells, rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{footer(rows)}"
+
+
+def _cells(row: Row) -> list[str]:
+    sign = {"<=": "≤", ">=": "≥"}[str(row["relation"])]
+    return [
+        str(row["name"]),
+        str(row["work"]),
+        str(row["peer"]),
+        f"{_short(row['measured'])} {row['unit']}",
+        f"{_short(row['low'])} to {_short(row['high'])}",
+        "–" if row["bar"] is None else f"{sign} {row['bar']:g}",
+        "not judged" if row["met"] is None else "met" if row["met"] else "MISSED",
+        str(row["impl"]),
+    ]
 
 
 def footer(rows: Sequence[Row]) -> str:
@@ -72,16 +93,11 @@ def footer(rows: Sequence[Row]) -> str:
     )
     threads = f", {about['threads']} threads" if about["device"] == "cpu" else ""
     quick = "; quick: few repeats, not for the record" if about["quick"] else ""
+    busy = f", load {about['load']} at the start" if float(str(about["load"])) > 1 else ""
     return (
         f"{verdict}; {about['device_name']}{threads}, torch {about['torch']}, "
-        f"python {about['python']}, {about['date']}{quick}"
+        f"python {about['python']}, {about['date']}{busy}{quick}"
     )
-
-
-def _verdict(met: object) -> Text:
-    if met is None:
-        return Text("not judged", style="dim")
-    return Text("met", style="green") if met else Text("MISSED", style="bold red")
 
 
 def _short(number: object) -> str:

@@ -41,9 +41,10 @@ def speedup(ours: Call, peer: Call, setting: Setting, impl: str = "") -> Measure
 def overhead(ours: Call, peer: Call, setting: Setting, impl: str = "") -> Measurement:
     """Microseconds that a call of ours takes beyond the peer's.
 
-    One call of a few microseconds is below what a clock resolves well, so blocks of calls alternate instead.
+    One call of a few microseconds is below what a clock resolves well, so blocks of calls alternate instead. The
+    blocks are short (well under a millisecond): most then escape the scheduler, and the median sees only those.
     """
-    calls, blocks = (50, 20) if setting.quick else (200, 60)
+    calls, blocks = (20, 100) if setting.quick else (20, 600)
 
     def block(call: Call) -> Call:
         def many() -> None:

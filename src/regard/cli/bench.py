@@ -34,6 +34,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--list", action="store_true", help="show the cases and their bars, measure nothing")
     parser.add_argument("--quick", action="store_true", help="few repeats: a first look, not for the record")
     parser.add_argument("--json", action="store_true", help="rows as JSON on stdout instead of a table")
+    parser.add_argument("--markdown", action="store_true", help="the table as Markdown, for a document")
 
 
 def run(options: Namespace) -> int:
@@ -41,7 +42,7 @@ def run(options: Namespace) -> int:
     from rich.console import Console
 
     from regard.benchmarks.case import Setting, select
-    from regard.benchmarks.run import footer, table
+    from regard.benchmarks.run import footer, markdown, table
     from regard.benchmarks.run import run as measure
 
     cases = select(options.only)
@@ -61,6 +62,8 @@ def run(options: Namespace) -> int:
 
     if options.json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
+    elif options.markdown:
+        print(markdown(rows))
     else:
         console = _wide_console()
         console.print(table(rows))

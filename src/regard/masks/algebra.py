@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes, part_of, whole
+from regard.grid import Grid, Sizes, whole
 from regard.value import Value
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -118,7 +118,7 @@ class Mask(Value):
 
     def real_keys(self, k: int, batch: int, device: torch.device | str) -> Tensor:
         """`keep` without checks or a copy, for a mask that is `by_key`."""
-        seen = self.visible(part_of((batch, 1, k, k), device, rows=slice(0, 1)))
+        seen = self.visible(whole((batch, 1, k, k), device).part(rows=slice(0, 1)))
         seen = seen[(None,) * (4 - seen.dim())]
         return seen[:, 0, 0].expand(-1, k)
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from regard.grid import Sizes, part_of
+from regard.grid import Sizes, whole
 from regard.masks.algebra import EMPTY, FULL, And, Mask, cut
 from regard.masks.given import Dense
 from regard.value import rebuild
@@ -59,8 +59,9 @@ def _hidden_by_structure(spec: str, sizes: Sizes) -> tuple[int, ...]:
 def _by_looking(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> Tensor:
     rows = max(1, _CELLS // max(1, sizes[0] * sizes[1] * (keys.stop - keys.start)))
     seen = torch.zeros(1, 1, keys.stop - keys.start, dtype=torch.bool, device=device)
+    complete = whole(sizes, device)
     for top in range(0, sizes[2], rows):
-        grid = part_of(sizes, device, rows=slice(top, min(sizes[2], top + rows)), columns=keys)
+        grid = complete.part(rows=slice(top, min(sizes[2], top + rows)), columns=keys)
         part = mask.visible(grid)
         part = part[(None,) * (4 - part.dim())]
         seen = seen | part.expand(*part.shape[:2], len(grid.row), len(grid.column)).any(-2)

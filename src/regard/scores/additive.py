@@ -51,11 +51,10 @@ class Additive(Score):
         moment = query.new_zeros(heads, query.shape[3])  # Σ grad·r, for the weight
         for rows, columns, inverse in _inverses(query, wide):
             part = grad[:, :, rows, columns]
-            moment += torch.einsum("bhrc,bhrcd->hd", part, inverse)
-            slope = torch.addcmul(inverse, inverse, inverse, value=-1)  # r − r²
-            grad_query[:, :, rows] += torch.matmul(part[..., None, :], slope)[..., 0, :]
-            by_key = torch.matmul(part.transpose(-1, -2)[..., None, :], slope.transpose(-2, -3))
-            grad_key[:, :, columns] += by_key[..., 0, :]
+            moment += torch.matmul(part.flatten(2)[..., None, :], inverse.flatten(2, 3))[..., 0, :].sum(0)
+            slope = torch.addcmul(inverse, inverse, inverse, value=-1).mul_(part[..., None])  # grad·(r − r²)
+            grad_query[:, :, rows] += slope.sum(-2)
+            grad_key[:, :, columns] += slope.sum(-3)
         weight = per_head(self.weight, grid, 1).to(query.dtype)[..., None, :] * (4 * scale)
         grad_query, grad_key = grad_query * weight, grad_key * weight
         if shared != heads:

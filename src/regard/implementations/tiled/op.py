@@ -56,7 +56,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     score, mask, bias, normalizer = _unpack(spec, tensors)
     attention = Attention(query, key, score, mask, bias, normalizer, scale, sink)
-    output = query.new_zeros(*query.shape[:3], value.shape[3])
+    output = query.new_empty(*query.shape[:3], value.shape[3])
+    attention.blank_rows(output)
     logsumexp = query.new_full(query.shape[:3] if want_logsumexp else (0,), -torch.inf, dtype=attention.dtype)
     for piece in attention.pieces(value):
         weights = piece.weights()[..., : piece.scores.shape[-1]]

@@ -41,13 +41,25 @@ class Strip:
     batch: slice
     groups: slice
     rows: slice
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...]  # none: these rows see nothing
+
+    @property
+    def spans(self) -> list[slice]:
+        """The runs, joined where they touch."""
+        spans: list[slice] = []
+        for run in self.runs:
+            if spans and spans[-1].stop == run.start:
+                spans[-1] = slice(spans[-1].start, run.stop)
+            else:
+                spans.append(slice(run.start, run.stop))
+        return spans
 
 
 def strips(mask: Mask | None, sizes: Sizes, groups: int, device: torch.device) -> Iterator[Strip]:
-    """Cover every visible pair with strips; rows that see nothing are left out."""
+    """Cover every row and every visible pair with strips."""
     batch, heads, queries, keys = sizes
     if 0 in sizes:
+        yield Strip(slice(0, batch), slice(0, groups), slice(0, queries), ())
         return
     budget = _CELLS.get(device.type, _CELLS_ELSEWHERE)
     shared = heads // groups
@@ -76,6 +88,7 @@ def _split(band: Band, groups: int, shared: int, budget: int) -> Iterator[Strip]
     width = sum(run.stop - run.start for run in band.runs)
     height = band.bottom - band.top
     if width == 0:
+        yield Strip(slice(band.first_batch, band.last_batch), slice(0, groups), slice(band.top, band.bottom), ())
         return
     pairs = (band.last_batch - band.first_batch) * groups  # (batch entry, key head) pairs
     together = max(1, min(pairs, budget // (shared * width * min(height, _BLOCK))))
@@ -110,16 +123,14 @@ def _bands(mask: Mask, sizes: Sizes, device: torch.device, budget: int) -> tuple
         block *= 2
     # On a GPU the grades are computed on the host, from structure alone: to read the tensors would stall it.
     on_cpu = device.type == "cpu"
-    grades = mask.grades(cut(sizes, block, block, "cpu", read_tensors=on_cpu)).amax(1, keepdim=True).numpy()
-    every = mask.grades(cut(sizes, block, block, "cpu", read_tensors=on_cpu)).amin(1, keepdim=True).numpy()
-    states = np.where(grades == EMPTY, EMPTY, np.where(every == FULL, FULL, PARTIAL))[:, 0]  # (b|1, nq, nk)
+    grades = mask.grades(cut(sizes, block, block, "cpu", read_tensors=on_cpu)).numpy()
+    best, worst = grades.max(1), grades.min(1)  # over the heads, which a strip holds together
+    states = np.where(best == EMPTY, EMPTY, np.where(worst == FULL, FULL, PARTIAL))  # (b|1, nq, nk)
     bands: list[Band] = []
     for entry in range(len(states)):
         first, last = (entry, entry + 1) if len(states) > 1 else (0, batch)
         for top, bottom, state in _merged(states[entry], block, (last - first) * heads, budget):
-            runs = _runs(state, block, keys)
-            if runs:
-                bands.append(Band(first, last, top, min(bottom, queries), runs))
+            bands.append(Band(first, last, top, min(bottom, queries), _runs(state, block, keys)))
     return tuple(bands)
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from regard import formula
 from regard.biases import Bias
 from regard.dropout import drop
-from regard.grid import Grid, part_of
-from regard.implementations.tiled.strips import Run, Strip, strips
+from regard.grid import Grid, Sizes, whole
+from regard.implementations.tiled.strips import Strip, strips
 from regard.masks import Mask
 from regard.normalizers import Normalizer, Softmax
 from regard.scores import Score
@@ -35,15 +35,33 @@ class Attention:
     sink: Tensor | None
 
     def __post_init__(self) -> None:
-        self.sizes = (*self.query.shape[:3], self.key.shape[2])
+        batch, heads, queries, _ = self.query.shape
+        self.sizes: Sizes = (batch, heads, queries, self.key.shape[2])
         self.dtype = formula.accumulator(self.query.dtype)
         self.shared = self.query.shape[1] // max(1, self.key.shape[1])
+        self.grid = whole(self.sizes, self.query.device)
 
     def pieces(self, value: Tensor | None) -> Iterator[Piece]:
-        """Every strip, scored."""
-        tame = self.mask is None or _tame(self, value)
-        for strip in strips(self.mask, self.sizes, self.key.shape[1], self.query.device):
-            yield Piece(self, strip, value, tame)
+        """Every strip that sees anything, scored."""
+        tame = _tame(self, value)
+        for strip in self.strips():
+            if strip.runs:
+                yield Piece(self, strip, value, tame)
+
+    def strips(self) -> Iterator[Strip]:
+        """Every strip; together they hold every row."""
+        return strips(self.mask, self.sizes, self.key.shape[1], self.query.device)
+
+    def blank_rows(self, output: Tensor) -> None:
+        """Set the rows of an output (b,h,q,v) that see nothing to zero; no strip will write them."""
+        for strip in self.strips():
+            if not strip.runs:
+                output[self.place(strip)] = 0
+
+    def place(self, strip: Strip) -> tuple[slice, slice, slice]:
+        """Where a strip lies in (b,h,q,…)."""
+        heads = slice(strip.groups.start * self.shared, strip.groups.stop * self.shared)
+        return (strip.batch, heads, strip.rows)
 
 
 class Piece:
@@ -51,9 +69,9 @@ class Piece:
 
     def __init__(self, attention: Attention, strip: Strip, value: Tensor | None, tame: bool) -> None:
         self.attention, self.strip = attention, strip
-        heads = slice(strip.groups.start * attention.shared, strip.groups.stop * attention.shared)
-        self.place = (strip.batch, heads, strip.rows)  # of this strip in (b,h,q,…)
-        self.grid = self._grid(strip.runs)
+        self.place = attention.place(strip)
+        self.spans = strip.spans
+        self.grid = self._grid(self.spans)
         self.query = attention.query[self.place].to(attention.dtype)
         self.key = self._gather(attention.key)
         self.value = None if value is None else self._gather(value)
@@ -79,13 +97,25 @@ class Piece:
         if attention.sink is not None:
             scores = formula.with_sink(scores, attention.sink, self.grid)
         self.complete_scores = scores
-        if self.alive and isinstance(attention.normalizer, Softmax):
-            return torch.softmax(scores, -1)  # no row can be empty, so nothing has to be mended
-        weights = attention.normalizer.rows(scores)
+        if not self.alive and scores.device.type == "cpu":  # to look is cheaper than to mend rows without need
+            self.alive = not bool((scores.amax(-1) == -torch.inf).any())
+        weights = attention.normalizer.live_rows(scores) if self.alive else attention.normalizer.rows(scores)
         if not self.tame:  # in a row that is NaN, what is hidden stays at zero
             for columns, seen in self.visible:
                 weights[..., columns] = weights[..., columns].masked_fill(~seen, 0)
         return weights
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether every score of this strip is above −inf."""
+        return self.tame and self.attention.bias is None and not self.visible
+
+    def log_sum_exp(self, weights: Tensor) -> Tensor:
+        """log Σ exp of the scores, (b,h,r), given the weights they became."""
+        if self.alive and isinstance(self.attention.normalizer, Softmax) and self.attention.sink is None:
+            # The largest weight is exp(largest score − log-sum-exp), and a maximum is cheaper than a sum of exp.
+            return self.scores.amax(-1) - weights.amax(-1).log_()
+        return formula.log_sum_exp(self.scores)
 
     def scores_backward(self, weights: Tensor, grad_weights: Tensor | None, grad_logsumexp: Tensor | None) -> Tensor:
         """The gradient of the complete scores, the sink's column included, from that of weights and log-sum-exp."""
@@ -106,9 +136,9 @@ class Piece:
     def add_to_keys(self, total: Tensor, part: Tensor) -> None:
         """Add a gradient (b,g,c,…) of this strip's keys or values to that of all of them."""
         offset = 0
-        for run in self.strip.runs:
-            length = run.stop - run.start
-            total[self.strip.batch, self.strip.groups, run.start : run.stop] += part[:, :, offset : offset + length]
+        for span in self.spans:
+            length = span.stop - span.start
+            total[self.strip.batch, self.strip.groups, span] += part[:, :, offset : offset + length]
             offset += length
 
     def dropped(self, weights: Tensor, seed: Tensor | None, probability: float) -> Tensor:
@@ -124,19 +154,15 @@ class Piece:
         """(b,h,r,x) with the heads that share a key head laid below each other."""
         return fold(rows, self.key.shape[1])
 
-    def _grid(self, runs: tuple[Run, ...]) -> Grid:
-        if len(runs) == 1:
-            columns: slice | Tensor = slice(runs[0].start, runs[0].stop)
-        else:
-            device = self.attention.query.device
-            columns = torch.cat([torch.arange(run.start, run.stop, device=device) for run in runs])
+    def _grid(self, spans: list[slice]) -> Grid:
+        columns: slice | Tensor = spans[0]
+        if len(spans) > 1:
+            columns = torch.cat([self.attention.grid.column[span] for span in spans])
         batch, heads, rows = self.place
-        return part_of(
-            self.attention.sizes, self.attention.query.device, batch=batch, heads=heads, rows=rows, columns=columns
-        )
+        return self.attention.grid.part(batch=batch, heads=heads, rows=rows, columns=columns)
 
     def _gather(self, keys: Tensor) -> Tensor:
-        parts = [keys[self.strip.batch, self.strip.groups, run.start : run.stop] for run in self.strip.runs]
+        parts = [keys[self.strip.batch, self.strip.groups, span] for span in self.spans]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, 2)).to(self.attention.dtype)
 
     def _visible(self) -> Iterator[tuple[slice, Tensor]]:
@@ -146,7 +172,7 @@ class Piece:
             columns = slice(offset, offset + run.stop - run.start)
             offset = columns.stop
             if run.partial and self.attention.mask is not None:
-                seen = self.attention.mask.visible(self._grid((run,)))
+                seen = self.attention.mask.visible(self._grid([slice(run.start, run.stop)]))
                 yield columns, seen.expand(*seen.shape[:-2], self.query.shape[2], -1)
 
     def _every_row_sees(self, visible: list[tuple[slice, Tensor]]) -> bool:
