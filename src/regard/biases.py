@@ -30,15 +30,17 @@ class Bias(Value):
     room: ClassVar[str] = "biases"
     name: ClassVar[str] = "bias"
 
-    def values(self, grid: Grid) -> Tensor:
-        """The numbers to add; they broadcast to the grid's (b, h, q, k)."""
-        raise NotImplementedError(f"{type(self).__name__} does not define values(grid)")
+    def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
+        """The numbers to add, in `dtype`; they broadcast to the grid's (b, h, q, k)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define values(grid, dtype)")
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
         """Add the gradient of each tensor, for a gradient (b,h,q,k) of the values, to the tensors in `into`."""
+        if not into:
+            return
 
         def again(*tensors: Tensor) -> Tensor:
-            return self.with_tensors(tensors).values(grid).expand_as(grad)
+            return self.with_tensors(tensors).values(grid, grad.dtype).expand_as(grad)
 
         for total, part in zip(into, vjp(again, self.tensors, grad), strict=True):
             total += part
@@ -61,8 +63,8 @@ class Sum(Bias):
     left: Bias
     right: Bias
 
-    def values(self, grid: Grid) -> Tensor:
-        return self.left.values(grid) + self.right.values(grid)
+    def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
+        return self.left.values(grid, dtype) + self.right.values(grid, dtype)
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
         split = len(self.left.tensors)
@@ -87,8 +89,8 @@ class Alibi(Bias):
     name: ClassVar[str] = "alibi"
     num_heads: int
 
-    def values(self, grid: Grid) -> Tensor:
-        slopes = torch.tensor(alibi_slopes(self.num_heads), device=grid.device)
+    def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
+        slopes = torch.tensor(alibi_slopes(self.num_heads), device=grid.device, dtype=dtype)
         return -grid.pick(slopes.view(1, -1, 1, 1)) * grid.distance.abs()
 
     def check(self, sizes: Sizes) -> None:
@@ -102,8 +104,8 @@ class Relative(Bias):
     name: ClassVar[str] = "relative"
     table: Tensor
 
-    def values(self, grid: Grid) -> Tensor:
-        return _look_up(self.table, self._index(grid), grid)
+    def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
+        return _look_up(self.table.to(dtype), self._index(grid), grid)
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
         _scatter(into[0], self._index(grid), grad, grid)
@@ -126,8 +128,8 @@ class T5(Bias):
     bidirectional: bool = True
     max_distance: int = 128
 
-    def values(self, grid: Grid) -> Tensor:
-        return _look_up(self.table.mT, self._bucket(grid.distance), grid)
+    def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
+        return _look_up(self.table.to(dtype).mT, self._bucket(grid.distance), grid)
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
         _scatter(into[0].mT, self._bucket(grid.distance), grad, grid)
@@ -158,9 +160,8 @@ class Gaussian(Bias):
     center: Tensor
     sigma: float
 
-    def values(self, grid: Grid) -> Tensor:
-        center = grid.pick(self.center[..., None])
-        center = center.to(torch.promote_types(center.dtype, torch.float32))
+    def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
+        center = grid.pick(self.center[..., None]).to(dtype)
         lost = ~center.detach().isfinite()  # a hidden query may have no centre; its gradient must still be zero
         away = grid.column - center.masked_fill(lost, 0)
         return (away**2 * (-0.5 / self.sigma**2)).masked_fill(lost, torch.nan)
@@ -185,8 +186,8 @@ class Dense(Bias):
     name: ClassVar[str] = "dense"
     tensor: Tensor
 
-    def values(self, grid: Grid) -> Tensor:
-        return grid.pick(self._four(self.tensor))
+    def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
+        return grid.pick(self._four(self.tensor)).to(dtype)
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
         grid.add(self._four(into[0]), grad)

@@ -30,9 +30,9 @@ def masked_scores(
     if mask is None:
         scores, visible = score.pairs(query, key, grid, scale), None
     else:
-        scores, visible = _guarded_pairs(score, query, key, grid, scale), mask.visible(grid)
+        scores, visible = _guarded_pairs(score, query, key, grid, scale), mask.tile(grid)
     if bias is not None:
-        scores = scores + bias.values(grid).to(scores.dtype)
+        scores = scores + bias.values(grid, scores.dtype)
     if visible is not None:
         scores = scores.masked_fill(~visible, -torch.inf)
     return scores, visible
@@ -89,6 +89,6 @@ def apply(weights: Tensor, value: Tensor) -> Tensor:
 def log_sum_exp(scores: Tensor) -> Tensor:
     """log Σ exp over the last axis, (b,h,q); −inf, with gradient zero, for a row of −inf."""
     if scores.shape[-1] == 0:
-        return scores.new_full(scores.shape[:-1], -torch.inf)
+        return scores.sum(-1) - torch.inf
     dead = scores.detach().amax(-1) == -torch.inf
     return torch.logsumexp(scores.masked_fill(dead[..., None], 0), -1).masked_fill(dead, -torch.inf)

@@ -28,7 +28,8 @@ __all__ = ["Normalizer", "entmax15", "hard", "named", "sigmoid", "softmax", "spa
 class Normalizer(Value):
     """Turns scores into weights. Subclass it and define `__call__` to bring your own.
 
-    `scores` (…, k) are complete rows and hold −inf where `visible` is False; `visible` broadcasts to them.
+    `scores` (…, k) are complete rows and hold −inf where `visible` is False; `visible` broadcasts to them. What an
+    object carries (numbers, strings, tensors) are its declared fields, or what its `__init__` sets.
     """
 
     room: ClassVar[str] = "normalizers"
@@ -45,9 +46,14 @@ class Normalizer(Value):
         """The same for rows that are known to hold a score above −inf: one thing less to look after."""
         return self.rows(scores)
 
-    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> Tensor:
-        """The gradient of `rows(scores)`, whose result was `weights`, in the direction `grad`."""
-        return vjp(self.rows, [scores], grad)[0]
+    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The gradient of `rows(scores)`, which gave `weights`: for the scores and for each tensor of this value."""
+
+        def again(scores: Tensor, *tensors: Tensor) -> Tensor:
+            return (self.with_tensors(tensors) if tensors else self).rows(scores)
+
+        found = vjp(again, [scores, *self.tensors], grad)
+        return found[0], found[1:]
 
 
 class _BuiltIn(Normalizer):
@@ -74,8 +80,8 @@ class Softmax(_BuiltIn):
     def live_rows(self, scores: Tensor) -> Tensor:
         return torch.softmax(scores, -1)
 
-    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> Tensor:
-        return torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype)  # type: ignore[no-any-return]
+    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype), []
 
 
 class Sigmoid(_BuiltIn):
@@ -86,8 +92,8 @@ class Sigmoid(_BuiltIn):
     def rows(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores)
 
-    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> Tensor:
-        return grad * weights * (1 - weights)
+    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return grad * weights * (1 - weights), []
 
 
 class _Threshold(_BuiltIn):
@@ -155,8 +161,8 @@ class Hard(_BuiltIn):
         # A gradient of zero, rather than none at all, keeps `backward` working when only the scores require it.
         return chosen + scores.masked_fill(torch.ones_like(scores, dtype=torch.bool), 0)
 
-    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> Tensor:
-        return torch.zeros_like(scores)
+    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return torch.zeros_like(scores), []
 
 
 def _at_support(candidates: Tensor, inside: Tensor) -> Tensor:

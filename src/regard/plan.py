@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from regard.errors import BadType, Unsupported, unknown_name
 from regard.implementations import reference, sdpa, tiled
@@ -27,7 +28,8 @@ class Implementation(Protocol):
 
 
 # Known implementations, and the order in which `auto` asks them, by device: fastest first, as docs/results.md shows.
-NAMES = ("reference", "tiled", "sdpa", "flex")
+NAMES = ("reference", "tiled", "sdpa", "flex", "triton")
+_NOT_YET = {"triton": "this version of regard has no Triton kernels yet"}
 _ORDER = {"cpu": ("sdpa", "tiled", "reference")}
 _ORDER_ELSEWHERE = ("sdpa", "tiled", "reference")
 _LOADED: dict[str, Implementation] = {"reference": reference, "tiled": tiled, "sdpa": sdpa}
@@ -75,18 +77,22 @@ def make(request: Request, impl: str, complete: bool = False) -> Plan:
         return _automatic(request, complete)
     if impl not in NAMES:
         raise unknown_name("impl", impl, ("auto", *NAMES))
-    why = implementation(impl).refuse(request)
+    why = _refusal(impl, request)
     if why is not None:
         raise Unsupported(f"impl={impl!r} cannot run this request: {why}. impl='auto' runs every valid request.")
     rejected = {name: "another was asked for by name" for name in NAMES if name != impl} if complete else {}
     return Plan(impl, "asked for by name", rejected)
 
 
+def _refusal(name: str, request: Request) -> str | None:
+    return _NOT_YET[name] if name in _NOT_YET else implementation(name).refuse(request)
+
+
 def _automatic(request: Request, complete: bool) -> Plan:
     order = _ORDER.get(request.query.device.type, _ORDER_ELSEWHERE)
     chosen, rejected = "", {}
     for name in order:
-        why = implementation(name).refuse(request) if not chosen else None
+        why = _refusal(name, request) if not chosen else None
         if why is not None:
             rejected[name] = why
         elif not chosen:
@@ -96,7 +102,7 @@ def _automatic(request: Request, complete: bool) -> Plan:
     if complete:
         for name in NAMES:
             if name != chosen and name not in rejected:
-                refused = implementation(name).refuse(request)
+                refused = _refusal(name, request)
                 rejected[name] = refused or _NEVER_AUTOMATIC.get(name) or f"slower than {chosen} here, by measurement"
     return Plan(chosen, _REASONS[chosen], rejected)
 
@@ -118,6 +124,7 @@ def signature(
         None if sink is None else _part(sink),
         scale is None, dropout > 0, want_logsumexp, impl,
         torch.is_grad_enabled(),
+        forward_ad._current_level,
         torch._C._is_any_autocast_enabled() and torch.get_autocast_dtype(device.type),
         torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip

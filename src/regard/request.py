@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from regard import biases, normalizers, scores
 from regard.arguments import described, finite_number, float_tensor
@@ -50,6 +51,11 @@ class Request:
         """Whether anything asks for a gradient."""
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.inputs())
 
+    @property
+    def forward_mode(self) -> bool:
+        """Whether derivatives are being taken forwards (jvp), which only plain torch operations support."""
+        return forward_ad._current_level >= 0
+
     def inputs(self) -> list[Tensor]:
         """Every tensor of the request."""
         tensors = [self.query, self.key, self.value]
@@ -84,6 +90,8 @@ def build(
         _check_tensors(query, key, value)
     if scale is not None:
         scale = finite_number("scale", scale)
+    if check:
+        _check_kinds(mask, bias, dropout)
     if not 0 <= dropout <= 1:
         raise BadValue(f"dropout: expected a probability from 0 to 1, got {dropout}.")
     chosen, normalizer = scores.named(score), normalizers.named(normalize)
@@ -151,6 +159,17 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             )
 
 
+def _check_kinds(mask: object, bias: object, dropout: object) -> None:
+    if not (mask is None or isinstance(mask, (Mask, Tensor))):
+        hint = "Numbers to add to the scores go to bias=." if isinstance(mask, Bias) else "See regard.masks."
+        raise BadType(f"mask: expected a Mask or a bool tensor, got {described(mask)}. {hint}")
+    if not (bias is None or isinstance(bias, Bias) or (isinstance(bias, Tensor) and bias.is_floating_point())):
+        hint = "What may be attended to goes to mask=; see regard.biases for what a bias can be."
+        raise BadType(f"bias: expected a Bias or a floating-point tensor, got {described(bias)}. {hint}")
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
+        raise BadType(f"dropout: expected a probability from 0 to 1, got {described(dropout)}.")
+
+
 def _mask_value(mask: Tensor, query: Tensor, key: Tensor) -> Mask:
     """A bool tensor as a mask, after the checks that keep it from being broadcast by accident."""
     if mask.dtype != torch.bool:
@@ -172,10 +191,6 @@ def _mask_value(mask: Tensor, query: Tensor, key: Tensor) -> Mask:
 
 def _check_values(request: Request) -> None:
     sizes, device = request.sizes, request.query.device
-    if request.mask is not None and not isinstance(request.mask, Mask):
-        raise BadType(f"mask: expected a Mask or a bool tensor, got {described(request.mask)}. See regard.masks.")
-    if request.bias is not None and not isinstance(request.bias, Bias):
-        raise BadType(f"bias: expected a Bias or a float tensor, got {described(request.bias)}. See regard.biases.")
     named: dict[str, Value | None] = {"score": request.score, "mask": request.mask, "bias": request.bias}
     for name, value in named.items():
         for tensor in value.tensors if value is not None else ():

@@ -19,6 +19,8 @@ from typing import Any, ClassVar, Self, dataclass_transform
 import torch
 from torch import Tensor
 
+from regard.arguments import described
+from regard.errors import BadType
 from regard.registry import Registry
 
 _KINDS: Registry[type[Value]] = Registry("value")
@@ -44,8 +46,11 @@ class Value:
         if "name" not in cls.__dict__:  # a user's own class: its path is its name
             cls.room, cls.name = "", f"{cls.__module__}.{cls.__qualname__}"
         cls.kind = f"{cls.room}.{cls.name}" if cls.room else cls.name
-        dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)  # type: ignore[call-overload]
-        cls.fields = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        if "__init__" in cls.__dict__:
+            _adopt(cls)
+        else:
+            dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)  # type: ignore[call-overload]
+            cls.fields = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
         _KINDS.add(cls.kind, cls)
 
     def __post_init__(self) -> None:
@@ -93,12 +98,24 @@ class Value:
         fields: dict[str, dataclasses.Field[Any]] = self.__dataclass_fields__  # type: ignore[attr-defined]
         words = []
         for name, content in zip(self.fields, self.contents(), strict=True):
-            default = fields[name].default
+            default = fields[name].default if name in fields else dataclasses.MISSING
             if default is dataclasses.MISSING:
                 words.append(_show(content))
             elif isinstance(content, Tensor) or content != default:
                 words.append(f"{name}={_show(content)}")
         return f"{self.kind}({', '.join(words)})"
+
+
+def _adopt(cls: type[Value]) -> None:
+    """Make a value of a class that was written with an `__init__` of its own: what that sets are its fields."""
+    own = cls.__init__
+
+    def __init__(self: Value, *arguments: Any, **options: Any) -> None:
+        own(self, *arguments, **options)
+        cls.fields = tuple(name for name in self.__dict__ if name not in ("spec", "tensors"))
+        Value.__post_init__(self)
+
+    cls.__init__ = __init__  # type: ignore[method-assign]
 
 
 def json_string(text: str) -> str:
@@ -117,7 +134,7 @@ def _encode(content: Any) -> str:
         return str(content)
     if isinstance(content, tuple):
         return '{"tuple":[' + ",".join([_encode(part) for part in content]) + "]}"
-    raise AssertionError(f"a value holds numbers, strings, tuples, tensors and values, not {type(content).__name__}")
+    raise BadType(f"a value can hold numbers, strings, tuples, tensors and other values, not {described(content)}.")
 
 
 def _show(content: Any) -> str:

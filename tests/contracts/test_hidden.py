@@ -252,6 +252,22 @@ def test_the_reference_ignores_a_query_that_may_see_nothing(normalize, device):
         assert torch.equal(x, dirty[part]), part
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", ["raw k", "raw b 1 1 k", "raw b h q k", "lengths", "padding"])
+def test_hidden_keys_are_found_without_waiting_for_the_device(name):
+    mask, _, keys, queries = hidden_parts(name, "cuda")
+    case = Case(sizes=HIDING[name][1])
+    _, _, found = request(case, "cuda", gradients=False)
+    dirty = poisoned(found, keys, queries, math.nan)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        out = regard.attend(dirty["query"], dirty["key"], dirty["value"], mask=mask, impl="reference")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert out.isfinite().all()
+
+
 def test_a_bias_of_minus_infinity_does_not_hide(device):
     """Only `mask` hides: a NaN key under a −inf bias may show, and a mask beside it makes it unread."""
     query, key, value = (torch.randn(2, 3, 17, 5, device=device) for _ in range(3))

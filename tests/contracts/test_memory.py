@@ -13,8 +13,8 @@ from regard import masks
 from tests.contracts.memory_probe import PROBES
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT, LONG = 4096, 8192
-TABLE = LONG * LONG * 4  # bytes of one n×n float32 array at the greater length: 256 MiB
+SHORT, LONG = 3072, 6144
+TABLE = LONG * LONG * 4  # bytes of one n×n float32 array at the greater length: 144 MiB
 GROWTH = TABLE // 4  # a quadratic term of one array would grow by 3/4 of it; training keeps several
 GROUPS = {
     "tiled masks": ["tiled full", "tiled causal lengths", "tiled documents", "tiled own"],

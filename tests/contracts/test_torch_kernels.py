@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 import regard
 from regard import biases, masks
@@ -113,6 +114,18 @@ FLEX_CUDA = {
 @pytest.mark.parametrize("name", FLEX)
 def test_flex_runs_forward_on_the_cpu(name):
     check(FLEX[name], "flex", "cpu", gradients=False, with_lse=False)
+
+
+@pytest.mark.slow
+def test_flex_compiles_once_for_many_lengths(device):
+    counts = []
+    for n in (37, 53, 71, 97, 131, 64):
+        query, key, value = (torch.randn(2, 4, m, 16, device=device) for m in (n, n + 2, n + 2))
+        found = regard.attend(query, key, value, mask=masks.causal(), impl="flex")
+        expected = regard.attend(query, key, value, mask=masks.causal(), impl="reference")
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        counts.append(counters["stats"]["unique_graphs"])
+    assert counts[-1] == counts[0], counts
 
 
 @pytest.mark.gpu

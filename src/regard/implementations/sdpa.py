@@ -36,6 +36,8 @@ def _refuse_value(request: Request) -> str | None:
         return f"torch's kernels compute dot products, not {request.score.name}"
     if not isinstance(request.normalizer, Softmax):
         return f"torch's kernels normalise by softmax, not by {request.normalizer.name}"
+    if request.forward_mode:
+        return "torch's kernels have no forward-mode derivative"
     if request.sink is not None:
         return "torch's kernels have no sink"
     if request.want_logsumexp:
@@ -138,6 +140,10 @@ def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, 
     causal = False
     if isinstance(request.bias, Dense):
         bias = request.bias.tensor
+        if bias.device.type != "cpu":
+            # These kernels count in powers of two, so the lowest numbers would overflow to −inf and empty a row.
+            lowest = torch.finfo(bias.dtype).min / 4
+            bias = torch.where(bias == -torch.inf, bias, bias.clamp(min=lowest))
         flag = bias[(None,) * (4 - bias.dim())].expand(*request.sizes)
     elif isinstance(mask, Causal):
         queries, keys = _visible_part(mask, reduced)
@@ -146,7 +152,8 @@ def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, 
     elif mask is not None and not isinstance(mask, Full):
         keep = mask.real_keys(key.shape[2], key.shape[0], key.device)
         key, value = _without_hidden(key, value, keep)
-        flag = keep[:, None, None, :].expand(query.shape[0], 1, 1, -1)
+        flag = keep.reshape(-1, 1, 1, key.shape[2])
+        flag = flag if flag.shape[0] == query.shape[0] else flag.expand(query.shape[0], -1, -1, -1)
     width, out = query.shape[3], value.shape[3]
     step = 1 if query.device.type == "cpu" else 8
     target = -(-max(width, out) // step) * step
@@ -166,7 +173,7 @@ def _without_hidden(key: Tensor, value: Tensor, keep: Tensor) -> tuple[Tensor, T
         ends = torch.stack([*torch.aminmax(key.detach()), *torch.aminmax(value.detach())])
         if float(ends.abs().amax()) < _HARMLESS:
             return key, value
-    hidden = ~keep[:, None, :, None]
+    hidden = keep.logical_not().reshape(-1, 1, key.shape[2], 1)
     return key.masked_fill(hidden, 0), value.masked_fill(hidden, 0)
 
 

@@ -70,6 +70,11 @@ class Mask(Value):
         """True where a query may attend to a key; broadcasts to the grid's (b, h, q, k)."""
         raise NotImplementedError(f"{type(self).__name__} does not define visible(grid)")
 
+    def tile(self, grid: Grid) -> Tensor:
+        """`visible` with four axes, (b|1, h|1, q, k)."""
+        seen = self.visible(grid)
+        return seen[(None,) * (4 - seen.dim())].expand(-1, -1, len(grid.row), len(grid.column))
+
     def grades(self, blocks: Blocks) -> Tensor:
         """EMPTY, PARTIAL or FULL for each block, int8 (b|1, h|1, nq, nk). PARTIAL is always a sound answer."""
         shape = (1, 1, len(blocks.first_row), len(blocks.first_column))
@@ -102,9 +107,7 @@ class Mask(Value):
         """The mask as a bool tensor (b|1, h|1, q, k); the leading axes stay 1 unless a leaf depends on them."""
         sizes = (batch, heads, q, k)
         self.check(sizes)
-        seen = self.visible(whole(sizes, self._device(device)))
-        seen = seen[(None,) * (4 - seen.dim())]
-        return seen.expand(*seen.shape[:2], q, k).clone()
+        return self.tile(whole(sizes, self._device(device))).clone()
 
     def keep(self, k: int, batch: int = 1) -> Tensor:
         """The mask as a bool tensor over keys, (b|1, k): True = real. Only for masks that ignore the query."""
@@ -118,9 +121,7 @@ class Mask(Value):
 
     def real_keys(self, k: int, batch: int, device: torch.device | str) -> Tensor:
         """`keep` without checks or a copy, for a mask that is `by_key`."""
-        seen = self.visible(whole((batch, 1, k, k), device).part(rows=slice(0, 1)))
-        seen = seen[(None,) * (4 - seen.dim())]
-        return seen[:, 0, 0].expand(-1, k)
+        return self.tile(whole((batch, 1, k, k), device).part(rows=slice(0, 1)))[:, 0, 0]
 
     def classify(self, q: int, k: int, block_q: int, block_k: int, batch: int = 1, heads: int = 1) -> Tensor:
         """Which blocks are EMPTY, PARTIAL or FULL, int8 (b|1, h|1, nq, nk), without a q×k array."""

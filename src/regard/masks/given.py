@@ -155,6 +155,15 @@ class Packed(Mask):
         some = (low_q <= high_k) & (low_k <= high_q) & (high_q >= 0) & (high_k >= 0) & (low_q <= last) & (low_k <= last)
         return grade(some, (low_q == high_q) & (low_k == high_k) & (low_q == low_k))[None, None]
 
+    def check(self, sizes: Sizes) -> None:
+        if self.offsets.device.type != "cpu" or torch.compiler.is_compiling():
+            return  # to look would mean to wait for the device
+        if int(self.offsets[-1]) > sizes[3]:
+            raise BadValue(
+                f"mask: the offsets of masks.packed end at {int(self.offsets[-1])} but there are {sizes[3]} keys. They are "
+                f"cumulative lengths, from 0 to at most the number of keys; what lies behind the last is padding."
+            )
+
     def _rising(self, position: Tensor) -> Tensor:
         return torch.bucketize(position.contiguous(), self.offsets, right=True) - 1
 

@@ -62,7 +62,5 @@ def _by_looking(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> 
     complete = whole(sizes, device)
     for top in range(0, sizes[2], rows):
         grid = complete.part(rows=slice(top, min(sizes[2], top + rows)), columns=keys)
-        part = mask.visible(grid)
-        part = part[(None,) * (4 - part.dim())]
-        seen = seen | part.expand(*part.shape[:2], len(grid.row), len(grid.column)).any(-2)
+        seen = seen | mask.tile(grid).any(-2)
     return seen

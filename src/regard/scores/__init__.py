@@ -90,7 +90,7 @@ def named(given: str | Score) -> Score:
     if isinstance(given, Score):
         return given
     if isinstance(given, str):
-        return _NAMES[given.replace("_", "-")]
+        return _NAMES[given] if given.replace("_", "-") not in _NAMES else _NAMES[given.replace("_", "-")]
     raise BadType(
         f"score: expected a name or a Score, got {described(given)}. Names: {', '.join(_NAMES)}; scores with "
         f"weights are built with regard.scores, for instance scores.additive(weight)."

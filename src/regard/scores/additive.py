@@ -1,7 +1,8 @@
 """Additive scores: a one-hidden-layer network compares each query with each key.
 
-With r = 1 / (exp(2(q+k)) + 1), tanh(q+k) = 1 − 2r, and its derivative is 4r(1 − r). exp(2q)·exp(2k) costs one
-multiplication and one division for each pair where a tanh costs a dozen operations, so r is what is computed.
+With A = exp(2q) − 1 and B = exp(2k) − 1, exp(2(q+k)) − 1 = A + (1 + A)·B =: s, and tanh(q+k) = s / (s + 2). So the
+exponentials are computed once for each row, and a pair costs a product, a sum and a division where a tanh costs a dozen
+operations. Written with `expm1` it stays exact for tiny sums, where 1 − 2 / (exp(2(q+k)) + 1) would cancel.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 from regard.grid import Grid
 from regard.scores.base import Score, check_shape, per_head, spread_heads, transform_rows
 
-_SAFE = 40.0  # exp(2·40) is still far from the largest float32, and its inverse from the smallest
+_SAFE = 20.0  # exp(2·20) squared is still far from the largest float32
 _CELLS = 1 << 18  # pairs × dim in flight: about a megabyte of float32, which stays in the cache of one core
 
 
@@ -38,9 +39,9 @@ class Additive(Score):
         key = spread_heads(key, query.shape[1])
         weight = per_head(self.weight, grid, 1).to(query.dtype) * scale
         scores = query.new_empty(*query.shape[:3], key.shape[2])
-        for rows, columns, inverse in _inverses(query, key):
-            scores[:, :, rows, columns] = _weigh(inverse, weight)
-        return scores.mul_(-2).add_(weight.sum(-1)[:, None, None])
+        for rows, columns, tanh in _tanh_of_pairs(query, key):
+            scores[:, :, rows, columns] = _weigh(tanh, weight)
+        return scores
 
     def backward(
         self, query: Tensor, key: Tensor, grid: Grid, scale: float, grad: Tensor
@@ -48,19 +49,18 @@ class Additive(Score):
         heads, shared = query.shape[1], key.shape[1]
         wide = spread_heads(key, heads)
         grad_query, grad_key = torch.zeros_like(query), torch.zeros_like(wide)
-        moment = query.new_zeros(heads, query.shape[3])  # Σ grad·r, for the weight
-        for rows, columns, inverse in _inverses(query, wide):
+        grad_weight = query.new_zeros(heads, query.shape[3])
+        for rows, columns, tanh in _tanh_of_pairs(query, wide):
             part = grad[:, :, rows, columns]
-            moment += torch.matmul(part.flatten(2)[..., None, :], inverse.flatten(2, 3))[..., 0, :].sum(0)
-            slope = torch.addcmul(inverse, inverse, inverse, value=-1).mul_(part[..., None])  # grad·(r − r²)
+            grad_weight += torch.matmul(part.flatten(2)[..., None, :], tanh.flatten(2, 3))[..., 0, :].sum(0)
+            slope = torch.addcmul(_one(query), tanh, tanh, value=-1).mul_(part[..., None])  # grad·(1 − tanh²)
             grad_query[:, :, rows] += slope.sum(-2)
             grad_key[:, :, columns] += slope.sum(-3)
-        weight = per_head(self.weight, grid, 1).to(query.dtype)[..., None, :] * (4 * scale)
+        weight = per_head(self.weight, grid, 1).to(query.dtype)[..., None, :] * scale
         grad_query, grad_key = grad_query * weight, grad_key * weight
         if shared != heads:
             grad_key = grad_key.unflatten(1, (shared, -1)).sum(2)
-        grad_weight = (grad.sum((0, 2, 3))[:, None] - 2 * moment) * scale
-        return grad_query, grad_key, [self._fit(grad_weight, grid)]
+        return grad_query, grad_key, [self._fit(grad_weight * scale, grid)]
 
     def _fit(self, grad_weight: Tensor, grid: Grid) -> Tensor:
         """The gradient (h,d) of the heads at hand in the shape of the weight."""
@@ -100,26 +100,32 @@ def _weigh(pairs: Tensor, weight: Tensor) -> Tensor:
     return torch.matmul(pairs, weight[:, None, :, None])[..., 0]
 
 
-def _inverses(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """1 / (exp(2(q+k)) + 1) of every pair, (b,h,r,c,d), a cache-sized piece at a time."""
+def _tanh_of_pairs(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    """tanh(q + k) of every pair, (b,h,r,c,d), a cache-sized piece at a time."""
     # Looking at the magnitudes is free on a CPU; a GPU would have to wait for them.
-    split = query.device.type == "cpu" and _largest(query) < _SAFE and _largest(key) < _SAFE
-    left, right = (torch.exp(2 * query), torch.exp(2 * key)) if split else (-2 * query, -2 * key)
-    one = query.new_ones(())
+    on_cpu = query.device.type == "cpu"
+    split = on_cpu and _largest(query) < _SAFE and _largest(key) < _SAFE
+    grown = torch.exp(2 * query) if split else query
+    left, right = (torch.expm1(2 * query), torch.expm1(2 * key)) if split else (query, key)
     breadth = max(1, query.shape[0] * query.shape[1] * query.shape[3])
-    cells = _CELLS if query.device.type == "cpu" else _CELLS * 64
+    cells = _CELLS if on_cpu else _CELLS * 64
     columns = max(1, min(key.shape[2], cells // breadth, 256))
     rows = max(1, cells // (breadth * columns))
     for top in range(0, query.shape[2], rows):
-        bottom = min(top + rows, query.shape[2])
+        across = slice(top, min(top + rows, query.shape[2]))
         for start in range(0, key.shape[2], columns):
-            stop = min(start + columns, key.shape[2])
-            row, column = left[:, :, top:bottom, None, :], right[:, :, None, start:stop, :]
+            down = slice(start, min(start + columns, key.shape[2]))
+            row, column = left[:, :, across, None, :], right[:, :, None, down, :]
             if split:
-                inverse = torch.addcmul(one, row, column).reciprocal_()
+                tanh = torch.addcmul(row, grown[:, :, across, None, :], column)
+                tanh.div_(tanh + 2)
             else:
-                inverse = (row + column).sigmoid_()
-            yield slice(top, bottom), slice(start, stop), inverse
+                tanh = (row + column).tanh_()
+            yield across, down, tanh
+
+
+def _one(like: Tensor) -> Tensor:
+    return like.new_ones(())
 
 
 def _largest(rows: Tensor) -> float:

@@ -100,7 +100,8 @@ class Cosine(Score):
                     f"score: strength of shape {tuple(strength.shape)} does not broadcast to (b,h,q,1) = "
                     f"{(*query.shape[:3], 1)}."
                 )
-        return Dot(), transform_rows(_unit, query, guarded) * strength, transform_rows(_unit, key, guarded)
+        query = transform_rows(lambda rows: _unit(rows) * strength, query, guarded)
+        return Dot(), query, transform_rows(_unit, key, guarded)
 
 
 def _unit(rows: Tensor) -> Tensor:
@@ -115,7 +116,8 @@ def _unit(rows: Tensor) -> Tensor:
 
 def fold(rows: Tensor, groups: int) -> Tensor:
     """(b,h,r,x) as (b,g,(h/g)·r,x): the query heads that share a key head become more rows of it."""
-    return rows if rows.shape[1] == groups else rows.reshape(rows.shape[0], groups, -1, rows.shape[-1])
+    batch, heads, count, width = rows.shape
+    return rows if heads == groups else rows.reshape(batch, groups, heads // groups * count, width)
 
 
 def dot_products(query: Tensor, key: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ name = "tiled"
 
 
 def refuse(request: Request) -> str | None:
-    """Why this request cannot run here; strips run everything."""
-    return None
+    """Why this request cannot run here; strips run everything but forward-mode derivatives."""
+    return "an operator has no forward-mode derivative" if request.forward_mode else None
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:

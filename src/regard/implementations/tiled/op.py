@@ -21,7 +21,7 @@ from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.request import Request
 from regard.scores import Score
-from regard.value import rebuild
+from regard.value import Value, rebuild
 
 _LIBRARY = torch.library.Library("regard", "DEF")
 _INPUTS = (
@@ -76,9 +76,7 @@ def _backward(
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
     totals = [torch.zeros_like(tensor, dtype=attention.dtype) if need else None for tensor, need in zip(inputs, needed, strict=True)]
     grad_query, grad_key, grad_value, grad_sink = totals[:4]
-    first_bias = 4 + len(score.tensors) + (len(mask.tensors) if mask is not None else 0)
-    grads_score = totals[4 : 4 + len(score.tensors)]
-    grads_bias = totals[first_bias : first_bias + (len(bias.tensors) if bias is not None else 0)]
+    grads_score, _, grads_bias, grads_normalizer = _shared_out(totals[4:], (score, mask, bias, normalizer))
     through_scores = any(need for index, need in enumerate(needed) if index != 2)
     for piece in attention.pieces(value):
         columns = piece.scores.shape[-1]
@@ -92,22 +90,37 @@ def _backward(
         assert piece.value is not None
         grad_weights = torch.matmul(piece.folded(upstream), piece.value.mT).view(*upstream.shape[:3], columns)
         grad_weights = piece.dropped(grad_weights, seed, dropout)
-        grad_scores = piece.scores_backward(complete, grad_weights, grad_logsumexp)
+        grad_scores, to_normalizer = piece.scores_backward(complete, grad_weights, grad_logsumexp)
         if grad_sink is not None:
             grad_sink[piece.place[1]] += grad_scores[..., columns:].sum((0, 2, 3))
         grad_scores = grad_scores[..., :columns]
         if bias is not None and any(total is not None for total in grads_bias):
-            spare = [torch.zeros_like(tensor, dtype=attention.dtype) if total is None else total for total, tensor in zip(grads_bias, bias.tensors, strict=True)]
-            bias.accumulate(piece.grid, grad_scores, spare)
+            bias.accumulate(piece.grid, grad_scores, _complete(grads_bias, bias, attention.dtype))
         to_query, to_key, to_score = score.backward(piece.query, piece.key, piece.grid, scale, grad_scores)
         if grad_query is not None:
             grad_query[piece.place] += to_query
         if grad_key is not None:
             piece.add_to_keys(grad_key, to_key)
-        for total, part in zip(grads_score, to_score, strict=True):
+        for total, part in zip([*grads_score, *grads_normalizer], [*to_score, *to_normalizer], strict=True):
             if total is not None:
                 total += part
     return [tensor.new_zeros(0) if total is None else total.to(tensor.dtype) for tensor, total in zip(inputs, totals, strict=True)]
+
+
+def _shared_out(totals: list[Tensor | None], values: tuple[Value | None, ...]) -> list[list[Tensor | None]]:
+    """A flat list of gradients, cut into those of each value."""
+    parts = []
+    for value in values:
+        count = 0 if value is None else len(value.tensors)
+        parts.append(totals[:count])
+        totals = totals[count:]
+    return parts
+
+
+def _complete(totals: list[Tensor | None], value: Value, dtype: torch.dtype) -> list[Tensor]:
+    """Somewhere to add to also for the tensors whose gradient nobody needs."""
+    pairs = zip(totals, value.tensors, strict=True)
+    return [torch.zeros_like(tensor, dtype=dtype) if total is None else total for total, tensor in pairs]
 
 
 def _forward_shapes(

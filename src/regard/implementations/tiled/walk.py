@@ -80,7 +80,7 @@ class Piece:
             self._blank_hidden(visible)
         scores = attention.score.strip(self.query, self.key, self.grid, attention.scale)
         if attention.bias is not None:
-            scores = scores.add_(attention.bias.values(self.grid).to(scores.dtype))
+            scores = scores.add_(attention.bias.values(self.grid, scores.dtype))
         for columns, seen in visible:
             if tame:  # adding is several times as fast as filling
                 scores[..., columns] += torch.zeros_like(seen, dtype=scores.dtype).masked_fill_(~seen, -torch.inf)
@@ -117,21 +117,20 @@ class Piece:
             return self.scores.amax(-1) - weights.amax(-1).log_()
         return formula.log_sum_exp(self.scores)
 
-    def scores_backward(self, weights: Tensor, grad_weights: Tensor | None, grad_logsumexp: Tensor | None) -> Tensor:
-        """The gradient of the complete scores, the sink's column included, from that of weights and log-sum-exp."""
+    def scores_backward(
+        self, weights: Tensor, grad_weights: Tensor, grad_logsumexp: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The gradient of the complete scores, the sink's column included, and of the normaliser's own tensors."""
         attention, scores = self.attention, self.complete_scores
-        if grad_weights is None:
-            grad = torch.zeros_like(scores)
-        else:
-            if attention.sink is not None:
-                grad_weights = torch.cat([grad_weights, torch.zeros_like(grad_weights[..., :1])], -1)
-            grad = attention.normalizer.backward(scores, weights, grad_weights)
+        if attention.sink is not None:
+            grad_weights = torch.cat([grad_weights, torch.zeros_like(grad_weights[..., :1])], -1)
+        grad, to_normalizer = attention.normalizer.backward(scores, weights, grad_weights)
         if grad_logsumexp is not None:
             grad[..., : self.scores.shape[-1]] += Softmax().rows(self.scores) * grad_logsumexp[self.place][..., None]
         if not self.tame:
             for columns, seen in self.visible:
                 grad[..., columns] = grad[..., columns].masked_fill(~seen, 0)
-        return grad
+        return grad, to_normalizer
 
     def add_to_keys(self, total: Tensor, part: Tensor) -> None:
         """Add a gradient (b,g,c,…) of this strip's keys or values to that of all of them."""
@@ -172,8 +171,7 @@ class Piece:
             columns = slice(offset, offset + run.stop - run.start)
             offset = columns.stop
             if run.partial and self.attention.mask is not None:
-                seen = self.attention.mask.visible(self._grid([slice(run.start, run.stop)]))
-                yield columns, seen.expand(*seen.shape[:-2], self.query.shape[2], -1)
+                yield columns, self.attention.mask.tile(self._grid([slice(run.start, run.stop)]))
 
     def _every_row_sees(self, visible: list[tuple[slice, Tensor]]) -> bool:
         if any(not run.partial for run in self.strip.runs):
@@ -187,10 +185,10 @@ class Piece:
         value = None if self.value is None else self.value.clone()
         for columns, seen in visible:
             rows_see = rows_see | seen.any(-1, keepdim=True)
-            seen = seen[(None,) * (4 - seen.dim())].any(-2)  # (b|1,h|1,c)
+            seen = seen.any(-2)  # (b|1,h|1,c)
             if seen.shape[1] > 1:
                 seen = seen.unflatten(1, (-1, self.attention.shared)).any(2)
-            unseen = ~seen.expand(-1, -1, columns.stop - columns.start)[..., None]
+            unseen = ~seen[..., None]
             key[:, :, columns] = key[:, :, columns].masked_fill(unseen, 0)
             if value is not None:
                 value[:, :, columns] = value[:, :, columns].masked_fill(unseen, 0)
