@@ -1,10 +1,10 @@
 """regard: any attention in one call, exact on every path, linear in memory.
 
-    >>> import torch, regard
-    >>> from regard import masks
-    >>> q, k, v = torch.randn(3, 2, 8, 100, 64).unbind(0)
-    >>> regard.attend(q, k, v, mask=masks.causal() & masks.window(15, 0)).shape
-    torch.Size([2, 8, 100, 64])
+>>> import torch, regard
+>>> from regard import masks
+>>> q, k, v = torch.randn(3, 2, 8, 100, 64).unbind(0)
+>>> regard.attend(q, k, v, mask=masks.causal() & masks.window(15, 0)).shape
+torch.Size([2, 8, 100, 64])
 """
 
 from regard import biases, masks, normalizers, scores

@@ -36,7 +36,9 @@ def finite_number(argument: str, given: object, above: float | None = None) -> f
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise BadType(f"{argument}: expected a Python number, got {described(given)}.")
     if not math.isfinite(given) or (above is not None and given <= above):
-        raise BadValue(f"{argument}: expected a finite number{'' if above is None else f' above {above:g}'}, got {given}.")
+        raise BadValue(
+            f"{argument}: expected a finite number{'' if above is None else f' above {above:g}'}, got {given}."
+        )
     return float(given)
 
 
@@ -47,7 +49,9 @@ def float_tensor(argument: str, given: object) -> Tensor:
     return given
 
 
-def tensor_copy(argument: str, given: object, dtypes: tuple[torch.dtype, ...], what: str, rank: int | None = None) -> Tensor:
+def tensor_copy(
+    argument: str, given: object, dtypes: tuple[torch.dtype, ...], what: str, rank: int | None = None
+) -> Tensor:
     """A private copy of a tensor, so that later changes of the original do not reach it."""
     if not isinstance(given, Tensor):
         try:

@@ -136,7 +136,9 @@ class T5(Bias):
 
     def check(self, sizes: Sizes) -> None:
         if self.table.dim() != 2 or not fits(self.table.shape[1], sizes[1]):
-            raise BadValue(f"bias: the table has shape {tuple(self.table.shape)}, expected (buckets, {sizes[1]}).")
+            raise BadValue(
+                f"bias: the table has shape {tuple(self.table.shape)}, expected (buckets, {sizes[1]})."
+            )
 
     def _bucket(self, distance: Tensor) -> Tensor:
         buckets = self.table.shape[0]
@@ -162,7 +164,9 @@ class Gaussian(Bias):
 
     def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
         center = grid.pick(self.center[..., None]).to(dtype)
-        lost = ~center.detach().isfinite()  # a hidden query may have no centre; its gradient must still be zero
+        lost = (
+            ~center.detach().isfinite()
+        )  # a hidden query may have no centre; its gradient must still be zero
         away = grid.column - center.masked_fill(lost, 0)
         return (away**2 * (-0.5 / self.sigma**2)).masked_fill(lost, torch.nan)
 
@@ -194,7 +198,9 @@ class Dense(Bias):
 
     def check(self, sizes: Sizes) -> None:
         if not broadcasts(self.tensor.shape, sizes):
-            raise BadValue(f"bias: a tensor of shape {tuple(self.tensor.shape)} does not broadcast to (b,h,q,k) = {tuple(sizes)}.")
+            raise BadValue(
+                f"bias: a tensor of shape {tuple(self.tensor.shape)} does not broadcast to (b,h,q,k) = {tuple(sizes)}."
+            )
 
     def single_head(self) -> Bias:
         return Dense(self.tensor[:, None]) if self.tensor.dim() == 3 else self
@@ -216,7 +222,9 @@ def relative(table: Tensor) -> Bias:
 
 def t5(table: Tensor, bidirectional: bool = True, max_distance: int = 128) -> Bias:
     """A learned number for each bucket of distances and head, table (buckets, h), buckets as in Hugging Face."""
-    return T5(float_tensor("table", table), bool(bidirectional), whole_number("max_distance", max_distance, least=1))
+    return T5(
+        float_tensor("table", table), bool(bidirectional), whole_number("max_distance", max_distance, least=1)
+    )
 
 
 def gaussian(center: Tensor, sigma: float) -> Bias:
@@ -247,7 +255,9 @@ def _look_up(table: Tensor, index: Tensor, grid: Grid) -> Tensor:
 def _scatter(table: Tensor, index: Tensor, grad: Tensor, grid: Grid) -> None:
     """Add grad (b,h,q,k) to table[h|1, index]."""
     flat = grad.sum(0).flatten(1)
-    rows = table.new_zeros(flat.shape[0], table.shape[1]).scatter_add_(1, index.reshape(1, -1).expand_as(flat), flat)
+    rows = table.new_zeros(flat.shape[0], table.shape[1]).scatter_add_(
+        1, index.reshape(1, -1).expand_as(flat), flat
+    )
     if table.shape[0] > 1:
         table.index_add_(0, grid.head.view(-1), rows)
     else:

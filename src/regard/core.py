@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -24,10 +24,37 @@ from regard.summary import Summary, summarize_request
 
 Rows = Sequence[int] | slice | Tensor | None
 
+
+class Options(TypedDict, total=False):
+    """What `attend` takes beside query, key and value, for type checkers."""
+
+    score: str | Score
+    mask: Mask | Tensor | None
+    bias: Bias | Tensor | None
+    normalize: str | Normalizer
+    scale: float | None
+    dropout: float
+    sink: Tensor | None
+    impl: str
+
+
 _PLANS: dict[Any, plan.Implementation | Score] = {}
 _MOST_PLANS = 4096
 
 
+@overload
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, *, return_logsumexp: Literal[True], **options: Unpack[Options]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_logsumexp: Literal[False] = False,
+    **options: Unpack[Options],
+) -> Tensor: ...
 def attend(
     query: Tensor,
     key: Tensor,
@@ -78,7 +105,18 @@ def attend(
     if isinstance(runner, Score) and 0 <= dropout <= 1 and (scale is None or isfinite(scale)):
         return sdpa.direct(query, key, value, runner.factor(scale, query.shape[3]), dropout)
     asked = request.build(
-        query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp, check=runner is None
+        query,
+        key,
+        value,
+        score,
+        mask,
+        bias,
+        normalize,
+        scale,
+        dropout,
+        sink,
+        return_logsumexp,
+        check=runner is None,
     )
     if runner is None or isinstance(runner, Score):
         runner = plan.implementation(plan.make(asked, impl).impl)
@@ -116,7 +154,9 @@ def explain(
     impl: str = "auto",
 ) -> Plan:
     """What `attend` would do with the same arguments: the implementation, the reason, and why not the others."""
-    asked = request.build(query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp)
+    asked = request.build(
+        query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp
+    )
     return plan.make(asked, impl, complete=True)
 
 
@@ -139,7 +179,7 @@ def weights(
     """
     asked = request.build(query, key, key, score, mask, bias, normalize, scale, 0.0, sink, False)
     dtype, wide, device = asked.query.dtype, formula.accumulator(asked.query.dtype), asked.query.device
-    batch, head_count, row_count, _ = asked.sizes
+    _, head_count, row_count, _ = asked.sizes
     chosen_rows = _selection("rows", rows, row_count, device)
     chosen_heads = _selection("heads", None if query.dim() == 3 else heads, head_count, device)
     with torch.autocast(device.type, enabled=False):
@@ -190,8 +230,14 @@ def _selection(argument: str, chosen: Rows, length: int, device: torch.device) -
         index = torch.as_tensor(chosen, device=device)
     except (TypeError, ValueError, RuntimeError):
         index = None
-    if index is None or index.dim() != 1 or (index.numel() and (index.is_floating_point() or index.dtype == torch.bool)):
-        raise BadType(f"{argument}: expected a sequence of ints, a slice or a 1-D tensor, got {described(chosen)}.")
+    if (
+        index is None
+        or index.dim() != 1
+        or (index.numel() and (index.is_floating_point() or index.dtype == torch.bool))
+    ):
+        raise BadType(
+            f"{argument}: expected a sequence of ints, a slice or a 1-D tensor, got {described(chosen)}."
+        )
     index = index.long()
     if index.numel() and not (-length <= int(index.min()) and int(index.max()) < length):
         raise BadValue(f"{argument}: expected indices from {-length} to {length - 1}, got {index.tolist()}.")

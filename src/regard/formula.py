@@ -53,7 +53,9 @@ def _guarded_pairs(score: Score, query: Tensor, key: Tensor, grid: Grid, scale: 
     return torch.where(lost, raw, clean)
 
 
-def normalised(normalizer: Normalizer, scores: Tensor, visible: Tensor | None, sink: Tensor | None, grid: Grid) -> Tensor:
+def normalised(
+    normalizer: Normalizer, scores: Tensor, visible: Tensor | None, sink: Tensor | None, grid: Grid
+) -> Tensor:
     """Weights (b,h,q,k); the sink takes its share as one more column that is then dropped."""
     if sink is None:
         weights = normalizer.rows(scores)

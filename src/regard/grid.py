@@ -25,7 +25,7 @@ def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Whether a tensor of `shape`, aligned at the right, broadcasts to `target` without changing it."""
     if len(shape) > len(target):
         return False
-    return all([fits(mine, size) for mine, size in zip(reversed(shape), reversed(target), strict=False)])
+    return all(fits(mine, size) for mine, size in zip(reversed(shape), reversed(target), strict=False))
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,6 @@ class Grid:
     @property
     def device(self) -> torch.device:
         return self.column.device
-
 
     def part(
         self,

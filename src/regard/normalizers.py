@@ -183,4 +183,6 @@ def named(given: str | Normalizer) -> Normalizer:
         return given
     if isinstance(given, str):
         return _NAMES[given]
-    raise BadType(f"normalize: expected a name or a Normalizer, got {described(given)}. Names: {', '.join(_NAMES)}.")
+    raise BadType(
+        f"normalize: expected a name or a Normalizer, got {described(given)}. Names: {', '.join(_NAMES)}."
+    )

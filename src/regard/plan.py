@@ -19,12 +19,21 @@ from regard.implementations import reference, sdpa, tiled
 from regard.request import Request
 from regard.value import Value
 
+
 class Implementation(Protocol):
     """What a module in `regard.implementations` offers."""
 
-    name: str
-    refuse: Callable[[Request], str | None]
-    run: Callable[[Request], tuple[Tensor, Tensor | None]]
+    @property
+    def name(self) -> str:
+        """The name users give as `impl`."""
+
+    @property
+    def refuse(self) -> Callable[[Request], str | None]:
+        """Why it cannot run a request as promised, or None."""
+
+    @property
+    def run(self) -> Callable[[Request], tuple[Tensor, Tensor | None]]:
+        """The output (b,h,q,v) of a request and, where asked for, its log-sum-exp (b,h,q)."""
 
 
 # Known implementations, and the order in which `auto` asks them, by device: fastest first, as docs/results.md shows.
@@ -79,7 +88,9 @@ def make(request: Request, impl: str, complete: bool = False) -> Plan:
         raise unknown_name("impl", impl, ("auto", *NAMES))
     why = _refusal(impl, request)
     if why is not None:
-        raise Unsupported(f"impl={impl!r} cannot run this request: {why}. impl='auto' runs every valid request.")
+        raise Unsupported(
+            f"impl={impl!r} cannot run this request: {why}. impl='auto' runs every valid request."
+        )
     rejected = {name: "another was asked for by name" for name in NAMES if name != impl} if complete else {}
     return Plan(impl, "asked for by name", rejected)
 
@@ -103,7 +114,9 @@ def _automatic(request: Request, complete: bool) -> Plan:
         for name in NAMES:
             if name != chosen and name not in rejected:
                 refused = _refusal(name, request)
-                rejected[name] = refused or _NEVER_AUTOMATIC.get(name) or f"slower than {chosen} here, by measurement"
+                rejected[name] = (
+                    refused or _NEVER_AUTOMATIC.get(name) or f"slower than {chosen} here, by measurement"
+                )
     return Plan(chosen, _REASONS[chosen], rejected)
 
 

@@ -139,9 +139,13 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
                 f"or run under torch.autocast."
             )
         if tensor.device != query.device:
-            raise BadValue(f"{name}: expected the query's device {query.device}, got {tensor.device}. Move it with .to().")
+            raise BadValue(
+                f"{name}: expected the query's device {query.device}, got {tensor.device}. Move it with .to()."
+            )
         if tensor.shape[0] != query.shape[0]:
-            raise BadValue(f"{name}: the batch must equal the query's, got {shapes}. Expand it with .expand() first.")
+            raise BadValue(
+                f"{name}: the batch must equal the query's, got {shapes}. Expand it with .expand() first."
+            )
     if key.shape[-1] != query.shape[-1]:
         raise BadValue(f"key: its last axis must equal the query's, got {shapes}.")
     if query.shape[-1] == 0:
@@ -163,7 +167,9 @@ def _check_kinds(mask: object, bias: object, dropout: object) -> None:
     if not (mask is None or isinstance(mask, (Mask, Tensor))):
         hint = "Numbers to add to the scores go to bias=." if isinstance(mask, Bias) else "See regard.masks."
         raise BadType(f"mask: expected a Mask or a bool tensor, got {described(mask)}. {hint}")
-    if not (bias is None or isinstance(bias, Bias) or (isinstance(bias, Tensor) and bias.is_floating_point())):
+    if not (
+        bias is None or isinstance(bias, Bias) or (isinstance(bias, Tensor) and bias.is_floating_point())
+    ):
         hint = "What may be attended to goes to mask=; see regard.biases for what a bias can be."
         raise BadType(f"bias: expected a Bias or a floating-point tensor, got {described(bias)}. {hint}")
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
@@ -182,7 +188,9 @@ def _mask_value(mask: Tensor, query: Tensor, key: Tensor) -> Mask:
     if not broadcasts(shape, target):
         hint = ""
         if shape == (query.shape[0], key.shape[-2]):
-            hint = " It looks like (b,k), which tells real keys from padding: pass masks.padding(mask) instead."
+            hint = (
+                " It looks like (b,k), which tells real keys from padding: pass masks.padding(mask) instead."
+            )
         raise BadValue(f"mask: a tensor of shape {shape} does not broadcast to ({letters}) = {target}.{hint}")
     if query.dim() == 3 and mask.dim() == 3:
         mask = mask[:, None]
@@ -201,7 +209,8 @@ def _check_values(request: Request) -> None:
                 )
     if isinstance(request.bias, biases.Dense) and request.bias.tensor.dtype != request.query.dtype:
         raise BadType(
-            f"bias: expected the query's dtype {request.query.dtype}, got {request.bias.tensor.dtype}. Cast it with .to()."
+            f"bias: expected the query's dtype {request.query.dtype}, got {request.bias.tensor.dtype}. "
+            f"Cast it with .to()."
         )
     request.score.check(sizes[1], request.query.shape[3])
     if request.mask is not None:
@@ -211,6 +220,8 @@ def _check_values(request: Request) -> None:
     if request.sink is not None:
         float_tensor("sink", request.sink)
         if tuple(request.sink.shape) != (sizes[1],):
-            raise BadValue(f"sink: expected one logit for each query head, ({sizes[1]},), got {tuple(request.sink.shape)}.")
+            raise BadValue(
+                f"sink: expected one logit for each query head, ({sizes[1]},), got {tuple(request.sink.shape)}."
+            )
         if request.sink.device != device:
             raise BadValue(f"sink: expected the query's device {device}, got {request.sink.device}.")

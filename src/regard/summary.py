@@ -39,7 +39,10 @@ def summarize_request(request: Request, top: int) -> Summary:
         request.sink,
     )  # fmt: skip
     (batch, heads, queries, keys), new = request.sizes, request.query.new_zeros
-    entropy, received = new(batch, heads, queries, dtype=attention.dtype), new(batch, heads, keys, dtype=attention.dtype)
+    entropy, received = (
+        new(batch, heads, queries, dtype=attention.dtype),
+        new(batch, heads, keys, dtype=attention.dtype),
+    )
     logsumexp = torch.full_like(entropy, -torch.inf)
     top_weights = new(batch, heads, queries, top, dtype=attention.dtype)
     top_keys = torch.full_like(top_weights, -1, dtype=torch.int64)
@@ -67,7 +70,9 @@ def _entropy(weights: Tensor) -> Tensor:
     return torch.where(total == 0, 0, entropy).clamp(min=0)
 
 
-def _add_columns(received: Tensor, parts: tuple[slice, slice, slice, slice | Tensor], weights: Tensor) -> None:
+def _add_columns(
+    received: Tensor, parts: tuple[slice, slice, slice, slice | Tensor], weights: Tensor
+) -> None:
     target = received[parts[0], parts[1]]
     if isinstance(parts[3], slice):
         target[..., parts[3]] += weights
@@ -87,7 +92,9 @@ def strongest(weights: Tensor, hidden: Tensor | None, count: int) -> tuple[Tenso
     length = weights.shape[-1]
     if count == 0:
         return weights[..., :0], torch.zeros_like(weights[..., :0], dtype=torch.int64)
-    order = weights if hidden is None else weights.masked_fill(hidden, -1)  # a hidden key comes after one of weight 0
+    order = (
+        weights if hidden is None else weights.masked_fill(hidden, -1)
+    )  # a hidden key comes after one of weight 0
     columns = torch.arange(length, device=weights.device).expand_as(order)
     if length > 4 * _CHUNK and count * _CHUNK < length:
         chunks = pad(order, (0, -length % _CHUNK), value=-1) if length % _CHUNK else order

@@ -49,12 +49,12 @@ class Value:
         if "__init__" in cls.__dict__:
             _adopt(cls)
         else:
-            dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)  # type: ignore[call-overload]
+            dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
             cls.fields = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
         _KINDS.add(cls.kind, cls)
 
     def __post_init__(self) -> None:
-        specs, tensors = [json_string(self.kind)], []
+        specs, tensors = [json_string(self.kind)], list[Tensor]()
         for content in self.contents():
             if isinstance(content, Value):
                 specs.append(content.spec)
@@ -115,7 +115,7 @@ def _adopt(cls: type[Value]) -> None:
         cls.fields = tuple(name for name in self.__dict__ if name not in ("spec", "tensors"))
         Value.__post_init__(self)
 
-    cls.__init__ = __init__  # type: ignore[method-assign]
+    cls.__init__ = __init__  # type: ignore[method-assign, assignment]
 
 
 def json_string(text: str) -> str:
@@ -134,7 +134,9 @@ def _encode(content: Any) -> str:
         return str(content)
     if isinstance(content, tuple):
         return '{"tuple":[' + ",".join([_encode(part) for part in content]) + "]}"
-    raise BadType(f"a value can hold numbers, strings, tuples, tensors and other values, not {described(content)}.")
+    raise BadType(
+        f"a value can hold numbers, strings, tuples, tensors and other values, not {described(content)}."
+    )
 
 
 def _show(content: Any) -> str:

@@ -56,7 +56,9 @@ def refuse(request: Request) -> str | None:
         if request.needs_grad:
             return "FlexAttention has no backward pass on the CPU"
         if not has_compiler():
-            return "FlexAttention on the CPU needs a C++ compiler, and none was found (set CXX, or install g++)"
+            return (
+                "FlexAttention on the CPU needs a C++ compiler, and none was found (set CXX, or install g++)"
+            )
     return None
 
 

@@ -20,7 +20,9 @@ from regard.request import Request
 
 name = "sdpa"
 
-_SHORTEST_ROW = 16  # with fewer keys than a vector register holds, the CPU kernel turns a NaN query into zeros
+_SHORTEST_ROW = (
+    16  # with fewer keys than a vector register holds, the CPU kernel turns a NaN query into zeros
+)
 _HARMLESS = 1e15  # numbers below this make no infinite product
 _CHEAP_TO_FILL = 1 << 14  # so few entries are filled faster than looked at
 _MATH = 0  # what torch._fused_sdp_choice says of the unfused path
@@ -80,8 +82,14 @@ def _refuse_shape(request: Request) -> str | None:
         return None
     query, key, value, mask, causal = _prepared(request)
     grouped = query.shape[1] != key.shape[1]
-    choice = torch._fused_sdp_choice(query, key, value, mask, request.dropout, causal, scale=request.scale, enable_gqa=grouped)
-    return "torch has no fused kernel for these shapes and would need quadratic memory" if choice == _MATH else None
+    choice = torch._fused_sdp_choice(
+        query, key, value, mask, request.dropout, causal, scale=request.scale, enable_gqa=grouped
+    )
+    return (
+        "torch has no fused kernel for these shapes and would need quadratic memory"
+        if choice == _MATH
+        else None
+    )
 
 
 def is_direct(request: Request) -> bool:
@@ -100,7 +108,9 @@ def direct(query: Tensor, key: Tensor, value: Tensor, scale: float, dropout: flo
     if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     grouped = plain(query.shape[1] != key.shape[1])
-    output = scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale, enable_gqa=grouped)
+    output = scaled_dot_product_attention(
+        query, key, value, dropout_p=dropout, scale=scale, enable_gqa=grouped
+    )
     if output.requires_grad and not torch.compiler.is_compiling():
         output.register_hook(_refuse_second_derivative)
     return output
@@ -200,6 +210,6 @@ def _visible_part(mask: Causal, request: Request) -> tuple[int, int]:
 def _refuse_second_derivative(grad: Tensor) -> None:
     if torch.is_grad_enabled():
         raise Unsupported(
-            "attend: this backward pass is itself being recorded (create_graph=True), and torch's fused attention has no "
-            'second derivative. Pass impl="reference" (exact) or impl="tiled" to attend.'
+            "attend: this backward pass is itself being recorded (create_graph=True), and torch's fused attention "
+            'has no second derivative. Pass impl="reference" (exact) or impl="tiled" to attend.'
         )

@@ -36,7 +36,9 @@ def causal(align: str = "bottom-right", offset: int | Tensor | None = None) -> M
     return Causal(*_anchor(align, offset))
 
 
-def window(before: int, after: int | None = None, align: str = "bottom-right", offset: int | Tensor | None = None) -> Mask:
+def window(
+    before: int, after: int | None = None, align: str = "bottom-right", offset: int | Tensor | None = None
+) -> Mask:
     """A query sees itself, `before` keys before and `after` keys after (None: as many as before)."""
     before = whole_number("before", before, 0)
     return Window(before, None if after is None else whole_number("after", after, 0), *_anchor(align, offset))
@@ -56,7 +58,9 @@ def padding(keep: Tensor, query_keep: Tensor | None = None) -> Mask:
     keys = tensor_copy("keep", keep, (torch.bool,), "a bool tensor (b,k), True = real", rank=2)
     if query_keep is None:
         return Padding(keys)
-    return Padding(keys, tensor_copy("query_keep", query_keep, (torch.bool,), "a bool tensor (b,q), True = real", rank=2))
+    return Padding(
+        keys, tensor_copy("query_keep", query_keep, (torch.bool,), "a bool tensor (b,q), True = real", rank=2)
+    )
 
 
 def documents(query_ids: Tensor, key_ids: Tensor | None = None) -> Mask:
@@ -100,7 +104,9 @@ def global_tokens(index: Sequence[int] | Tensor) -> Mask:
 
 def dense(tensor: Tensor) -> Mask:
     """A bool tensor, right-aligned to (b,h,q,k)."""
-    copy = tensor_copy("tensor", tensor, (torch.bool,), "a bool tensor, True = may attend (add numbers with bias=)")
+    copy = tensor_copy(
+        "tensor", tensor, (torch.bool,), "a bool tensor, True = may attend (add numbers with bias=)"
+    )
     if copy.dim() > 4:
         raise BadValue(f"tensor: expected at most four axes (b,h,q,k), got shape {tuple(copy.shape)}.")
     return Dense(copy[(None,) * (4 - copy.dim())])
@@ -112,7 +118,9 @@ def _anchor(align: str, offset: int | Tensor | None) -> tuple[str, int | Tensor 
     if offset is None:
         return align, None
     if align != "bottom-right":
-        raise BadValue(f"offset: it replaces align, so give one of them; got align={align!r} and offset={offset!r}.")
+        raise BadValue(
+            f"offset: it replaces align, so give one of them; got align={align!r} and offset={offset!r}."
+        )
     if isinstance(offset, Tensor):
         what = "an int or whole numbers of shape (b,)"
         return align, tensor_copy("offset", offset, INTEGERS, what, rank=1)

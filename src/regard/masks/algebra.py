@@ -31,7 +31,9 @@ class Blocks:
     last_row: Tensor
     first_column: Tensor  # (nk,)
     last_column: Tensor
-    read_tensors: bool  # False: a mask may not look into its tensors (on a GPU that would wait for the device)
+    read_tensors: (
+        bool  # False: a mask may not look into its tensors (on a GPU that would wait for the device)
+    )
 
     def pick(self, tensor: Tensor) -> Tensor:
         """The whole tensor: blocks always cover every batch entry and head."""
@@ -46,7 +48,9 @@ class Blocks:
         return self.first_row.device
 
 
-def cut(sizes: Sizes, block_q: int, block_k: int, device: torch.device | str, read_tensors: bool = True) -> Blocks:
+def cut(
+    sizes: Sizes, block_q: int, block_k: int, device: torch.device | str, read_tensors: bool = True
+) -> Blocks:
     """Cut the array into blocks of block_q × block_k; the last ones may be smaller."""
     rows = torch.arange(0, sizes[2], block_q, device=device).view(-1, 1)
     columns = torch.arange(0, sizes[3], block_k, device=device)

@@ -34,7 +34,11 @@ class Lengths(Mask):
         if not blocks.read_tensors:
             return super().grades(blocks)
         keys = self.key_lengths.view(-1, 1, 1, 1)
-        queries = torch.full_like(keys, blocks.sizes[2]) if self.query_lengths is None else self.query_lengths.view(-1, 1, 1, 1)
+        queries = (
+            torch.full_like(keys, blocks.sizes[2])
+            if self.query_lengths is None
+            else self.query_lengths.view(-1, 1, 1, 1)
+        )
         some = (blocks.first_column < keys) & (blocks.first_row < queries)
         return grade(some, (blocks.last_column < keys) & (blocks.last_row < queries))
 
@@ -42,7 +46,8 @@ class Lengths(Mask):
         for argument, lengths in (("key_lengths", self.key_lengths), ("query_lengths", self.query_lengths)):
             if lengths is not None and not fits(len(lengths), sizes[0]):
                 raise BadValue(
-                    f"mask: {argument} has {len(lengths)} entries but the batch is {sizes[0]}. Pass one length per batch entry."
+                    f"mask: {argument} has {len(lengths)} entries but the batch is {sizes[0]}. "
+                    f"Pass one length per batch entry."
                 )
 
     @property
@@ -82,7 +87,8 @@ class Padding(Mask):
         for argument, keep, letter, length in named:
             if keep is not None and (not fits(keep.shape[0], sizes[0]) or keep.shape[1] != length):
                 raise BadValue(
-                    f"mask: {argument} of masks.padding has shape {tuple(keep.shape)}, expected (b,{letter}) = ({sizes[0]}, {length})."
+                    f"mask: {argument} of masks.padding has shape {tuple(keep.shape)}, "
+                    f"expected (b,{letter}) = ({sizes[0]}, {length})."
                 )
 
     @property
@@ -127,7 +133,8 @@ class Documents(Mask):
         for argument, ids, length in (("query_ids", queries, sizes[2]), ("key_ids", keys, sizes[3])):
             if not fits(ids.shape[0], sizes[0]) or ids.shape[1] != length:
                 raise BadValue(
-                    f"mask: {argument} of masks.documents has shape {tuple(ids.shape)}, expected (b, length) = ({sizes[0]}, {length})."
+                    f"mask: {argument} of masks.documents has shape {tuple(ids.shape)}, "
+                    f"expected (b, length) = ({sizes[0]}, {length})."
                 )
 
     def _ids(self) -> tuple[Tensor, Tensor]:
@@ -149,10 +156,20 @@ class Packed(Mask):
         if not blocks.read_tensors:
             return super().grades(blocks)
         # Ids rise with the position, so that the ends of a block bound it; outside of all documents they are −1.
-        low_q, high_q = self._rising(blocks.first_row + blocks.shift), self._rising(blocks.last_row + blocks.shift)
+        low_q, high_q = (
+            self._rising(blocks.first_row + blocks.shift),
+            self._rising(blocks.last_row + blocks.shift),
+        )
         low_k, high_k = self._rising(blocks.first_column), self._rising(blocks.last_column)
         last = len(self.offsets) - 2
-        some = (low_q <= high_k) & (low_k <= high_q) & (high_q >= 0) & (high_k >= 0) & (low_q <= last) & (low_k <= last)
+        some = (
+            (low_q <= high_k)
+            & (low_k <= high_q)
+            & (high_q >= 0)
+            & (high_k >= 0)
+            & (low_q <= last)
+            & (low_k <= last)
+        )
         return grade(some, (low_q == high_q) & (low_k == high_k) & (low_q == low_k))[None, None]
 
     def check(self, sizes: Sizes) -> None:
@@ -160,8 +177,8 @@ class Packed(Mask):
             return  # to look would mean to wait for the device
         if int(self.offsets[-1]) > sizes[3]:
             raise BadValue(
-                f"mask: the offsets of masks.packed end at {int(self.offsets[-1])} but there are {sizes[3]} keys. They are "
-                f"cumulative lengths, from 0 to at most the number of keys; what lies behind the last is padding."
+                f"mask: the offsets of masks.packed end at {int(self.offsets[-1])} but there are {sizes[3]} keys. "
+                f"They are cumulative lengths, from 0 to at most the number of keys."
             )
 
     def _rising(self, position: Tensor) -> Tensor:
@@ -209,7 +226,8 @@ class Dense(Mask):
 
 def _blocked(tensor: Tensor, size: int, filler: int | bool) -> Tensor:
     """(…, length) as (…, blocks, size), the last block filled up."""
-    return pad(tensor, (0, -tensor.shape[-1] % size), value=filler).unflatten(-1, (-1, size))
+    filled: Tensor = pad(tensor, (0, -tensor.shape[-1] % size), value=filler)
+    return filled.reshape(*filled.shape[:-1], filled.shape[-1] // size, size)
 
 
 def _reduce(keep: Tensor, size: int) -> tuple[Tensor, Tensor]:

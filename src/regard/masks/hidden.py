@@ -32,7 +32,10 @@ def visible_keys(mask: Mask, sizes: Sizes, device: torch.device) -> Tensor | Non
     if isinstance(mask, And):
         for keys, rest in ((mask.left, mask.right), (mask.right, mask.left)):
             if keys.by_key:
-                real, seen = keys.real_keys(sizes[3], sizes[0], device)[:, None], visible_keys(rest, sizes, device)
+                real, seen = (
+                    keys.real_keys(sizes[3], sizes[0], device)[:, None],
+                    visible_keys(rest, sizes, device),
+                )
                 return real if seen is None else real & seen
     return _by_looking(mask, sizes, slice(0, sizes[3]), device)
 

@@ -77,7 +77,9 @@ class Window(Mask):
         if distances is None:
             return super().grades(blocks)
         low, high = distances
-        return grade((low <= self.reach) & (high >= -self.before), (high <= self.reach) & (low >= -self.before))
+        return grade(
+            (low <= self.reach) & (high >= -self.before), (high <= self.reach) & (low >= -self.before)
+        )
 
     def check(self, sizes: Sizes) -> None:
         _check_offset(self, sizes)
@@ -150,7 +152,10 @@ class EqualBlocks(Mask):
         return grid.position // self.size == grid.column // self.size
 
     def grades(self, blocks: Blocks) -> Tensor:
-        first_q, last_q = (blocks.first_row + blocks.shift) // self.size, (blocks.last_row + blocks.shift) // self.size
+        first_q, last_q = (
+            (blocks.first_row + blocks.shift) // self.size,
+            (blocks.last_row + blocks.shift) // self.size,
+        )
         first_k, last_k = blocks.first_column // self.size, blocks.last_column // self.size
         touching = (first_q <= last_k) & (first_k <= last_q)
         return _four(grade(touching, (first_q == last_k) & (last_q == first_k)))
@@ -205,4 +210,3 @@ class GlobalTokens(Mask):
 
 def _four(grades: Tensor) -> Tensor:
     return grades[(None,) * (4 - grades.dim())]
-

@@ -1,14 +1,18 @@
 """Additive scores: a one-hidden-layer network compares each query with each key.
 
-With A = exp(2q) − 1 and B = exp(2k) − 1, exp(2(q+k)) − 1 = A + (1 + A)·B =: s, and tanh(q+k) = s / (s + 2). So the
-exponentials are computed once for each row, and a pair costs a product, a sum and a division where a tanh costs a dozen
-operations. Written with `expm1` it stays exact for tiny sums, where 1 − 2 / (exp(2(q+k)) + 1) would cancel.
+A tanh costs a dozen operations, so it is computed once for each row instead of once for each pair where that is exact:
+
+- up to magnitude 1 by the addition formula, tanh(q+k) = (tanh q + tanh k) / (1 + tanh q · tanh k), which keeps tiny
+  sums exact (its denominator cancels only for large ones of opposite sign);
+- up to magnitude 40 as 1 − 2 / (exp(2q)·exp(2k) + 1), which is exact to a rounding or two of 1;
+- beyond, where the exponentials would overflow, pair by pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+import math
+from collections.abc import Callable, Iterator
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +20,7 @@ from torch import Tensor
 from regard.grid import Grid
 from regard.scores.base import Score, check_shape, per_head, spread_heads, transform_rows
 
-_SAFE = 20.0  # exp(2·20) squared is still far from the largest float32
+_SMALL, _LARGE = 1.0, 40.0  # the magnitudes up to which the two formulas are exact
 _CELLS = 1 << 18  # pairs × dim in flight: about a megabyte of float32, which stays in the cache of one core
 
 
@@ -38,9 +42,12 @@ class Additive(Score):
     def strip(self, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
         key = spread_heads(key, query.shape[1])
         weight = per_head(self.weight, grid, 1).to(query.dtype) * scale
+        way = _way(query, key)
         scores = query.new_empty(*query.shape[:3], key.shape[2])
-        for rows, columns, tanh in _tanh_of_pairs(query, key):
-            scores[:, :, rows, columns] = _weigh(tanh, weight)
+        for rows, columns, pairs in way.walk(query, key):
+            scores[:, :, rows, columns] = _weigh(pairs, weight)
+        if way.offset:
+            scores.mul_(way.factor).add_(weight.sum(-1)[:, None, None], alpha=way.offset)
         return scores
 
     def backward(
@@ -48,16 +55,18 @@ class Additive(Score):
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         heads, shared = query.shape[1], key.shape[1]
         wide = spread_heads(key, heads)
+        way = _way(query, wide)
         grad_query, grad_key = torch.zeros_like(query), torch.zeros_like(wide)
-        grad_weight = query.new_zeros(heads, query.shape[3])
-        for rows, columns, tanh in _tanh_of_pairs(query, wide):
+        moment = query.new_zeros(heads, query.shape[3])  # Σ grad·pairs, for the weight
+        for rows, columns, pairs in way.walk(query, wide):
             part = grad[:, :, rows, columns]
-            grad_weight += torch.matmul(part.flatten(2)[..., None, :], tanh.flatten(2, 3))[..., 0, :].sum(0)
-            slope = torch.addcmul(_one(query), tanh, tanh, value=-1).mul_(part[..., None])  # grad·(1 − tanh²)
+            moment += torch.matmul(part.flatten(2)[..., None, :], pairs.flatten(2, 3))[..., 0, :].sum(0)
+            slope = way.slope(pairs).mul_(part[..., None])
             grad_query[:, :, rows] += slope.sum(-2)
             grad_key[:, :, columns] += slope.sum(-3)
-        weight = per_head(self.weight, grid, 1).to(query.dtype)[..., None, :] * scale
+        weight = per_head(self.weight, grid, 1).to(query.dtype)[..., None, :] * (scale * way.gain)
         grad_query, grad_key = grad_query * weight, grad_key * weight
+        grad_weight = moment * way.factor + way.offset * grad.sum((0, 2, 3))[:, None]
         if shared != heads:
             grad_key = grad_key.unflatten(1, (shared, -1)).sum(2)
         return grad_query, grad_key, [self._fit(grad_weight * scale, grid)]
@@ -100,34 +109,62 @@ def _weigh(pairs: Tensor, weight: Tensor) -> Tensor:
     return torch.matmul(pairs, weight[:, None, :, None])[..., 0]
 
 
-def _tanh_of_pairs(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """tanh(q + k) of every pair, (b,h,r,c,d), a cache-sized piece at a time."""
-    # Looking at the magnitudes is free on a CPU; a GPU would have to wait for them.
-    on_cpu = query.device.type == "cpu"
-    split = on_cpu and _largest(query) < _SAFE and _largest(key) < _SAFE
-    grown = torch.exp(2 * query) if split else query
-    left, right = (torch.expm1(2 * query), torch.expm1(2 * key)) if split else (query, key)
-    breadth = max(1, query.shape[0] * query.shape[1] * query.shape[3])
-    cells = _CELLS if on_cpu else _CELLS * 64
-    columns = max(1, min(key.shape[2], cells // breadth, 256))
-    rows = max(1, cells // (breadth * columns))
-    for top in range(0, query.shape[2], rows):
-        across = slice(top, min(top + rows, query.shape[2]))
-        for start in range(0, key.shape[2], columns):
-            down = slice(start, min(start + columns, key.shape[2]))
-            row, column = left[:, :, across, None, :], right[:, :, None, down, :]
-            if split:
-                tanh = torch.addcmul(row, grown[:, :, across, None, :], column)
-                tanh.div_(tanh + 2)
-            else:
-                tanh = (row + column).tanh_()
-            yield across, down, tanh
+class _Way(NamedTuple):
+    """A way to compute tanh(q + k) = offset + factor · joined, where joined = join(prepare(q), prepare(k)).
+
+    Its derivative is gain · slope(joined).
+    """
+
+    prepare: Callable[[Tensor], Tensor]
+    join: Callable[[Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+    offset: float = 0.0
+    factor: float = 1.0
+    gain: float = 1.0
+
+    def walk(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Every pair joined, (b,h,r,c,d), a cache-sized piece at a time."""
+        left, right = self.prepare(query), self.prepare(key)
+        breadth = max(1, query.shape[0] * query.shape[1] * query.shape[3])
+        cells = _CELLS if query.device.type == "cpu" else _CELLS * 64
+        columns = max(1, min(key.shape[2], cells // breadth, 256))
+        rows = max(1, cells // (breadth * columns))
+        for top in range(0, query.shape[2], rows):
+            across = slice(top, min(top + rows, query.shape[2]))
+            for start in range(0, key.shape[2], columns):
+                down = slice(start, min(start + columns, key.shape[2]))
+                yield across, down, self.join(left[:, :, across, None, :], right[:, :, None, down, :])
 
 
-def _one(like: Tensor) -> Tensor:
-    return like.new_ones(())
+def _one_minus_square(tanh: Tensor) -> Tensor:
+    return torch.addcmul(tanh.new_ones(()), tanh, tanh, value=-1)
+
+
+_PLAIN = _Way(torch.clone, lambda left, right: (left + right).tanh_(), _one_minus_square)
+_BY_ADDITION = _Way(
+    torch.tanh,
+    lambda left, right: (left + right).div_(torch.addcmul(left.new_ones(()), left, right)),
+    _one_minus_square,
+)
+_BY_EXPONENTIALS = _Way(  # r = 1 / (exp(2q)·exp(2k) + 1): tanh = 1 − 2r, slope = 4(r − r²)
+    lambda rows: torch.exp(2 * rows),
+    lambda left, right: torch.addcmul(left.new_ones(()), left, right).reciprocal_(),
+    lambda inverse: torch.addcmul(inverse, inverse, inverse, value=-1),
+    offset=1.0,
+    factor=-2.0,
+    gain=4.0,
+)
+
+
+def _way(query: Tensor, key: Tensor) -> _Way:
+    """The cheapest exact way for these magnitudes. On a GPU, to look at them would mean to wait for the device."""
+    if query.device.type != "cpu":
+        return _PLAIN
+    largest = max(_largest(query), _largest(key))
+    return _BY_ADDITION if largest <= _SMALL else _BY_EXPONENTIALS if largest <= _LARGE else _PLAIN
 
 
 def _largest(rows: Tensor) -> float:
-    """The largest magnitude; NaN where there is one, which compares as too large."""
-    return float(rows.abs().amax()) if rows.numel() else 0.0
+    """The largest magnitude; infinite where there is a NaN."""
+    largest = float(rows.abs().amax()) if rows.numel() else 0.0
+    return largest if largest == largest else math.inf

@@ -88,8 +88,14 @@ class Cosine(Score):
     strength: float | Tensor
 
     def check(self, heads: int, dim: int) -> None:
-        if isinstance(self.strength, Tensor) and self.strength.dim() == 1 and not fits(len(self.strength), heads):
-            raise BadValue(f"score: strength has {len(self.strength)} entries, expected one per query head, {heads}.")
+        if (
+            isinstance(self.strength, Tensor)
+            and self.strength.dim() == 1
+            and not fits(len(self.strength), heads)
+        ):
+            raise BadValue(
+                f"score: strength has {len(self.strength)} entries, expected one per query head, {heads}."
+            )
 
     def reduce(self, query: Tensor, key: Tensor, guarded: bool) -> tuple[Score, Tensor, Tensor]:
         strength = self.strength

@@ -47,7 +47,7 @@ def _specs(spec: str) -> tuple[str | None, ...]:
 def _unpack(spec: str, tensors: list[Tensor]) -> tuple[Score, Mask | None, Bias | None, Normalizer]:
     remaining = iter(tensors)
     values: Any = [None if part is None else rebuild(part, remaining) for part in _specs(spec)]
-    return tuple(values)  # type: ignore[return-value]
+    return tuple(values)
 
 
 def _forward(
@@ -74,7 +74,10 @@ def _backward(
     score, mask, bias, normalizer = _unpack(spec, tensors)
     attention = Attention(query, key, score, mask, bias, normalizer, scale, sink)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
-    totals = [torch.zeros_like(tensor, dtype=attention.dtype) if need else None for tensor, need in zip(inputs, needed, strict=True)]
+    totals = [
+        torch.zeros_like(tensor, dtype=attention.dtype) if need else None
+        for tensor, need in zip(inputs, needed, strict=True)
+    ]
     grad_query, grad_key, grad_value, grad_sink = totals[:4]
     grads_score, _, grads_bias, grads_normalizer = _shared_out(totals[4:], (score, mask, bias, normalizer))
     through_scores = any(need for index, need in enumerate(needed) if index != 2)
@@ -104,7 +107,10 @@ def _backward(
         for total, part in zip([*grads_score, *grads_normalizer], [*to_score, *to_normalizer], strict=True):
             if total is not None:
                 total += part
-    return [tensor.new_zeros(0) if total is None else total.to(tensor.dtype) for tensor, total in zip(inputs, totals, strict=True)]
+    return [
+        tensor.new_zeros(0) if total is None else total.to(tensor.dtype)
+        for tensor, total in zip(inputs, totals, strict=True)
+    ]
 
 
 def _shared_out(totals: list[Tensor | None], values: tuple[Value | None, ...]) -> list[list[Tensor | None]]:
@@ -137,7 +143,10 @@ def _backward_shapes(
     seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
-    return [torch.zeros_like(tensor) if need else tensor.new_zeros(0) for tensor, need in zip(inputs, needed, strict=True)]
+    return [
+        torch.zeros_like(tensor) if need else tensor.new_zeros(0)
+        for tensor, need in zip(inputs, needed, strict=True)
+    ]
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -177,7 +186,11 @@ def _recorded(
     targets = [tensor for tensor, need in zip(inputs, needed, strict=True) if need]
     found = iter(
         torch.autograd.grad(
-            [result for result, _ in pairs], targets, [upstream for _, upstream in pairs], create_graph=True, allow_unused=True
+            [result for result, _ in pairs],
+            targets,
+            [upstream for _, upstream in pairs],
+            create_graph=True,
+            allow_unused=True,
         )
     )
     return [next(found) if need else None for need in needed]
@@ -188,4 +201,3 @@ _LIBRARY.impl("tiled_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::tiled", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::tiled_backward", _backward_shapes, lib=_LIBRARY)
 torch.library.register_autograd("regard::tiled", _differentiate, setup_context=_remember, lib=_LIBRARY)
-

@@ -88,7 +88,9 @@ def _split(band: Band, groups: int, shared: int, budget: int) -> Iterator[Strip]
     width = sum(run.stop - run.start for run in band.runs)
     height = band.bottom - band.top
     if width == 0:
-        yield Strip(slice(band.first_batch, band.last_batch), slice(0, groups), slice(band.top, band.bottom), ())
+        yield Strip(
+            slice(band.first_batch, band.last_batch), slice(0, groups), slice(band.top, band.bottom), ()
+        )
         return
     pairs = (band.last_batch - band.first_batch) * groups  # (batch entry, key head) pairs
     together = max(1, min(pairs, budget // (shared * width * min(height, _BLOCK))))
@@ -134,22 +136,30 @@ def _bands(mask: Mask, sizes: Sizes, device: torch.device, budget: int) -> tuple
     return tuple(bands)
 
 
-def _merged(states: np.ndarray, block: int, planes: int, budget: int) -> Iterator[tuple[int, int, np.ndarray]]:
+def _merged(
+    states: np.ndarray, block: int, planes: int, budget: int
+) -> Iterator[tuple[int, int, np.ndarray]]:
     """Join neighbouring rows of blocks while that adds little work: fewer and larger strips."""
     top, current = 0, states[0]
-    spent = np.count_nonzero(current) * block * block * planes
+    spent = _count(current) * block * block * planes
     for row in range(1, len(states) + 1):
         if row < len(states):
-            joined = np.where((current == states[row]), current, np.where(current + states[row] == EMPTY, EMPTY, PARTIAL))
-            cells = np.count_nonzero(joined) * (row + 1 - top) * block * block * planes
-            apart = spent + np.count_nonzero(states[row]) * block * block * planes + _STRIP_COST
+            joined = np.where(
+                (current == states[row]), current, np.where(current + states[row] == EMPTY, EMPTY, PARTIAL)
+            )
+            cells = _count(joined) * (row + 1 - top) * block * block * planes
+            apart = spent + _count(states[row]) * block * block * planes + _STRIP_COST
             if cells <= max(budget, spent) and cells <= 1.25 * apart:
                 current, spent = joined, cells
                 continue
         yield top * block, row * block, current
         if row < len(states):
             top, current = row, states[row]
-            spent = np.count_nonzero(current) * block * block * planes
+            spent = _count(current) * block * block * planes
+
+
+def _count(state: np.ndarray) -> int:
+    return int(np.count_nonzero(state))
 
 
 def _runs(state: np.ndarray, block: int, keys: int) -> tuple[Run, ...]:

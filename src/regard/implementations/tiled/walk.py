@@ -83,7 +83,9 @@ class Piece:
             scores = scores.add_(attention.bias.values(self.grid, scores.dtype))
         for columns, seen in visible:
             if tame:  # adding is several times as fast as filling
-                scores[..., columns] += torch.zeros_like(seen, dtype=scores.dtype).masked_fill_(~seen, -torch.inf)
+                scores[..., columns] += torch.zeros_like(seen, dtype=scores.dtype).masked_fill_(
+                    ~seen, -torch.inf
+                )
             else:
                 scores[..., columns] = scores[..., columns].masked_fill(~seen, -torch.inf)
         self.scores = scores
@@ -97,7 +99,9 @@ class Piece:
         if attention.sink is not None:
             scores = formula.with_sink(scores, attention.sink, self.grid)
         self.complete_scores = scores
-        if not self.alive and scores.device.type == "cpu":  # to look is cheaper than to mend rows without need
+        if (
+            not self.alive and scores.device.type == "cpu"
+        ):  # to look is cheaper than to mend rows without need
             self.alive = not bool((scores.amax(-1) == -torch.inf).any())
         weights = attention.normalizer.live_rows(scores) if self.alive else attention.normalizer.rows(scores)
         if not self.tame:  # in a row that is NaN, what is hidden stays at zero
@@ -126,7 +130,9 @@ class Piece:
             grad_weights = torch.cat([grad_weights, torch.zeros_like(grad_weights[..., :1])], -1)
         grad, to_normalizer = attention.normalizer.backward(scores, weights, grad_weights)
         if grad_logsumexp is not None:
-            grad[..., : self.scores.shape[-1]] += Softmax().rows(self.scores) * grad_logsumexp[self.place][..., None]
+            grad[..., : self.scores.shape[-1]] += (
+                Softmax().rows(self.scores) * grad_logsumexp[self.place][..., None]
+            )
         if not self.tame:
             for columns, seen in self.visible:
                 grad[..., columns] = grad[..., columns].masked_fill(~seen, 0)
@@ -180,7 +186,9 @@ class Piece:
 
     def _blank_hidden(self, visible: list[tuple[slice, Tensor]]) -> None:
         """Set to zero the keys no row of this strip sees, and the rows that see no key: 0 · NaN would be NaN."""
-        rows_see = self.query.new_full((1, 1, self.query.shape[2], 1), any(not run.partial for run in self.strip.runs), dtype=torch.bool)
+        rows_see = self.query.new_full(
+            (1, 1, self.query.shape[2], 1), any(not run.partial for run in self.strip.runs), dtype=torch.bool
+        )
         key = self.key.clone()
         value = None if self.value is None else self.value.clone()
         for columns, seen in visible:
