@@ -54,7 +54,8 @@ class Value:
         _KINDS.add(cls.kind, cls)
 
     def __post_init__(self) -> None:
-        specs, tensors = [json_string(self.kind)], list[Tensor]()
+        specs = [json_string(self.kind)]
+        tensors: list[Tensor] = []
         for content in self.contents():
             if isinstance(content, Value):
                 specs.append(content.spec)

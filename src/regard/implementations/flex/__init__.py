@@ -1,0 +1,91 @@
+"""`flex`: torch's FlexAttention, compiled, with masks and biases turned into tables that its kernel reads.
+
+It is never run uncompiled (that needs quadratic memory) and compiles once for all lengths, batch sizes and numbers in
+masks and biases. If torch gives up on compiling it raises instead of falling back.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import torch
+from torch import Tensor
+
+from regard.errors import Unsupported
+from regard.implementations.flex.call import attend
+from regard.implementations.flex.lowering import is_known
+from regard.masks.positional import Full
+from regard.normalizers import Softmax
+from regard.request import Request
+from regard.scores.dot import Softcap
+
+name = "flex"
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def refuse(request: Request) -> str | None:
+    """Why FlexAttention cannot run this request as promised, or None."""
+    if not (request.score.is_dot or isinstance(request.score, Softcap)):
+        return f"FlexAttention computes dot products, not {request.score.name}"
+    if not isinstance(request.normalizer, Softmax):
+        return f"FlexAttention normalises by softmax, not by {request.normalizer.name}"
+    if request.forward_mode:
+        return "FlexAttention has no forward-mode derivative"
+    if request.sink is not None:
+        return "FlexAttention has no sink"
+    if request.dropout > 0:
+        return "FlexAttention has no dropout"
+    if request.want_logsumexp:
+        return "its log-sum-exp is not wired up; tiled returns one"
+    for value in (request.mask, request.bias):
+        if value is not None and not is_known(value):
+            return (
+                f"{value.name} is a class of your own, which cannot be turned into tables for FlexAttention"
+            )
+    of_bias = () if request.bias is None else request.bias.tensors
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in of_bias):
+        return "a bias that needs gradient; tiled computes it"
+    if 0 in (*request.sizes, request.value.shape[3]):
+        return "FlexAttention fails on empty tensors"
+    if request.query.dtype not in _DTYPES:
+        return "FlexAttention has kernels for float32, bfloat16 and float16 only"
+    return _refuse_cpu(request) if request.query.device.type == "cpu" else None
+
+
+def _refuse_cpu(request: Request) -> str | None:
+    if request.needs_grad:
+        return "FlexAttention has no backward pass on the CPU"
+    if torch.compiler.is_compiling():  # then the rest was settled by whoever compiles
+        return None
+    if not torch.cpu._is_avx2_supported():
+        return "FlexAttention on the CPU needs one with AVX2"
+    if not has_compiler():
+        return "FlexAttention on the CPU needs a C++ compiler, and none was found (install g++, or set CXX)"
+    return None
+
+
+def has_compiler() -> bool:
+    """Whether the compiler that torch would use for this CPU is there."""
+    return shutil.which(os.environ.get("CXX", "g++")) is not None
+
+
+def run(request: Request) -> tuple[Tensor, None]:
+    """The output (b,h,q,v)."""
+    with torch.autocast(request.query.device.type, enabled=False):
+        request = request.reduced()
+        mask = Full() if request.mask is None else request.mask
+        cap = request.score.cap if isinstance(request.score, Softcap) else None
+        output = attend(request.query, request.key, request.value, mask, request.bias, request.scale, cap)
+    if output.requires_grad and not torch.compiler.is_compiling():
+        output.register_hook(_refuse_second_derivative)
+    return output, None
+
+
+def _refuse_second_derivative(grad: Tensor) -> None:
+    if torch.is_grad_enabled():
+        raise Unsupported(
+            "attend: this backward pass is itself being recorded (create_graph=True), and FlexAttention has no second "
+            'derivative. Pass impl="reference" (exact) or impl="tiled" to attend.'
+        )

@@ -1,0 +1,158 @@
+"""The compiled kernel: FlexAttention with a mask and scores made of table look-ups."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.fx.experimental._config as shape_config
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from regard.implementations.flex.lowering import Node
+
+BLOCK = 128
+_LOWEST = -1e38  # kernels multiply scores by log₂e, after which a finite score must still be finite
+_PARTS = (
+    "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices",
+    "q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices",
+)  # fmt: skip
+
+Pair = tuple[Tensor, Tensor, Tensor, Tensor]  # the indices of batch entry, head, query and key
+
+
+def attention(
+    rows: tuple[Tensor, ...],
+    blocks: tuple[Tensor, ...],
+    tables: tuple[Tensor, ...],
+    strides: Tensor,
+    numbers: Tensor,
+    mask: Node,
+    bias: Node | None,
+    capped: bool,
+) -> Tensor:
+    """What gets compiled: the output (b,h,q,v) for rows of queries, keys and values.
+
+    Tensors are data. What is left (the nodes of mask and bias, whether scores are capped) is the form of the code.
+    """
+    query, key, value = rows
+    reader = Reader(tables, strides, numbers)
+
+    def visible(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return reader.visible(mask, (batch, head, row, column))
+
+    def finished(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        score = score * numbers[0]
+        if capped:
+            score = torch.tanh(score) * numbers[1]
+        if bias is not None:
+            score = score + reader.bias(bias, (batch, head, row, column))
+        if score.device.type == "cpu":
+            # The CPU kernel loses a NaN when it looks for the largest score; an infinite one becomes NaN and stays.
+            score = score.masked_fill(score.isnan(), torch.inf)
+        return score
+
+    parts: dict[str, Any] = dict(zip(_PARTS, (*blocks, None, None, None, None), strict=False))
+    lengths = (query.shape[2], key.shape[2])
+    block_mask = BlockMask(lengths, **parts, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=visible)
+    grouped = True if query.shape[1] != key.shape[1] else False  # noqa: SIM210 (symbolic in a compiled region)
+    return flex_attention(query, key, value, finished, block_mask, scale=1.0, enable_gqa=grouped)
+
+
+class Reader:
+    """Evaluates nodes for one pair."""
+
+    def __init__(self, tables: tuple[Tensor, ...], strides: Tensor, numbers: Tensor) -> None:
+        self.tables, self.strides, self.numbers = tables, strides, numbers
+
+    def visible(self, node: Node, pair: Pair) -> Tensor:
+        """Whether the query sees the key."""
+        kind = node[0]
+        if kind == "and":
+            return self.visible(node[1], pair) & self.visible(node[2], pair)
+        if kind == "or":
+            return self.visible(node[1], pair) | self.visible(node[2], pair)
+        if kind == "not":
+            return ~self.visible(node[1], pair)
+        if kind == "dense":
+            return self._entry(node[1], pair, (0, 1, 2, 3))
+        if kind == "same":
+            return self._entry(node[1], pair, (0, 2)) == self._entry(node[2], pair, (0, 3))
+        assert kind == "span"
+        return (pair[3] >= self._entry(node[1], pair, (0, 2))) & (
+            pair[3] < self._entry(node[2], pair, (0, 2))
+        )
+
+    def bias(self, node: Node, pair: Pair) -> Tensor:
+        """What is added to the score."""
+        kind = node[0]
+        if kind == "sum":
+            return self.bias(node[1], pair) + self.bias(node[2], pair)
+        if kind == "dense":
+            number = self._entry(node[1], pair, (0, 1, 2, 3)).float()
+            return torch.where(number == -torch.inf, number, number.clamp(min=_LOWEST))
+        if kind == "gaussian":
+            away = pair[3] - self._entry(node[1], pair, (0, 1, 2))
+            return away * away * self.numbers[node[2]]
+        assert kind == "distance"
+        steps = pair[3] - pair[2] + self.strides[node[1]]
+        return self._entry(node[2], (pair[0], pair[1], pair[2], steps), (1, 3))
+
+    def _entry(self, place: Node, pair: Pair, axes: tuple[int, ...]) -> Tensor:
+        """The entry of a flat table, which depends on these axes only."""
+        table, start = self.tables[place[0]], place[1]
+        index = pair[axes[0]] * self.strides[start + axes[0]]
+        for axis in axes[1:]:
+            index = index + pair[axis] * self.strides[start + axis]
+        if table.device.type == "cpu":
+            # Plain indexing writes the size of the table into the code of the CPU kernel, where torch (2.13) can
+            # mistake its name for that of another size. Our indices never leave their tables.
+            entry: Tensor = torch.ops.aten._unsafe_masked_index(table, index >= 0, [index], 0)
+            return entry
+        return table[index]
+
+
+class Kernel:
+    """`attention`, compiled once for many lengths and batch sizes."""
+
+    def __init__(self) -> None:
+        # torch keeps what it compiled with the code of a function and gives up after a few variants of it. With a
+        # copy of the code for each form of request, one form does not use up the variants of another.
+        copy = FunctionType(attention.__code__.replace(), attention.__globals__, attention.__name__)
+        self.compiled = torch.compile(copy, dynamic=False, fullgraph=True)
+        self.is_new = True
+
+    def __call__(
+        self, rows: tuple[Tensor, ...], blocks: tuple[Tensor, ...], tables: tuple[Tensor, ...], *rest: Any
+    ) -> Tensor:
+        rows = tuple([_of_any_size(tensor, 0, 2) for tensor in rows])
+        # Counts of blocks are (b,h,n), their indices (b,h,n,m).
+        blocks = tuple([_of_any_size(tensor, 0, *range(2, tensor.dim())) for tensor in blocks])
+        tables = tuple([_of_any_size(tensor, 0) for tensor in tables])
+        # torch's compiler warns of its own affairs, and takes sizes that happen to be equal for the same size.
+        quiet = warnings.catch_warnings(action="ignore") if self.is_new else nullcontext()
+        with quiet, shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+            output: Tensor = self.compiled(rows, blocks, tables, *rest)
+        self.is_new = False
+        return output
+
+
+@lru_cache(maxsize=256)
+def kernel_for(*form: Any) -> Kernel:
+    """The kernel for requests of one form: everything that torch would compile anew for."""
+    return Kernel()
+
+
+def _of_any_size(tensor: Tensor, *axes: int) -> Tensor:
+    """A view of a tensor whose size along `axes` the compiler is not to rely on."""
+    view = tensor.view(
+        tensor.shape
+    )  # the mark stays with the object, and the caller's tensor is not ours to mark
+    for axis in axes:
+        if view.shape[axis] > 1:
+            torch._dynamo.maybe_mark_dynamic(view, axis)
+    return view

@@ -1,0 +1,181 @@
+"""Masks and biases as tables that a compiled kernel looks up.
+
+A kernel that holds the numbers of a mask (the width of a window, a length, an offset) has to be compiled again for
+each of them. So all of them become data, prepared here at linear cost, and the kernel knows the form of the
+expression only:
+
+- a *span*: a query sees the keys from its low to its high − 1. Causal masks, windows, lengths, prefixes, blocks and
+  packed documents are spans, and so is every `&` of them;
+- the *same* id: a query sees the keys that carry its id. Documents, padding and dilated masks are of this kind, and
+  so is what the global tokens leave over;
+- a *dense* tensor;
+- for biases: a number for each *distance*, a *gaussian* around the centre of each query, or a dense tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.biases import T5, Alibi, Bias, Gaussian, Relative, Sum
+from regard.biases import Dense as DenseBias
+from regard.grid import Grid, Sizes
+from regard.masks import Mask
+from regard.masks.algebra import And, Not, Or
+from regard.masks.given import Dense, Documents, Lengths, Packed, Padding
+from regard.masks.positional import Causal, Dilated, EqualBlocks, Full, GlobalTokens, Prefix, Window
+
+Node = tuple[
+    Any, ...
+]  # what the kernel computes: a kind, then nodes or the places of tables, strides and numbers
+
+_SPANS = (Full, Causal, Window, Prefix, EqualBlocks, Lengths, Packed)
+_IDS = (Dilated, Padding, Documents, GlobalTokens)
+_BY_DISTANCE = (Alibi, Relative, T5)
+
+
+def is_known(value: Mask | Bias) -> bool:
+    """Whether every part of a mask or bias is one that can be lowered: a user's own class is not."""
+    if isinstance(value, (And, Or, Sum)):
+        return is_known(value.left) and is_known(value.right)
+    if isinstance(value, Not):
+        return is_known(value.inner)
+    return isinstance(value, (*_SPANS, *_IDS, Dense, *_BY_DISTANCE, Gaussian, DenseBias))
+
+
+class Lowering:
+    """Collects the tables, strides and numbers that the kernel for one request reads."""
+
+    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+        self.sizes, self.device = sizes, device
+        self.shift = sizes[3] - sizes[2]
+        self.rows = torch.arange(sizes[2], device=device)[None]  # (1,q)
+        self.columns = torch.arange(sizes[3], device=device)[None]  # (1,k)
+        self.tables: list[Tensor] = []  # one axis each
+        self.strides: list[int] = []
+        self.numbers: list[float] = []
+
+    def number(self, number: float) -> int:
+        """The place of a number that the kernel reads."""
+        self.numbers.append(number)
+        return len(self.numbers) - 1
+
+    def mask(self, mask: Mask) -> Node:
+        """Whether a query sees a key."""
+        span = self._span(mask)
+        if span is not None:
+            low, high = torch.broadcast_tensors(*span)
+            return ("span", self._table(low[:, None, :, None]), self._table(high[:, None, :, None]))
+        if isinstance(mask, (And, Or)):
+            return ("and" if isinstance(mask, And) else "or", self.mask(mask.left), self.mask(mask.right))
+        if isinstance(mask, Not):
+            return ("not", self.mask(mask.inner))
+        if isinstance(mask, Dense):
+            return ("dense", self._table(mask.tensor))
+        mine, theirs = self._ids(mask)
+        same = ("same", self._table(mine[:, None, :, None]), self._table(theirs[:, None, None, :]))
+        return ("not", same) if isinstance(mask, GlobalTokens) else same
+
+    def bias(self, bias: Bias) -> Node:
+        """What is added to the score of a pair."""
+        if isinstance(bias, Sum):
+            return ("sum", self.bias(bias.left), self.bias(bias.right))
+        if isinstance(bias, DenseBias):
+            tensor = bias.tensor.detach()
+            return ("dense", self._table(tensor[(None,) * (4 - tensor.dim())]))
+        if isinstance(bias, Gaussian):
+            center = bias.center.detach().float()
+            center = center.masked_fill(~center.isfinite(), torch.nan)
+            return ("gaussian", self._table(center[..., None]), self.number(-0.5 / bias.sigma**2))
+        values = self._by_distance(bias)
+        self.strides.append(self.sizes[2] - 1)  # where the first query meets the first key
+        return ("distance", len(self.strides) - 1, self._table(values))
+
+    def _table(self, tensor: Tensor) -> Node:
+        """The places of a tensor (b|1, h|1, q|1, k|1), laid out flat, and of its strides; an axis of one has none."""
+        tensor = tensor.contiguous()
+        start = len(self.strides)
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            self.strides.append(0 if size == 1 else stride)
+        flat = tensor.view(-1)
+        self.tables.append(
+            flat if flat.shape[0] > 1 else flat.repeat(2)
+        )  # torch compiles anew for a single entry
+        return (len(self.tables) - 1, start)
+
+    def _span(self, mask: Mask) -> tuple[Tensor, Tensor] | None:
+        """The first key that each query sees and the one after the last, (b|1,q); None where that does not say it."""
+        first = torch.zeros_like(self.rows)
+        if isinstance(mask, And):
+            left, right = self._span(mask.left), self._span(mask.right)
+            if left is None or right is None:
+                return None
+            return torch.maximum(left[0], right[0]), torch.minimum(left[1], right[1])
+        if isinstance(mask, Full):
+            return first, first + self.sizes[3]
+        if isinstance(mask, Causal):
+            return first, self._position(mask) + 1
+        if isinstance(mask, Window):
+            position = self._position(mask)
+            return position - mask.before, position + (mask.reach + 1)
+        if isinstance(mask, Prefix):
+            return first, first + (mask.n[:, None] if isinstance(mask.n, Tensor) else mask.n)
+        if isinstance(mask, EqualBlocks):
+            low = (self.rows + self.shift) // mask.size * mask.size
+            return low, low + mask.size
+        if isinstance(mask, Lengths):
+            last = first + mask.key_lengths[:, None]
+            return first, last if mask.query_lengths is None else last * (
+                self.rows < mask.query_lengths[:, None]
+            )
+        if isinstance(mask, Packed):
+            ends = torch.cat(
+                [mask.offsets, mask.offsets[-1:]]
+            )  # what lies behind the last document is an empty one
+            document = torch.bucketize(self.rows + self.shift, mask.offsets, right=True) - 1
+            inside = document >= 0
+            document = document.clamp(min=0)
+            return ends[document] * inside, ends[document + 1] * inside
+        return None
+
+    def _position(self, mask: Causal | Window) -> Tensor:
+        """Where each query stands, (b|1,q)."""
+        if isinstance(mask.offset, Tensor):
+            return self.rows + mask.offset[:, None]
+        if mask.offset is not None:
+            return self.rows + mask.offset
+        return self.rows + self.shift if mask.align == "bottom-right" else self.rows
+
+    def _ids(self, mask: Mask) -> tuple[Tensor, Tensor]:
+        """Ids of queries (b|1,q) and keys (b|1,k). A query that sees nothing has −1, a key nobody sees −2."""
+        if isinstance(mask, Dilated):
+            return (self.rows + self.shift) % mask.step, self.columns % mask.step
+        if isinstance(mask, Padding):
+            queries = torch.zeros_like(self.rows) if mask.query_keep is None else mask.query_keep.long() - 1
+            return queries, 2 * mask.keep_keys.long() - 2
+        if isinstance(mask, GlobalTokens):  # here everything that was not chosen carries the same id
+            chosen = data(list(mask.index), torch.int64, self.device)
+            queries, keys = torch.isin(self.rows + self.shift, chosen), torch.isin(self.columns, chosen)
+            return -queries.long(), -2 * keys.long()
+        assert isinstance(mask, Documents)
+        keys = mask.query_ids if mask.key_ids is None else mask.key_ids
+        return mask.query_ids.long().clamp(min=-1), keys.long().masked_fill(keys < 0, -2)
+
+    def _by_distance(self, bias: Bias) -> Tensor:
+        """The values of a bias that depends on the distance alone, (1, h|1, 1, q+k−1)."""
+        # The first query meets every distance there is, if keys stand to the left of the first one too.
+        columns = torch.arange(1 - self.sizes[2], self.sizes[3], device=self.device)
+        heads = torch.arange(self.sizes[1], device=self.device).view(-1, 1, 1)
+        first = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        parts = (slice(0, 1), slice(0, self.sizes[1]), slice(0, 1), columns)
+        grid = Grid(self.sizes, batch=first, head=heads, row=first, column=columns, parts=parts)
+        return bias.values(grid, torch.float32).detach().view(1, -1, 1, columns.shape[0])
+
+
+def data(numbers: list[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers as a tensor on `device`, without waiting for it."""
+    if device.type == "cpu" or torch.compiler.is_compiling():
+        return torch.tensor(numbers, dtype=dtype, device=device)
+    return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
