@@ -135,11 +135,12 @@ def signature(
         None if bias is None else _part(bias),
         normalize if isinstance(normalize, str) else _part(normalize),
         None if sink is None else _part(sink),
-        scale is None, dropout > 0, want_logsumexp, impl,
+        scale is None, (dropout > 0) + (dropout >= 1), want_logsumexp, impl,
         torch.is_grad_enabled(),
         forward_ad._current_level,
         torch._C._is_any_autocast_enabled() and torch.get_autocast_dtype(device.type),
         torch.are_deterministic_algorithms_enabled(),
+        device.type == "cpu" or torch.get_float32_matmul_precision(),
     )  # fmt: skip
 
 

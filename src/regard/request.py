@@ -64,6 +64,13 @@ class Request:
                 tensors.extend(value.tensors)
         return tensors if self.sink is None else [*tensors, self.sink]
 
+    def widened(self) -> Request:
+        """The same request in the dtype of the computation, where rounding between its stages would show."""
+        wide = torch.promote_types(self.query.dtype, torch.float32)
+        if not self.score.transforms or wide == self.query.dtype:
+            return self
+        return replace(self, query=self.query.to(wide), key=self.key.to(wide), value=self.value.to(wide))
+
     def reduced(self) -> Request:
         """The same request with the row-wise part of the score done: what is left is a score of pairs."""
         score, query, key = self.score.reduce(self.query, self.key, guarded=self.mask is not None)

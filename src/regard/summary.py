@@ -33,7 +33,7 @@ def summarize_request(request: Request, top: int) -> Summary:
     """Walk the strips of a request and keep what is linear in its length."""
     top = whole_number("top", top, least=0)
     with torch.autocast(request.query.device.type, enabled=False):
-        request = request.reduced()
+        request = request.widened().reduced()
     attention = Attention(
         request.query, request.key, request.score, request.mask, request.bias, request.normalizer, request.scale,
         request.sink,

@@ -47,6 +47,17 @@ def _refuse_value(request: Request) -> str | None:
     on_cpu = request.query.device.type == "cpu"
     if request.dropout > 0 and on_cpu:
         return "with dropout, torch's CPU path needs quadratic memory"
+    if request.dropout >= 1:
+        return "torch's kernels divide by zero when everything is dropped"
+    if (
+        not on_cpu
+        and request.query.dtype == torch.float32
+        and torch.get_float32_matmul_precision() == "highest"
+    ):
+        return (
+            "torch's float32 kernels round products more coarsely than float32 does; "
+            'torch.set_float32_matmul_precision("high") accepts that'
+        )
     if request.bias is not None:
         if not isinstance(request.bias, Dense):
             return f"the {request.bias.name} bias would have to be written out as a dense tensor"
@@ -85,11 +96,7 @@ def _refuse_shape(request: Request) -> str | None:
     choice = torch._fused_sdp_choice(
         query, key, value, mask, request.dropout, causal, scale=request.scale, enable_gqa=grouped
     )
-    return (
-        "torch has no fused kernel for these shapes and would need quadratic memory"
-        if choice == _MATH
-        else None
-    )
+    return None if choice != _MATH else "torch has no fused kernel for this and would need quadratic memory"
 
 
 def is_direct(request: Request) -> bool:
@@ -97,7 +104,7 @@ def is_direct(request: Request) -> bool:
     return (
         request.mask is None
         and request.bias is None
-        and request.score.is_plain_dot
+        and not request.score.transforms
         and request.query.shape[3] == request.value.shape[3]
         and (request.query.device.type == "cpu" or request.query.shape[3] % 8 == 0)
     )
@@ -144,7 +151,7 @@ def plain(flag: bool) -> bool:
 
 def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool]:
     """Queries, keys, values, mask and causal flag in a form for which torch takes a fused kernel."""
-    reduced = request if request.score.is_plain_dot else request.reduced()
+    reduced = request.reduced() if request.score.transforms else request
     query, key, value, mask = reduced.query, reduced.key, reduced.value, reduced.mask
     flag: Tensor | None = None
     causal = False

@@ -111,7 +111,8 @@ class Mask(Value):
         """The mask as a bool tensor (b|1, h|1, q, k); the leading axes stay 1 unless a leaf depends on them."""
         sizes = (batch, heads, q, k)
         self.check(sizes)
-        return self.tile(whole(sizes, self._device(device))).clone()
+        mask = self if device is None else self.to(device)
+        return mask.tile(whole(sizes, mask._device(device))).clone()
 
     def keep(self, k: int, batch: int = 1) -> Tensor:
         """The mask as a bool tensor over keys, (b|1, k): True = real. Only for masks that ignore the query."""

@@ -28,6 +28,7 @@ class Additive(Score):
     """weight·tanh(q + k). Bahdanau et al. 2014, on queries and keys that are projected already."""
 
     name: ClassVar[str] = "additive"
+    transforms: ClassVar[bool] = False
 
     weight: Tensor
 
@@ -57,16 +58,16 @@ class Additive(Score):
         wide = spread_heads(key, heads)
         way = _way(query, wide)
         grad_query, grad_key = torch.zeros_like(query), torch.zeros_like(wide)
-        moment = query.new_zeros(heads, query.shape[3])  # Σ grad·pairs, for the weight
+        grad_weight, one = query.new_zeros(heads, query.shape[3]), query.new_ones(())
         for rows, columns, pairs in way.walk(query, wide):
             part = grad[:, :, rows, columns]
-            moment += torch.matmul(part.flatten(2)[..., None, :], pairs.flatten(2, 3))[..., 0, :].sum(0)
-            slope = way.slope(pairs).mul_(part[..., None])
+            tanh = torch.add(one, pairs, alpha=way.factor) if way.offset else pairs
+            grad_weight += torch.matmul(part.flatten(2)[..., None, :], tanh.flatten(2, 3))[..., 0, :].sum(0)
+            slope = torch.addcmul(one, tanh, tanh, value=-1).mul_(part[..., None])
             grad_query[:, :, rows] += slope.sum(-2)
             grad_key[:, :, columns] += slope.sum(-3)
-        weight = per_head(self.weight, grid, 1).to(query.dtype)[..., None, :] * (scale * way.gain)
+        weight = per_head(self.weight, grid, 1).to(query.dtype)[..., None, :] * scale
         grad_query, grad_key = grad_query * weight, grad_key * weight
-        grad_weight = moment * way.factor + way.offset * grad.sum((0, 2, 3))[:, None]
         if shared != heads:
             grad_key = grad_key.unflatten(1, (shared, -1)).sum(2)
         return grad_query, grad_key, [self._fit(grad_weight * scale, grid)]
@@ -110,17 +111,12 @@ def _weigh(pairs: Tensor, weight: Tensor) -> Tensor:
 
 
 class _Way(NamedTuple):
-    """A way to compute tanh(q + k) = offset + factor · joined, where joined = join(prepare(q), prepare(k)).
-
-    Its derivative is gain · slope(joined).
-    """
+    """A way to compute tanh(q + k) = offset + factor · join(prepare(q), prepare(k)), with an offset of 0 or 1."""
 
     prepare: Callable[[Tensor], Tensor]
     join: Callable[[Tensor, Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
     offset: float = 0.0
     factor: float = 1.0
-    gain: float = 1.0
 
     def walk(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
         """Every pair joined, (b,h,r,c,d), a cache-sized piece at a time."""
@@ -136,23 +132,17 @@ class _Way(NamedTuple):
                 yield across, down, self.join(left[:, :, across, None, :], right[:, :, None, down, :])
 
 
-def _one_minus_square(tanh: Tensor) -> Tensor:
-    return torch.addcmul(tanh.new_ones(()), tanh, tanh, value=-1)
-
-
-_PLAIN = _Way(torch.clone, lambda left, right: (left + right).tanh_(), _one_minus_square)
+_PLAIN = _Way(torch.clone, lambda left, right: (left + right).tanh_())
 _BY_ADDITION = _Way(
-    torch.tanh,
-    lambda left, right: (left + right).div_(torch.addcmul(left.new_ones(()), left, right)),
-    _one_minus_square,
+    torch.tanh, lambda left, right: (left + right).div_(torch.addcmul(left.new_ones(()), left, right))
 )
-_BY_EXPONENTIALS = _Way(  # r = 1 / (exp(2q)·exp(2k) + 1): tanh = 1 − 2r, slope = 4(r − r²)
-    lambda rows: torch.exp(2 * rows),
+_BY_EXPONENTIALS = _Way(
+    lambda rows: torch.exp(2 * rows.double()).to(
+        rows.dtype
+    ),  # a row is cheap, and its rounding meets every pair
     lambda left, right: torch.addcmul(left.new_ones(()), left, right).reciprocal_(),
-    lambda inverse: torch.addcmul(inverse, inverse, inverse, value=-1),
     offset=1.0,
     factor=-2.0,
-    gain=4.0,
 )
 
 

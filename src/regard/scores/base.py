@@ -25,7 +25,7 @@ class Score(Value):
     room: ClassVar[str] = "scores"
     name: ClassVar[str] = "score"
     is_dot: ClassVar[bool] = False  # `reduce` leaves a dot product, which fused kernels know
-    is_plain_dot: ClassVar[bool] = False  # it is one already
+    transforms: ClassVar[bool] = True  # `reduce` changes queries or keys
 
     def check(self, heads: int, dim: int) -> None:
         """Raise when the weights of this score do not fit `heads` query heads of width `dim`."""

@@ -18,7 +18,7 @@ class Dot(Score):
 
     name: ClassVar[str] = "dot"
     is_dot: ClassVar[bool] = True
-    is_plain_dot: ClassVar[bool] = True
+    transforms: ClassVar[bool] = False
 
     def pairs(self, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
         return dot_products(query * scale, key)
@@ -47,6 +47,7 @@ class Softcap(Score):
     """cap·tanh(q·k·scale / cap): a scaled dot product that never leaves ±cap. Gemma Team 2024."""
 
     name: ClassVar[str] = "softcap"
+    transforms: ClassVar[bool] = False
 
     cap: float
 

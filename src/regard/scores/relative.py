@@ -17,6 +17,7 @@ class Shaw(Score):
     """q·k + q·table[clip(pos_k − pos_q)]. Shaw et al. 2018."""
 
     name: ClassVar[str] = "shaw"
+    transforms: ClassVar[bool] = False
 
     table: Tensor
 
@@ -31,6 +32,7 @@ class TransformerXL(Score):
     """(q + content_bias)·k + (q + position_bias)·table[clip(pos_k − pos_q)]. Dai et al. 2019."""
 
     name: ClassVar[str] = "transformer_xl"
+    transforms: ClassVar[bool] = False
 
     content_bias: Tensor
     position_bias: Tensor

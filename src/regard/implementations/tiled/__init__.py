@@ -20,11 +20,12 @@ def refuse(request: Request) -> str | None:
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
+    dtype = request.query.dtype
     with torch.autocast(request.query.device.type, enabled=False):
-        request = request.reduced()
+        request = request.widened().reduced()
         tensors, spec = pack(request)
         output, logsumexp = torch.ops.regard.tiled.default(
             request.query, request.key, request.value, request.sink, seed, tensors, spec, request.scale,
             request.dropout, request.want_logsumexp,
         )  # fmt: skip
-    return output, logsumexp if request.want_logsumexp else None
+    return output.to(dtype), logsumexp if request.want_logsumexp else None
