@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+import regard
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `from tests.oracle import …` works
 
 try:
@@ -37,6 +39,18 @@ def seeded():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """On a GPU `sdpa` refuses float32 and float64 (docs/results.md says why): nothing is left to test there."""
+    try:
+        return (yield)
+    except regard.Unsupported as refusal:
+        reasons = ("float32 kernels round", "no fused kernel")
+        if pyfuncitem.funcargs.get("device") == "cuda" and any(reason in str(refusal) for reason in reasons):
+            pytest.skip(str(refusal))
+        raise
 
 
 @pytest.fixture(params=DEVICES)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from regard import formula, plan, request
 from regard.arguments import described
@@ -38,7 +38,8 @@ class Options(TypedDict, total=False):
     impl: str
 
 
-_PLANS: dict[Any, plan.Implementation | Score] = {}
+_PLANS: dict[Any, plan.Implementation] = {}
+_PLAIN: dict[Any, float] = {}  # calls without any option: the scale, for a call straight to torch's function
 _MOST_PLANS = 4096
 
 
@@ -93,17 +94,24 @@ def attend(
         return_logsumexp: also return log Σ exp of the visible biased scores, (b,h,q), without the sink.
         impl: auto, reference, tiled, sdpa or flex. A named one runs or raises `Unsupported`.
     """
-    runner, key_of_plan = None, None
-    if not torch.compiler.is_compiling():
+    compiling = torch.compiler.is_compiling()
+    is_plain = (
+        mask is None and bias is None and sink is None and impl == "auto" and dropout == 0 and scale is None
+        and not return_logsumexp and score == "scaled-dot" and normalize == "softmax" and not compiling
+    )  # fmt: skip
+    if is_plain:
+        default_scale = _PLAIN.get(_plain_signature(query, key, value))
+        if default_scale is not None:
+            return sdpa.direct(query, key, value, default_scale, 0.0)
+    runner, signature = None, None
+    if not compiling:
         try:
-            key_of_plan = plan.signature(
+            signature = plan.signature(
                 query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp, impl
             )
-            runner = _PLANS.get(key_of_plan)
+            runner = _PLANS.get(signature)
         except (AttributeError, TypeError):
             pass  # something is not what it should be: the check below says what
-    if isinstance(runner, Score) and 0 <= dropout <= 1 and (scale is None or isfinite(scale)):
-        return sdpa.direct(query, key, value, runner.factor(scale, query.shape[3]), dropout)
     asked = request.build(
         query,
         key,
@@ -118,10 +126,18 @@ def attend(
         return_logsumexp,
         check=runner is None,
     )
-    if runner is None or isinstance(runner, Score):
+    if runner is None:
         runner = plan.implementation(plan.make(asked, impl).impl)
-        if key_of_plan is not None:
-            _remember(key_of_plan, runner, asked, direct=query.dim() == 4)
+        if signature is not None:
+            _remember(_PLANS, signature, runner)
+        plain_signature = _plain_signature(query, key, value) if is_plain and query.dim() == 4 else None
+        if (
+            plain_signature is not None
+            and query.device.type == "cpu"
+            and runner is sdpa
+            and sdpa.is_direct(asked)
+        ):
+            _remember(_PLAIN, plain_signature, asked.scale)
     output, logsumexp = runner.run(asked)
     if query.dim() == 3:
         output = output.squeeze(1)
@@ -129,13 +145,23 @@ def attend(
     return output if logsumexp is None else (output, logsumexp)
 
 
-def _remember(signature: Any, runner: plan.Implementation, asked: request.Request, direct: bool) -> None:
-    """Keep the choice for the next call with this signature; the score stands for a call straight to torch."""
-    if len(_PLANS) >= _MOST_PLANS:
-        _PLANS.clear()
-    autocast = torch.is_autocast_enabled(asked.query.device.type)
-    direct = direct and not autocast and runner.name == "sdpa" and sdpa.is_direct(asked)
-    _PLANS[signature] = asked.score if direct else runner
+def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None:
+    """What decides that a call without any option goes straight to torch's function; None where nothing does."""
+    if torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0:
+        return None
+    try:
+        return (
+            query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
+            value.device,
+        )  # fmt: skip
+    except AttributeError:  # not a tensor: the check says so
+        return None
+
+
+def _remember(table: dict[Any, Any], signature: Any, found: Any) -> None:
+    if len(table) >= _MOST_PLANS:
+        table.clear()
+    table[signature] = found
 
 
 def explain(

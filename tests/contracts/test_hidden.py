@@ -126,6 +126,13 @@ def results(case, mask, impl, device, change=None, with_lse=True):
     return collect(out, lse, found, True, with_lse)
 
 
+def same(x, y, device):
+    """Bit for bit; on a GPU, where sums are taken in any order, to a few roundings."""
+    if device == "cpu":
+        return torch.equal(x, y)
+    return torch.allclose(x, y, rtol=0, atol=1e-5 * float(x.nan_to_num(0, 0, 0).abs().max().clamp(min=1)))
+
+
 def assert_poison_changes_nothing(case, name, impl, device, poison, with_lse=True):
     mask, _, keys, queries = hidden_parts(name, device)
     clean = results(case, mask, impl, device, with_lse=with_lse)
@@ -134,7 +141,7 @@ def assert_poison_changes_nothing(case, name, impl, device, poison, with_lse=Tru
     )
     for part, x in clean.items():
         assert x.isfinite().all() or part == "logsumexp", part
-        assert torch.equal(x, dirty[part]), f"{part} changed by {(x - dirty[part]).abs().max()}"
+        assert same(x, dirty[part], device), f"{part} changed by {(x - dirty[part]).abs().max()}"
     assert (clean["gradient of key"].cpu()[keys] == 0).all()
     assert (clean["gradient of value"].cpu()[keys] == 0).all()
 
@@ -190,7 +197,7 @@ def test_sdpa_leaves_hidden_keys_unread_or_refuses(name, device):
         assert_poison_changes_nothing(case, name, "sdpa", device, math.nan, with_lse=False)
     except regard.Unsupported as refusal:
         assert "sdpa" in str(refusal)
-        assert name not in ("lengths", "padding")
+        assert name not in ("lengths", "padding") or device == "cuda"
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)

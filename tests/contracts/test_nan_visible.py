@@ -110,7 +110,7 @@ def test_sdpa_shows_a_nan_or_refuses(k, dtype, device):
         try:
             out = regard.attend(*qkv, impl="sdpa")
         except regard.Unsupported as refusal:
-            assert dtype == torch.float16, refusal
+            assert dtype == torch.float16 or device == "cuda", refusal
             continue
         assert_only_these_rows_are_nan(out, rows)
 

@@ -57,7 +57,8 @@ def test_sdpa_is_right_or_says_why_not_for_every_entry_alone(kind, device):
         "normalize": {**entries.NORMALIZERS, **entries.CUSTOM_NORMALIZERS},
     }[kind]
     ran = [name for name in names if runs(Case(**{kind: name}), "sdpa", device, with_lse=False)]
-    assert len(ran) >= {"mask": 5, "bias": 1, "score": 3, "normalize": 1}[kind], ran
+    if device == "cpu":  # a GPU's float32 kernels are refused altogether
+        assert len(ran) >= {"mask": 5, "bias": 1, "score": 3, "normalize": 1}[kind], ran
 
 
 def test_sdpa_takes_a_bias_that_needs_no_gradient(device):

@@ -4,7 +4,7 @@ A tanh costs a dozen operations, so it is computed once for each row instead of 
 
 - up to magnitude 1 by the addition formula, tanh(q+k) = (tanh q + tanh k) / (1 + tanh q · tanh k), which keeps tiny
   sums exact (its denominator cancels only for large ones of opposite sign);
-- up to magnitude 40 as 1 − 2 / (exp(2q)·exp(2k) + 1), which is exact to a rounding or two of 1;
+- up to magnitude 40 as (x − 1) / (x + 1) with x = exp(2q)·exp(2k), which is exact to a rounding or two of 1;
 - beyond, where the exponentials would overflow, pair by pair.
 """
 
@@ -43,12 +43,9 @@ class Additive(Score):
     def strip(self, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
         key = spread_heads(key, query.shape[1])
         weight = per_head(self.weight, grid, 1).to(query.dtype) * scale
-        way = _way(query, key)
         scores = query.new_empty(*query.shape[:3], key.shape[2])
-        for rows, columns, pairs in way.walk(query, key):
-            scores[:, :, rows, columns] = _weigh(pairs, weight)
-        if way.offset:
-            scores.mul_(way.factor).add_(weight.sum(-1)[:, None, None], alpha=way.offset)
+        for rows, columns, tanh in _way(query, key).walk(query, key):
+            scores[:, :, rows, columns] = _weigh(tanh, weight)
         return scores
 
     def backward(
@@ -56,14 +53,12 @@ class Additive(Score):
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         heads, shared = query.shape[1], key.shape[1]
         wide = spread_heads(key, heads)
-        way = _way(query, wide)
         grad_query, grad_key = torch.zeros_like(query), torch.zeros_like(wide)
         grad_weight, one = query.new_zeros(heads, query.shape[3]), query.new_ones(())
-        for rows, columns, pairs in way.walk(query, wide):
+        for rows, columns, tanh in _way(query, wide).walk(query, wide):
             part = grad[:, :, rows, columns]
-            tanh = torch.add(one, pairs, alpha=way.factor) if way.offset else pairs
             grad_weight += torch.matmul(part.flatten(2)[..., None, :], tanh.flatten(2, 3))[..., 0, :].sum(0)
-            slope = torch.addcmul(one, tanh, tanh, value=-1).mul_(part[..., None])
+            slope = torch.addcmul(one, tanh, tanh, value=-1, out=tanh).mul_(part[..., None])
             grad_query[:, :, rows] += slope.sum(-2)
             grad_key[:, :, columns] += slope.sum(-3)
         weight = per_head(self.weight, grid, 1).to(query.dtype)[..., None, :] * scale
@@ -111,15 +106,13 @@ def _weigh(pairs: Tensor, weight: Tensor) -> Tensor:
 
 
 class _Way(NamedTuple):
-    """A way to compute tanh(q + k) = offset + factor · join(prepare(q), prepare(k)), with an offset of 0 or 1."""
+    """A way to compute tanh(q + k) = join(prepare(q), prepare(k))."""
 
     prepare: Callable[[Tensor], Tensor]
     join: Callable[[Tensor, Tensor], Tensor]
-    offset: float = 0.0
-    factor: float = 1.0
 
     def walk(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Every pair joined, (b,h,r,c,d), a cache-sized piece at a time."""
+        """tanh(q + k) of every pair, (b,h,r,c,d), a cache-sized piece at a time."""
         left, right = self.prepare(query), self.prepare(key)
         breadth = max(1, query.shape[0] * query.shape[1] * query.shape[3])
         cells = _CELLS if query.device.type == "cpu" else _CELLS * 64
@@ -136,14 +129,13 @@ _PLAIN = _Way(torch.clone, lambda left, right: (left + right).tanh_())
 _BY_ADDITION = _Way(
     torch.tanh, lambda left, right: (left + right).div_(torch.addcmul(left.new_ones(()), left, right))
 )
-_BY_EXPONENTIALS = _Way(
-    lambda rows: torch.exp(2 * rows.double()).to(
-        rows.dtype
-    ),  # a row is cheap, and its rounding meets every pair
-    lambda left, right: torch.addcmul(left.new_ones(()), left, right).reciprocal_(),
-    offset=1.0,
-    factor=-2.0,
-)
+_BY_EXPONENTIALS = _Way(lambda rows: torch.exp(2 * rows), lambda left, right: _ratio(left * right))
+
+
+def _ratio(power: Tensor) -> Tensor:
+    """(x − 1) / (x + 1). As 1 − 2 / (x + 1) it would save a pass and double the rounding error near −1."""
+    above = power - 1
+    return above.div_(power.add_(1))
 
 
 def _way(query: Tensor, key: Tensor) -> _Way:

@@ -12,7 +12,7 @@ from regard.biases import Bias
 from regard.differentiate import recording
 from regard.errors import Unsupported
 from regard.grid import Sizes
-from regard.implementations.flex.kernel import BLOCK, attention, kernel_for
+from regard.implementations.flex.kernel import BLOCK, attention, fixed, kernel_for
 from regard.implementations.flex.lowering import Lowering, data
 from regard.masks import FULL, PARTIAL, Mask
 from regard.masks.algebra import And, Or, cut
@@ -65,13 +65,8 @@ def attend(
 
 def _compiled(rows: tuple[Tensor, ...], blocks: tuple[Tensor, ...], *rest: Any) -> Tensor:
     """`attention` by the kernel for requests of this form, or a refusal where torch would not fuse it."""
-    query, key = rows[:2]
-    widths = [(tensor.shape[1], tensor.shape[3]) for tensor in rows]
-    ones = [size == 1 for size in (query.shape[0], query.shape[2], key.shape[2], blocks[0].shape[1])]
     needed = [torch.is_grad_enabled() and tensor.requires_grad for tensor in rows]
-    kernel = kernel_for(
-        *rest[3:], query.dtype, query.device, *widths, *ones, *needed, torch.get_num_threads()
-    )
+    kernel = kernel_for(*rest[3:], *needed, *fixed(rows, blocks))
     try:
         with torch.set_grad_enabled(any(needed)):
             return kernel(rows, blocks, *rest)

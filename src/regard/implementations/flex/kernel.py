@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import lru_cache
 from types import FunctionType
@@ -60,7 +61,11 @@ def attention(
     lengths = (query.shape[2], key.shape[2])
     block_mask = BlockMask(lengths, **parts, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=visible)
     grouped = True if query.shape[1] != key.shape[1] else False  # noqa: SIM210 (symbolic in a compiled region)
-    return flex_attention(query, key, value, finished, block_mask, scale=1.0, enable_gqa=grouped)
+    # For few queries torch has a second GPU kernel, with limits of its own; the first one runs everything.
+    options: Any = None if query.device.type == "cpu" else {"FORCE_USE_FLEX_ATTENTION": True}
+    return flex_attention(
+        query, key, value, finished, block_mask, scale=1.0, enable_gqa=grouped, kernel_options=options
+    )
 
 
 class Reader:
@@ -145,6 +150,21 @@ class Kernel:
 def kernel_for(*form: Any) -> Kernel:
     """The kernel for requests of one form: everything that torch would compile anew for."""
     return Kernel()
+
+
+def fixed(rows: tuple[Tensor, ...], blocks: tuple[Tensor, ...]) -> Iterator[Any]:
+    """What a kernel takes for granted about its tensors: everything but the sizes of batch and sequences."""
+    query, key, _ = rows
+    yield from (query.dtype, query.device, torch.get_num_threads(), blocks[0].shape[1])
+    yield from (query.shape[0] == 1, query.shape[2] == 1, key.shape[2] == 1)
+    yield query.device.type != "cpu" and query.shape[2] < BLOCK  # there torch compiles anew for few queries
+    for tensor in rows:
+        yield from (
+            tensor.shape[1],
+            tensor.shape[3],
+            tensor.is_contiguous(),
+            tensor.stride(1) < tensor.stride(2),
+        )
 
 
 def _of_any_size(tensor: Tensor, *axes: int) -> Tensor:
