@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
 
 
 _PLANS: dict[Any, plan.Implementation] = {}
-_PLAIN: dict[Any, float] = {}  # calls without any option: the scale, for a call straight to torch's function
+_PLAIN: set[Any] = set()  # signatures of calls without any option that go straight to torch's function
 _MOST_PLANS = 4096
 
 
@@ -99,10 +99,8 @@ def attend(
         mask is None and bias is None and sink is None and impl == "auto" and dropout == 0 and scale is None
         and not return_logsumexp and score == "scaled-dot" and normalize == "softmax" and not compiling
     )  # fmt: skip
-    if is_plain:
-        default_scale = _PLAIN.get(_plain_signature(query, key, value))
-        if default_scale is not None:
-            return sdpa.direct(query, key, value, default_scale, 0.0)
+    if is_plain and _plain_signature(query, key, value) in _PLAIN:
+        return sdpa.direct(query, key, value, None, 0.0)
     runner, signature = None, None
     if not compiling:
         try:
@@ -129,15 +127,8 @@ def attend(
     if runner is None:
         runner = plan.implementation(plan.make(asked, impl).impl)
         if signature is not None:
-            _remember(_PLANS, signature, runner)
-        plain_signature = _plain_signature(query, key, value) if is_plain and query.dim() == 4 else None
-        if (
-            plain_signature is not None
-            and query.device.type == "cpu"
-            and runner is sdpa
-            and sdpa.is_direct(asked)
-        ):
-            _remember(_PLAIN, plain_signature, asked.scale)
+            direct = is_plain and runner is sdpa and query.dim() == 4 and sdpa.is_direct(asked)
+            _remember(signature, runner, _plain_signature(query, key, value) if direct else None)
     output, logsumexp = runner.run(asked)
     if query.dim() == 3:
         output = output.squeeze(1)
@@ -146,22 +137,24 @@ def attend(
 
 
 def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None:
-    """What decides that a call without any option goes straight to torch's function; None where nothing does."""
-    if torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0:
-        return None
+    """What decides that a call without any option goes straight to torch's function; None where more has a say."""
     try:
-        return (
-            query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
-            value.device,
-        )  # fmt: skip
-    except AttributeError:  # not a tensor: the check says so
+        if not (query.is_cpu and key.is_cpu and value.is_cpu) or torch._C._is_any_autocast_enabled():
+            return None
+        if forward_ad._current_level >= 0:
+            return None
+        return (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype)
+    except AttributeError:  # not a tensor: the check will say so
         return None
 
 
-def _remember(table: dict[Any, Any], signature: Any, found: Any) -> None:
-    if len(table) >= _MOST_PLANS:
-        table.clear()
-    table[signature] = found
+def _remember(signature: Any, runner: plan.Implementation, plain_signature: Any) -> None:
+    if len(_PLANS) + len(_PLAIN) > _MOST_PLANS:
+        _PLANS.clear()
+        _PLAIN.clear()
+    _PLANS[signature] = runner
+    if plain_signature is not None:
+        _PLAIN.add(plain_signature)
 
 
 def explain(

@@ -313,7 +313,20 @@ GPU_DTYPES = {
     for dtype in (torch.bfloat16, torch.float16)
     for mask in ("none", "causal", "lengths of both")
 }
-GPU_CASES = {**GPU_MASKS, **GPU_BIASES, **GPU_SCORES, **GPU_SIZES, **GPU_DTYPES}
+GPU_WIDE = {
+    f"{dtype} {width} {bias}": Case(
+        bias=bias, mask="causal", dtype=dtype, sizes=Sizes(q=257, k=257, d=width, v=width)
+    )
+    for dtype, width in (
+        (torch.bfloat16, 64),
+        (torch.bfloat16, 128),
+        (torch.float32, 128),
+        (torch.float16, 256),
+    )
+    for bias in ("alibi", "relative", "dense b h q k")
+}
+GPU_WIDE["dense mask"] = Case(mask="raw b h q k", dtype=torch.bfloat16, sizes=Sizes(q=257, k=257, d=64, v=64))
+GPU_CASES = {**GPU_WIDE, **GPU_MASKS, **GPU_BIASES, **GPU_SCORES, **GPU_SIZES, **GPU_DTYPES}
 
 
 @pytest.mark.gpu

@@ -23,35 +23,36 @@ _PARTS = (
     "q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices",
 )  # fmt: skip
 
+Rows = tuple[Tensor, Tensor, Tensor]  # queries (b,h,q,d), keys (b,g,k,d), values (b,g,k,v)
+Data = tuple[tuple[Tensor, ...], Tensor]  # tables of one axis, and strides
 Pair = tuple[Tensor, Tensor, Tensor, Tensor]  # the indices of batch entry, head, query and key
 
 
 def attention(
-    rows: tuple[Tensor, ...],
+    rows: Rows,
     blocks: tuple[Tensor, ...],
-    tables: tuple[Tensor, ...],
-    strides: Tensor,
+    of_mask: Data,
+    of_bias: Data,
     numbers: Tensor,
     mask: Node,
     bias: Node | None,
     capped: bool,
 ) -> Tensor:
-    """What gets compiled: the output (b,h,q,v) for rows of queries, keys and values.
+    """What gets compiled: the output (b,h,q,v).
 
     Tensors are data. What is left (the nodes of mask and bias, whether scores are capped) is the form of the code.
     """
     query, key, value = rows
-    reader = Reader(tables, strides, numbers)
 
     def visible(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return reader.visible(mask, (batch, head, row, column))
+        return _visible(mask, (batch, head, row, column), of_mask)
 
     def finished(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         score = score * numbers[0]
         if capped:
             score = torch.tanh(score) * numbers[1]
         if bias is not None:
-            score = score + reader.bias(bias, (batch, head, row, column))
+            score = score + _bias(bias, (batch, head, row, column), of_bias, numbers)
         if score.device.type == "cpu":
             # The CPU kernel loses a NaN when it looks for the largest score; an infinite one becomes NaN and stays.
             score = score.masked_fill(score.isnan(), torch.inf)
@@ -61,64 +62,78 @@ def attention(
     lengths = (query.shape[2], key.shape[2])
     block_mask = BlockMask(lengths, **parts, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=visible)
     grouped = True if query.shape[1] != key.shape[1] else False  # noqa: SIM210 (symbolic in a compiled region)
-    # For few queries torch has a second GPU kernel, with limits of its own; the first one runs everything.
-    options: Any = None if query.device.type == "cpu" else {"FORCE_USE_FLEX_ATTENTION": True}
+    options = None if query.device.type == "cpu" else _options(gathers(mask) or gathers(bias))
     return flex_attention(
         query, key, value, finished, block_mask, scale=1.0, enable_gqa=grouped, kernel_options=options
     )
 
 
-class Reader:
-    """Evaluates nodes for one pair."""
+def _options(gathering: bool) -> Any:
+    """How the GPU kernel is to be built."""
+    # For few queries torch has a second kernel, with limits of its own; the first one runs everything.
+    options: dict[str, Any] = {"FORCE_USE_FLEX_ATTENTION": True}
+    if (
+        gathering
+    ):  # each stage of the pipeline would hold a block of entries in shared memory, of which there is little
+        options["num_stages"] = 1
+    return options
 
-    def __init__(self, tables: tuple[Tensor, ...], strides: Tensor, numbers: Tensor) -> None:
-        self.tables, self.strides, self.numbers = tables, strides, numbers
 
-    def visible(self, node: Node, pair: Pair) -> Tensor:
-        """Whether the query sees the key."""
-        kind = node[0]
-        if kind == "and":
-            return self.visible(node[1], pair) & self.visible(node[2], pair)
-        if kind == "or":
-            return self.visible(node[1], pair) | self.visible(node[2], pair)
-        if kind == "not":
-            return ~self.visible(node[1], pair)
-        if kind == "dense":
-            return self._entry(node[1], pair, (0, 1, 2, 3))
-        if kind == "same":
-            return self._entry(node[1], pair, (0, 2)) == self._entry(node[2], pair, (0, 3))
-        assert kind == "span"
-        return (pair[3] >= self._entry(node[1], pair, (0, 2))) & (
-            pair[3] < self._entry(node[2], pair, (0, 2))
-        )
+def gathers(node: Node | None) -> bool:
+    """Whether a node looks up an entry for each pair, not only for each query or key."""
+    if node is None or node[0] in ("span", "same", "slope", "gaussian"):
+        return False
+    return node[0] in ("dense", "distance") or any(gathers(part) for part in node[1:])
 
-    def bias(self, node: Node, pair: Pair) -> Tensor:
-        """What is added to the score."""
-        kind = node[0]
-        if kind == "sum":
-            return self.bias(node[1], pair) + self.bias(node[2], pair)
-        if kind == "dense":
-            number = self._entry(node[1], pair, (0, 1, 2, 3)).float()
-            return torch.where(number == -torch.inf, number, number.clamp(min=_LOWEST))
-        if kind == "gaussian":
-            away = pair[3] - self._entry(node[1], pair, (0, 1, 2))
-            return away * away * self.numbers[node[2]]
-        assert kind == "distance"
-        steps = pair[3] - pair[2] + self.strides[node[1]]
-        return self._entry(node[2], (pair[0], pair[1], pair[2], steps), (1, 3))
 
-    def _entry(self, place: Node, pair: Pair, axes: tuple[int, ...]) -> Tensor:
-        """The entry of a flat table, which depends on these axes only."""
-        table, start = self.tables[place[0]], place[1]
-        index = pair[axes[0]] * self.strides[start + axes[0]]
-        for axis in axes[1:]:
-            index = index + pair[axis] * self.strides[start + axis]
-        if table.device.type == "cpu":
-            # Plain indexing writes the size of the table into the code of the CPU kernel, where torch (2.13) can
-            # mistake its name for that of another size. Our indices never leave their tables.
-            entry: Tensor = torch.ops.aten._unsafe_masked_index(table, index >= 0, [index], 0)
-            return entry
-        return table[index]
+def _visible(node: Node, pair: Pair, data: Data) -> Tensor:
+    """Whether the query sees the key."""
+    kind = node[0]
+    if kind == "and":
+        return _visible(node[1], pair, data) & _visible(node[2], pair, data)
+    if kind == "or":
+        return _visible(node[1], pair, data) | _visible(node[2], pair, data)
+    if kind == "not":
+        return ~_visible(node[1], pair, data)
+    if kind == "dense":
+        return _entry(node[1], pair, (0, 1, 2, 3), data)
+    if kind == "same":
+        return _entry(node[1], pair, (0, 2), data) == _entry(node[2], pair, (0, 3), data)
+    assert kind == "span"
+    return (pair[3] >= _entry(node[1], pair, (0, 2), data)) & (pair[3] < _entry(node[2], pair, (0, 2), data))
+
+
+def _bias(node: Node, pair: Pair, data: Data, numbers: Tensor) -> Tensor:
+    """What is added to the score."""
+    kind = node[0]
+    if kind == "sum":
+        return _bias(node[1], pair, data, numbers) + _bias(node[2], pair, data, numbers)
+    if kind == "dense":
+        number = _entry(node[1], pair, (0, 1, 2, 3), data).float()
+        return torch.where(number == -torch.inf, number, number.clamp(min=_LOWEST))
+    if kind == "gaussian":
+        away = pair[3] - _entry(node[1], pair, (0, 1, 2), data)
+        return away * away * numbers[node[2]]
+    away = pair[3] - pair[2]
+    if kind == "slope":
+        return -_entry(node[2], pair, (1,), data) * (away - data[1][node[1]]).abs()
+    assert kind == "distance"
+    return _entry(node[2], (pair[0], pair[1], pair[2], away + data[1][node[1]]), (1, 3), data)
+
+
+def _entry(place: Node, pair: Pair, axes: tuple[int, ...], data: Data) -> Tensor:
+    """The entry of a flat table, which depends on these axes only."""
+    tables, strides = data
+    table, start = tables[place[0]], place[1]
+    index = pair[axes[0]] * strides[start + axes[0]]
+    for axis in axes[1:]:
+        index = index + pair[axis] * strides[start + axis]
+    if table.device.type == "cpu":
+        # Plain indexing writes the size of the table into the code of the CPU kernel, where torch (2.13) can
+        # mistake its name for that of another size. Our indices never leave their tables.
+        entry: Tensor = torch.ops.aten._unsafe_masked_index(table, index >= 0, [index], 0)
+        return entry
+    return table[index]
 
 
 class Kernel:
@@ -131,17 +146,11 @@ class Kernel:
         self.compiled = torch.compile(copy, dynamic=False, fullgraph=True)
         self.is_new = True
 
-    def __call__(
-        self, rows: tuple[Tensor, ...], blocks: tuple[Tensor, ...], tables: tuple[Tensor, ...], *rest: Any
-    ) -> Tensor:
-        rows = tuple([_of_any_size(tensor, 0, 2) for tensor in rows])
-        # Counts of blocks are (b,h,n), their indices (b,h,n,m).
-        blocks = tuple([_of_any_size(tensor, 0, *range(2, tensor.dim())) for tensor in blocks])
-        tables = tuple([_of_any_size(tensor, 0) for tensor in tables])
+    def __call__(self, *arguments: Any) -> Tensor:
         # torch's compiler warns of its own affairs, and takes sizes that happen to be equal for the same size.
         quiet = warnings.catch_warnings(action="ignore") if self.is_new else nullcontext()
         with quiet, shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
-            output: Tensor = self.compiled(rows, blocks, tables, *rest)
+            output: Tensor = self.compiled(*arguments)
         self.is_new = False
         return output
 
@@ -152,23 +161,21 @@ def kernel_for(*form: Any) -> Kernel:
     return Kernel()
 
 
-def fixed(rows: tuple[Tensor, ...], blocks: tuple[Tensor, ...]) -> Iterator[Any]:
+def fixed(rows: Rows, blocks: tuple[Tensor, ...]) -> Iterator[Any]:
     """What a kernel takes for granted about its tensors: everything but the sizes of batch and sequences."""
     query, key, _ = rows
     yield from (query.dtype, query.device, torch.get_num_threads(), blocks[0].shape[1])
     yield from (query.shape[0] == 1, query.shape[2] == 1, key.shape[2] == 1)
     yield query.device.type != "cpu" and query.shape[2] < BLOCK  # there torch compiles anew for few queries
     for tensor in rows:
-        yield from (
-            tensor.shape[1],
-            tensor.shape[3],
-            tensor.is_contiguous(),
-            tensor.stride(1) < tensor.stride(2),
-        )
+        yield from (tensor.shape[1], tensor.shape[3], tensor.is_contiguous())
+        yield tensor.stride(1) < tensor.stride(2)
 
 
-def _of_any_size(tensor: Tensor, *axes: int) -> Tensor:
+def of_any_size(tensor: Tensor, *axes: int) -> Tensor:
     """A view of a tensor whose size along `axes` the compiler is not to rely on."""
+    if torch.compiler.is_compiling():
+        return tensor
     view = tensor.view(
         tensor.shape
     )  # the mark stays with the object, and the caller's tensor is not ours to mark

@@ -9,17 +9,20 @@ expression only:
 - the *same* id: a query sees the keys that carry its id. Documents, padding and dilated masks are of this kind, and
   so is what the global tokens leave over;
 - a *dense* tensor;
-- for biases: a number for each *distance*, a *gaussian* around the centre of each query, or a dense tensor.
+- for biases: a *slope* for each head, a number for each *distance*, a *gaussian* around the centre of each query, or
+  a dense tensor.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from regard.biases import T5, Alibi, Bias, Gaussian, Relative, Sum
+from regard.biases import T5, Alibi, Bias, Gaussian, Relative, Sum, alibi_slopes
 from regard.biases import Dense as DenseBias
 from regard.grid import Grid, Sizes
 from regard.masks import Mask
@@ -33,7 +36,7 @@ Node = tuple[
 
 _SPANS = (Full, Causal, Window, Prefix, EqualBlocks, Lengths, Packed)
 _IDS = (Dilated, Padding, Documents, GlobalTokens)
-_BY_DISTANCE = (Alibi, Relative, T5)
+_BY_DISTANCE = (Relative, T5)
 
 
 def is_known(value: Mask | Bias) -> bool:
@@ -42,25 +45,20 @@ def is_known(value: Mask | Bias) -> bool:
         return is_known(value.left) and is_known(value.right)
     if isinstance(value, Not):
         return is_known(value.inner)
-    return isinstance(value, (*_SPANS, *_IDS, Dense, *_BY_DISTANCE, Gaussian, DenseBias))
+    return isinstance(value, (*_SPANS, *_IDS, Dense, Alibi, *_BY_DISTANCE, Gaussian, DenseBias))
 
 
 class Lowering:
-    """Collects the tables, strides and numbers that the kernel for one request reads."""
+    """Collects the tables, strides and numbers of a mask or a bias."""
 
-    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+    def __init__(self, sizes: Sizes, device: torch.device, numbers: tuple[float, ...] = ()) -> None:
         self.sizes, self.device = sizes, device
         self.shift = sizes[3] - sizes[2]
         self.rows = torch.arange(sizes[2], device=device)[None]  # (1,q)
         self.columns = torch.arange(sizes[3], device=device)[None]  # (1,k)
         self.tables: list[Tensor] = []  # one axis each
         self.strides: list[int] = []
-        self.numbers: list[float] = []
-
-    def number(self, number: float) -> int:
-        """The place of a number that the kernel reads."""
-        self.numbers.append(number)
-        return len(self.numbers) - 1
+        self.numbers = list(numbers)
 
     def mask(self, mask: Mask) -> Node:
         """Whether a query sees a key."""
@@ -88,10 +86,14 @@ class Lowering:
         if isinstance(bias, Gaussian):
             center = bias.center.detach().float()
             center = center.masked_fill(~center.isfinite(), torch.nan)
-            return ("gaussian", self._table(center[..., None]), self.number(-0.5 / bias.sigma**2))
-        values = self._by_distance(bias)
+            self.numbers.append(-0.5 / bias.sigma**2)
+            return ("gaussian", self._table(center[..., None]), len(self.numbers) - 1)
+        if isinstance(bias, Alibi):
+            slopes = constant(tuple(alibi_slopes(bias.num_heads)), torch.float32, self.device)
+            self.strides.append(self.shift)
+            return ("slope", len(self.strides) - 1, self._table(slopes.view(1, -1, 1, 1)))
         self.strides.append(self.sizes[2] - 1)  # where the first query meets the first key
-        return ("distance", len(self.strides) - 1, self._table(values))
+        return ("distance", len(self.strides) - 1, self._table(self._by_distance(bias)))
 
     def _table(self, tensor: Tensor) -> Node:
         """The places of a tensor (b|1, h|1, q|1, k|1), laid out flat, and of its strides; an axis of one has none."""
@@ -156,7 +158,7 @@ class Lowering:
             queries = torch.zeros_like(self.rows) if mask.query_keep is None else mask.query_keep.long() - 1
             return queries, 2 * mask.keep_keys.long() - 2
         if isinstance(mask, GlobalTokens):  # here everything that was not chosen carries the same id
-            chosen = data(list(mask.index), torch.int64, self.device)
+            chosen = constant(mask.index, torch.int64, self.device)
             queries, keys = torch.isin(self.rows + self.shift, chosen), torch.isin(self.columns, chosen)
             return -queries.long(), -2 * keys.long()
         assert isinstance(mask, Documents)
@@ -174,8 +176,20 @@ class Lowering:
         return bias.values(grid, torch.float32).detach().view(1, -1, 1, columns.shape[0])
 
 
-def data(numbers: list[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
+def constant(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers as a tensor on `device`, without waiting for it."""
-    if device.type == "cpu" or torch.compiler.is_compiling():
+    if device.type == "cpu" or not may_remember():
         return torch.tensor(numbers, dtype=dtype, device=device)
+    return _remembered(numbers, dtype, device, torch.is_inference_mode_enabled())
+
+
+@lru_cache(maxsize=256)
+def _remembered(
+    numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device, inference: bool
+) -> Tensor:
     return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+
+
+def may_remember() -> bool:
+    """Whether tensors made now are ordinary ones, which a later call can use again."""
+    return not torch.compiler.is_compiling() and _get_current_dispatch_mode() is None

@@ -60,7 +60,7 @@ def _forward(
     attention.blank_rows(output)
     logsumexp = query.new_full(query.shape[:3] if want_logsumexp else (0,), -torch.inf, dtype=attention.dtype)
     for piece in attention.pieces(value):
-        weights = piece.weights()[..., : piece.scores.shape[-1]]
+        weights = piece.weights(keep_scores=want_logsumexp)[..., : piece.scores.shape[-1]]
         output[piece.place] = piece.weighted_sum(piece.dropped(weights, seed, dropout)).to(output.dtype)
         if want_logsumexp:
             logsumexp[piece.place] = formula.log_sum_exp(piece.scores)

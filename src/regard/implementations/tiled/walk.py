@@ -81,11 +81,10 @@ class Piece:
         scores = attention.score.strip(self.query, self.key, self.grid, attention.scale)
         if attention.bias is not None:
             scores = scores.add_(attention.bias.values(self.grid, scores.dtype))
+        zero = scores.new_zeros(())
         for columns, seen in visible:
             if tame:  # adding is several times as fast as filling
-                scores[..., columns] += torch.zeros_like(seen, dtype=scores.dtype).masked_fill_(
-                    ~seen, -torch.inf
-                )
+                scores[..., columns] += torch.where(seen, zero, zero - torch.inf)
             else:
                 scores[..., columns] = scores[..., columns].masked_fill(~seen, -torch.inf)
         self.scores = scores
@@ -93,8 +92,11 @@ class Piece:
         self.alive = tame and attention.bias is None and self._every_row_sees(visible)
         self.tame = tame
 
-    def weights(self) -> Tensor:
-        """The weights (b,h,r,c) before dropout, and the sink's column behind them where there is one."""
+    def weights(self, keep_scores: bool = True) -> Tensor:
+        """The weights (b,h,r,c) before dropout, and the sink's column behind them where there is one.
+
+        `keep_scores=False`: the weights may take the scores' place in memory, which spares the cache.
+        """
         attention, scores = self.attention, self.scores
         if attention.sink is not None:
             scores = formula.with_sink(scores, attention.sink, self.grid)
@@ -103,6 +105,8 @@ class Piece:
             not self.alive and scores.device.type == "cpu"
         ):  # to look is cheaper than to mend rows without need
             self.alive = not bool((scores.amax(-1) == -torch.inf).any())
+        if self.alive and not keep_scores and isinstance(attention.normalizer, Softmax):
+            return torch.softmax(scores, -1, out=scores)
         weights = attention.normalizer.live_rows(scores) if self.alive else attention.normalizer.rows(scores)
         if not self.tame:  # in a row that is NaN, what is hidden stays at zero
             for columns, seen in self.visible:

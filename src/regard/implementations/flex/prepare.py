@@ -1,0 +1,93 @@
+"""A mask as the kernel takes it: a node with its tables, blocks to skip or to trust, and what is hidden."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.grid import Sizes
+from regard.implementations.flex.kernel import BLOCK, Data, of_any_size
+from regard.implementations.flex.lowering import Lowering, Node, constant, may_remember
+from regard.masks import FULL, PARTIAL, Mask
+from regard.masks.algebra import And, Or, cut
+from regard.masks.given import Documents, Lengths, Padding
+from regard.masks.hidden import visible_keys
+from regard.value import rebuild
+
+
+class Prepared(NamedTuple):
+    """A mask, prepared for requests of some sizes."""
+
+    node: Node
+    data: Data
+    blocks: tuple[Tensor, ...]
+    seen: Tensor | None  # keys that some query sees, (b|1, h|1, k); None: all of them
+
+
+def prepare(mask: Mask, sizes: Sizes, device: torch.device) -> Prepared:
+    """A mask, prepared for requests of these sizes; one without tensors is remembered."""
+    if mask.tensors or not may_remember():
+        return _prepare(mask, sizes, device)
+    return _remembered(mask.spec, sizes, device, torch.is_inference_mode_enabled())
+
+
+@lru_cache(maxsize=16)
+def _remembered(spec: str, sizes: Sizes, device: torch.device, inference: bool) -> Prepared:
+    return _prepare(rebuild(spec, ()), sizes, device)  # type: ignore[arg-type]
+
+
+def _prepare(mask: Mask, sizes: Sizes, device: torch.device) -> Prepared:
+    lowering = Lowering(sizes, device)
+    node = lowering.mask(mask)
+    if torch.compiler.is_compiling():
+        seen = torch.ops.regard.flex_seen.default(list(mask.tensors), mask.spec, sizes, device)
+    else:
+        seen = visible_keys(mask, sizes, device)
+    return Prepared(node, data_of(lowering), _blocks(mask, sizes, device), seen)
+
+
+def data_of(lowering: Lowering) -> Data:
+    """The tables and strides of a mask or a bias."""
+    tables = tuple([of_any_size(table, 0) for table in lowering.tables])
+    return tables, constant(tuple(lowering.strides), torch.int64, lowering.device)
+
+
+def _blocks(mask: Mask, sizes: Sizes, device: torch.device) -> tuple[Tensor, ...]:
+    """Counts (b,h|1,n) and indices (b,h|1,n,m) of the partial and of the full blocks in each row of blocks; on a GPU,
+    for the backward pass, also in each column.
+    """
+    grades = mask.grades(cut(sizes, BLOCK, BLOCK, device))
+    # torch compiles anew for an axis of one. A second block that is empty and a batch written out keep that away.
+    grades = pad(grades, (0, max(0, 2 - grades.shape[3]), 0, max(0, 2 - grades.shape[2])))
+    grades = grades.expand(sizes[0], *grades.shape[1:])
+    views = (grades,) if device.type == "cpu" else (grades, grades.mT)
+    parts = [part for view in views for kind in (PARTIAL, FULL) for part in _ordered(view == kind)]
+    return tuple([of_any_size(part, 0, *range(2, part.dim())) for part in parts])
+
+
+def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of each row are chosen, and their columns, the chosen ones first."""
+    columns = chosen.to(torch.int8).contiguous().argsort(dim=-1, descending=True, stable=True)
+    return chosen.sum(-1, dtype=torch.int32), columns.to(torch.int32)
+
+
+def hidden_queries(mask: Mask, queries: int, device: torch.device) -> Tensor | None:
+    """True for the queries that a mask declares to be padding, (b|1,q); None where it does not speak of that."""
+    if isinstance(mask, Lengths) and mask.query_lengths is not None:
+        return torch.arange(queries, device=device) >= mask.query_lengths[:, None]
+    if isinstance(mask, Padding) and mask.query_keep is not None:
+        return ~mask.query_keep
+    if isinstance(mask, Documents):
+        return mask.query_ids < 0
+    if isinstance(mask, (And, Or)):
+        left = hidden_queries(mask.left, queries, device)
+        right = hidden_queries(mask.right, queries, device)
+        if left is not None and right is not None:
+            return left | right if isinstance(mask, And) else left & right
+        if isinstance(mask, And):
+            return right if left is None else left
+    return None
