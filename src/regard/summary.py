@@ -9,8 +9,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.arguments import whole_number
-from regard.implementations.tiled.walk import Attention
+from regard.implementations.tiled.walk import Attention, Piece
 from regard.request import Request
+
+_CHUNK = 64
+_SMALL_SCORES = 32.0
 
 
 @dataclass(frozen=True)
@@ -48,21 +51,24 @@ def summarize_request(request: Request, top: int) -> Summary:
     top_keys = torch.full_like(top_weights, -1, dtype=torch.int64)
     for piece in attention.pieces(None):
         weights = piece.weights()[..., : piece.scores.shape[-1]]
-        place = piece.place
-        entropy[place] = _entropy(weights)
-        logsumexp[place] = piece.log_sum_exp(weights)
-        _add_columns(received, piece.grid.parts, weights.sum(2))  # type: ignore[arg-type]
+        rows = piece.place
         hidden = None if piece.sees_all else piece.scores == -torch.inf
         found, columns = strongest(weights, hidden, min(top, weights.shape[-1]))
-        top_weights[(*place, slice(0, found.shape[-1]))] = found
+        top_weights[(*rows, slice(0, found.shape[-1]))] = found
         index = piece.grid.column[columns.clamp(min=0)]
-        top_keys[(*place, slice(0, found.shape[-1]))] = torch.where(columns < 0, -1, index)
+        top_keys[(*rows, slice(0, found.shape[-1]))] = torch.where(columns < 0, -1, index)
+        logsumexp[rows] = piece.log_sum_exp(found[..., 0] if top else weights.amax(-1))
+        entropy[rows] = _entropy(piece, weights, logsumexp[rows])
+        _add_columns(received, piece.grid.parts, weights.sum(2))  # type: ignore[arg-type]
     seeing = (logsumexp != -torch.inf).sum(2, keepdim=True).clamp(min=1)
     return Summary(entropy, received / seeing, top_weights, top_keys, logsumexp)
 
 
-def _entropy(weights: Tensor) -> Tensor:
-    """−Σ p log p with p = w / Σw, as log Σw − Σ w log w / Σw; 0 for a row of zeros."""
+def _entropy(piece: Piece, weights: Tensor, logsumexp: Tensor) -> Tensor:
+    """−Σ p log p with p = w / Σw; 0 for a row of zeros."""
+    if piece.is_softmax and piece.sees_all and float(logsumexp.abs().amax()) < _SMALL_SCORES:
+        # Then log w = e − logsumexp, and no logarithm is needed. (Large scores would cancel.)
+        return (logsumexp - (weights * piece.scores).sum(-1)).clamp(min=0)
     total = weights.sum(-1)
     safe = torch.where(total == 0, 1, total)
     logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log_()  # several times as fast as xlogy
@@ -80,28 +86,38 @@ def _add_columns(
         target.index_add_(2, parts[3], weights)
 
 
-_CHUNK = 64
-
-
 def strongest(weights: Tensor, hidden: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest weights of each visible row and their columns, ties to the lowest column.
 
     A row of n weights is cut into chunks of 64. The `count` largest lie in the `count` chunks with the largest
-    maxima (ties again to the first), so only those are sorted: far fewer than n. Hidden columns give −1.
+    maxima (ties again to the first), so only those are ordered: far fewer than n. Hidden columns give −1.
     """
     length = weights.shape[-1]
     if count == 0:
         return weights[..., :0], torch.zeros_like(weights[..., :0], dtype=torch.int64)
-    order = (
-        weights if hidden is None else weights.masked_fill(hidden, -1)
-    )  # a hidden key comes after one of weight 0
-    columns = torch.arange(length, device=weights.device).expand_as(order)
-    if length > 4 * _CHUNK and count * _CHUNK < length:
+    # A hidden key comes after a visible one of weight 0.
+    order = weights if hidden is None else weights.masked_fill(hidden, -1)
+    if length <= 4 * _CHUNK or count * _CHUNK >= length:
+        columns = _largest(order, count)
+        found = order.gather(-1, columns)
+    else:
         chunks = pad(order, (0, -length % _CHUNK), value=-1) if length % _CHUNK else order
         chunks = chunks.unflatten(-1, (-1, _CHUNK))
-        best = chunks.amax(-1).sort(dim=-1, descending=True, stable=True).indices[..., :count].sort(-1).values
-        order = chunks.gather(-2, best[..., None].expand(*best.shape, _CHUNK)).flatten(-2)
+        best = _largest(chunks.amax(-1), count).sort(-1).values
+        inside = chunks.gather(-2, best[..., None].expand(*best.shape, _CHUNK)).flatten(-2)
         columns = (best[..., None] * _CHUNK + torch.arange(_CHUNK, device=weights.device)).flatten(-2)
-    found, index = order.sort(dim=-1, descending=True, stable=True)
-    found, index = found[..., :count], index[..., :count]
-    return found.clamp(min=0), torch.where(found < 0, -1, columns.gather(-1, index))
+        index = _largest(inside, count)
+        found, columns = inside.gather(-1, index), columns.gather(-1, index)
+    return found.clamp(min=0), torch.where(found < 0, -1, columns)
+
+
+def _largest(numbers: Tensor, count: int) -> Tensor:
+    """The indices of the `count` largest numbers of each row, in falling order, the lowest index first on ties."""
+    if numbers.dtype != torch.float32:
+        return numbers.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+    # `topk` is several times as fast as a stable sort but breaks ties anyhow. The bits of positive floats are ordered
+    # as the floats are; with the index below them no two numbers are equal.
+    low = (1 << 32) - 1
+    index = torch.arange(low, low - numbers.shape[-1], -1, device=numbers.device)
+    ranks = (numbers.contiguous().view(torch.int32).long() << 32) + index
+    return low - (ranks.topk(count, -1).values & low)

@@ -86,7 +86,6 @@ def test_masks_that_compare_ids_dense_ones_and_joins(q, k):
 def test_every_bias_with_soft_capping(q, k):
     query, key, value = draw(3, q, k)
     of_distance = [
-        biases.alibi(4),
         biases.relative(torch.randn(4, 9)),
         biases.relative(torch.randn(1, 9)),
         biases.t5(torch.randn(12, 4), max_distance=14),
@@ -96,9 +95,8 @@ def test_every_bias_with_soft_capping(q, k):
     dense = [torch.randn(shape) for shape in ((3, 4, q, k), (q, k), (4, 1, k), (k,), (q, 1))]
     dense.append(torch.randn(q, k).masked_fill(torch.rand(q, k) > 0.5, -torch.inf))
     for turn in range(6):
-        bias = (
-            of_distance[turn % 5] + biases.gaussian(centers[turn % 2], 3.0 + turn) + biases.dense(dense[turn])
-        )
+        bias = biases.alibi(4) + of_distance[turn % 4] + biases.gaussian(centers[turn % 2], 3.0 + turn)
+        bias = bias + biases.dense(dense[turn])
         call = {"bias": bias, "score": scores.softcap(2.0 + turn), "mask": masks.causal(offset=turn + k // 2)}
         found, expected = [
             regard.attend(query, key, value, **call, impl=impl) for impl in ("flex", "reference")
@@ -110,7 +108,8 @@ def test_a_row_of_the_lowest_number_is_not_empty_and_one_of_minus_infinity_is():
     query, key, value = draw(3, 19, 19)
     dense = torch.zeros(19, 19)
     dense[3], dense[5] = torch.finfo(torch.float32).min, -torch.inf
-    bias = biases.alibi(4) + biases.gaussian(torch.zeros(1, 1, 1), 1e6) + biases.dense(dense)
+    bias = biases.alibi(4) + biases.relative(torch.zeros(1, 3)) + biases.gaussian(torch.zeros(1, 1, 1), 1e6)
+    bias = bias + biases.dense(dense)
     found = regard.attend(query, key, value, bias=bias, score=scores.softcap(2.0), impl="flex")
     spread = value.mean(2, keepdim=True).repeat_interleave(2, 1)
     torch.testing.assert_close(found[:, :, 3:4], spread)

@@ -118,11 +118,16 @@ class Piece:
         """Whether every score of this strip is above −inf."""
         return self.tame and self.attention.bias is None and not self.visible
 
-    def log_sum_exp(self, weights: Tensor) -> Tensor:
-        """log Σ exp of the scores, (b,h,r), given the weights they became."""
-        if self.alive and isinstance(self.attention.normalizer, Softmax) and self.attention.sink is None:
-            # The largest weight is exp(largest score − log-sum-exp), and a maximum is cheaper than a sum of exp.
-            return self.scores.amax(-1) - weights.amax(-1).log_()
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the weights are a softmax of the scores and of nothing else, in rows that see something."""
+        return self.alive and isinstance(self.attention.normalizer, Softmax) and self.attention.sink is None
+
+    def log_sum_exp(self, largest: Tensor) -> Tensor:
+        """log Σ exp of the scores, (b,h,r), given the largest weight of each row."""
+        if self.is_softmax:
+            # That weight is exp(largest score − log-sum-exp), and a maximum is cheaper than a sum of exp.
+            return self.scores.amax(-1) - largest.log()
         return formula.log_sum_exp(self.scores)
 
     def scores_backward(
