@@ -12,6 +12,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from regard.errors import Unsupported
+
 _AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
 
 
@@ -36,3 +38,18 @@ def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor)
         torch.zeros_like(leaf) if part is None else part.detach()
         for leaf, part in zip(inputs, found, strict=True)
     ]
+
+
+def forbid_second_derivative(output: Tensor, kernel: str) -> None:
+    """Make a recorded backward pass through `output` fail at once, with advice, instead of late and in torch's words."""
+    if not output.requires_grad or torch.compiler.is_compiling():
+        return
+
+    def refuse(grad: Tensor) -> None:
+        if torch.is_grad_enabled():
+            raise Unsupported(
+                f"attend: this backward pass is itself being recorded (create_graph=True), and {kernel} has no second "
+                f'derivative. Pass impl="reference" (exact) or impl="tiled" to attend.'
+            )
+
+    output.register_hook(refuse)

@@ -67,8 +67,8 @@ def summarize_request(request: Request, top: int) -> Summary:
 def _entropy(piece: Piece, weights: Tensor, logsumexp: Tensor) -> Tensor:
     """−Σ p log p with p = w / Σw; 0 for a row of zeros."""
     if piece.is_softmax and piece.sees_all and float(logsumexp.abs().amax()) < _SMALL_SCORES:
-        # Then log w = e − logsumexp, and no logarithm is needed. (Large scores would cancel.)
-        return (logsumexp - (weights * piece.scores).sum(-1)).clamp(min=0)
+        # Then log w = e − logsumexp, and no logarithm is needed. (Large scores would cancel.) The scores have served.
+        return (logsumexp - piece.scores.mul_(weights).sum(-1)).clamp(min=0)
     total = weights.sum(-1)
     safe = torch.where(total == 0, 1, total)
     logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log_()  # several times as fast as xlogy

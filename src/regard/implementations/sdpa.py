@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.biases import Dense
-from regard.errors import Unsupported
+from regard.differentiate import forbid_second_derivative
 from regard.masks import Mask
 from regard.masks.positional import Causal, Full
 from regard.normalizers import Softmax
@@ -123,8 +123,7 @@ def direct(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
         output = scaled_dot_product_attention(
             query, key, value, dropout_p=dropout, scale=scale, enable_gqa=grouped
         )
-    if output.requires_grad and not torch.compiler.is_compiling():
-        output.register_hook(_refuse_second_derivative)
+    forbid_second_derivative(output, "torch's fused attention")
     return output
 
 
@@ -146,8 +145,7 @@ def run(request: Request) -> tuple[Tensor, None]:
     if request.scale != 1 / math.sqrt(query.shape[3]):
         options["scale"] = request.scale
     output = scaled_dot_product_attention(query, key, value, **options)
-    if output.requires_grad and not torch.compiler.is_compiling():
-        output.register_hook(_refuse_second_derivative)
+    forbid_second_derivative(output, "torch's fused attention")
     if output.shape[3] != width:
         output = output[..., :width]
     if output.shape[2] != queries:  # the first rows of a causal mask with more queries than keys see nothing
@@ -232,11 +230,3 @@ def _visible_part(mask: Causal, request: Request) -> tuple[int, int]:
     assert not isinstance(mask.offset, Tensor)
     shift = mask.offset if mask.offset is not None else keys - queries if mask.align == "bottom-right" else 0
     return queries + min(shift, 0), min(keys, queries + shift)
-
-
-def _refuse_second_derivative(grad: Tensor) -> None:
-    if torch.is_grad_enabled():
-        raise Unsupported(
-            "attend: this backward pass is itself being recorded (create_graph=True), and torch's fused attention "
-            'has no second derivative. Pass impl="reference" (exact) or impl="tiled" to attend.'
-        )
