@@ -41,7 +41,7 @@ def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor)
 
 
 def forbid_second_derivative(output: Tensor, kernel: str) -> None:
-    """Make a recorded backward pass through `output` fail at once, with advice, instead of late and in torch's words."""
+    """Make a recorded backward pass through `output` fail at once and with advice."""
     if not output.requires_grad or torch.compiler.is_compiling():
         return
 
