@@ -77,7 +77,7 @@ def test_masks_that_compare_ids_dense_ones_and_joins(q, k):
     shapes = ((3, 1, q, k), (q, k), (k,), (q, 1), (3, 1, 1, k))
     for ids, shape in zip(masks_of_ids(q, k, 3), shapes, strict=True):
         rest = masks.global_tokens([0, k - 2]) & masks.dense(torch.rand(shape) > 0.5)
-        for mask in (lengths & ~ids | rest, masks.full() & ids | rest):
+        for mask in (lengths & ~ids | rest, masks.full() & ~ids | rest):
             found = regard.attend(query, key, value, mask=mask, impl="flex")
             torch.testing.assert_close(found, regard.attend(query, key, value, mask=mask, impl="reference"))
 

@@ -4,7 +4,7 @@ A tanh costs a dozen operations, so it is computed once for each row instead of 
 
 - up to magnitude 1 by the addition formula, tanh(q+k) = (tanh q + tanh k) / (1 + tanh q · tanh k), which keeps tiny
   sums exact (its denominator cancels only for large ones of opposite sign);
-- up to magnitude 40 as (x − 1) / (x + 1) with x = exp(2q)·exp(2k), which is exact to a rounding or two of 1;
+- up to a sum of 40 as (x − 1) / (x + 1) with x = exp(2q)·exp(2k), which is exact to a rounding or two of 1;
 - beyond, where the exponentials would overflow, pair by pair.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.grid import Grid
 from regard.scores.base import Score, check_shape, per_head, spread_heads, transform_rows
 
-_SMALL, _LARGE = 1.0, 40.0  # the magnitudes up to which the two formulas are exact
+_SMALL, _LARGE = 1.0, 40.0  # exp(2·40) is still far from the largest float32
 _CELLS = 1 << 18  # pairs × dim in flight: about a megabyte of float32, which stays in the cache of one core
 
 
@@ -142,8 +142,10 @@ def _way(query: Tensor, key: Tensor) -> _Way:
     """The cheapest exact way for these magnitudes. On a GPU, to look at them would mean to wait for the device."""
     if query.device.type != "cpu":
         return _PLAIN
-    largest = max(_largest(query), _largest(key))
-    return _BY_ADDITION if largest <= _SMALL else _BY_EXPONENTIALS if largest <= _LARGE else _PLAIN
+    of_query, of_key = _largest(query), _largest(key)
+    if max(of_query, of_key) <= _SMALL:
+        return _BY_ADDITION
+    return _BY_EXPONENTIALS if of_query + of_key <= _LARGE else _PLAIN
 
 
 def _largest(rows: Tensor) -> float:
