@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.errors import Unsupported
 from regard.implementations.flex.call import attend
-from regard.implementations.flex.lowering import is_known
+from regard.implementations.flex.lowering import unknown_part
 from regard.masks.positional import Full
 from regard.normalizers import Softmax
 from regard.request import Request
@@ -40,10 +40,9 @@ def refuse(request: Request) -> str | None:
     if request.want_logsumexp:
         return "its log-sum-exp is not wired up; tiled returns one"
     for value in (request.mask, request.bias):
-        if value is not None and not is_known(value):
-            return (
-                f"{value.name} is a class of your own, which cannot be turned into tables for FlexAttention"
-            )
+        stranger = None if value is None else unknown_part(value)
+        if stranger is not None:
+            return f"{stranger} is a class of your own, which cannot be turned into tables for FlexAttention"
     of_bias = () if request.bias is None else request.bias.tensors
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in of_bias):
         return "a bias that needs gradient; tiled computes it"

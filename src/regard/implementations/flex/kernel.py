@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -72,9 +71,8 @@ def _options(gathering: bool) -> Any:
     """How the GPU kernel is to be built."""
     # For few queries torch has a second kernel, with limits of its own; the first one runs everything.
     options: dict[str, Any] = {"FORCE_USE_FLEX_ATTENTION": True}
-    if (
-        gathering
-    ):  # each stage of the pipeline would hold a block of entries in shared memory, of which there is little
+    if gathering:
+        # Each stage of the pipeline would hold a block of entries in shared memory, which is too small for several.
         options["num_stages"] = 1
     return options
 
@@ -147,11 +145,20 @@ class Kernel:
         self.is_new = True
 
     def __call__(self, *arguments: Any) -> Tensor:
-        # torch's compiler warns of its own affairs, and takes sizes that happen to be equal for the same size.
-        quiet = warnings.catch_warnings(action="ignore") if self.is_new else nullcontext()
-        with quiet, shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
-            output: Tensor = self.compiled(*arguments)
+        if not self.is_new:
+            try:
+                return self._call(arguments)
+            except torch._dynamo.exc.TorchDynamoException:
+                pass  # torch compiles again (after a reset, say), and its warnings may count as errors: see below
+        with warnings.catch_warnings(action="ignore"):  # torch's compiler warns of its own affairs
+            output = self._call(arguments)
         self.is_new = False
+        return output
+
+    def _call(self, arguments: tuple[Any, ...]) -> Tensor:
+        # Sizes that happen to be equal are not to be taken for the same size.
+        with shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+            output: Tensor = self.compiled(*arguments)
         return output
 
 
@@ -164,7 +171,7 @@ def kernel_for(*form: Any) -> Kernel:
 def fixed(rows: Rows, blocks: tuple[Tensor, ...]) -> Iterator[Any]:
     """What a kernel takes for granted about its tensors: everything but the sizes of batch and sequences."""
     query, key, _ = rows
-    yield from (query.dtype, query.device, torch.get_num_threads(), blocks[0].shape[1])
+    yield from (query.dtype, query.device, query.is_inference(), torch.get_num_threads(), blocks[0].shape[1])
     yield from (query.shape[0] == 1, query.shape[2] == 1, key.shape[2] == 1)
     yield query.device.type != "cpu" and query.shape[2] < BLOCK  # there torch compiles anew for few queries
     for tensor in rows:
@@ -173,12 +180,13 @@ def fixed(rows: Rows, blocks: tuple[Tensor, ...]) -> Iterator[Any]:
 
 
 def of_any_size(tensor: Tensor, *axes: int) -> Tensor:
-    """A view of a tensor whose size along `axes` the compiler is not to rely on."""
+    """A view of a tensor whose size along `axes` the compiler is not to rely on.
+
+    It is a view because the mark stays with the object, and a caller's tensor is not ours to mark.
+    """
     if torch.compiler.is_compiling():
         return tensor
-    view = tensor.view(
-        tensor.shape
-    )  # the mark stays with the object, and the caller's tensor is not ours to mark
+    view = tensor.view(tensor.shape)
     for axis in axes:
         if view.shape[axis] > 1:
             torch._dynamo.maybe_mark_dynamic(view, axis)

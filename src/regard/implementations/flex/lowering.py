@@ -34,18 +34,19 @@ Node = tuple[
     Any, ...
 ]  # what the kernel computes: a kind, then nodes or the places of tables, strides and numbers
 
-_SPANS = (Full, Causal, Window, Prefix, EqualBlocks, Lengths, Packed)
-_IDS = (Dilated, Padding, Documents, GlobalTokens)
-_BY_DISTANCE = (Relative, T5)
+_KNOWN = (
+    And, Or, Not, Full, Causal, Window, Prefix, EqualBlocks, Lengths, Packed, Dilated, Padding, Documents,
+    GlobalTokens, Dense, Sum, Alibi, Relative, T5, Gaussian, DenseBias,
+)  # fmt: skip
 
 
-def is_known(value: Mask | Bias) -> bool:
-    """Whether every part of a mask or bias is one that can be lowered: a user's own class is not."""
+def unknown_part(value: Mask | Bias) -> str | None:
+    """The name of a part that cannot be lowered, if there is one: a user's own class, derived from ours or not."""
+    if type(value) not in _KNOWN:
+        return value.name
     if isinstance(value, (And, Or, Sum)):
-        return is_known(value.left) and is_known(value.right)
-    if isinstance(value, Not):
-        return is_known(value.inner)
-    return isinstance(value, (*_SPANS, *_IDS, Dense, Alibi, *_BY_DISTANCE, Gaussian, DenseBias))
+        return unknown_part(value.left) or unknown_part(value.right)
+    return unknown_part(value.inner) if isinstance(value, Not) else None
 
 
 class Lowering:
@@ -64,7 +65,9 @@ class Lowering:
         """Whether a query sees a key."""
         span = self._span(mask)
         if span is not None:
-            low, high = torch.broadcast_tensors(*span)
+            low, high = [
+                end.clamp(0, self.sizes[3]).to(torch.int32) for end in torch.broadcast_tensors(*span)
+            ]
             return ("span", self._table(low[:, None, :, None]), self._table(high[:, None, :, None]))
         if isinstance(mask, (And, Or)):
             return ("and" if isinstance(mask, And) else "or", self.mask(mask.left), self.mask(mask.right))

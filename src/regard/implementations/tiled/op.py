@@ -55,7 +55,7 @@ def _forward(
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     score, mask, bias, normalizer = _unpack(spec, tensors)
-    attention = Attention(query, key, score, mask, bias, normalizer, scale, sink)
+    attention = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
     output = query.new_empty(*query.shape[:3], value.shape[3])
     attention.blank_rows(output)
     logsumexp = query.new_full(query.shape[:3] if want_logsumexp else (0,), -torch.inf, dtype=attention.dtype)
@@ -72,7 +72,7 @@ def _backward(
     seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     score, mask, bias, normalizer = _unpack(spec, tensors)
-    attention = Attention(query, key, score, mask, bias, normalizer, scale, sink)
+    attention = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
     totals = [
         torch.zeros_like(tensor, dtype=attention.dtype) if need else None

@@ -21,7 +21,7 @@ from regard.value import rebuild
 
 _BLOCK = 64  # the smallest block of queries or keys a mask is asked about
 _MOST_BLOCKS = 1 << 20  # longer sequences are asked about in larger blocks
-_CELLS = {"cpu": 1 << 19}  # scores in flight at once: 2 MiB of float32 stay in a core's cache
+_CELLS = {"cpu": 1 << 19}  # scores in flight at once: fewer lose to starting strips, more to the cache
 _CELLS_ELSEWHERE = 1 << 22
 _STRIP_COST = 1 << 14  # what starting one more strip costs, in scores
 
@@ -55,13 +55,15 @@ class Strip:
         return spans
 
 
-def strips(mask: Mask | None, sizes: Sizes, groups: int, device: torch.device) -> Iterator[Strip]:
-    """Cover every row and every visible pair with strips."""
+def strips(
+    mask: Mask | None, sizes: Sizes, groups: int, device: torch.device, light: bool
+) -> Iterator[Strip]:
+    """Cover every row and every visible pair with strips; `light`: few temporaries, so strips may be twice as large."""
     batch, heads, queries, keys = sizes
     if 0 in sizes:
         yield Strip(slice(0, batch), slice(0, groups), slice(0, queries), ())
         return
-    budget = _CELLS.get(device.type, _CELLS_ELSEWHERE)
+    budget = _CELLS.get(device.type, _CELLS_ELSEWHERE) * (2 if light else 1)
     shared = heads // groups
     if mask is None or batch * heads * queries * keys <= budget:
         bands: tuple[Band, ...] = (Band(0, batch, 0, queries, (Run(0, keys, mask is not None),)),)

@@ -33,6 +33,7 @@ class Attention:
     normalizer: Normalizer
     scale: float
     sink: Tensor | None
+    drops: bool = False  # whether there is dropout, whose bits take memory of their own
 
     def __post_init__(self) -> None:
         batch, heads, queries, _ = self.query.shape
@@ -50,7 +51,8 @@ class Attention:
 
     def strips(self) -> Iterator[Strip]:
         """Every strip; together they hold every row."""
-        return strips(self.mask, self.sizes, self.key.shape[1], self.query.device)
+        light = isinstance(self.normalizer, Softmax) and not self.drops
+        return strips(self.mask, self.sizes, self.key.shape[1], self.query.device, light)
 
     def blank_rows(self, output: Tensor) -> None:
         """Set the rows of an output (b,h,q,v) that see nothing to zero; no strip will write them."""
