@@ -63,7 +63,7 @@ def strips(
     if 0 in sizes:
         yield Strip(slice(0, batch), slice(0, groups), slice(0, queries), ())
         return
-    budget = _CELLS.get(device.type, _CELLS_ELSEWHERE) * (2 if light else 1)
+    budget = _CELLS.get(device.type, _CELLS_ELSEWHERE)
     shared = heads // groups
     if mask is None or batch * heads * queries * keys <= budget:
         bands: tuple[Band, ...] = (Band(0, batch, 0, queries, (Run(0, keys, mask is not None),)),)
@@ -72,7 +72,7 @@ def strips(
     else:
         bands = _remembered_bands(mask.spec, sizes, budget)
     for band in bands:
-        yield from _split(band, groups, shared, budget)
+        yield from _split(band, groups, shared, 2 * budget if light else budget)
 
 
 class Band(NamedTuple):
