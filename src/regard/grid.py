@@ -1,7 +1,7 @@
 """The part of the (b, h, q, k) array of scores that is at hand, as index tensors.
 
 Masks, biases and positional scores are functions of the four indices. They are written once, on a `Grid`, and so
-serve the whole array, one strip of it, chosen rows, or FlexAttention's scalars alike.
+serve the whole array, one strip of it, or chosen rows alike.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Grid:
     head: Tensor  # (h,1,1)
     row: Tensor  # (q,1)
     column: Tensor  # (k,)
-    parts: tuple[Part, Part, Part, Part] | None  # None: the indices are scalars
+    parts: tuple[Part, Part, Part, Part]  # the same indices as ranges or tensors
 
     @property
     def shift(self) -> int:
@@ -56,9 +56,6 @@ class Grid:
 
     def pick(self, tensor: Tensor) -> Tensor:
         """The entries of `tensor` (b|1, h|1, q|1, k|1) that belong to this part, still broadcastable."""
-        if self.parts is None:
-            axes = zip(tensor.shape, (self.batch, self.head, self.row, self.column), strict=True)
-            return tensor[tuple([index if size != 1 else torch.zeros_like(index) for size, index in axes])]
         for axis, part in enumerate(self.parts):
             if tensor.shape[axis] == 1:
                 continue
@@ -70,7 +67,6 @@ class Grid:
 
     def add(self, tensor: Tensor, grad: Tensor) -> None:
         """Add `grad` (b, h, q, k) of this part to the entries of `tensor` that `pick` would take."""
-        assert self.parts is not None
         for axis, part in enumerate(self.parts[:3]):
             if tensor.shape[axis] != 1:
                 assert isinstance(part, slice)  # strips are ranges; only their columns may have gaps
@@ -84,7 +80,7 @@ class Grid:
 
     def pick_columns(self, tensor: Tensor) -> Tensor:
         """The columns of this part, a view."""
-        columns = self.parts[3] if self.parts else None
+        columns = self.parts[3]
         if tensor.shape[3] == 1 or not isinstance(columns, slice):
             return tensor
         return tensor.narrow(3, columns.start, columns.stop - columns.start)
@@ -102,7 +98,6 @@ class Grid:
         columns: Part | None = None,
     ) -> Grid:
         """Some batch entries, heads, query rows and key columns of a whole grid; None takes an axis whole."""
-        assert self.parts is not None
         chosen = (batch, heads, rows, columns)
         parts = tuple([mine if part is None else part for mine, part in zip(self.parts, chosen, strict=True)])
         return Grid(
