@@ -12,7 +12,7 @@ import shutil
 import torch
 from torch import Tensor
 
-from regard.errors import Unsupported
+from regard.differentiate import forbid_second_derivative
 from regard.implementations.flex.call import attend
 from regard.implementations.flex.lowering import unknown_part
 from regard.masks.positional import Full
@@ -77,14 +77,5 @@ def run(request: Request) -> tuple[Tensor, None]:
         mask = Full() if request.mask is None else request.mask
         cap = request.score.cap if isinstance(request.score, Softcap) else None
         output = attend(request.query, request.key, request.value, mask, request.bias, request.scale, cap)
-    if output.requires_grad and not torch.compiler.is_compiling():
-        output.register_hook(_refuse_second_derivative)
+    forbid_second_derivative(output, "FlexAttention")
     return output, None
-
-
-def _refuse_second_derivative(grad: Tensor) -> None:
-    if torch.is_grad_enabled():
-        raise Unsupported(
-            "attend: this backward pass is itself being recorded (create_graph=True), and FlexAttention has no second "
-            'derivative. Pass impl="reference" (exact) or impl="tiled" to attend.'
-        )
