@@ -1,0 +1,235 @@
+"""What stands around a mechanism in a network: residual and normalisation, feed-forward, encoder and decoder layer.
+
+>>> import torch
+>>> from regard.nn.blocks import EncoderLayer
+>>> EncoderLayer(16, "local(window=3, num_heads=2)")(torch.randn(2, 5, 16)).shape
+torch.Size([2, 5, 16])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.arguments import described, whole_number
+from regard.errors import BadType, BadValue
+from regard.masks import Mask
+from regard.nn.mechanism import Mechanism, build, build_causal, parse
+from regard.nn.state import State
+from regard.registry import Registry
+
+ACTIVATIONS: Registry[Callable[[Tensor], Tensor]] = Registry("activation")
+for _name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
+    ACTIVATIONS.add(_name, getattr(F, _name))
+
+NORMS: Registry[Callable[[int], nn.Module]] = Registry("norm_type")
+NORMS.add("layer", nn.LayerNorm)
+NORMS.add("rms", nn.RMSNorm)
+
+
+class Residual(nn.Module):
+    """A way around a part of a network, with normalisation before or after it.
+
+        pre:  x + dropout(part(norm(x)))        post:  norm(x + dropout(part(x)))
+
+    Paper: He et al. 2016; post: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020.
+    `residual(x, part)` runs the part; `enter` and `leave` are its two halves, for parts that return more than a tensor.
+    """
+
+    def __init__(self, dim: int, norm: str = "pre", dropout: float = 0.0, norm_type: str = "layer") -> None:
+        super().__init__()
+        if norm not in ("pre", "post"):
+            raise BadValue(f"norm: expected 'pre' or 'post', got {norm!r}.")
+        self.before = norm == "pre"
+        self.norm = NORMS[norm_type](dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.leave(x, part(self.enter(x)))
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the part is given."""
+        found: Tensor = self.norm(x) if self.before else x
+        return found
+
+    def leave(self, x: Tensor, result: Tensor) -> Tensor:
+        """What comes out, from what went in and what the part made of it."""
+        found: Tensor = x + self.dropout(result)
+        return found if self.before else self.norm(found)
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a non-linearity between them, at each position on its own.
+
+        plain: W₂ f(W₁ x)        gated: W₂ (f(W₁ x) ⊙ W₃ x)
+
+    Paper: Vaswani et al. 2017, equation 2; gated: Shazeer 2020. `hidden` is 4·dim by default, and two thirds of that
+    when gated, so that both have as many parameters.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        *,
+        gated: bool = False,
+        activation: str = "gelu",
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        dim = whole_number("dim", dim, 1)
+        hidden = (8 * dim // 3 if gated else 4 * dim) if hidden is None else whole_number("hidden", hidden, 1)
+        ACTIVATIONS[activation]  # refuses what is none
+        self.activation = activation
+        self.rise = nn.Linear(dim, hidden, bias=bias)
+        self.gate = nn.Linear(dim, hidden, bias=bias) if gated else None
+        self.fall = nn.Linear(hidden, dim, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        risen = ACTIVATIONS[self.activation](self.rise(x))
+        if self.gate is not None:
+            risen = risen * self.gate(x)
+        found: Tensor = self.fall(self.dropout(risen))
+        return found
+
+
+class EncoderLayer(nn.Module):
+    """Attention among the positions of one sequence, then a feed-forward block, each with residual and normalisation.
+
+    `attention` is a mechanism or the name of one, options included: `"local(window=65)"`. With a causal mechanism this
+    is also the layer of a decoder without an encoder.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        attention: str | Mechanism = "multihead",
+        *,
+        norm: str = "pre",
+        norm_type: str = "layer",
+        dropout: float = 0.0,
+        hidden: int | None = None,
+        gated: bool = False,
+        activation: str = "gelu",
+        num_heads: int = 1,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        common = {"num_heads": num_heads, "dropout": attention_dropout}
+        self.attention = _mechanism("attention", attention, dim, build, common)
+        self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=dropout)
+        self.around_attention = Residual(dim, norm, dropout, norm_type)
+        self.around_feed_forward = Residual(dim, norm, dropout, norm_type)
+
+    def forward(
+        self, x: Tensor, *, mask: Mask | Tensor | None = None, state: State | None = None
+    ) -> Tensor | tuple[Tensor, State]:
+        """(b,q,dim) → (b,q,dim); with a state (that of the mechanism) also the state that follows."""
+        found, state = _called(self.attention, self.around_attention.enter(x), None, mask, state)
+        x = self.around_attention.leave(x, found)
+        x = self.around_feed_forward(x, self.feed_forward)
+        return x if state is None else (x, state)
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> State:
+        """The state before anything was seen."""
+        return self.attention.initial_state(batch, device, dtype)
+
+
+@dataclass(frozen=True)
+class DecoderState(State):
+    """What a decoder layer remembers: its own positions, and the source projected once."""
+
+    own: State
+    source: State
+
+
+class DecoderLayer(nn.Module):
+    """Causal attention among the positions written so far, attention to a source, then a feed-forward block.
+
+    `attention` must be able to be causal; `cross` may be any mechanism. Each part has its residual and normalisation.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        attention: str | Mechanism = "causal",
+        cross: str | Mechanism = "multihead",
+        *,
+        source_dim: int | None = None,
+        norm: str = "pre",
+        norm_type: str = "layer",
+        dropout: float = 0.0,
+        hidden: int | None = None,
+        gated: bool = False,
+        activation: str = "gelu",
+        num_heads: int = 1,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        common = {"num_heads": num_heads, "dropout": attention_dropout}
+        self.attention = _mechanism("attention", attention, dim, build_causal, common)
+        self.cross = _mechanism("cross", cross, dim, build, {**common, "source_dim": source_dim})
+        self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=dropout)
+        self.around_attention = Residual(dim, norm, dropout, norm_type)
+        self.around_cross = Residual(dim, norm, dropout, norm_type)
+        self.around_feed_forward = Residual(dim, norm, dropout, norm_type)
+
+    def forward(
+        self,
+        x: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        source_mask: Mask | Tensor | None = None,
+        state: DecoderState | None = None,
+    ) -> Tensor | tuple[Tensor, DecoderState]:
+        """(b,q,dim) → (b,q,dim). `mask` hides positions of x, `source_mask` those of the source."""
+        own, read = (None, None) if state is None else (state.own, state.source)
+        found, own = _called(self.attention, self.around_attention.enter(x), None, mask, own)
+        x = self.around_attention.leave(x, found)
+        found, read = _called(self.cross, self.around_cross.enter(x), source, source_mask, read)
+        x = self.around_cross.leave(x, found)
+        x = self.around_feed_forward(x, self.feed_forward)
+        if state is None:
+            return x
+        assert own is not None and read is not None
+        return x, replace(state, own=own, source=read)
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> DecoderState:
+        """The state before anything was seen."""
+        return DecoderState(
+            self.attention.initial_state(batch, device, dtype), self.cross.initial_state(batch, device, dtype)
+        )
+
+
+def _mechanism(
+    argument: str, given: str | Mechanism, dim: int, make: Callable[..., Mechanism], common: dict[str, Any]
+) -> Mechanism:
+    """The mechanism that was given, or the one of that name; what the name says wins over what is common."""
+    if isinstance(given, str):
+        name, options = parse(given)
+        return make(name, dim, **{**common, **options})
+    if not isinstance(given, nn.Module):
+        raise BadType(f"{argument}: expected a mechanism or the name of one, got {described(given)}.")
+    return given
+
+
+def _called(
+    layer: Mechanism, x: Tensor, source: Tensor | None, mask: Mask | Tensor | None, state: State | None
+) -> tuple[Tensor, State | None]:
+    """The result of a mechanism and the state that follows, None where none was passed."""
+    if state is None:
+        return layer(x, source, mask=mask), None
+    found: tuple[Tensor, State] = layer(x, source, mask=mask, state=state)
+    return found

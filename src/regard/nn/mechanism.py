@@ -1,0 +1,252 @@
+"""What a mechanism is: a layer (b,q,dim) → (b,q,dim) that can be asked for by name.
+
+A file that holds `@mechanism("name", …)` above a `Mechanism` is all a new one takes: it then appears in
+`regard list`, in every model's `--attention`, in the contract tests and in reports.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.arguments import described, whole_number
+from regard.errors import BadType, BadValue, unknown_name
+from regard.masks import Mask
+from regard.nn.state import State
+from regard.registry import Registry
+
+Causality = Literal["yes", "no", "option"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the registry says of a mechanism; the rest stands in the docstring and signature of its class."""
+
+    name: str
+    layer: type[Mechanism]
+    causal: Causality  # always, never, or with the option `causal=True`
+    time: str  # cost of a forward pass, n positions of width d
+    memory: str  # extra memory of training, beside inputs and parameters
+    aliases: tuple[str, ...] = ()
+    needs: dict[str, Any] = field(default_factory=dict)  # options a small example has to give
+
+
+MECHANISMS: Registry[Entry] = Registry("mechanism")
+_ALIASES: dict[str, str] = {}
+
+Layer = TypeVar("Layer", bound="type[Mechanism]")
+
+
+def mechanism(
+    name: str, *, causal: Causality, time: str, memory: str, aliases: tuple[str, ...] = (), **needs: Any
+) -> Callable[[Layer], Layer]:
+    """Register the decorated class under `name`."""
+
+    def register(layer: Layer) -> Layer:
+        layer.entry = MECHANISMS.add(name, Entry(name, layer, causal, time, memory, aliases, needs))
+        _ALIASES.update(dict.fromkeys(aliases, name))
+        return layer
+
+    return register
+
+
+class Mechanism(nn.Module):
+    """A layer that lets queries (b,q,dim) look at a source (b,k,source_dim), or at themselves.
+
+    `layer(query, source=None, *, mask=None)` returns (b,q,dim). With `state=` it returns `(output, state)`: what
+    was passed in stays as it was, so that one state can be continued twice.
+    """
+
+    entry: ClassVar[Entry]
+    dim: int
+    num_heads: int
+    source_dim: int
+
+    def __init__(
+        self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None
+    ) -> None:
+        super().__init__()
+        self.dim = whole_number("dim", dim, 1)
+        self.num_heads = whole_number("num_heads", num_heads, 1)
+        self.source_dim = self.dim if source_dim is None else whole_number("source_dim", source_dim, 1)
+        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
+            raise BadType(f"dropout: expected a probability from 0 to 1, got {described(dropout)}.")
+        if not 0 <= dropout <= 1:
+            raise BadValue(f"dropout: expected a probability from 0 to 1, got {dropout}.")
+        self.dropout = float(dropout)
+
+    def forward(
+        self,
+        query: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        state: State | None = None,
+    ) -> Tensor | tuple[Tensor, State]:
+        """The attended queries, (b,q,dim); with a state also the state that follows."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> State:
+        """The state before anything was seen, to pass as `state=` and to take back from each call."""
+        raise NotImplementedError(f"{type(self).__name__} does not define initial_state")
+
+    @property
+    def head_dim(self) -> int:
+        """The width of one head."""
+        if self.dim % self.num_heads:
+            raise BadValue(
+                f"num_heads: dim={self.dim} cannot be shared equally by {self.num_heads} heads. "
+                f"Try one of {[n for n in range(1, self.dim + 1) if self.dim % n == 0][:8]}."
+            )
+        return self.dim // self.num_heads
+
+    @property
+    def weights_dropout(self) -> float:
+        """The dropout that acts now: none in evaluation."""
+        return self.dropout if self.training else 0.0
+
+    def placement(
+        self, device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> tuple[torch.device | str | None, torch.dtype]:
+        """Where and in which dtype a state is made: as asked, else as the layer's own weights."""
+        own = next(self.parameters(), None)
+        if own is not None:
+            device, dtype = device or own.device, dtype or own.dtype
+        return device, dtype or torch.get_default_dtype()
+
+    def extra_repr(self) -> str:
+        heads = f", num_heads={self.num_heads}" if self.num_heads > 1 else ""
+        source = f", source_dim={self.source_dim}" if self.source_dim != self.dim else ""
+        return f"dim={self.dim}{heads}{source}"
+
+
+def check_inputs(layer: Mechanism, query: object, source: object, remembered: bool = False) -> None:
+    """Raise unless query is (b,q,dim) and source (b,k,source_dim). `remembered`: a state holds the source."""
+    for argument, given, width in (("query", query, layer.dim), ("source", source, layer.source_dim)):
+        if given is None and argument == "source":
+            continue
+        name = "dim" if argument == "query" else "source_dim"
+        if not isinstance(given, Tensor) or not given.is_floating_point():
+            raise BadType(
+                f"{argument}: expected a floating-point tensor (b,length,{name}), got {described(given)}."
+            )
+        if given.dim() != 3 or given.shape[2] != width:
+            raise BadValue(
+                f"{argument}: expected (b,length,{name}) with {name}={width}, got shape {tuple(given.shape)}."
+            )
+    if isinstance(query, Tensor) and isinstance(source, Tensor) and query.shape[0] != source.shape[0]:
+        raise BadValue(
+            f"source: the batch must equal the query's, got query {tuple(query.shape)} and source "
+            f"{tuple(source.shape)}."
+        )
+    if source is None and layer.source_dim != layer.dim and not remembered:
+        raise BadValue(
+            f"source: this layer was built with dim={layer.dim} and source_dim={layer.source_dim}, so it cannot "
+            f"attend to its own queries. Pass a source (b,k,{layer.source_dim})."
+        )
+
+
+def names() -> list[str]:
+    """Every mechanism by name, in alphabetical order."""
+    return sorted(MECHANISMS.names())
+
+
+def entry(name: str) -> Entry:
+    """What the registry says of `name`, which may be an alias."""
+    return MECHANISMS[_ALIASES.get(name, name)]
+
+
+def build(name: str, dim: int, **options: Any) -> Mechanism:
+    """The layer called `name`, for instance `build("local", dim=256, num_heads=8, window=65)`.
+
+    Options may also stand in the name: `build("local(window=65)", dim=256)`. What is passed by keyword wins.
+    """
+    plain, inside = parse(name)
+    found = entry(plain)
+    known = options_of(found.layer)
+    chosen = {**inside, **options}
+    for option in chosen:
+        if option not in known:
+            mistake = unknown_name(f"option of {found.name}", option, [*known])
+            raise BadValue(str(mistake))
+    missing = [n for n, p in known.items() if p.default is p.empty and n not in chosen and n != "dim"]
+    if missing:
+        raise BadValue(
+            f"{missing[0]}: {found.name} needs this option, for instance "
+            f"build({found.name!r}, dim={dim}, {missing[0]}={found.needs.get(missing[0], '…')})."
+        )
+    return found.layer(dim, **chosen)
+
+
+def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
+    """`build` for a place that must not see the future, such as a decoder; refuses what cannot be causal."""
+    found = entry(parse(name)[0])
+    if found.causal == "no":
+        able = [other for other in names() if MECHANISMS[other].causal != "no"]
+        raise BadValue(
+            f"attention: {found.name} looks at the whole sequence and cannot be causal, so a decoder cannot use it for "
+            f"its own positions. These can: {', '.join(able)}."
+        )
+    return build(name, dim, **options, **({"causal": True} if found.causal == "option" else {}))
+
+
+def options_of(layer: type[Mechanism]) -> dict[str, inspect.Parameter]:
+    """The options of a layer by name. Where a constructor hands `**options` on, those of its parent follow."""
+    found: dict[str, inspect.Parameter] = {}
+    for cls in layer.__mro__:
+        if "__init__" not in cls.__dict__:
+            continue
+        parameters = list(inspect.signature(cls.__dict__["__init__"]).parameters.values())[1:]  # without self
+        for parameter in parameters:
+            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                found.setdefault(parameter.name, parameter)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    for fixed in getattr(layer, "fixed_options", ()):
+        found.pop(fixed, None)
+    return found
+
+
+_CALL = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+def parse(name: str) -> tuple[str, dict[str, Any]]:
+    """`"local(window=65)"` as `("local", {"window": 65})`. A bare word is a string: `positions=rotary`."""
+    if not isinstance(name, str):
+        raise BadType(f"mechanism: expected a name such as 'local(window=65)', got {described(name)}.")
+    match = _CALL.fullmatch(name)
+    if match is None:
+        raise BadValue(f"mechanism: expected NAME or NAME(option=value, …), got {name!r}.")
+    if not (match[2] or "").strip():
+        return match[1], {}
+    try:
+        call = ast.parse(f"f({match[2]})", mode="eval").body
+        assert isinstance(call, ast.Call) and not call.args
+        return match[1], {
+            str(word.arg): _constant(word.value) for word in call.keywords if word.arg or _refuse()
+        }
+    except (SyntaxError, ValueError, AssertionError):
+        raise BadValue(
+            f"mechanism: expected NAME(option=value, …) with plain numbers, words, True, False or None, got {name!r}."
+        ) from None
+
+
+def _constant(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):  # a word with a hyphen: transformer-xl
+        return f"{_constant(node.left)}-{_constant(node.right)}"
+    return ast.literal_eval(node)
+
+
+def _refuse() -> bool:
+    raise ValueError("** is not an option")
