@@ -179,3 +179,22 @@ def test_masks_join_with_masks_alone(other):
     for join in (lambda a, b: a & b, lambda a, b: a | b):
         with pytest.raises(TypeError):
             join(masks.causal(), other)
+
+
+def test_masks_that_look_at_distances_alone_say_so():
+    """Along a diagonal such a mask must be constant: shifting query and key together changes nothing."""
+    found = {
+        masks.causal(): True,
+        masks.window(2, 1): True,
+        masks.causal(offset=3) & masks.dilated(2): True,
+        ~masks.window(1) | masks.full(): True,
+        masks.window(2, offset=torch.tensor([0, 1])): False,
+        masks.prefix(3): False,
+        masks.blocks(3) & masks.causal(): False,
+        masks.global_tokens([1]) | masks.causal(): False,
+    }
+    for mask, by_distance in found.items():
+        assert mask.by_distance is by_distance, mask
+        seen = mask.dense(9, 9, batch=2)
+        constant = all(len({*seen.diagonal(d, -2, -1)[0, 0].tolist()}) == 1 for d in range(-8, 9))
+        assert constant or not by_distance, mask

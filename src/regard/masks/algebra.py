@@ -96,6 +96,11 @@ class Mask(Value):
         """Whether the key (and the batch entry) alone decides."""
         return False
 
+    @property
+    def by_distance(self) -> bool:
+        """Whether the distance between key and query alone decides: along a diagonal all blocks look alike."""
+        return False
+
     def __and__(self, other: Mask) -> Mask:
         return And(self, other) if isinstance(other, Mask) else NotImplemented
 
@@ -154,6 +159,10 @@ class _Pair(Mask):
     def by_key(self) -> bool:
         return self.left.by_key and self.right.by_key
 
+    @property
+    def by_distance(self) -> bool:
+        return self.left.by_distance and self.right.by_distance
+
 
 class And(_Pair):
     """Visible where both are."""
@@ -207,6 +216,10 @@ class Not(Mask):
     @property
     def by_key(self) -> bool:
         return self.inner.by_key
+
+    @property
+    def by_distance(self) -> bool:
+        return self.inner.by_distance
 
     def __repr__(self) -> str:
         return f"~{_bracket(self.inner, _Pair)}"

@@ -31,6 +31,10 @@ class Full(Mask):
     def by_key(self) -> bool:
         return True
 
+    @property
+    def by_distance(self) -> bool:
+        return True
+
 
 class Causal(Mask):
     """A query sees itself and what came before."""
@@ -52,6 +56,10 @@ class Causal(Mask):
 
     def check(self, sizes: Sizes) -> None:
         _check_offset(self, sizes)
+
+    @property
+    def by_distance(self) -> bool:
+        return not isinstance(self.offset, Tensor)
 
 
 class Window(Mask):
@@ -83,6 +91,10 @@ class Window(Mask):
 
     def check(self, sizes: Sizes) -> None:
         _check_offset(self, sizes)
+
+    @property
+    def by_distance(self) -> bool:
+        return not isinstance(self.offset, Tensor)
 
 
 def _shift(mask: Causal | Window, place: Grid | Blocks) -> int | Tensor:
@@ -176,6 +188,10 @@ class Dilated(Mask):
         high = blocks.last_column - (blocks.first_row + blocks.shift)
         some = high - high % self.step >= low  # the largest multiple that is not above `high`
         return _four(grade(some, (low == high) if self.step > 1 else torch.ones_like(some)))
+
+    @property
+    def by_distance(self) -> bool:
+        return True
 
 
 class GlobalTokens(Mask):

@@ -12,7 +12,7 @@ from regard import formula
 from regard.biases import Bias
 from regard.dropout import drop
 from regard.grid import Grid, Sizes, whole
-from regard.implementations.tiled.strips import Strip, strips
+from regard.implementations.tiled.strips import Run, Strip, strips
 from regard.masks import Mask
 from regard.normalizers import Normalizer, Softmax
 from regard.scores import Score
@@ -41,6 +41,7 @@ class Attention:
         self.dtype = formula.accumulator(self.query.dtype)
         self.shared = self.query.shape[1] // max(1, self.key.shape[1])
         self.grid = whole(self.sizes, self.query.device)
+        self.tiles: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
 
     def pieces(self, value: Tensor | None) -> Iterator[Piece]:
         """Every strip that sees anything, scored."""
@@ -79,19 +80,18 @@ class Piece:
         self.value = None if value is None else self._gather(value)
         visible = list(self._visible())
         if not tame:
-            self._blank_hidden(visible)
+            self._blank_hidden([(columns, seen) for columns, seen, _ in visible])
         scores = attention.score.strip(self.query, self.key, self.grid, attention.scale)
         if attention.bias is not None:
             scores = scores.add_(attention.bias.values(self.grid, scores.dtype))
-        zero = scores.new_zeros(())
-        for columns, seen in visible:
+        for columns, seen, penalty in visible:
             if tame:  # adding is several times as fast as filling
-                scores[..., columns] += torch.where(seen, zero, zero - torch.inf)
+                scores[..., columns] += penalty
             else:
                 scores[..., columns] = scores[..., columns].masked_fill(~seen, -torch.inf)
         self.scores = scores
-        self.visible = visible
-        self.alive = tame and attention.bias is None and self._every_row_sees(visible)
+        self.visible = [(columns, seen) for columns, seen, _ in visible]
+        self.alive = tame and attention.bias is None and self._every_row_sees(self.visible)
         self.tame = tame
 
     def weights(self, keep_scores: bool = True) -> Tensor:
@@ -181,14 +181,28 @@ class Piece:
         parts = [keys[self.strip.batch, self.strip.groups, span] for span in self.spans]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, 2)).to(self.attention.dtype)
 
-    def _visible(self) -> Iterator[tuple[slice, Tensor]]:
-        """For each run in which the mask has a say: its columns in this strip, and what is visible there."""
+    def _visible(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """For each run in which the mask has a say: its columns in this strip, what is visible there, and the
+        same as numbers to add (0 or −inf)."""
         offset = 0
         for run in self.strip.runs:
             columns = slice(offset, offset + run.stop - run.start)
             offset = columns.stop
             if run.partial and self.attention.mask is not None:
-                yield columns, self.attention.mask.tile(self._grid([slice(run.start, run.stop)]))
+                yield columns, *self._tile(self.attention.mask, run)
+
+    def _tile(self, mask: Mask, run: Run) -> tuple[Tensor, Tensor]:
+        """A mask that looks at distances alone gives the same tile for every strip along a diagonal."""
+        rows, tiles = self.strip.rows, self.attention.tiles
+        place = (run.start - rows.start, rows.stop - rows.start, run.stop - run.start)
+        if place in tiles:
+            return tiles[place]
+        seen = mask.tile(self._grid([slice(run.start, run.stop)]))
+        zero = torch.zeros((), dtype=self.attention.dtype, device=seen.device)
+        tile = (seen, torch.where(seen, zero, zero - torch.inf))
+        if mask.by_distance:
+            tiles[place] = tile
+        return tile
 
     def _every_row_sees(self, visible: list[tuple[slice, Tensor]]) -> bool:
         if any(not run.partial for run in self.strip.runs):
