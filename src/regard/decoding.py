@@ -1,0 +1,230 @@
+"""Decoding: from a step function to sequences, by greedy choice, by sampling, by beam search.
+
+All three take the same `step(prefixes (n,t)) -> log-probabilities (n, vocab)`. One that keeps a cache offers
+`step.reorder(index (n,))` as well: afterwards row i continues what row index[i] was. `start` (b,t0) is given, and not
+part of what comes back; `end` is the token that finishes a sequence, and is.
+
+    >>> import torch
+    >>> table = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3], [0.4, 0.5, 0.1]]).log()  # next token, given the last
+    >>> best = beam_search(lambda prefixes: table[prefixes[:, -1]], torch.tensor([[2]]), end=0, beam=2)
+    >>> best[0][0].tokens
+    [1, 0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.arguments import described, finite_number, whole_number
+from regard.errors import BadType, BadValue
+
+__all__ = ["Hypothesis", "beam_search", "greedy", "sample"]
+
+Step = Callable[[Tensor], Tensor]
+
+_ROUNDING = 1e-3  # a log-probability may be this far above 0: half precision rounds
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A decoded sequence: its tokens (without the start, with the end) and their log-probability per length."""
+
+    tokens: list[int]
+    score: float
+    finished: bool = True
+
+
+@torch.no_grad()
+def greedy(step: Step, start: Tensor, *, end: int, max_length: int = 100) -> list[Hypothesis]:
+    """The likeliest token at each step, for every row of `start`; ties go to the lowest id."""
+    return [found[0] for found in beam_search(step, start, end=end, beam=1, max_length=max_length)]
+
+
+@torch.no_grad()
+def sample(
+    step: Step,
+    start: Tensor,
+    *,
+    end: int,
+    max_length: int = 100,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> list[Hypothesis]:
+    """Tokens drawn at random, for every row of `start`. The score is that of the model, not of the changed odds.
+
+    `temperature` below 1 favours likely tokens; `top_k` keeps so many of them; `top_p` the fewest that together hold
+    that probability (at least one always).
+    """
+    temperature = finite_number("temperature", temperature, above=0.0)
+    if top_k is not None:
+        top_k = whole_number("top_k", top_k, 1)
+    if top_p is not None and not 0 < finite_number("top_p", top_p) <= 1:
+        raise BadValue(f"top_p: expected a probability above 0 and at most 1, got {top_p}.")
+    prefixes, max_length = _checked_start(start, max_length)
+    tokens: list[list[int]] = [[] for _ in range(len(prefixes))]
+    totals = [0.0] * len(prefixes)
+    alive = list(range(len(prefixes)))
+    for _ in range(max_length):
+        if not alive:
+            break
+        found = _log_probabilities(step, prefixes, end)
+        odds = _narrowed(found / temperature, top_k, top_p).softmax(-1)
+        drawn = torch.multinomial(odds.float(), 1, generator=generator)
+        gained = found.gather(1, drawn).flatten().tolist()
+        for row, token, more in zip(alive, drawn.flatten().tolist(), gained, strict=True):
+            tokens[row].append(token)
+            totals[row] += more
+        stay = [i for i, row in enumerate(alive) if tokens[row][-1] != end]
+        prefixes = torch.cat([prefixes, drawn], 1)
+        if len(stay) < len(alive):
+            index = torch.tensor(stay, device=prefixes.device, dtype=torch.long)
+            prefixes, alive = prefixes[index], [alive[i] for i in stay]
+            if stay:
+                _reorder(step, index)
+    return [
+        Hypothesis(made, total / max(1, len(made)), bool(made) and made[-1] == end)
+        for made, total in zip(tokens, totals, strict=True)
+    ]
+
+
+@dataclass
+class _Entry:
+    """The search for one row of `start`: what is finished, and the rows that are still alive, in order of their ids."""
+
+    finished: list[Hypothesis]
+    totals: list[float]  # log-probability of each live prefix
+
+    def best(self, count: int) -> list[Hypothesis]:
+        return sorted(self.finished, key=lambda found: (-found.score, found.tokens))[:count]
+
+
+@torch.no_grad()
+def beam_search(
+    step: Step,
+    start: Tensor,
+    *,
+    end: int,
+    beam: int = 5,
+    max_length: int = 100,
+    length_penalty: float = 1.0,
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
+    """The best sequences for every row of `start`, best first; ties go to the lowest token ids.
+
+    The score of a sequence is its log-probability divided by its length (the end included) to the power of
+    `length_penalty`. A finished sequence keeps its place in the beam. The search ends when every place is taken, at
+    `max_length` tokens (what is unfinished then counts), or when nothing alive could still beat the n_best-th finished
+    one at its best possible length.
+    """
+    beam, n_best = whole_number("beam", beam, 1), whole_number("n_best", n_best, 1)
+    if n_best > beam:
+        raise BadValue(f"n_best: expected at most beam={beam}, got {n_best}. Widen the beam.")
+    alpha = finite_number("length_penalty", length_penalty)
+    prefixes, max_length = _checked_start(start, max_length)
+    given = prefixes.shape[1]
+    entries = [_Entry([], [0.0]) for _ in range(len(prefixes))]
+    for length in range(1, max_length + 1):
+        if not len(prefixes):
+            break
+        found = _log_probabilities(step, prefixes, end)
+        origins: list[int] = []
+        chosen: list[int] = []
+        row = 0
+        for entry in entries:
+            alive = len(entry.totals)
+            if not alive:
+                continue
+            totals = torch.tensor(entry.totals, dtype=torch.float64, device=found.device)
+            candidates = (found[row : row + alive] + totals[:, None]).flatten()
+            picked = _largest(candidates, beam - len(entry.finished))
+            values = candidates[picked].tolist()
+            entry.totals = []
+            for index, total in zip(picked.tolist(), values, strict=True):
+                origin, token = row + index // found.shape[1], index % found.shape[1]
+                if token == end or length == max_length:
+                    tokens = [*prefixes[origin, given:].tolist(), token]
+                    entry.finished.append(Hypothesis(tokens, total / length**alpha, token == end))
+                else:
+                    origins.append(origin)
+                    chosen.append(token)
+                    entry.totals.append(total)
+            if _is_decided(entry, n_best, length, max_length, alpha):
+                kept = len(origins) - len(entry.totals)
+                origins, chosen, entry.totals = origins[:kept], chosen[:kept], []
+            row += alive
+        index = torch.tensor(origins, device=prefixes.device, dtype=torch.long)
+        tokens_now = torch.tensor(chosen, device=prefixes.device, dtype=prefixes.dtype)
+        if origins and (len(origins) != len(prefixes) or origins != list(range(len(prefixes)))):
+            _reorder(step, index)
+        prefixes = torch.cat([prefixes[index], tokens_now[:, None]], 1)
+    return [entry.best(n_best) for entry in entries]
+
+
+def _is_decided(entry: _Entry, n_best: int, length: int, max_length: int, alpha: float) -> bool:
+    """Whether nothing alive can still enter the best: a log-probability only falls, so length alone could help."""
+    if len(entry.finished) < n_best or not entry.totals:
+        return False
+    hope = max(max(total / (length + 1) ** alpha, total / max_length**alpha) for total in entry.totals)
+    return bool(hope < entry.best(n_best)[-1].score)
+
+
+def _largest(candidates: Tensor, count: int) -> Tensor:
+    """Indices of the largest entries above −inf, in rising order; among equal ones the lowest indices."""
+    count = min(count, len(candidates))
+    if count == 0:
+        return candidates.new_zeros(0, dtype=torch.long)
+    values = candidates.topk(count).values
+    above = (candidates > values[-1]).nonzero().flatten()
+    equal = (candidates == values[-1]).nonzero().flatten()[: count - len(above)]
+    picked = torch.cat([above, equal]).sort().values
+    return picked[candidates[picked] > -torch.inf]
+
+
+def _narrowed(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
+    """The logits with everything that top-k and top-p leave out at −inf."""
+    if top_k is not None and top_k < logits.shape[1]:
+        values, index = logits.topk(top_k, -1)
+        logits = torch.full_like(logits, -torch.inf).scatter(1, index, values)
+    if top_p is not None and top_p < 1:
+        ranked, order = logits.sort(dim=-1, descending=True, stable=True)
+        odds = ranked.softmax(-1)
+        beyond = odds.cumsum(-1) - odds >= top_p  # what is ranked above already holds enough
+        logits = logits.masked_fill(beyond.scatter(1, order, beyond), -torch.inf)
+    return logits
+
+
+def _checked_start(start: Tensor, max_length: int) -> tuple[Tensor, int]:
+    if not isinstance(start, Tensor) or start.is_floating_point() or start.dtype == torch.bool:
+        raise BadType(f"start: expected token ids of shape (b,t0), got {described(start)}.")
+    if start.dim() != 2:
+        raise BadValue(f"start: expected token ids of shape (b,t0), got shape {tuple(start.shape)}.")
+    return start.long(), whole_number("max_length", max_length, 0)
+
+
+def _log_probabilities(step: Step, prefixes: Tensor, end: int) -> Tensor:
+    """What the step says of the next token, checked, in float64."""
+    found = step(prefixes)
+    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(prefixes):
+        raise BadValue(f"step: expected log-probabilities ({len(prefixes)}, vocab), got {described(found)}.")
+    if not 0 <= end < found.shape[1]:
+        raise BadValue(f"end: expected a token id from 0 to {found.shape[1] - 1}, got {end}.")
+    if bool(found.isnan().any()):
+        raise BadValue("step: it returned NaN for the next token.")
+    if found.numel() and float(found.max()) > _ROUNDING:
+        raise BadValue(
+            f"step: expected log-probabilities, which are at most 0, got {float(found.max()):.4g}. Apply log_softmax "
+            f"to the logits."
+        )
+    return found.double().clamp(max=0.0)
+
+
+def _reorder(step: Step, index: Tensor) -> None:
+    move = getattr(step, "reorder", None)
+    if move is not None:
+        move(index)
