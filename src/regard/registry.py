@@ -1,11 +1,17 @@
-"""A table from names to things, with one error text for a name that is not in it."""
+"""A table from names to things, with one error text for a name that is not in it; and names with options.
+
+>>> parse("local(window=65, positions=rotary)")
+('local', {'window': 65, 'positions': 'rotary'})
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from regard.errors import unknown_name
+from regard.errors import BadType, BadValue, unknown_name
 
 Thing = TypeVar("Thing")
 
@@ -36,3 +42,59 @@ class Registry(Generic[Thing]):
     def names(self) -> list[str]:
         """Every registered name, in the order of registration."""
         return list(self._things)
+
+
+_CALL = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_OPTION = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.+)", re.DOTALL)
+
+
+def parse(text: object) -> tuple[str, dict[str, Any]]:
+    """`NAME(option=value, …)` as a name and its options.
+
+    A value is a number, True, False, None, a tuple of such, a quoted text, a bare word (`rotary`, `static-memory`), or
+    a name with options of its own, which stays text.
+    """
+    if not isinstance(text, str):
+        raise BadType(
+            f"name: expected a text such as 'local(window=65)', got {text!r} ({type(text).__name__})."
+        )
+    call = _CALL.fullmatch(text)
+    options = [_OPTION.fullmatch(part) for part in split(call[2] or "")] if call else []
+    if call is None or not all(options):
+        raise _unreadable(text)
+    return call[1], {option[1]: _value(option[2], text) for option in options if option}
+
+
+def split(text: str) -> list[str]:
+    """The parts of a text between commas that stand outside of brackets and quotes; blank parts are left out."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            parts.append("")
+            continue
+        parts[-1] += letter
+    return [part for part in parts if part.strip()]
+
+
+def _value(text: str, whole: str) -> Any:
+    text = text.strip()
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        if _CALL.fullmatch(text):
+            return text
+        raise _unreadable(whole) from None
+
+
+def _unreadable(text: str) -> BadValue:
+    return BadValue(
+        f"name: expected NAME or NAME(option=value, …) with plain numbers, words, True, False or None, got {text!r}."
+    )

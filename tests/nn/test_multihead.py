@@ -231,10 +231,10 @@ def test_options_may_stand_in_the_name_and_keywords_win():
 
 
 @pytest.mark.parametrize(
-    "name", ["local(window)", "local(5)", "local(window=__import__('os'))", "lo cal", "local(**x)", ""]
+    "name", ["local(window)", "local(5)", "local(window=[x for x in y])", "lo cal", "local(**x)", ""]
 )
 def test_a_name_that_cannot_be_read_is_refused(name):
-    with pytest.raises(regard.RegardError, match="mechanism"):
+    with pytest.raises(regard.RegardError, match="expected NAME"):
         build(name, dim=8)
 
 

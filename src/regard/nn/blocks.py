@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from regard.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.nn.mechanism import Mechanism, build, build_causal, parse
+from regard.nn.mechanism import Mechanism, build, build_causal
 from regard.nn.state import State
-from regard.registry import Registry
+from regard.registry import Registry, parse
 
 ACTIVATIONS: Registry[Callable[[Tensor], Tensor]] = Registry("activation")
 for _name in ("relu", "gelu", "silu", "tanh", "sigmoid"):

@@ -6,9 +6,7 @@ A file that holds `@mechanism("name", …)` above a `Mechanism` is all a new one
 
 from __future__ import annotations
 
-import ast
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
@@ -20,7 +18,7 @@ from regard.arguments import described, whole_number
 from regard.errors import BadType, BadValue, unknown_name
 from regard.masks import Mask
 from regard.nn.state import State
-from regard.registry import Registry
+from regard.registry import Registry, parse
 
 Causality = Literal["yes", "no", "option"]
 
@@ -214,39 +212,3 @@ def options_of(layer: type[Mechanism]) -> dict[str, inspect.Parameter]:
     for fixed in getattr(layer, "fixed_options", ()):
         found.pop(fixed, None)
     return found
-
-
-_CALL = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
-
-
-def parse(name: str) -> tuple[str, dict[str, Any]]:
-    """`"local(window=65)"` as `("local", {"window": 65})`. A bare word is a string: `positions=rotary`."""
-    if not isinstance(name, str):
-        raise BadType(f"mechanism: expected a name such as 'local(window=65)', got {described(name)}.")
-    match = _CALL.fullmatch(name)
-    if match is None:
-        raise BadValue(f"mechanism: expected NAME or NAME(option=value, …), got {name!r}.")
-    if not (match[2] or "").strip():
-        return match[1], {}
-    try:
-        call = ast.parse(f"f({match[2]})", mode="eval").body
-        assert isinstance(call, ast.Call) and not call.args
-        return match[1], {
-            str(word.arg): _constant(word.value) for word in call.keywords if word.arg or _refuse()
-        }
-    except (SyntaxError, ValueError, AssertionError):
-        raise BadValue(
-            f"mechanism: expected NAME(option=value, …) with plain numbers, words, True, False or None, got {name!r}."
-        ) from None
-
-
-def _constant(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):  # a word with a hyphen: transformer-xl
-        return f"{_constant(node.left)}-{_constant(node.right)}"
-    return ast.literal_eval(node)
-
-
-def _refuse() -> bool:
-    raise ValueError("** is not an option")

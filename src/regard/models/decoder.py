@@ -1,0 +1,113 @@
+"""`decoder`: a language model. It reads what came before and says what comes next."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from regard.decoding import Hypothesis
+from regard.models.ends import Entrance, Exit, padding_mask
+from regard.models.model import Model, model
+from regard.models.stack import CachedStep, Stack, StackState, write
+from regard.tasks.problem import Batch, Problem, Tokens
+
+
+@model("decoder", serves=("language", "bits"))
+class Decoder(Model):
+    """A Transformer decoder without an encoder: causal layers, and a guess of the next token at every position.
+
+    Paper: Radford et al. 2018; the layers of Vaswani et al. 2017.
+    """
+
+    takes_attention: ClassVar[str] = "each layer's causal attention among the positions"
+    attention_default: ClassVar[str] = "causal"
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        dim: int = 128,
+        layers: int = 4,
+        num_heads: int = 4,
+        attention: str | None = None,
+        positions: str = "sinusoidal",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        norm: str = "pre",
+        hidden: int | None = None,
+        gated: bool = False,
+        tied: bool = True,
+    ) -> None:
+        super().__init__(problem)
+        self.entrance = Entrance(
+            problem.inputs, dim, positions=positions, max_length=problem.max_length, dropout=dropout
+        )
+        self.stack = Stack(
+            dim, layers, attention or self.attention_default, causal=True, num_heads=num_heads, norm=norm,
+            dropout=dropout, attention_dropout=attention_dropout, hidden=hidden, gated=gated,
+        )  # fmt: skip
+        same = isinstance(problem.inputs, Tokens) and problem.inputs.count == problem.outputs
+        self.exit = Exit(dim, problem.outputs, self.entrance if tied and same else None)
+
+    def rows(self, batch: Batch) -> Tensor:
+        """What the layers make of a batch, (b,n,dim)."""
+        found: Tensor = self.stack(self.entrance(batch.inputs), mask=padding_mask(batch.keep))
+        return found
+
+    def forward(self, batch: Batch) -> Tensor:
+        found: Tensor = self.exit(self.rows(batch))
+        return found
+
+    def step(self, tokens: Tensor, state: StackState) -> tuple[Tensor, StackState]:
+        """Logits (b,n,outputs) for tokens that go on from a state, and the state that follows."""
+        rows, state = self.stack.step(self.entrance(tokens, offset=state.passed), state)
+        return self.exit(rows), state
+
+    def initial_state(self, batch: int) -> StackState:
+        """The state before anything was read."""
+        weight = self.exit.logits.weight
+        return self.stack.initial_state(batch, weight.device, weight.dtype)
+
+    @torch.no_grad()
+    def generate(self, batch: Batch, *, cached: bool = True, **options: Any) -> list[list[Hypothesis]]:
+        """Continuations of the inputs, without them. Options: see `write`.
+
+        `cached=False` reads everything again for each token: the same answer, slowly.
+        """
+        return prompted(self, batch, cached, **options)
+
+
+class Continues(Protocol):
+    """A model that reads tokens step by step and says what comes next."""
+
+    problem: Problem
+
+    def __call__(self, batch: Batch) -> Tensor: ...
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+    def initial_state(self, batch: int) -> Any: ...
+
+
+def prompted(owner: Continues, batch: Batch, cached: bool, **options: Any) -> list[list[Hypothesis]]:
+    """What a model continues the inputs of a batch with. Prompts of different lengths are continued one by one."""
+    lengths = [batch.inputs.shape[1]] * batch.size if batch.keep is None else batch.keep.sum(1).tolist()
+    if len(set(lengths)) > 1:
+        singles = [Batch(batch.inputs[i : i + 1, :n]) for i, n in enumerate(lengths)]
+        return [prompted(owner, single, cached, **options)[0] for single in singles]
+    prompts = batch.inputs[:, : lengths[0]] if lengths else batch.inputs
+    end = owner.problem.end
+
+    def endless(logits: Tensor) -> Tensor:
+        """Where the task has no end, one more token stands for it, which never comes: the length ends the text."""
+        return logits if end is not None else torch.nn.functional.pad(logits, (0, 1), value=-torch.inf)
+
+    def advance(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        logits, state = owner.step(tokens, state)
+        return endless(logits), state
+
+    def whole(prefixes: Tensor) -> Tensor:
+        return endless(owner(Batch(prefixes))[:, -1]).float().log_softmax(-1)
+
+    step: Any = CachedStep(advance, owner.initial_state(len(prompts))) if cached else whole
+    return write(step, prompts, end=owner.problem.outputs if end is None else end, **options)

@@ -1,0 +1,91 @@
+"""`lstm-attention`: an LSTM whose rows attend to each other. The model to beat before Transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.decoding import Hypothesis
+from regard.models.decoder import prompted
+from regard.models.ends import Entrance, Exit, padding_mask
+from regard.models.model import Model, model
+from regard.models.recurrent import Joined, Recurrent, RecurrentState
+from regard.nn.mechanism import Mechanism, build, build_causal
+from regard.nn.state import State
+from regard.registry import parse
+from regard.tasks.problem import Batch, Problem
+
+
+@dataclass(frozen=True)
+class LSTMState(State):
+    """The recurrent state and that of the attention."""
+
+    recurrent: RecurrentState
+    attention: State
+
+
+@model("lstm-attention", serves=("classify", "language", "bits"))
+class LSTMAttention(Model):
+    """An LSTM reads; attention looks back over its rows.
+
+    For `classify` problems it reads in both directions and the mean row asks once, over all rows (Lin et al. 2017; Yang
+    et al. 2016). Otherwise it reads forwards and each row attends to those before it (Cheng et al. 2016).
+    """
+
+    takes_attention: ClassVar[str] = "the attention over the LSTM's rows"
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        dim: int = 128,
+        layers: int = 1,
+        cell: str = "lstm",
+        attention: str | None = None,
+        num_heads: int = 1,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__(problem)
+        self.whole = problem.kind == "classify"
+        self.entrance = Entrance(problem.inputs, dim, positions="none", dropout=dropout)
+        self.recurrent = Recurrent(dim, layers, cell, both=self.whole, dropout=dropout)
+        name, inside = parse(attention or "additive")
+        make = build if self.whole else build_causal
+        self.attention: Mechanism = make(name, dim, **{"num_heads": num_heads, **inside})
+        self.join = Joined(dim, dropout)
+        self.exit = Exit(dim, problem.outputs)
+
+    def forward(self, batch: Batch) -> Tensor:
+        rows, _ = self.recurrent(self.entrance(batch.inputs), batch.keep)
+        mask = padding_mask(batch.keep)
+        if self.whole:
+            count = rows.shape[1] if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
+            question = rows.sum(1) / count  # padding is zero
+            found = self.join(self.attention(question[:, None], rows, mask=mask)[:, 0], question)
+        else:
+            found = self.join(self.attention(rows, mask=mask), rows)
+        logits: Tensor = self.exit(found)
+        return logits
+
+    def step(self, tokens: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        """Logits for tokens that go on from a state, and the state that follows."""
+        rows, recurrent = self.recurrent(self.entrance(tokens), state=state.recurrent)
+        context, attention = self.attention(rows, state=state.attention)
+        return self.exit(self.join(context, rows)), LSTMState(recurrent, attention)
+
+    def initial_state(self, batch: int) -> LSTMState:
+        """The state before anything was read."""
+        weight = self.exit.logits.weight
+        rows = weight.new_zeros(batch, 0, weight.shape[1])
+        return LSTMState(
+            self.recurrent.initial_state(rows),
+            self.attention.initial_state(batch, weight.device, weight.dtype),
+        )
+
+    @torch.no_grad()
+    def generate(self, batch: Batch, *, cached: bool = True, **options: Any) -> list[list[Hypothesis]]:
+        """Continuations of the inputs, without them. Options: see `write`."""
+        return prompted(self, batch, cached, **options)

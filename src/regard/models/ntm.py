@@ -1,0 +1,42 @@
+"""`ntm`: a Neural Turing Machine, a controller that learns to use a memory."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from regard.models.model import Model, model
+from regard.nn.ntm import Machine
+from regard.tasks.problem import Batch, Problem, Vectors
+
+
+@model("ntm", serves=("bits",))
+class NTM(Model):
+    """A controller with read and write heads over a memory of slots; logits at every step.
+
+    Paper: Graves et al. 2014. The defaults are those of its copy experiment with an LSTM controller.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        slots: int = 128,
+        width: int = 20,
+        read_heads: int = 1,
+        write_heads: int = 1,
+        controller: str = "lstm",
+        hidden: int = 100,
+        shift_range: int = 1,
+        initial: str = "constant",
+    ) -> None:
+        super().__init__(problem)
+        assert isinstance(problem.inputs, Vectors)
+        self.machine = Machine(
+            problem.inputs.width, problem.outputs, slots=slots, width=width, read_heads=read_heads,
+            write_heads=write_heads, controller=controller, hidden=hidden, shift_range=shift_range, initial=initial,
+        )  # fmt: skip
+
+    def forward(self, batch: Batch) -> Tensor:
+        found = self.machine(batch.inputs.to(self.machine.tape.heads.weight.dtype), keep=batch.keep)
+        logits: Tensor = found[0]
+        return logits

@@ -1,0 +1,89 @@
+"""Recurrent layers (GRU or LSTM) that respect padding and hand their state on, for the models of that era."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from regard.errors import unknown_name
+from regard.nn.state import State
+
+CELLS: dict[str, type[nn.GRU] | type[nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
+
+
+@dataclass(frozen=True)
+class RecurrentState(State):
+    """The hidden rows of each layer, batch first: (b,layers,dim); an LSTM also has cells."""
+
+    hidden: Tensor
+    cell: Tensor | None = None
+
+
+class Recurrent(nn.Module):
+    """A GRU or LSTM over rows (b,n,dim) → (b,n,dim), in one direction or both (then each has half the width)."""
+
+    def __init__(
+        self, dim: int, layers: int = 1, cell: str = "lstm", *, both: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        if cell not in CELLS:
+            raise unknown_name("cell", cell, CELLS)
+        self.both = both
+        self.cells = CELLS[cell](
+            dim, dim // 2 if both else dim, layers, batch_first=True, bidirectional=both,
+            dropout=dropout if layers > 1 else 0.0,
+        )  # fmt: skip
+        self.widen = nn.Linear(dim // 2 * 2, dim) if both and dim % 2 else None
+
+    def forward(
+        self, rows: Tensor, keep: Tensor | None = None, state: RecurrentState | None = None
+    ) -> tuple[Tensor, RecurrentState]:
+        """The hidden row at each position, zeros where there is padding, and the state behind the last real one.
+
+        Padding (`keep` (b,n), True = real) must stand on the right.
+        """
+        before = None if state is None else self._given(state)
+        if rows.shape[0] == 0 or rows.shape[1] == 0:
+            return rows, state if state is not None else self.initial_state(rows)
+        if keep is None:
+            found, after = self.cells(rows, before)
+        else:
+            lengths = keep.sum(1).clamp(min=1).cpu()  # torch's packing knows no empty sequence
+            packed = pack_padded_sequence(
+                rows.masked_fill(~keep[..., None], 0), lengths, batch_first=True, enforce_sorted=False
+            )
+            found, after = self.cells(packed, before)
+            found, _ = pad_packed_sequence(found, batch_first=True, total_length=rows.shape[1])
+            found = found.masked_fill(~keep[..., None], 0)
+        return (found if self.widen is None else self.widen(found)), self._kept(after)
+
+    def initial_state(self, rows: Tensor) -> RecurrentState:
+        """Zeros, as every sequence begins."""
+        sides = 2 if self.both else 1
+        zeros = rows.new_zeros(rows.shape[0], self.cells.num_layers * sides, self.cells.hidden_size)
+        return RecurrentState(zeros, zeros if isinstance(self.cells, nn.LSTM) else None)
+
+    def _given(self, state: RecurrentState) -> Tensor | tuple[Tensor, Tensor]:
+        hidden = state.hidden.transpose(0, 1).contiguous()
+        return hidden if state.cell is None else (hidden, state.cell.transpose(0, 1).contiguous())
+
+    def _kept(self, after: Tensor | tuple[Tensor, Tensor]) -> RecurrentState:
+        if isinstance(after, Tensor):
+            return RecurrentState(after.transpose(0, 1))
+        return RecurrentState(after[0].transpose(0, 1), after[1].transpose(0, 1))
+
+
+class Joined(nn.Module):
+    """What was attended to and the row that looked, as one row: tanh(W [c; h]). Luong et al. 2015, equation 5."""
+
+    def __init__(self, dim: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.map = nn.Linear(2 * dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, context: Tensor, row: Tensor) -> Tensor:
+        found: Tensor = self.dropout(torch.tanh(self.map(torch.cat([context, row], -1))))
+        return found

@@ -1,0 +1,126 @@
+"""`seq2seq`: a recurrent encoder and decoder with attention between them, as it was before Transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.arguments import whole_number
+from regard.decoding import Hypothesis
+from regard.models.ends import Entrance, Exit, padding_mask, shifted
+from regard.models.model import Model, model
+from regard.models.recurrent import Joined, Recurrent, RecurrentState
+from regard.models.stack import CachedStep, write
+from regard.nn.mechanism import build
+from regard.nn.state import State
+from regard.registry import parse
+from regard.tasks.problem import Batch, Problem, Tokens
+
+
+@dataclass(frozen=True)
+class Seq2seqState(State):
+    """The decoder's recurrent state, that of each attention, what was read and which of it is real."""
+
+    recurrent: RecurrentState
+    attentions: tuple[State, ...]
+    source: Tensor
+    keep: Tensor | None = None
+
+
+@model("seq2seq", serves=("translate",))
+class Seq2seq(Model):
+    """A bidirectional GRU or LSTM reads; another one writes, and each of its rows attends to what was read.
+
+    Paper: Bahdanau et al. 2014 (attention between encoder and decoder); Luong et al. 2015, section 3 (the attended row
+    joins the decoder's row after the recurrence). `attention_layers` puts several attentions, one after the other,
+    between the two; `alignments` returns the weights of the last one.
+    """
+
+    takes_attention: ClassVar[str] = "the attention of the decoder to the encoder"
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        dim: int = 128,
+        layers: int = 1,
+        cell: str = "gru",
+        attention: str | None = None,
+        attention_layers: int = 1,
+        num_heads: int = 1,
+        dropout: float = 0.1,
+        tied: bool = True,
+    ) -> None:
+        super().__init__(problem)
+        self.entrance = Entrance(problem.inputs, dim, positions="none", dropout=dropout)
+        self.encoder = Recurrent(dim, layers, cell, both=True, dropout=dropout)
+        self.target_entrance = Entrance(Tokens(problem.outputs), dim, positions="none", dropout=dropout)
+        self.decoder = Recurrent(dim, layers, cell, dropout=dropout)
+        self.begin = nn.Linear(dim, layers * dim)
+        count = whole_number("attention_layers", attention_layers, 1)
+        name, inside = parse(attention or "additive")
+        chosen = {"num_heads": num_heads, **inside}
+        self.attentions = nn.ModuleList(build(name, dim, **chosen) for _ in range(count))
+        self.joins = nn.ModuleList(Joined(dim, dropout) for _ in range(count))
+        self.exit = Exit(dim, problem.outputs, self.target_entrance if tied else None)
+
+    def read(self, batch: Batch) -> tuple[Tensor, RecurrentState]:
+        """The encoder's rows (b,n,dim), and the state with which the decoder begins."""
+        rows, _ = self.encoder(self.entrance(batch.inputs), batch.keep)
+        kept = rows if batch.keep is None else rows.masked_fill(~batch.keep[..., None], 0)
+        count = rows.shape[1] if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
+        mean = kept.sum(1) / count
+        hidden = torch.tanh(self.begin(mean)).unflatten(-1, (self.decoder.cells.num_layers, -1))
+        cell = torch.zeros_like(hidden) if isinstance(self.decoder.cells, nn.LSTM) else None
+        return rows, RecurrentState(hidden, cell)
+
+    def forward(self, batch: Batch) -> Tensor:
+        rows, source = self._written(batch)
+        mask = padding_mask(batch.keep)
+        for attention, join in zip(self.attentions, self.joins, strict=True):
+            rows = join(attention(rows, source, mask=mask), rows)
+        found: Tensor = self.exit(rows)
+        return found
+
+    def alignments(self, batch: Batch) -> Tensor:
+        """How much each target position attends to each source position, (b,t,n), mean over heads of the last layer."""
+        rows, source = self._written(batch)
+        mask = padding_mask(batch.keep)
+        for attention, join in zip(self.attentions[:-1], self.joins, strict=False):
+            rows = join(attention(rows, source, mask=mask), rows)
+        found: Tensor = self.attentions[-1].weights(rows, source, mask=mask).mean(1)  # type: ignore[operator]
+        return found
+
+    def step(self, tokens: Tensor, state: Seq2seqState) -> tuple[Tensor, Seq2seqState]:
+        """Logits for target tokens that go on from a state, and the state that follows."""
+        rows, recurrent = self.decoder(self.target_entrance(tokens), state=state.recurrent)
+        mask, after = padding_mask(state.keep), []
+        for attention, join, before in zip(self.attentions, self.joins, state.attentions, strict=True):
+            context, following = attention(rows, state.source, mask=mask, state=before)
+            rows = join(context, rows)
+            after.append(following)
+        return self.exit(rows), replace(state, recurrent=recurrent, attentions=tuple(after))
+
+    def initial_state(self, batch: Batch) -> Seq2seqState:
+        """The state before anything was written: the source, read once."""
+        source, recurrent = self.read(batch)
+        states = [layer.initial_state(batch.size, source.device, source.dtype) for layer in self.attentions]  # type: ignore[operator]
+        return Seq2seqState(recurrent, tuple(states), source, batch.keep)
+
+    @torch.no_grad()
+    def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
+        """What the decoder writes for each source, best first. Options: see `write`."""
+        assert self.problem.start is not None and self.problem.end is not None
+        start = batch.inputs.new_full((batch.size, 1), self.problem.start, dtype=torch.long)
+        options.setdefault("max_length", self.problem.max_target)
+        return write(CachedStep(self.step, self.initial_state(batch)), start, end=self.problem.end, **options)
+
+    def _written(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The decoder's rows for the batch's targets, before attention, and the source's rows."""
+        assert batch.targets is not None and self.problem.start is not None
+        source, state = self.read(batch)
+        rows, _ = self.decoder(self.target_entrance(shifted(batch.targets, self.problem.start)), state=state)
+        return rows, source

@@ -1,0 +1,131 @@
+"""Layers on top of each other, with one state for all of them, and the step that decoding takes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.arguments import whole_number
+from regard.decoding import Hypothesis, beam_search, sample
+from regard.errors import BadValue
+from regard.masks import Mask
+from regard.nn.blocks import NORMS, DecoderLayer, EncoderLayer
+from regard.nn.mechanism import build_causal
+from regard.nn.state import State
+
+
+@dataclass(frozen=True)
+class StackState(State):
+    """The state of each layer, and how many positions have passed."""
+
+    layers: tuple[State, ...]
+    passed: int = 0
+
+
+class Stack(nn.Module):
+    """`layers` encoder layers, or decoder layers with attention to a source, and a last normalisation when norm="pre".
+
+    `causal`: no layer may look ahead; a mechanism that cannot help it is refused.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        layers: int,
+        attention: str,
+        *,
+        cross: str | None = None,
+        causal: bool = False,
+        num_heads: int = 1,
+        norm: str = "pre",
+        norm_type: str = "layer",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        shared: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "norm_type": norm_type, **options}
+        made: list[nn.Module] = []
+        for _ in range(whole_number("layers", layers, 1)):
+            if cross is not None:
+                made.append(DecoderLayer(dim, attention, cross, **shared))
+            elif causal:
+                common = {"num_heads": num_heads, "dropout": options.get("attention_dropout", 0.0)}
+                made.append(EncoderLayer(dim, build_causal(attention, dim, **common), **shared))
+            else:
+                made.append(EncoderLayer(dim, attention, **shared))
+        self.layers = nn.ModuleList(made)
+        self.norm = NORMS[norm_type](dim) if norm == "pre" else nn.Identity()
+
+    def forward(self, rows: Tensor, *, mask: Mask | None = None, **source: Any) -> Tensor:
+        """(b,n,dim) → (b,n,dim). `source` and `source_mask` where the layers attend to one."""
+        for layer in self.layers:
+            rows = layer(rows, *_positional(source), mask=mask, **_named(source))
+        found: Tensor = self.norm(rows)
+        return found
+
+    def step(self, rows: Tensor, state: StackState, **source: Any) -> tuple[Tensor, StackState]:
+        """The same for positions that go on from a state, and the state that follows."""
+        states = []
+        for layer, before in zip(self.layers, state.layers, strict=True):
+            rows, after = layer(rows, *_positional(source), state=before, **_named(source))
+            states.append(after)
+        return self.norm(rows), StackState(tuple(states), state.passed + rows.shape[1])
+
+    def initial_state(self, batch: int, device: torch.device, dtype: torch.dtype) -> StackState:
+        """The state before anything was seen."""
+        return StackState(tuple(layer.initial_state(batch, device, dtype) for layer in self.layers))  # type: ignore[operator]
+
+
+def _positional(source: dict[str, Any]) -> tuple[Tensor, ...]:
+    return (source["source"],) if source.get("source") is not None else ()
+
+
+def _named(source: dict[str, Any]) -> dict[str, Any]:
+    return {"source_mask": source["source_mask"]} if source.get("source_mask") is not None else {}
+
+
+class CachedStep:
+    """A step of decoding that feeds each token once: what came before lives in the state."""
+
+    def __init__(self, advance: Callable[[Tensor, Any], tuple[Tensor, Any]], state: State) -> None:
+        self.advance, self.state, self.seen = advance, state, 0
+
+    def __call__(self, prefixes: Tensor) -> Tensor:
+        logits, self.state = self.advance(prefixes[:, self.seen :], self.state)
+        self.seen = prefixes.shape[1]
+        return logits[:, -1].float().log_softmax(-1)
+
+    def reorder(self, index: Tensor) -> None:
+        """Row i goes on from what row index[i] was."""
+        self.state = self.state.reorder(index)
+
+
+def write(
+    step: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    end: int,
+    method: str = "greedy",
+    beam: int = 5,
+    max_length: int = 100,
+    length_penalty: float = 1.0,
+    n_best: int = 1,
+    **sampling: Any,
+) -> list[list[Hypothesis]]:
+    """Sequences by `method`: greedy, beam or sample (with temperature, top_k, top_p, generator)."""
+    if method == "sample":
+        return [[found] for found in sample(step, start, end=end, max_length=max_length, **sampling)]
+    if method not in ("greedy", "beam"):
+        raise BadValue(f"method: expected greedy, beam or sample, got {method!r}.")
+    if sampling:
+        raise BadValue(
+            f"{next(iter(sampling))}: only method='sample' draws at random, got method={method!r}."
+        )
+    width = beam if method == "beam" else 1
+    return beam_search(
+        step, start, end=end, beam=width, max_length=max_length, length_penalty=length_penalty,
+        n_best=min(n_best, width),
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""`transformer`: an encoder reads, a decoder writes and looks at what was read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.decoding import Hypothesis
+from regard.masks import Mask
+from regard.models.ends import Entrance, Exit, padding_mask, shifted
+from regard.models.model import Model, model
+from regard.models.stack import CachedStep, Stack, StackState, write
+from regard.nn.state import State
+from regard.tasks.problem import Batch, Problem, Tokens
+
+
+@dataclass(frozen=True)
+class WritingState(State):
+    """What the decoder remembers, what was read, and which of it is real."""
+
+    stack: StackState
+    source: Tensor
+    keep: Tensor | None = None
+
+
+@model("transformer", serves=("translate",))
+class Transformer(Model):
+    """Encoder and decoder, six layers each by default; the decoder attends to itself and to the encoder's rows.
+
+    Paper: Vaswani et al. 2017, section 3 (here with normalisation before each part by default).
+    """
+
+    takes_attention: ClassVar[str] = "the attention of encoder and decoder among their own positions"
+    attention_default: ClassVar[str] = "multihead"
+    cross_default: ClassVar[str] = "multihead"
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        dim: int = 128,
+        layers: int = 6,
+        decoder_layers: int | None = None,
+        num_heads: int = 4,
+        attention: str | None = None,
+        cross: str | None = None,
+        positions: str = "sinusoidal",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        norm: str = "pre",
+        hidden: int | None = None,
+        gated: bool = False,
+        tied: bool = True,
+    ) -> None:
+        super().__init__(problem)
+        chosen = attention or self.attention_default
+        shared: dict[str, Any] = {
+            "num_heads": num_heads, "norm": norm, "dropout": dropout, "attention_dropout": attention_dropout,
+            "hidden": hidden, "gated": gated,
+        }  # fmt: skip
+        self.entrance = Entrance(
+            problem.inputs, dim, positions=positions, max_length=problem.max_length, dropout=dropout
+        )
+        self.encoder = Stack(dim, layers, chosen, **shared)
+        self.target_entrance = Entrance(
+            Tokens(problem.outputs),
+            dim,
+            positions=positions,
+            max_length=problem.max_target + 1,
+            dropout=dropout,
+        )
+        self.decoder = Stack(
+            dim, decoder_layers or layers, chosen, cross=cross or self.cross_default, causal=True, **shared
+        )
+        self.exit = Exit(dim, problem.outputs, self.target_entrance if tied else None)
+
+    def read(self, batch: Batch) -> Tensor:
+        """The encoder's rows (b,n,dim)."""
+        found: Tensor = self.encoder(self.entrance(batch.inputs), mask=padding_mask(batch.keep))
+        return found
+
+    def forward(self, batch: Batch) -> Tensor:
+        assert batch.targets is not None and self.problem.start is not None
+        rows = self.target_entrance(shifted(batch.targets, self.problem.start))
+        # Behind a target's end there is only padding, which looks back and is never looked back at by what counts.
+        rows = self.decoder(rows, source=self.read(batch), source_mask=padding_mask(batch.keep))
+        found: Tensor = self.exit(rows)
+        return found
+
+    def step(self, tokens: Tensor, state: WritingState) -> tuple[Tensor, WritingState]:
+        """Logits for target tokens that go on from a state, and the state that follows."""
+        mask: Mask | None = padding_mask(state.keep)
+        rows = self.target_entrance(tokens, offset=state.stack.passed)
+        rows, after = self.decoder.step(rows, state.stack, source=state.source, source_mask=mask)
+        return self.exit(rows), WritingState(after, state.source, state.keep)
+
+    def initial_state(self, batch: Batch) -> WritingState:
+        """The state before anything was written: the source, read once."""
+        source = self.read(batch)
+        return WritingState(
+            self.decoder.initial_state(batch.size, source.device, source.dtype), source, batch.keep
+        )
+
+    @torch.no_grad()
+    def generate(self, batch: Batch, *, cached: bool = True, **options: Any) -> list[list[Hypothesis]]:
+        """What the decoder writes for each source, best first. Options: see `write`."""
+        assert self.problem.start is not None and self.problem.end is not None
+        start = batch.inputs.new_full((batch.size, 1), self.problem.start, dtype=torch.long)
+        options.setdefault("max_length", self.problem.max_target)
+        state = self.initial_state(batch)
+        step: Any = CachedStep(self.step, state) if cached else Rewriting(self, state)
+        return write(step, start, end=self.problem.end, **options)
+
+
+class Rewriting:
+    """The step without a cache of the target: every prefix is read again. For checking, and for measuring the cache."""
+
+    def __init__(self, owner: Transformer, state: WritingState) -> None:
+        self.owner, self.state = owner, state
+
+    def __call__(self, prefixes: Tensor) -> Tensor:
+        logits, _ = self.owner.step(prefixes, self.state)
+        return logits[:, -1].float().log_softmax(-1)
+
+    def reorder(self, index: Tensor) -> None:
+        """Row i goes on from what row index[i] was."""
+        self.state = self.state.reorder(index)

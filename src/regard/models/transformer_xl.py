@@ -1,0 +1,51 @@
+"""`transformer-xl`: a language model that reads in segments and remembers the one before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.arguments import whole_number
+from regard.errors import BadValue
+from regard.models.decoder import Decoder
+from regard.models.model import model
+from regard.tasks.problem import Batch, Problem
+
+
+@model("transformer-xl", serves=("language",))
+class TransformerXL(Decoder):
+    """`decoder` with relative positions and recurrence between segments: each layer also sees the last `memory` rows.
+
+    Paper: Dai et al. 2019, sections 3.2 and 3.3. What is remembered passes no gradient back (section 3.2), so that long
+    inputs train at the cost of a segment. Without gradients the result is that of one call over everything in reach.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        segment: int = 64,
+        memory: int = 64,
+        attention: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.segment = whole_number("segment", segment, 1)
+        window = whole_number("memory", memory, 0) + 1
+        chosen = attention or f"relative(positions=transformer-xl, window={window})"
+        if "positions" in options:
+            raise BadValue("positions: transformer-xl has relative ones; choose others through attention=.")
+        super().__init__(problem, attention=chosen, positions="none", **options)
+
+    def rows(self, batch: Batch) -> Tensor:
+        if batch.keep is not None and not bool(batch.keep.all()):
+            raise BadValue("model: transformer-xl reads texts without padding; got a batch with some.")
+        rows = self.entrance(batch.inputs)
+        state = self.initial_state(batch.size)
+        found = []
+        for part in rows.split(self.segment, 1):
+            read, state = self.stack.step(part, state)
+            found.append(read)
+            state = state.detach()
+        return torch.cat(found, 1) if found else rows

@@ -1,0 +1,148 @@
+"""The attention layer between an encoder and a decoder: what `global-layer` and `local-layer` have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import masks
+from regard.errors import BadType
+from regard.grid import Sizes
+from regard.masks import Mask
+from regard.masks.given import Padding
+from regard.nn import masking
+from regard.nn.blocks import Residual, _called
+from regard.nn.cache import Cache
+from regard.nn.key_value_memory import KeyValueMemory, real_sides
+from regard.nn.mechanism import Mechanism, check_inputs
+from regard.nn.query_key_memory import QueryKeyMemory
+from regard.nn.state import State
+from regard.scores.base import transform_rows
+
+
+class History(QueryKeyMemory):
+    """`query-key-memory` that may look anywhere in a source, but of its own sequence only at what came before."""
+
+    def __init__(
+        self, dim: int, num_heads: int, dropout: float, source_dim: int | None, **options: Any
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, **options)  # refuses a window that is not odd
+        self.causal = True
+
+    def own_mask(self, **anchor: Any) -> Mask | None:
+        if not anchor:  # only a source has to be told where the queries stand in it
+            return super().own_mask()
+        return None if self.window is None else masks.window(self.window // 2, **anchor)
+
+    def _anchor(self, cache: Cache | None) -> dict[str, Any]:
+        return {"align": self.align} if self.window is None else super()._anchor(cache)
+
+
+@dataclass(frozen=True)
+class LayerState(State):
+    """What an attention layer remembers: the keys of its own sequence, and those of the history."""
+
+    memory: Cache
+    history: Cache
+
+
+class AttentionLayer(Mechanism):
+    """Key-value memory, then query-key memory, each with residual and normalisation. The base of the two layers."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        norm: str = "pre",
+        window: int | None = None,
+        align: str = "bottom-right",
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim)
+        self.window = window
+        self.memory = KeyValueMemory(dim, num_heads, dropout, window=window)
+        self.history = History(dim, num_heads, dropout, source_dim, window=window, align=align)
+        self.around_memory = Residual(dim, norm, self.dropout)
+        self.around_history = Residual(dim, norm, self.dropout)
+
+    def forward(
+        self,
+        query: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        state: State | None = None,
+        query_mask: Mask | Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, State]:
+        """The queries after both parts, (b,q,dim); with a state also the state that follows.
+
+        `mask` speaks of the source, or without one of the sequence itself. `query_mask` speaks of the sequence always.
+        """
+        if state is not None and not isinstance(state, LayerState):
+            raise BadType(
+                f"state: expected what initial_state() of this layer or a call returned, got {type(state).__name__}."
+            )
+        remembered = state is not None and state.history.fixed
+        check_inputs(self, query, source, remembered)
+        (batch, new, _), seen = query.shape, 0 if state is None else state.memory.seen
+        sizes = (batch, self.num_heads, new, seen + new)
+        own = _over_sequence(query_mask, sizes)
+        if source is None and not remembered:
+            own = mask = masking.joined(own, _over_sequence(mask, sizes))
+        else:
+            length = source.shape[1] if source is not None else state.history.seen  # type: ignore[union-attr]
+            mask, hidden = _over_source(mask, (*sizes[:3], length), query.device)
+            if hidden is not None:
+                own = masking.joined(own, Padding(torch.cat([hidden.new_ones(batch, seen), hidden], 1)))
+        # Both norms and the way around them read every row, so padding has to go before the first of them.
+        real = real_sides(own, sizes, query.device)[1]
+        rows = query if real is None else masking.without_padding(query, real[:, seen:])
+        memory, history = (None, None) if state is None else (state.memory, state.history)
+        enter = transform_rows(self.around_memory.enter, rows, True)
+        found, written = _called(self.memory, enter, None, own, memory)
+        rows = _left(self.around_memory, rows, found)
+        enter = transform_rows(self.around_history.enter, rows, True)
+        found, read = _called(self.history, enter, source, mask, history)
+        rows = _left(self.around_history, rows, found)
+        return rows if state is None else (rows, LayerState(written, read))  # type: ignore[arg-type]
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> LayerState:
+        """Two empty caches."""
+        return LayerState(
+            self.memory.initial_state(batch, device, dtype), self.history.initial_state(batch, device, dtype)
+        )
+
+
+def _left(around: Residual, rows: Tensor, found: Tensor) -> Tensor:
+    """`around.leave`, in which rows that are not finite stay so but never meet the weights of the norm."""
+    spoilt = ~(rows + found).detach().isfinite().all(-1, keepdim=True)
+    return around.leave(rows.masked_fill(spoilt, 0), found.masked_fill(spoilt, 0)).masked_fill(
+        spoilt, torch.nan
+    )
+
+
+def _over_sequence(mask: Mask | Tensor | None, sizes: Sizes) -> Mask | None:
+    """A mask over the layer's own sequence, those positions included that a state has seen."""
+    given = masking.for_all_keys(masking.as_mask(mask, sizes), sizes, sizes[2])
+    if given is not None:
+        given.check(sizes)
+    return given
+
+
+def _over_source(
+    mask: Mask | Tensor | None, sizes: Sizes, device: torch.device
+) -> tuple[Mask | None, Tensor | None]:
+    """A mask over the source, and which queries (b,q) it leaves real; None: all."""
+    given = masking.as_mask(mask, sizes)
+    if given is None:
+        return None, None
+    given.check(sizes)
+    real = real_sides(given, sizes, device)[0]
+    return given, None if real is None else real.expand(sizes[0], sizes[2])

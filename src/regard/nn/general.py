@@ -1,0 +1,51 @@
+"""`general`: a learned bilinear form as score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from regard.nn.alignment import Alignment, Comparison, head_weights
+from regard.nn.mechanism import mechanism
+
+
+class Bilinear(Comparison):
+    """q·W k, with W k found once for each key."""
+
+    def __init__(self, num_heads: int, head_dim: int) -> None:
+        super().__init__(num_heads, head_dim)
+        self.weight = head_weights(num_heads, head_dim, head_dim)
+
+    def keys(self, heads: Tensor) -> Tensor:
+        return heads @ self.weight.mT
+
+
+@mechanism("general", causal="option", time="n²·d", memory="n·d")
+class General(Alignment):
+    """A query weighs the rows of a source by a learned bilinear form, and gets their weighted mean.
+
+        a_ij = softmax_j(q_iᵀ W h_j),   o_i = Σ_j a_ij h_j
+
+    W is all it learns (and one map of the source to dim, where source_dim differs).
+
+    Paper: Luong et al. 2015, section 3.1, equation 8 (general).
+    Empty row: zeros.
+
+    Args:
+        dim: width of queries and outputs.
+        num_heads: how many heads share that width, each with a W of its own; 1 is the paper.
+        dropout: share of attention weights dropped in training.
+        source_dim: width of the source, where it differs from dim.
+        causal: a position sees itself and what came before.
+        align: where the first query stands in a source of another length, when causal (bottom-right or top-left).
+
+    >>> import torch, regard
+    >>> layer = regard.nn.build("general", dim=16)
+    >>> layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16)).shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(self, dim: int, **options: Any) -> None:
+        super().__init__(dim, **options)
+        self.compare = Bilinear(self.num_heads, self.head_dim)

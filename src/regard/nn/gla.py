@@ -1,0 +1,395 @@
+"""`global-query` (GLA): each position weighs itself against the mean of all, in linear time and without parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.arguments import described, float_tensor
+from regard.errors import BadType, BadValue
+from regard.formula import accumulator
+from regard.masks import Mask
+from regard.nn import masking
+from regard.nn.attention import Attention, View
+from regard.nn.cache import Cache
+from regard.nn.mechanism import check_inputs, mechanism
+from regard.nn.multihead import _linear
+from regard.nn.scan import PIECES, Kept, Result, Tensors, prefix_log_sums, prefix_sums, scan
+from regard.nn.state import State
+from regard.normalizers import softmax
+from regard.registry import Registry
+
+Activation = Callable[[Tensor], Tensor]
+ACTIVATIONS: Registry[Activation] = Registry("activation")
+for _activation in (torch.tanh, torch.relu, torch.sigmoid, F.gelu, F.silu, F.softplus, F.elu):
+    ACTIVATIONS.add(_activation.__name__, _activation)
+
+# The score of what is hidden, and log Σ exp over nothing. Finite, so that differences stay so.
+_NEVER = -1e300
+
+
+def global_query(
+    query: Tensor,
+    key: Tensor,
+    hidden: Tensor,
+    mask: Mask | Tensor | None = None,
+    causal: bool = False,
+    *,
+    activation: str | Activation | None = None,
+) -> Tensor:
+    """y_i = α_i h_i + (1 − α_i)·mean(h), where α is the softmax over positions of s_i = q_i·k_i; (b,l,d).
+
+    Softmax and mean run over the positions that are kept; with `causal` over those of them up to i. Other positions
+    get zeros, and nothing in them is ever read. Memory beside inputs, output and gradients does not grow with d·l.
+
+        >>> import torch, regard
+        >>> h = torch.tensor([[[1.0], [3.0]]])
+        >>> regard.nn.global_query(torch.zeros_like(h), h, h)[0, :, 0]  # α = ½, the mean is 2
+        tensor([1.5000, 2.5000])
+
+    Args:
+        query, key, hidden: (b,l,d) each.
+        mask: a Mask that has a `keep`, or a bool tensor (b,l), True = real.
+        causal: position i knows itself and what came before.
+        activation: a non-linearity on the score s_i: a function or a name (tanh, relu, sigmoid, …).
+    """
+    for name, tensor in (("query", query), ("key", key), ("hidden", hidden)):
+        float_tensor(name, tensor)
+        if tensor.dim() != 3 or tensor.shape != query.shape:
+            raise BadValue(
+                f"{name}: expected (b,l,d), the same for query, key and hidden, got query {tuple(query.shape)} and "
+                f"{name} {tuple(tensor.shape)}."
+            )
+    if torch.is_autocast_enabled(
+        query.device.type
+    ):  # what came out of a projection may be narrower than the rest
+        widest = torch.promote_types(torch.promote_types(query.dtype, key.dtype), hidden.dtype)
+        query, key, hidden = query.to(widest), key.to(widest), hidden.to(widest)
+    if not query.dtype == key.dtype == hidden.dtype:
+        raise BadType(
+            f"hidden: query, key and hidden must have one dtype, got {query.dtype}, {key.dtype} and {hidden.dtype}."
+        )
+    asked, keep = _kept(mask, query)
+    one_head = [tensor[:, :, None] for tensor in (query, key, hidden)]
+    found, _ = _mixed(one_head, keep, causal or asked, _named(activation))
+    return found[:, :, 0]
+
+
+def _kept(mask: Mask | Tensor | None, rows: Tensor) -> tuple[bool, Tensor | None]:
+    """Whether a mask asks for the causal form, and which of the positions of (b,l,d) are real, (b|1,l)."""
+    batch, length, _ = rows.shape
+    if isinstance(mask, Mask):
+        asked, rest = masking.split_causal(mask)
+        return asked, None if rest is None else rest.keep(length, batch).to(rows.device)
+    if mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool):
+        raise BadType(
+            f"mask: expected a Mask or a bool tensor (b,l), True = real, got {described(mask)}. A 0/1 mask becomes "
+            f"bool with mask.bool()."
+        )
+    if mask is not None and tuple(mask.shape) != (batch, length):
+        raise BadValue(
+            f"mask: expected (b,l) = {(batch, length)}, one entry for each position, got shape {tuple(mask.shape)}."
+        )
+    return False, mask
+
+
+def _named(activation: str | Activation | None) -> Activation | None:
+    if isinstance(activation, str):
+        return ACTIVATIONS[activation]
+    if activation is not None and not callable(activation):
+        raise BadType(f"activation: expected a name, a function or None, got {described(activation)}.")
+    return activation
+
+
+def _mixed(
+    inputs: Tensors,
+    keep: Kept,
+    causal: bool,
+    activation: Activation | None = None,
+    dropout: float = 0.0,
+    past: Tensors | None = None,
+) -> tuple[Tensor, Tensors]:
+    """The result (b,l,h,d) for query, key and hidden (b,l,h,d), and what a later call goes on from."""
+    query, key, hidden = inputs
+    batch, length, heads, dim = hidden.shape
+    keep = None if keep is None else keep.expand(batch, length)
+    # Scores (b,l,h) are small beside the rows: on them plain torch may work.
+    (scores,), _ = scan("gla-scores", [query, key], keep, [])
+    if activation is not None:
+        scores = activation(scores)
+    if causal:
+        dropped = [F.dropout(torch.ones_like(scores), dropout)] if dropout else []
+        carry = nothing_seen(batch, heads, dim, hidden.device) if past is None else past
+        (found,), after = scan("gla-prefix", [scores, hidden, *dropped], keep, carry)
+        return found, after
+    total = torch.zeros(batch, heads, dim, dtype=torch.float64, device=hidden.device)
+    _, (total,) = scan("gla-total", [hidden], keep, [total])
+    mean = total / (max(1, length) if keep is None else keep.sum(1).clamp(min=1)[:, None, None])
+    shares = scores.double().mT  # (b,h,l)
+    shares = shares.softmax(-1) if keep is None else softmax()(shares, keep[:, None])
+    if dropout:
+        shares = F.dropout(shares, dropout)
+    (found,), _ = scan("gla-blend", [shares.mT.to(scores.dtype), hidden], keep, [mean])
+    return found, []
+
+
+def nothing_seen(batch: int, heads: int, dim: int, device: torch.device | str | None) -> Tensors:
+    """What the causal form carries: log Σ exp of the scores (b,h), how many (b,), and Σ h (b,h,d)."""
+    return [
+        torch.full((batch, heads), _NEVER, dtype=torch.float64, device=device),
+        torch.zeros(batch, dtype=torch.int64, device=device),
+        torch.zeros(batch, heads, dim, dtype=torch.float64, device=device),
+    ]
+
+
+# The pieces of the walk. Sums over positions are kept in float64: there may be a million of them.
+
+
+def _rows(rows: Tensor, keep: Kept) -> Tensor:
+    """Rows (b,l,…) in the dtype of the computation, zero where they are not kept."""
+    rows = rows.to(accumulator(rows.dtype))
+    return rows if keep is None else rows.masked_fill(~keep[(..., *[None] * (rows.dim() - 2))], 0)
+
+
+def _blended(shares: Tensor, rows: Tensor, mean: Tensor, keep: Kept, dtype: torch.dtype) -> Tensor:
+    shares = shares.to(rows.dtype)[..., None]
+    return _rows(shares * rows + (1 - shares) * mean.to(rows.dtype), keep).to(dtype)
+
+
+def _scores_piece(inputs: Tensors, keep: Kept, carry: Tensors, recorded: bool) -> Result:
+    query, key = inputs
+    return [(_rows(query, keep) * _rows(key, keep)).sum(-1)], carry
+
+
+def _total_piece(inputs: Tensors, keep: Kept, carry: Tensors, recorded: bool) -> Result:
+    return [], [carry[0] + _rows(inputs[0], keep).sum(1)]
+
+
+def _blend_piece(inputs: Tensors, keep: Kept, carry: Tensors, recorded: bool) -> Result:
+    shares, hidden = inputs
+    return [_blended(shares, _rows(hidden, keep), carry[0][:, None], keep, hidden.dtype)], carry
+
+
+def _prefix_piece(inputs: Tensors, keep: Kept, carry: Tensors, recorded: bool) -> Result:
+    scores, hidden, *dropped = inputs
+    log_sum, count, total = carry
+    scores = scores.double()
+    if keep is not None:
+        scores = scores.masked_fill(~keep[..., None], _NEVER)
+    chain = torch.cat(
+        [log_sum[:, None], scores], 1
+    )  # its first entry stands for everything before this piece
+    log_sums = prefix_log_sums(chain, recorded)
+    shares = _rows((scores - log_sums[:, 1:]).exp(), keep)
+    for factor in dropped:
+        shares = shares * factor
+    real = torch.ones_like(scores[..., 0], dtype=torch.bool) if keep is None else keep
+    counts = count[:, None] + real.cumsum(1)
+    rows = _rows(hidden, keep)
+    totals, last = prefix_sums(rows, total)
+    mean = totals / counts.clamp(min=1)[..., None, None].to(totals.dtype)
+    return [_blended(shares, rows, mean, keep, hidden.dtype)], [log_sums[:, -1], counts[:, -1], last]
+
+
+PIECES.add("gla-scores", _scores_piece)
+PIECES.add("gla-total", _total_piece)
+PIECES.add("gla-blend", _blend_piece)
+PIECES.add("gla-prefix", _prefix_piece)
+
+
+@dataclass(frozen=True)
+class Seen(State):
+    """What `global-query` remembers: of its own positions a summary in float64, of a source the mapped rows."""
+
+    log_sum: Tensor  # log Σ exp of the scores so far, (b,h); −1e300 before the first
+    count: Tensor  # real positions so far, (b,)
+    total: Tensor  # Σ h over them, (b,h,d)
+    source: Cache
+    seen: int = 0  # positions that came, padding included
+
+
+@mechanism("global-query", causal="option", time="n·d", memory="n·d", aliases=("gla",))
+class GlobalQuery(Attention):
+    """Each position weighs itself against the mean of all positions; no pair of positions ever meets.
+
+        s_i = x_i·x_i,   α = softmax over i of s,   y_i = α_i x_i + (1 − α_i)·mean(x)
+
+    With a source it is the encoder-decoder form, in which queries weigh the rows z_s of the source by dot products:
+
+        y_t = Σ_s α_t(s) z_s,   α_t = softmax over s of x_t·z_s
+
+    Paper: none is fixed for this form; the definition stands in the project's specification (global-query attention).
+    Empty row: zeros, as for every position that is masked.
+
+    It adds no parameters, except a bias-free map of the source where source_dim differs from dim. It takes masks that
+    ignore the query (lengths, padding, …), and causal(), alone or joined to those by &.
+
+    Args:
+        dim: width of queries and outputs.
+        num_heads: how many heads share that width; each has scores of its own.
+        dropout: share of the weights α dropped in training.
+        source_dim: width of the source, where it differs from dim.
+        causal: softmax and mean run over the positions up to i.
+        project: learn bias-free maps for query, key, hidden and output, so that s_i = (W_q x_i)·(W_k x_i).
+        activation: a non-linearity on the score s_i (a name or a function); the form with a source has none.
+
+    >>> import torch, regard
+    >>> layer = regard.nn.build("global-query", dim=2)
+    >>> layer(torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
+    tensor([[[0.2500, 0.7500],
+             [0.7500, 0.2500]]])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        causal: bool = False,
+        project: bool = False,
+        activation: str | Activation | None = None,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, causal=causal)
+        self.activation = activation
+        _named(activation)  # refuses what is none
+        width = self.num_heads * self.head_dim
+        self.projects = project
+        if project:
+            self.query_map = _linear(self.dim, width, bias=False)
+            self.key_map = _linear(self.source_dim, width, bias=False)
+            self.hidden_map = _linear(self.source_dim, width, bias=False)
+            self.output_map = _linear(width, self.dim, bias=False)
+        elif self.source_dim != self.dim:
+            self.source_map = _linear(self.source_dim, width, bias=False)
+
+    def forward(
+        self,
+        query: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        state: State | None = None,
+    ) -> Tensor | tuple[Tensor, State]:
+        """The mixed positions, (b,q,dim); with a state also the state that follows."""
+        past = self._past(state, query)
+        if source is not None or (past is not None and past.source.fixed):
+            self._refuse_pairwise(query, source, mask, past)
+            found = super().forward(query, source, mask=mask, state=None if past is None else past.source)
+            if past is None:
+                return found
+            output, cache = found
+            assert isinstance(cache, Cache)
+            return output, replace(past, source=cache)
+        asked, heads, keep = self._within_inputs(query, mask, past)
+        if past is not None and not (self.causal or asked):
+            raise BadValue(
+                "state: a mean over all positions cannot go on from a state, because what was given for earlier ones "
+                "would change. Build the layer with causal=True, or pass mask=masks.causal()."
+            )
+        carry = None if past is None else [past.log_sum, past.count, past.total]
+        activation, dropout = _named(self.activation), self.weights_dropout
+        mixed, after = _mixed(heads, keep, self.causal or asked, activation, dropout, carry)
+        rows = self.output(mixed.transpose(1, 2))
+        if past is None:
+            return rows
+        return rows, Seen(after[0], after[1], after[2], past.source, past.seen + query.shape[1])
+
+    def weights(
+        self,
+        query: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        state: State | None = None,
+        rows: Any = None,
+        heads: Any = None,
+    ) -> Tensor:
+        """The exact weights (b, heads, rows, k) of a call: without a source (1−α_i)/n, and α_i more on itself."""
+        past = self._past(state, query)
+        if source is not None or (past is not None and past.source.fixed):
+            cache = None if past is None else past.source
+            return super().weights(query, source, mask=mask, state=cache, rows=rows, heads=heads)
+        if past is not None and past.seen:
+            raise BadValue(
+                "state: only a summary is left of earlier positions. Ask for the weights of one whole call."
+            )
+        asked, (queries, keys, hidden), keep = self._within_inputs(query, mask, None)
+        # The result is linear in the hidden rows: with unit vectors in their place it is the weights.
+        units = torch.eye(query.shape[1], dtype=hidden.dtype, device=hidden.device)[None, :, None]
+        units = units.expand(query.shape[0], -1, self.num_heads, -1)
+        found, _ = _mixed([queries, keys, units], keep, self.causal or asked, _named(self.activation))
+        chosen = found.transpose(1, 2) if heads is None else found.transpose(1, 2)[:, heads]
+        return chosen if rows is None else chosen[:, :, rows]
+
+    def initial_state(  # type: ignore[override]
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Seen:
+        """Nothing seen yet, neither positions nor a source. Sums are float64 whatever the dtype of the layer."""
+        cache = super().initial_state(batch, device, dtype)
+        log_sum, count, total = nothing_seen(batch, self.num_heads, self.head_dim, cache.keys.device)
+        return Seen(log_sum, count, total, cache)
+
+    def project_query(self, query: Tensor, position: int) -> Tensor:
+        return self.split(self.query_map(query) if self.projects else query)
+
+    def project_source(self, source: Tensor, position: int) -> tuple[Tensor, Tensor]:
+        if self.projects:
+            return self.split(self.key_map(source)), self.split(self.hidden_map(source))
+        mapped = self.split(source if self.source_dim == self.dim else self.source_map(source))
+        return mapped, mapped
+
+    def pieces(self, view: View) -> dict[str, Any]:
+        return {"mask": view.mask, "score": "dot"}
+
+    def output(self, mixed: Tensor) -> Tensor:
+        rows: Tensor = super().output(mixed)
+        if self.projects:
+            rows = self.output_map(rows)
+        return rows
+
+    def _within_inputs(
+        self, rows: Tensor, mask: Mask | Tensor | None, past: Seen | None
+    ) -> tuple[bool, list[Tensor], Tensor | None]:
+        """Whether the mask asks for the causal form; query, key and hidden (b,l,h,d); which positions are real."""
+        check_inputs(self, rows, None)
+        (batch, length, _), seen = rows.shape, 0 if past is None else past.seen
+        asked, rest = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
+        keep = masking.kept(rest, batch, length, length, seen, rows.device)
+        if self.projects:
+            rows = masking.without_padding(
+                rows, keep
+            )  # so that padding stays out of the gradient of the maps
+        heads = (self.project_query(rows, seen), *self.project_source(rows, seen))
+        return asked, [tensor.transpose(1, 2) for tensor in heads], keep
+
+    def _refuse_pairwise(
+        self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, past: Seen | None
+    ) -> None:
+        check_inputs(self, query, source, past is not None and past.source.fixed)
+        if source is not None and past is not None and past.seen:
+            raise BadValue(
+                "source: this state has grown without one. A source needs another initial_state()."
+            )
+        length = (
+            source.shape[1] if source is not None else past.source.keys.shape[2] if past is not None else 0
+        )
+        rest = masking.split_causal(mask)[1] if isinstance(mask, Mask) else mask
+        masking.kept(rest, query.shape[0], query.shape[1], length, 0, query.device)
+
+    def _past(self, state: State | None, query: Tensor) -> Seen | None:
+        if state is not None and not isinstance(state, Seen):
+            raise BadType(
+                f"state: expected what initial_state() of this layer or a call returned, got {described(state)}."
+            )
+        if state is not None and state.count.shape[0] != query.shape[0]:
+            raise BadValue(
+                f"state: it is for a batch of {state.count.shape[0]}, the query has {query.shape[0]}."
+            )
+        return state

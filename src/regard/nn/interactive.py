@@ -1,0 +1,125 @@
+"""`interactive`: two streams of different kinds (text, image, sound) attend to each other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.arguments import described
+from regard.errors import BadType, BadValue
+from regard.masks import Mask
+from regard.masks.given import Padding
+from regard.nn import masking
+from regard.nn.cache import Cache
+from regard.nn.mechanism import Mechanism, check_inputs, mechanism
+from regard.nn.multihead import Multihead
+from regard.nn.state import State
+
+
+@mechanism("interactive", causal="no", time="n·m·d", memory="(n + m)·d")
+class Interactive(Mechanism):
+    """Each of two streams attends to the other: words to regions of an image, and regions to words.
+
+        a' = multihead(a, b),   b' = multihead(b, a)
+
+    A call returns a' (query a, source b); `both` returns the two. Each direction has its own weights, and only `both`
+    uses those of b'. Without a source the stream attends to itself.
+
+    Paper: Lu et al. 2016, section 3.3 (parallel co-attention); Lu et al. 2019, section 3.1 (with multi-head attention).
+    Empty row: where nothing of the other stream is real the heads give zeros, so the row is the bias of the last
+    projection.
+
+    Args:
+        dim: width of the first stream (the queries) and of what it gets.
+        num_heads: how many heads share each width; a divisor of dim and of source_dim.
+        dropout: share of attention weights dropped in training.
+        source_dim: width of the second stream (the source), where it differs from dim.
+
+    >>> import torch, regard
+    >>> layer = regard.nn.build("interactive", dim=16, num_heads=2, source_dim=24)
+    >>> [x.shape for x in layer.both(torch.randn(2, 5, 16), torch.randn(2, 7, 24))]
+    [torch.Size([2, 5, 16]), torch.Size([2, 7, 24])]
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim)
+        if self.dim % self.num_heads or self.source_dim % self.num_heads:
+            shared = [n for n in range(1, self.dim + 1) if self.dim % n == 0 and self.source_dim % n == 0]
+            raise BadValue(
+                f"num_heads: both dim={self.dim} and source_dim={self.source_dim} must be shared equally by the heads, "
+                f"got {self.num_heads}. Try one of {shared[:8]}."
+            )
+        self.to_source = Multihead(self.dim, num_heads, dropout, self.source_dim)
+        self.to_query = Multihead(self.source_dim, num_heads, dropout, self.dim)
+
+    def forward(
+        self,
+        query: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        state: State | None = None,
+    ) -> Tensor | tuple[Tensor, State]:
+        """The query stream after it attended to the source, (b,q,dim); with a state also the state that follows."""
+        found: Tensor | tuple[Tensor, State] = self.to_source(query, source, mask=mask, state=state)
+        return found
+
+    def both(
+        self,
+        a: Tensor,
+        b: Tensor,
+        a_mask: Mask | Tensor | None = None,
+        b_mask: Mask | Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Both streams after each attended to the other: a (b,la,dim) and b (b,lb,source_dim), as they came.
+
+        Each mask tells which positions of its own stream are real: a mask that ignores the query, such as
+        `masks.padding(keep)` or `masks.lengths(…)`, or a bool tensor (b,length).
+        """
+        check_inputs(self, a, b)
+        a_keep, b_keep = _real("a_mask", a_mask, a), _real("b_mask", b_mask, b)
+        # Padding is a query too. What it gets means nothing, but it has to be finite.
+        a, b = _finite_padding(a, a_keep), _finite_padding(b, b_keep)
+        a_seen = None if a_keep is None else Padding(a_keep)
+        b_seen = None if b_keep is None else Padding(b_keep)
+        return self.to_source(a, b, mask=b_seen), self.to_query(b, a, mask=a_seen)
+
+    def weights(
+        self, query: Tensor, source: Tensor | None = None, *, mask: Mask | Tensor | None = None
+    ) -> Tensor:
+        """The exact weights (b,h,q,k) with which a call would mix the source."""
+        return self.to_source.weights(query, source, mask=mask)
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Cache:
+        """An empty cache, in which the first call puts the source it projected."""
+        return self.to_source.initial_state(batch, device, dtype)
+
+
+def _real(argument: str, mask: Mask | Tensor | None, stream: Tensor) -> Tensor | None:
+    """Which positions of a stream are real, (b,length); None: all."""
+    batch, length, _ = stream.shape
+    if mask is None:
+        return None
+    if isinstance(mask, Mask):
+        return mask.keep(length, batch).to(stream.device).expand(batch, length)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise BadType(
+            f"{argument}: expected a Mask or a bool tensor (b,length), True = real, got {described(mask)}."
+        )
+    if mask.shape != (batch, length):
+        raise BadValue(
+            f"{argument}: expected (b,length) = {(batch, length)}, True where the stream is real, got shape "
+            f"{tuple(mask.shape)}."
+        )
+    return mask.to(stream.device)
+
+
+def _finite_padding(stream: Tensor, keep: Tensor | None) -> Tensor:
+    """The stream with zeros where padding is not finite."""
+    if keep is None:
+        return stream
+    return masking.without_padding(stream, keep | stream.detach().isfinite().all(-1))

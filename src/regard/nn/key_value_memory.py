@@ -1,0 +1,166 @@
+"""`key-value-memory`: what came earlier is a memory of keys and values for what comes later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.arguments import whole_number
+from regard.errors import BadValue
+from regard.grid import Grid, Sizes
+from regard.masks import Mask
+from regard.masks.algebra import And
+from regard.masks.given import Documents, Lengths, Padding
+from regard.nn import masking
+from regard.nn.attention import View, _respoilt, _screened
+from regard.nn.cache import Cache
+from regard.nn.mechanism import check_inputs, mechanism
+from regard.nn.multihead import Multihead
+from regard.nn.state import State
+
+
+@mechanism("key-value-memory", causal="yes", time="n²·d / 2", memory="n·d")
+class KeyValueMemory(Multihead):
+    """Every element writes a key and a value; a later one reads what earlier ones, and itself, have written.
+
+        o_i = Σ_{j ≤ i} softmax_{j ≤ i}(q_i·k_j / √d) v_j,   over the sequence [source; query]
+
+    A source is the memory from before: the queries go on where it ends, so that they see all of it. A mask then speaks
+    of the source; queries it hides (`query_keep`) write nothing either.
+
+    Paper: Vaswani et al. 2017, section 3.2.3 (masked self-attention); Miller et al. 2016, section 3.1 (memories that
+    are addressed by keys and read as values).
+    Empty row: an element sees itself, so none is empty; with a mask that hides all, the row is the bias of the last
+    projection.
+
+    Args:
+        dim: width of queries and outputs.
+        num_heads: how many heads share that width.
+        dropout: share of attention weights dropped in training.
+        source_dim: width of the source; where it differs from dim, the source is mapped to dim first.
+        window: how many elements one sees, itself included; None: all that came before.
+
+    >>> import torch, regard
+    >>> layer = regard.nn.build("key-value-memory", dim=16, num_heads=2)
+    >>> layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16)).shape
+    torch.Size([2, 5, 16])
+    """
+
+    fixed_options: ClassVar[tuple[str, ...]] = ("causal", "align")
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, causal=True, **options)
+        self.source_map: nn.Linear | None = None
+        if source_dim is not None and source_dim != dim:
+            self.source_dim = whole_number("source_dim", source_dim, 1)
+            self.source_map = nn.Linear(self.source_dim, self.dim)
+
+    def view(
+        self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, state: State | None
+    ) -> View:
+        """Project the inputs, remember the keys and join the masks."""
+        cache = self._checked(query, source, state)
+        if source is None:
+            return self._within(query, mask, cache)
+        sizes = (query.shape[0], self.num_heads, query.shape[1], source.shape[1])
+        given = masking.as_mask(mask, sizes)
+        if given is not None:
+            given.check(sizes)
+        before = self.initial_state(sizes[0], query.device, query.dtype) if cache is None else cache
+        if not before.seen:
+            before = self._primed(before, source, given)
+        found = self._within(query, _over_source(given, sizes, before.seen, query.device), before)
+        return found if cache is not None else replace(found, cache=None)
+
+    def _primed(self, cache: Cache, source: Tensor, given: Mask | None) -> Cache:
+        """An empty cache to which the source has been written."""
+        batch, length, _ = source.shape
+        clean, spoilt = _screened(source, given is not None or self.window is not None)
+        clean = clean if self.source_map is None else self.source_map(clean)
+        keys, values = self.project_source(clean, 0)
+        real = real_sides(given, (batch, self.num_heads, 0, length), source.device)[1]
+        return replace(
+            cache, keys=_respoilt(keys, spoilt), values=_respoilt(values, spoilt), seen=length,
+            keep=None if real is None else real.expand(batch, length),
+        )  # fmt: skip
+
+    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> Cache | None:
+        """The state as a cache. One that holds a source may be given the same source again, and goes on from it."""
+        if not isinstance(state, Cache) or not state.seen:
+            return super()._checked(query, source, state)
+        check_inputs(self, query, source, remembered=True)
+        held = state.seen - state.steps  # keys that came without a query: the source
+        if source is not None and source.shape[1] != held:
+            raise BadValue(
+                f"source: the state {f'remembers one of length {held}' if held else 'began without one'}, got a source "
+                f"of length {source.shape[1]}. A new source needs a new initial_state()."
+            )
+        super()._checked(query, None, replace(state, fixed=True))  # what is left to check, without the source
+        return state
+
+
+class OverSource(Mask):
+    """A mask over the first `length` keys, those of a source; what stands behind them it leaves alone."""
+
+    inner: Mask
+    length: int
+
+    def visible(self, grid: Grid) -> Tensor:
+        if self.length == 0:
+            return torch.ones((), dtype=torch.bool, device=grid.device)
+        columns = grid.column.clamp(max=self.length - 1)
+        sizes = (*grid.sizes[:3], self.length)
+        source = replace(grid, sizes=sizes, column=columns, parts=(*grid.parts[:3], columns))
+        return self.inner.visible(source) | (grid.column >= self.length)
+
+    def check(self, sizes: Sizes) -> None:
+        self.inner.check((*sizes[:3], self.length))
+
+    @property
+    def by_key(self) -> bool:
+        return self.inner.by_key
+
+
+def _over_source(given: Mask | None, sizes: Sizes, seen: int, device: torch.device) -> Mask | None:
+    """A mask over a source as one over all `seen` keys and the queries' own, of which it hides the hidden queries'."""
+    if given is None:
+        return None
+    over = OverSource(given, sizes[3])
+    real = real_sides(given, sizes, device)[0]
+    if real is None:
+        return over
+    real = real.expand(sizes[0], sizes[2])
+    return over & Padding(torch.cat([real.new_ones(sizes[0], seen), real], 1))
+
+
+def real_sides(mask: Mask | None, sizes: Sizes, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """True for the queries (b|1,q) and for the keys (b|1,k) that a mask does not hide altogether; None: no such.
+
+    By structure: masks that say of both sides what is real are taken apart, of others only what ignores the query.
+    """
+    if isinstance(mask, And):
+        left, right = real_sides(mask.left, sizes, device), real_sides(mask.right, sizes, device)
+        return _both(left[0], right[0]), _both(left[1], right[1])
+    if isinstance(mask, Padding):
+        return mask.query_keep, mask.keep_keys
+    if isinstance(mask, Lengths):
+        queries = mask.query_lengths
+        keys = torch.arange(sizes[3], device=device) < mask.key_lengths[:, None]
+        return None if queries is None else torch.arange(sizes[2], device=device) < queries[:, None], keys
+    if isinstance(mask, Documents):
+        return mask.query_ids >= 0, (mask.query_ids if mask.key_ids is None else mask.key_ids) >= 0
+    return None, masking.real_positions(mask, sizes[0], sizes[3], device)
+
+
+def _both(left: Tensor | None, right: Tensor | None) -> Tensor | None:
+    return right if left is None else left if right is None else left & right

@@ -1,0 +1,310 @@
+"""`linear`: attention through a running sum of keys and values, at a cost linear in length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.arguments import described
+from regard.errors import BadType, BadValue
+from regard.formula import accumulator
+from regard.masks import Mask
+from regard.nn import masking
+from regard.nn.mechanism import Mechanism, check_inputs, mechanism
+from regard.nn.multihead import _linear
+from regard.nn.scan import BLOCK, PIECES, Kept, Piece, Result, Tensors, scan, spoil_from, spoilt_positions
+from regard.nn.state import State
+from regard.registry import Registry
+
+
+def _elu(x: Tensor) -> Tensor:
+    """elu(x) + 1, written so that it does not round to zero for very negative x."""
+    return torch.relu(x) + x.clamp(max=0).exp()
+
+
+FEATURE_MAPS: Registry[Callable[[Tensor], Tensor]] = Registry("feature_map")
+FEATURE_MAPS.add("elu", _elu)
+FEATURE_MAPS.add("relu", torch.relu)
+FEATURE_MAPS.add("exp", torch.exp)
+
+
+def linear_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    keep: Tensor | None = None,
+    causal: bool = False,
+    feature_map: str = "elu",
+) -> Tensor:
+    """φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j), (b,h,q,v), in time and memory linear in q + k.
+
+    Shapes: query (b,h,q,d), key (b,h,k,d), value (b,h,k,v). A query that sees nothing gets zeros.
+
+    Args:
+        keep: (b,k), True = real; what is not real is never read.
+        causal: query i sees keys up to i + (k − q).
+        feature_map: elu (elu(x) + 1), relu or exp; exp overflows where a key exceeds the largest exponent.
+    """
+    rows = [
+        tensor.transpose(1, 2) for tensor in (query, key, value)
+    ]  # the walk has the length as its second axis
+    nothing = empty_sums(key.shape[0], key.shape[1], key.shape[3], value.shape[3], key.device)
+    found, _ = attended(rows[0], rows[1], rows[2], keep, causal, feature_map, nothing)
+    return found.transpose(1, 2)
+
+
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    keep: Tensor | None,
+    causal: bool,
+    feature_map: str,
+    sums: Tensors,
+) -> tuple[Tensor, Tensors]:
+    """The result (b,q,h,v) for inputs (b,length,h,·) behind what `sums` hold, and the sums that follow."""
+    FEATURE_MAPS[feature_map]  # refuses what is none
+    if not causal:
+        sums = absorbed(key, value, keep, feature_map, sums)
+        return read(query, feature_map, sums), sums
+    before = key.shape[1] - query.shape[1]  # keys that every query sees; if negative, queries that see none
+    if before > 0:
+        real, keep = (None, None) if keep is None else (keep[:, :before], keep[:, before:])
+        sums = absorbed(key[:, :before], value[:, :before], real, feature_map, sums)
+        key, value = key[:, before:], value[:, before:]
+    blind = max(0, -before)
+    (found,), sums = scan(f"linear-causal-{feature_map}", [query[:, blind:], key, value], keep, sums)
+    return (F.pad(found, (0, 0, 0, 0, blind, 0)) if blind else found), sums
+
+
+def absorbed(key: Tensor, value: Tensor, keep: Kept, feature_map: str, sums: Tensors) -> Tensors:
+    """The sums after these keys and values."""
+    return scan(f"linear-sums-{feature_map}", [key, value], keep, sums)[1]
+
+
+def read(query: Tensor, feature_map: str, sums: Tensors) -> Tensor:
+    """What queries (b,q,h,d) find in the sums, (b,q,h,v)."""
+    return scan(f"linear-read-{feature_map}", [query], None, sums)[0][0]
+
+
+def empty_sums(
+    batch: int, heads: int, dim: int, value_dim: int, device: torch.device | str | None
+) -> Tensors:
+    """Σ φ(k) vᵀ (b,h,d,v) and Σ φ(k) (b,h,d) over nothing. In float64: they may grow over very many positions."""
+    sizes = ((batch, heads, dim, value_dim), (batch, heads, dim))
+    return [torch.zeros(size, dtype=torch.float64, device=device) for size in sizes]
+
+
+# The pieces of the walk. Values get a column of ones, so that numerator and denominator are one product.
+
+
+def _written(
+    key: Tensor, value: Tensor, keep: Kept, features: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Features of the keys (b,l,h,d) and values with ones behind them (b,l,h,v+1); zeros where nothing is real."""
+    wide = accumulator(key.dtype)
+    key, value = key.to(wide), value.to(wide)
+    if keep is None:
+        return features(key), F.pad(value, (0, 1), value=1.0)
+    hidden = ~keep[..., None, None]
+    seen = features(key.masked_fill(hidden, 0)).masked_fill(hidden, 0)
+    return seen, F.pad(value.masked_fill(hidden, 0), (0, 1), value=1.0)
+
+
+def _quotient(mixed: Tensor) -> Tensor:
+    """Numerators divided by the denominator in the last column; zeros where that is zero, which means: saw nothing."""
+    below = mixed[..., -1:]
+    return mixed[..., :-1] / below.masked_fill(below == 0, 1)
+
+
+def _sums_piece(features: Callable[[Tensor], Tensor]) -> Piece:
+    def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
+        seen, values = _written(inputs[0], inputs[1], keep, features)
+        added = (seen.permute(0, 2, 3, 1) @ values.transpose(1, 2)).double()  # (b,h,d,v+1)
+        return [], [carry[0] + added[..., :-1], carry[1] + added[..., -1]]
+
+    return compute
+
+
+def _read_piece(features: Callable[[Tensor], Tensor]) -> Piece:
+    def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
+        query = inputs[0]
+        wide = accumulator(query.dtype)
+        sums = torch.cat([carry[0], carry[1][..., None]], -1).to(wide)
+        mixed = features(query.to(wide)).transpose(1, 2) @ sums  # (b,h,l,v+1)
+        return [_quotient(mixed).transpose(1, 2).to(query.dtype)], carry
+
+    return compute
+
+
+def _causal_piece(features: Callable[[Tensor], Tensor]) -> Piece:
+    def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
+        query, key, value = inputs
+        length, wide = query.shape[1], accumulator(query.dtype)
+        size = min(BLOCK, length)
+
+        def blocks(rows: Tensor) -> Tensor:  # (b,l,h,d) as (b,h,blocks,size,d), filled up with zeros
+            rows = F.pad(rows, (0, 0, 0, 0, 0, -length % size))
+            return rows.view(rows.shape[0], -(-length // size), size, *rows.shape[2:]).permute(0, 3, 1, 2, 4)
+
+        seen, written = _written(key, value, keep, features)
+        spoilt = spoilt_positions(seen, written)
+        if spoilt is not None:
+            seen, written = _written(key, value, ~spoilt if keep is None else keep & ~spoilt, features)
+        queries, keys, values = blocks(features(query.to(wide))), blocks(seen), blocks(written)
+        # The sums over each block and those before it, (b,h,blocks,d,v+1).
+        added = (keys.mT @ values).double().cumsum(2)
+        first = torch.cat([carry[0], carry[1][..., None]], -1)[:, :, None]
+        before = torch.cat([first, first + added[:, :, :-1]], 2).to(wide)
+        mixed = (queries @ keys.mT).tril() @ values + queries @ before
+        found = _quotient(mixed).flatten(2, 3)[:, :, :length].transpose(1, 2).to(query.dtype)
+        last = first[:, :, 0] + added[:, :, -1]
+        if spoilt is not None:
+            found, last = spoil_from(spoilt, found, last)
+        return [found], [last[..., :-1], last[..., -1]]
+
+    return compute
+
+
+for _name in FEATURE_MAPS:
+    PIECES.add(f"linear-sums-{_name}", _sums_piece(FEATURE_MAPS[_name]))
+    PIECES.add(f"linear-read-{_name}", _read_piece(FEATURE_MAPS[_name]))
+    PIECES.add(f"linear-causal-{_name}", _causal_piece(FEATURE_MAPS[_name]))
+
+
+@dataclass(frozen=True)
+class Sums(State):
+    """What `linear` remembers: the sums over every real key so far, in float64."""
+
+    sums: Tensor  # Σ φ(k) vᵀ, (b,h,d,v)
+    norms: Tensor  # Σ φ(k), (b,h,d)
+    seen: int = 0  # positions that came, padding included
+    fixed: bool = False  # a source that is complete (cross-attention)
+
+
+@mechanism("linear", causal="option", time="n·d²", memory="n·d")
+class Linear(Mechanism):
+    """Attention whose scores are dot products of positive features, so that all keys fit into one running sum.
+
+        o_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j),   φ(x) = elu(x) + 1
+
+    Paper: Katharopoulos et al. 2020, equations 5 and 7; causal: equations 8 and 9.
+    Empty row: the heads give zeros, so the row is the bias of the last projection.
+
+    It takes masks that ignore the query (lengths, padding, …), and causal(), alone or joined to those by &. With a
+    state a source is summed up once; the mask of that call holds for later ones.
+
+    Args:
+        dim: width of queries and outputs.
+        num_heads: how many heads share that width.
+        dropout: share of each head's output dropped in training; there are no weights that could be dropped.
+        source_dim: width of the source, where it differs from dim.
+        causal: query i sees keys up to i + (k − q).
+        feature_map: elu (elu(x) + 1), relu or exp.
+
+    >>> import torch, regard
+    >>> layer, x = regard.nn.build("linear", dim=16, num_heads=2, causal=True), torch.randn(1, 3, 16)
+    >>> step, state = layer(x[:, :1], state=layer.initial_state(batch=1))
+    >>> torch.allclose(step, layer(x)[:, :1], atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        causal: bool = False,
+        feature_map: str = "elu",
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim)
+        FEATURE_MAPS[feature_map]  # refuses what is none
+        self.causal, self.feature_map = causal, feature_map
+        width = self.num_heads * self.head_dim
+        self.query_map = _linear(self.dim, width, bias=True)
+        self.key_map = _linear(self.source_dim, width, bias=True)
+        self.value_map = _linear(self.source_dim, width, bias=True)
+        self.output_map = _linear(width, self.dim, bias=True)
+
+    def forward(
+        self,
+        query: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        state: State | None = None,
+    ) -> Tensor | tuple[Tensor, State]:
+        """The attended queries, (b,q,dim); with a state also the state that follows."""
+        past = self._checked(query, source, state)
+        remembered = past is not None and past.fixed
+        within, (batch, queries, _) = source is None and not remembered, query.shape
+        asked, rest = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
+        causal = self.causal or asked
+        if past is not None and within != causal:
+            raise BadValue(
+                "state: steps over a source cannot be causal, because it is not known where the source ends; steps "
+                "without a source must be, because what was given for earlier positions would change. Expected a layer "
+                f"with causal={within}, or mask=masks.causal() for such steps."
+            )
+        if past is not None and remembered:
+            masking.kept(
+                rest, batch, queries, past.seen, 0, query.device
+            )  # refuses what this layer cannot use
+            mixed = read(self._heads(self.query_map(query)), self.feature_map, [past.sums, past.norms])
+            return self._output(mixed), past
+        rows, seen = query if source is None else source, 0 if past is None else past.seen
+        keep = masking.kept(rest, batch, queries, rows.shape[1], seen, query.device)
+        rows = masking.without_padding(rows, keep)
+        sums = self._nothing(batch, query.device) if past is None else [past.sums, past.norms]
+        mixed, sums = attended(
+            self._heads(self.query_map(rows if within else query)), self._heads(self.key_map(rows)),
+            self._heads(self.value_map(rows)), keep, causal, self.feature_map, sums,
+        )  # fmt: skip
+        found = self._output(mixed)
+        return (
+            found if past is None else (found, Sums(sums[0], sums[1], seen + rows.shape[1], fixed=not within))
+        )
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Sums:
+        """Sums over nothing. They are float64 whatever the dtype of the layer."""
+        sums, norms = self._nothing(batch, self.placement(device, dtype)[0])
+        return Sums(sums, norms)
+
+    def _nothing(self, batch: int, device: torch.device | str | None) -> Tensors:
+        return empty_sums(batch, self.num_heads, self.head_dim, self.head_dim, device)
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        return rows.view(*rows.shape[:2], self.num_heads, self.head_dim)  # (b,length,h,d)
+
+    def _output(self, mixed: Tensor) -> Tensor:
+        rows: Tensor = self.output_map(F.dropout(mixed, self.weights_dropout, self.training).flatten(2))
+        return rows
+
+    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> Sums | None:
+        """The state, after every check of what came."""
+        if state is not None and not isinstance(state, Sums):
+            raise BadType(
+                f"state: expected what initial_state() of this layer or a call returned, got {described(state)}."
+            )
+        check_inputs(self, query, source, state is not None and state.fixed)
+        if state is None:
+            return None
+        if state.sums.shape[0] != query.shape[0]:
+            raise BadValue(
+                f"state: it is for a batch of {state.sums.shape[0]}, the query has {query.shape[0]}."
+            )
+        if source is not None and state.seen and not (state.fixed and source.shape[1] == state.seen):
+            raise BadValue(
+                f"source: the state already sums up {state.seen} other positions, got {source.shape[1]}. A new source "
+                f"needs a new initial_state()."
+            )
+        return state

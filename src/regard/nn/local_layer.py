@@ -1,0 +1,42 @@
+"""`local-layer`: an attention layer that looks through sliding windows, at a cost of window × length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.nn.attention_layer import AttentionLayer
+from regard.nn.mechanism import mechanism
+
+
+@mechanism("local-layer", causal="yes", time="n·w·d", memory="(n + m)·d", window=5)
+class LocalLayer(AttentionLayer):
+    """Key-value memory, then query-key memory, each inside a sliding window, with residual and normalisation.
+
+        pre:   h = x + KV_w(norm(x)),   y = h + QK_w(norm(h), source)
+        post:  h = norm(x + KV_w(x)),   y = norm(h + QK_w(h, source))
+
+    KV_w sees the last w positions, QK_w those of the source at a distance of at most w//2. Without a source the history
+    is the sequence itself, and QK_w too sees the last w positions. `mask` speaks of the source, or without one of the
+    sequence; the argument `query_mask` of a call speaks of the sequence always.
+
+    Paper: Vaswani et al. 2017, section 3.1 (the layer); Beltagy et al. 2020, section 3.1 (the window).
+    Empty row: a part that sees nothing adds the bias of its last projection, so the row is what went in plus that.
+
+    Args:
+        dim: width of queries and outputs.
+        num_heads: how many heads share that width, in each part.
+        dropout: share of attention weights, and of what each part adds, dropped in training.
+        source_dim: width of the source, where it differs from dim.
+        window: how many keys a query sees, itself included; an odd number.
+        norm: pre (before each part) or post (after each residual).
+        align: where the first query stands in a source: bottom-right (the last query at its end) or top-left, with
+            which a source can be gone through in steps.
+
+    >>> import torch, regard
+    >>> layer = regard.nn.build("local-layer", dim=16, num_heads=2, window=3)
+    >>> layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16)).shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(self, dim: int, *, window: int = 65, **options: Any) -> None:
+        super().__init__(dim, window=window, **options)

@@ -1,0 +1,80 @@
+"""The sizes of a machine, and which columns of its head parameters mean what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A machine of K = read + write heads over slots of `width`; the read heads come first.
+
+    One matrix makes the parameters of all heads from the controller's hidden vector, in sections whose order puts
+    those with the same activation side by side: keys, add | erase, gate (sigmoid) | strength, gamma (softplus) |
+    shift (softmax).
+    """
+
+    read_heads: int
+    write_heads: int
+    slots: int
+    width: int
+    shift_range: int
+    hidden: int
+    lstm: bool
+
+    @property
+    def heads(self) -> int:
+        return self.read_heads + self.write_heads
+
+    @property
+    def offsets(self) -> int:
+        """How many places a head can move to in one step: −r … r."""
+        return 2 * self.shift_range + 1
+
+    @property
+    def reads(self) -> int:
+        """The width of everything the read heads see."""
+        return self.read_heads * self.width
+
+    @property
+    def fed_back(self) -> int:
+        """How many columns of [reads, hidden] the controller gets to see again at the next step."""
+        return self.reads + self.hidden if self.lstm else self.reads
+
+    @property
+    def drive(self) -> int:
+        """The width of the controller's input after its projection: four gates, or one plain layer."""
+        return 4 * self.hidden if self.lstm else self.hidden
+
+    @property
+    def sections(self) -> dict[str, slice]:
+        """The columns of each kind of head parameter."""
+        sizes = {
+            "keys": self.heads * self.width,
+            "add": self.write_heads * self.width,
+            "erase": self.write_heads * self.width,
+            "gate": self.heads,
+            "strength": self.heads,
+            "gamma": self.heads,
+            "shift": self.heads * self.offsets,
+        }
+        found, start = {}, 0
+        for name, size in sizes.items():
+            found[name] = slice(start, start + size)
+            start += size
+        return found
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the heads need for one step."""
+        return int(self.sections["shift"].stop)
+
+    def rows(self, name: str, parameters: Tensor) -> Tensor:
+        """One section of parameters (…,P), with an axis for the heads: (…,heads,size)."""
+        heads = self.write_heads if name in ("add", "erase") else self.heads
+        section = parameters[..., self.sections[name]]
+        size = section.shape[-1] // heads if heads else self.width
+        rows: Tensor = section.unflatten(-1, (heads, size))
+        return rows

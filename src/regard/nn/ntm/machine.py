@@ -1,0 +1,278 @@
+"""The Neural Turing Machine as a module: `Tape` is controller, heads and memory; `Machine` adds an output layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard.arguments import described, float_tensor, whole_number
+from regard.errors import BadType, BadValue, unknown_name
+from regard.formula import accumulator
+from regard.masks import Mask
+from regard.nn.masking import without_padding
+from regard.nn.ntm import op
+from regard.nn.ntm.controllers import CONTROLLERS, Controller
+from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.plain import Carried, Weights
+from regard.nn.state import State
+
+CONSTANT = (
+    1e-6  # what fills a constant first memory: nearly nothing, but with a direction (Collier and Beel 2018)
+)
+FIRST_SLOT = 5.0  # by how much a learned first place prefers its slot to every other, as a logit
+
+
+@dataclass(frozen=True)
+class MachineState(State):
+    """What a machine carries from step to step."""
+
+    memory: Tensor  # (b,n,m)
+    read_weights: Tensor  # (b,R,n)
+    write_weights: Tensor  # (b,W,n)
+    reads: Tensor  # (b,R,m): what the read heads saw last
+    controller: tuple[
+        Tensor, ...
+    ]  # hidden vector and cell (b,hidden) of an LSTM; nothing for a feed-forward one
+    seen: int = 0  # steps that came, padding included
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Where the heads were after each step; zeros for padded steps."""
+
+    read: Tensor  # (b,t,R,n)
+    write: Tensor  # (b,t,W,n)
+
+
+class Tape(nn.Module):
+    """A memory of `slots` × `width`, and a controller that moves read and write heads over it.
+
+    Args:
+        inputs: width of what comes in at each step.
+        slots: number of places in the memory (N of the paper).
+        width: width of each (M of the paper).
+        read_heads: how many heads read.
+        write_heads: how many heads write; all erase before any adds.
+        controller: lstm or feed-forward.
+        hidden: width of the controller's hidden vector.
+        shift_range: how far a head can move in one step, to either side.
+        initial: constant (the same small number everywhere) or learned first memory, reads and places of the heads.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        *,
+        slots: int = 128,
+        width: int = 20,
+        read_heads: int = 1,
+        write_heads: int = 1,
+        controller: str = "lstm",
+        hidden: int = 100,
+        shift_range: int = 1,
+        initial: str = "constant",
+    ) -> None:
+        super().__init__()
+        self.inputs = whole_number("inputs", inputs, 1)
+        kind: type[Controller] = CONTROLLERS[controller]
+        self.layout = Layout(
+            whole_number("read_heads", read_heads, 0), whole_number("write_heads", write_heads, 0),
+            whole_number("slots", slots, 1), whole_number("width", width, 1),
+            whole_number("shift_range", shift_range, 0), whole_number("hidden", hidden, 1), kind.lstm,
+        )  # fmt: skip
+        if self.layout.heads == 0:
+            raise BadValue("read_heads: expected at least one head that reads or writes, got none of either.")
+        if shift_range > slots:
+            raise BadValue(f"shift_range: expected at most the number of slots, {slots}, got {shift_range}.")
+        if initial not in ("constant", "learned"):
+            raise unknown_name("initial", initial, ["constant", "learned"])
+        self.initial = initial
+        self.controller = kind(inputs, self.layout.fed_back, hidden)
+        self.heads = nn.Linear(hidden, self.layout.parameters)
+        nn.init.xavier_uniform_(self.heads.weight)
+        nn.init.normal_(self.heads.bias, std=0.01)
+        if initial == "learned":
+            self.first_memory = nn.Parameter(torch.randn(slots, width) / (slots + width) ** 0.5)
+            self.first_reads = nn.Parameter(torch.zeros(read_heads, width))
+            self.first_places = nn.Parameter(FIRST_SLOT * self._places())
+
+    def forward(
+        self, x: Tensor, state: MachineState | None = None, *, keep: Tensor | Mask | None = None
+    ) -> tuple[Tensor, Trace, MachineState]:
+        """What was read and the hidden vector after each step (b,t,R·m+hidden), where the heads were, the last state.
+
+        x (b,t,inputs). `keep` (b,t), True = real, or a mask that has one: padded steps change nothing and give zeros.
+        """
+        layout, real = self.layout, self.real_steps(x, state, keep)
+        state = self.initial_state(x.shape[0], x.device) if state is None else state
+        drive = self.controller(without_padding(x, real))
+        wide = accumulator(self.heads.weight.dtype)  # sums over many steps; autocast has no say in here
+        trained = (self.controller.recurrent, self.heads.weight, self.heads.bias)
+        seen, cell, weights, memory = op.sequence(
+            layout,
+            drive.to(wide),
+            Weights(*[tensor.to(wide) for tensor in trained]),
+            Carried(*[tensor.to(wide) for tensor in _opened(layout, state)]),
+            None if real is None else real.mT.contiguous(),
+        )
+        after = _closed(layout, Carried(seen[-1], cell[-1], weights[-1], memory), state.seen + x.shape[1])
+        given = state.memory.dtype
+        found, places = without_padding(seen[1:].transpose(0, 1), real), weights[1:].transpose(0, 1)
+        if real is not None:
+            places = places.masked_fill(~real[:, :, None, None], 0)
+        trace = Trace(places[:, :, : layout.read_heads], places[:, :, layout.read_heads :])
+        return found.to(self.heads.weight.dtype), trace, after.map(lambda tensor: tensor.to(given))
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> MachineState:
+        """The state before the first step: the heads of a kind stand evenly spread, the first ones on slot 0."""
+        layout, own = self.layout, self.heads.weight
+        device, dtype = device or own.device, dtype or own.dtype
+        memory: Tensor
+        reads: Tensor
+        places: Tensor
+        if self.initial == "learned":
+            memory, reads, places = self.first_memory, self.first_reads, self.first_places.softmax(-1)
+        else:
+            memory = torch.full((layout.slots, layout.width), CONSTANT, dtype=dtype)
+            reads, places = torch.zeros(layout.read_heads, layout.width), self._places()
+        empty = torch.zeros(batch, layout.hidden, device=device, dtype=dtype)
+        memory, reads, places = (
+            tensor.to(device=device, dtype=dtype).expand(batch, -1, -1) for tensor in (memory, reads, places)
+        )
+        reading, writing = places.split([layout.read_heads, layout.write_heads], 1)
+        return MachineState(memory, reading, writing, reads, (empty, empty) if layout.lstm else ())
+
+    def _places(self) -> Tensor:
+        """The first slot of each head as a row of ones and zeros, (K,n)."""
+        layout = self.layout
+        most = max(layout.read_heads, layout.write_heads)
+        spread = [
+            head * layout.slots // most
+            for count in (layout.read_heads, layout.write_heads)
+            for head in range(count)
+        ]
+        return torch.eye(layout.slots)[spread]
+
+    def real_steps(self, x: object, state: object, keep: Tensor | Mask | None) -> Tensor | None:
+        """`keep` as a tensor (b,t), after every check of what came."""
+        rows = float_tensor("x", x)
+        if rows.dim() != 3 or rows.shape[2] != self.inputs:
+            raise BadValue(
+                f"x: expected (b,t,inputs) with inputs={self.inputs}, got shape {tuple(rows.shape)}."
+            )
+        batch, steps = rows.shape[:2]
+        if state is not None:
+            if not isinstance(state, MachineState):
+                raise BadType(
+                    f"state: expected what initial_state() of this machine or a call returned, got {described(state)}."
+                )
+            expected = (batch, self.layout.slots, self.layout.width)
+            if tuple(state.memory.shape) != expected:
+                raise BadValue(
+                    f"state: expected a memory (b,slots,width) = {expected}, got {tuple(state.memory.shape)}."
+                )
+        if keep is None:
+            return None
+        real = keep.keep(steps, batch).to(rows.device) if isinstance(keep, Mask) else keep
+        if not isinstance(real, Tensor) or real.dtype != torch.bool:
+            raise BadType(
+                f"keep: expected a bool tensor (b,t), True = real, or a Mask, got {described(real)}."
+            )
+        if real.dim() != 2 or real.shape[1] != steps or real.shape[0] not in (1, batch):
+            raise BadValue(f"keep: expected shape (b,t) = {(batch, steps)}, got {tuple(real.shape)}.")
+        return real.expand(batch, steps)
+
+    def extra_repr(self) -> str:
+        layout = self.layout
+        return (
+            f"slots={layout.slots}, width={layout.width}, read_heads={layout.read_heads}, "
+            f"write_heads={layout.write_heads}, shift_range={layout.shift_range}, initial={self.initial!r}"
+        )
+
+
+class Machine(nn.Module):
+    """A Neural Turing Machine: (b,t,inputs) to (b,t,outputs), step by step, through a memory that it learns to use.
+
+    `machine(x, state=None, keep=None)` returns outputs and state; with `return_trace=True` also where the heads were.
+    Any way to cut a sequence into calls gives what one call gives. The options are those of `Tape`.
+
+    Paper: Graves, Wayne and Danihelka 2014.
+
+    >>> import torch
+    >>> machine = Machine(inputs=9, outputs=8, slots=32, width=10, hidden=40)
+    >>> outputs, state, trace = machine(torch.randn(2, 5, 9), return_trace=True)
+    >>> outputs.shape, state.memory.shape, trace.write.shape
+    (torch.Size([2, 5, 8]), torch.Size([2, 32, 10]), torch.Size([2, 5, 1, 32]))
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        slots: int = 128,
+        width: int = 20,
+        read_heads: int = 1,
+        write_heads: int = 1,
+        controller: str = "lstm",
+        hidden: int = 100,
+        shift_range: int = 1,
+        initial: str = "constant",
+    ) -> None:
+        super().__init__()
+        self.tape = Tape(
+            inputs, slots=slots, width=width, read_heads=read_heads, write_heads=write_heads, controller=controller,
+            hidden=hidden, shift_range=shift_range, initial=initial,
+        )  # fmt: skip
+        self.output = nn.Linear(self.tape.layout.reads + hidden, whole_number("outputs", outputs, 1))
+
+    def forward(
+        self,
+        x: Tensor,
+        state: MachineState | None = None,
+        *,
+        keep: Tensor | Mask | None = None,
+        return_trace: bool = False,
+    ) -> tuple[Tensor, MachineState] | tuple[Tensor, MachineState, Trace]:
+        """Outputs (b,t,outputs), zeros where a step is padding, and the state that follows."""
+        real = self.tape.real_steps(x, state, keep)
+        seen, trace, after = self.tape(x, state, keep=real)
+        outputs = without_padding(self.output(seen), real)
+        return (outputs, after, trace) if return_trace else (outputs, after)
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> MachineState:
+        """The state before the first step, to pass as `state` and to take back from each call."""
+        return self.tape.initial_state(batch, device, dtype)
+
+
+def _opened(layout: Layout, state: MachineState) -> Carried:
+    """A state as the steps use it."""
+    hidden, cell = (
+        state.controller if layout.lstm else (state.memory.new_zeros(len(state.memory), layout.hidden), None)
+    )
+    return Carried(
+        torch.cat([state.reads.flatten(1), hidden], 1),
+        state.memory.new_zeros(len(state.memory), 0) if cell is None else cell,
+        torch.cat([state.read_weights, state.write_weights], 1),
+        state.memory,
+    )
+
+
+def _closed(layout: Layout, carried: Carried, seen: int) -> MachineState:
+    """The same as a state."""
+    reads, hidden = carried.seen.split([layout.reads, layout.hidden], 1)
+    reading, writing = carried.weights.split([layout.read_heads, layout.write_heads], 1)
+    return MachineState(
+        carried.memory,
+        reading,
+        writing,
+        reads.unflatten(1, (layout.read_heads, layout.width)),
+        (hidden, carried.cell) if layout.lstm else (),
+        seen,
+    )

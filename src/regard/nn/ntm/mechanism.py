@@ -1,0 +1,131 @@
+"""`ntm`: a source is written into a memory step by step, then every query reads it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import regard.core as core
+from regard import scores
+from regard.arguments import described, whole_number
+from regard.errors import BadType, BadValue
+from regard.masks import Mask
+from regard.nn import masking
+from regard.nn.mechanism import Mechanism, check_inputs, mechanism
+from regard.nn.ntm.machine import MachineState, Tape
+from regard.nn.state import State
+
+
+@mechanism("ntm", causal="no", time="n·N·M", memory="n·N·M", slots=5, width=4)
+class NeuralTuringMemory(Mechanism):
+    """Write heads go over the source and leave it in a memory of N slots; read heads find it there by content.
+
+        M ← M · Π_h (1 − w_h ⊗ e_h) + Σ_h w_h ⊗ a_h   for each element x_j of the source; w_h, e_h, a_h from x_j
+        o_i = W [r_i¹ … r_iʰ],   r_i = Σ_n softmax_n(β_i cos(k_i, M_n)) M_n
+
+    Paper: Graves, Wayne and Danihelka 2014, equations 2 to 9.
+    Empty row: nothing is written, so queries read the first memory: next to zero if constant, else the learned one.
+
+    It takes masks that ignore the query (lengths, padding, …); padding neither writes nor moves a head. With a state,
+    writing goes on from the memory of the state, and the queries read what is there after this call's source.
+
+    Args:
+        dim: width of queries and outputs.
+        num_heads: how many heads read for each query.
+        dropout: share of the reading weights dropped in training.
+        source_dim: width of the source, where it differs from dim.
+        slots: number of places in the memory (N).
+        width: width of each (M); by default dim / num_heads, rounded down.
+        write_heads: how many heads write; by default as many as read. Several erase together, then add together.
+        controller: feed-forward or lstm; it steers the write heads.
+        hidden: width of the controller; by default dim.
+        shift_range: how far a write head can move in one step, to either side.
+        initial: learned or constant first memory and places of the heads.
+
+    >>> import torch, regard
+    >>> layer = regard.nn.build("ntm", dim=16, num_heads=2, slots=8)
+    >>> layer(torch.randn(1, 3, 16), torch.randn(1, 50, 16)).shape
+    torch.Size([1, 3, 16])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        slots: int = 128,
+        width: int | None = None,
+        write_heads: int | None = None,
+        controller: str = "feed-forward",
+        hidden: int | None = None,
+        shift_range: int = 1,
+        initial: str = "learned",
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim)
+        self.width = max(1, self.dim // self.num_heads) if width is None else whole_number("width", width, 1)
+        self.tape = Tape(
+            self.source_dim,
+            slots=slots,
+            width=self.width,
+            read_heads=0,
+            write_heads=self.num_heads
+            if write_heads is None
+            else whole_number("write_heads", write_heads, 1),
+            controller=controller,
+            hidden=self.dim if hidden is None else hidden,
+            shift_range=shift_range,
+            initial=initial,
+        )
+        self.key_map = nn.Linear(self.dim, self.num_heads * self.width)
+        self.strength_map = nn.Linear(self.dim, self.num_heads)
+        self.output_map = nn.Linear(self.num_heads * self.width, self.dim)
+
+    def forward(
+        self,
+        query: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        state: State | None = None,
+    ) -> Tensor | tuple[Tensor, State]:
+        """What the queries read, (b,q,dim); with a state also the state that follows."""
+        past = self._checked(query, source, state)
+        rows, seen = query if source is None else source, 0 if past is None else past.seen
+        keep = masking.kept(mask, query.shape[0], query.shape[1], rows.shape[1], seen, query.device)
+        rows = masking.without_padding(rows, keep)
+        _, _, after = self.tape(rows, past, keep=keep)
+        found = self.read(rows if source is None else query, after)
+        return found if past is None else (found, after)
+
+    def read(self, query: Tensor, state: MachineState) -> Tensor:
+        """What queries (b,q,dim) find in the memory of a state, (b,q,dim). Nothing is written."""
+        keys = self.key_map(query).unflatten(-1, (self.num_heads, self.width)).transpose(1, 2)
+        strength = F.softplus(self.strength_map(query)).transpose(1, 2)[..., None]
+        memory = state.memory[:, None].to(keys.dtype)
+        read = core.attend(
+            keys, memory, memory, score=scores.cosine(strength.to(keys.dtype)), dropout=self.weights_dropout
+        )
+        found: Tensor = self.output_map(read.transpose(1, 2).flatten(2))
+        return found
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> MachineState:
+        """The memory before anything was written."""
+        return self.tape.initial_state(batch, *self.placement(device, dtype))
+
+    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> MachineState | None:
+        """The state, after every check of what came."""
+        if state is not None and not isinstance(state, MachineState):
+            raise BadType(
+                f"state: expected what initial_state() of this layer or a call returned, got {described(state)}."
+            )
+        check_inputs(self, query, source)
+        if state is not None and state.memory.shape[0] != query.shape[0]:
+            raise BadValue(
+                f"state: it is for a batch of {state.memory.shape[0]}, the query has {query.shape[0]}."
+            )
+        return state

@@ -1,0 +1,147 @@
+"""The steps of a machine as one operator of torch, so that autograd and `torch.compile` see a single node.
+
+When a backward pass is itself recorded, for second derivatives, it differentiates the plain steps instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.nn.ntm import backward, forward, plain
+from regard.nn.ntm.forward import Record, make_record
+from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.plain import Carried, Weights
+
+_LIBRARY = torch.library.Library("regard", "FRAGMENT")
+_TRAINED = "Tensor recurrent, Tensor heads, Tensor bias"
+_FIRST = "Tensor seen, Tensor cell, Tensor weights, Tensor memory"
+_OPTIONS = "Tensor? keep, int read_heads, bool lstm"
+_RECORD = len(Record._fields) - 3  # the first three are results themselves
+_RESULTS = ", ".join(["Tensor"] * (4 + _RECORD))
+_GRADS = "Tensor d_seen, Tensor? d_cell, Tensor? d_weights, Tensor? d_memory"
+_LIBRARY.define(f"ntm(Tensor drive, {_TRAINED}, {_FIRST}, {_OPTIONS}, bool saves) -> ({_RESULTS})")
+_LIBRARY.define(
+    f"ntm_backward({_GRADS}, {_TRAINED}, Tensor[] record, {_OPTIONS}) -> ({', '.join(['Tensor'] * 8)})"
+)
+
+
+def sequence(
+    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The states (t+1,b,·) before and after each step of drive (t,b,·): seen, cell, weights; and the last memory."""
+    inputs = (drive, *trained, *before)
+    saves = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    found = torch.ops.regard.ntm.default(*inputs, keep, layout.read_heads, layout.lstm, saves)
+    return found[0], found[1], found[2], found[3]
+
+
+def layout_of(heads: Tensor, weights: Tensor, slots: int, width: int, read_heads: int, lstm: bool) -> Layout:
+    """The layout again, from the sizes of the trained matrices and of a state (…,K,n)."""
+    count = weights.shape[-2]
+    writes = count - read_heads
+    offsets = (heads.shape[0] - count * (width + 3) - 2 * writes * width) // count
+    return Layout(read_heads, writes, slots, width, offsets // 2, heads.shape[1], lstm)
+
+
+def _forward(
+    drive: Tensor, recurrent: Tensor, heads: Tensor, bias: Tensor, seen: Tensor, cell: Tensor, weights: Tensor,
+    memory: Tensor, keep: Tensor | None, read_heads: int, lstm: bool, saves: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    layout = layout_of(heads, weights, memory.shape[1], memory.shape[2], read_heads, lstm)
+    trained, before = Weights(recurrent, heads, bias), Carried(seen, cell, weights, memory)
+    with torch.autocast(drive.device.type, enabled=False):
+        *results, record = forward.run(layout, drive, trained, before, keep, saves)
+    return (*results, *(record[3:] if saves else [drive.new_empty(0) for _ in range(_RECORD)]))
+
+
+def _forward_shapes(
+    drive: Tensor, recurrent: Tensor, heads: Tensor, bias: Tensor, seen: Tensor, cell: Tensor, weights: Tensor,
+    memory: Tensor, keep: Tensor | None, read_heads: int, lstm: bool, saves: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    layout = layout_of(heads, weights, memory.shape[1], memory.shape[2], read_heads, lstm)
+    record = make_record(layout, drive, drive.shape[0])
+    rest = record[3:] if saves else [drive.new_empty(0) for _ in range(_RECORD)]
+    return (*record[:3], torch.empty_like(memory, memory_format=torch.contiguous_format), *rest)
+
+
+def _backward(
+    d_seen: Tensor, d_cell: Tensor | None, d_weights: Tensor | None, d_memory: Tensor | None, recurrent: Tensor,
+    heads: Tensor, bias: Tensor, record: list[Tensor], keep: Tensor | None, read_heads: int, lstm: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    left = Record(*record)
+    layout = layout_of(heads, left.weights, left.memory.shape[3], left.memory.shape[2], read_heads, lstm)
+    with torch.autocast(d_seen.device.type, enabled=False):
+        d_drive, d_trained, d_first = backward.run(
+            layout, Weights(recurrent, heads, bias), left, keep, d_seen, d_cell, d_weights, d_memory
+        )
+    return (d_drive, *d_trained, *d_first)
+
+
+def _backward_shapes(
+    d_seen: Tensor, d_cell: Tensor | None, d_weights: Tensor | None, d_memory: Tensor | None, recurrent: Tensor,
+    heads: Tensor, bias: Tensor, record: list[Tensor], keep: Tensor | None, read_heads: int, lstm: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    left = Record(*record)
+    first = [torch.empty_like(states[0]) for states in (left.seen, left.cell, left.weights)]
+    trained = [
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (recurrent, heads, bias)
+    ]
+    memory = left.memory
+    return (
+        torch.empty_like(left.gates), *trained, *first,
+        memory.new_empty(memory.shape[1], memory.shape[3], memory.shape[2]),
+    )  # fmt: skip
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, keep, ctx.read_heads, ctx.lstm, ctx.saves = inputs
+    record = [*output[:3], *output[4:]]
+    ctx.save_for_backward(keep, *tensors, *record)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+    keep, *tensors = ctx.saved_tensors
+    inputs, record = tensors[:8], tensors[8:]
+    wanted = grads[:4]
+    if torch.is_grad_enabled():
+        found = _recorded(inputs, keep, ctx.read_heads, ctx.lstm, ctx.needs_input_grad[:8], wanted)
+        return (*found, None, None, None, None)
+    d_seen = torch.zeros_like(record[0]) if wanted[0] is None else wanted[0]
+    found = torch.ops.regard.ntm_backward.default(
+        d_seen, *wanted[1:], *inputs[1:4], record, keep, ctx.read_heads, ctx.lstm
+    )
+    return (*found, None, None, None, None)
+
+
+def _recorded(
+    inputs: list[Tensor], keep: Tensor | None, read_heads: int, lstm: bool, needed: tuple[bool, ...],
+    grads: tuple[Tensor | None, ...],
+) -> list[Tensor | None]:  # fmt: skip
+    """The same gradients with a graph of their own, through the plain steps."""
+    layout = layout_of(inputs[2], inputs[6], inputs[7].shape[1], inputs[7].shape[2], read_heads, lstm)
+    with torch.autocast(inputs[0].device.type, enabled=False):
+        states = plain.sequence(layout, inputs[0], Weights(*inputs[1:4]), Carried(*inputs[4:]), keep)
+    results = [torch.stack([state[part] for state in states]) for part in range(3)] + [states[-1].memory]
+    pairs = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None and r.requires_grad]
+    targets = [tensor for tensor, need in zip(inputs, needed, strict=True) if need]
+    found = iter(
+        torch.autograd.grad(
+            [result for result, _ in pairs],
+            targets,
+            [grad for _, grad in pairs],
+            create_graph=True,
+            allow_unused=True,
+        )
+    )
+    return [next(found) if need else None for need in needed]
+
+
+_LIBRARY.impl("ntm", _forward, "CompositeExplicitAutograd")
+_LIBRARY.impl("ntm_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("regard::ntm", _forward_shapes, lib=_LIBRARY)
+torch.library.register_fake("regard::ntm_backward", _backward_shapes, lib=_LIBRARY)
+torch.library.register_autograd("regard::ntm", _differentiate, setup_context=_remember, lib=_LIBRARY)

@@ -1,0 +1,92 @@
+"""What a machine does, step by step in plain torch. The fast form must equal this; second derivatives go this way.
+
+A step: the controller sees the input and what was read before; all heads find their place in the memory as it stands;
+the write heads erase, then add; the read heads read the memory as it is then.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.nn.ntm import addressing
+from regard.nn.ntm.layout import Layout
+
+
+class Carried(NamedTuple):
+    """What a step takes over from the one before it."""
+
+    seen: Tensor  # (b, R·m + hidden): what was read, then the controller's hidden vector
+    cell: Tensor  # (b, hidden) of an LSTM; (b,0) of a feed-forward controller
+    weights: Tensor  # (b,K,n), the read heads first
+    memory: Tensor  # (b,n,m)
+
+
+class Weights(NamedTuple):
+    """The trained matrices that every step uses."""
+
+    recurrent: Tensor  # (drive, fed back)
+    heads: Tensor  # (P, hidden)
+    bias: Tensor  # (P,)
+
+
+def sequence(
+    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
+) -> list[Carried]:
+    """The states before and after each step of drive (t,b,·); steps without `keep` (t,b) leave the state alone."""
+    found = [before]
+    for index, given in enumerate(drive.unbind(0)):
+        after = step(layout, given, trained, found[-1])
+        if keep is not None:
+            real = keep[index]
+            pairs = zip(after, found[-1], strict=True)
+            after = Carried(
+                *[torch.where(real.view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in pairs]
+            )
+        found.append(after)
+    return found
+
+
+def step(layout: Layout, drive: Tensor, trained: Weights, before: Carried) -> Carried:
+    """One step, (b,·) each. `drive` is the controller's input, projected."""
+    hidden, cell = _controller(
+        layout, drive + before.seen[:, : layout.fed_back] @ trained.recurrent.mT, before
+    )
+    parameters = F.linear(hidden, trained.heads, trained.bias)
+    weights = _addresses(layout, parameters, before)
+    reading, writing = weights.split([layout.read_heads, layout.write_heads], 1)
+    memory = before.memory
+    erase, add = layout.rows("erase", parameters).sigmoid(), layout.rows("add", parameters)
+    for head in range(layout.write_heads):
+        memory = addressing.erased(memory, writing[:, head], erase[:, head])
+    memory = memory + torch.matmul(writing.mT, add)
+    reads = [addressing.read(memory, reading[:, head]) for head in range(layout.read_heads)]
+    return Carried(torch.cat([*reads, hidden], 1), cell, weights, memory)
+
+
+def _controller(layout: Layout, activation: Tensor, before: Carried) -> tuple[Tensor, Tensor]:
+    """The controller's hidden vector and cell. The four gates of an LSTM: output, input, forget, candidate."""
+    if not layout.lstm:
+        return activation.tanh(), before.cell
+    out, enter, forget, candidate = activation.chunk(4, 1)
+    cell = forget.sigmoid() * before.cell + enter.sigmoid() * candidate.tanh()
+    return out.sigmoid() * cell.tanh(), cell
+
+
+def _addresses(layout: Layout, parameters: Tensor, before: Carried) -> Tensor:
+    """Where each head looks now, (b,K,n)."""
+    keys = layout.rows("keys", parameters)
+    strength = F.softplus(layout.rows("strength", parameters))
+    gate = layout.rows("gate", parameters).sigmoid()
+    kernel = layout.rows("shift", parameters).softmax(-1)
+    gamma = 1 + F.softplus(layout.rows("gamma", parameters))
+    found = []
+    for head in range(layout.heads):
+        weights = addressing.content_address(before.memory, keys[:, head], strength[:, head])
+        weights = addressing.interpolate(weights, before.weights[:, head], gate[:, head])
+        weights = addressing.shift(weights, kernel[:, head])
+        found.append(addressing.sharpen(weights, gamma[:, head]))
+    return torch.stack(found, 1)

@@ -1,0 +1,31 @@
+"""`query-key-memory`: the current query looks things up in a history, such as an encoder's outputs."""
+
+from __future__ import annotations
+
+from regard.nn.mechanism import mechanism
+from regard.nn.multihead import Multihead
+
+
+@mechanism("query-key-memory", causal="option", time="n·m·d", memory="(n + m)·d")
+class QueryKeyMemory(Multihead):
+    """The current query is matched with the keys of a history, and reads the values of those that fit.
+
+        o_i = Σ_j softmax_j(q_i·k_j / √d) v_j,   k_j = W_k m_j,  v_j = W_v m_j,  m the source (else the sequence)
+
+    Paper: Vaswani et al. 2017, section 3.2.3 (encoder-decoder attention); Bahdanau et al. 2014, equation 5.
+    Empty row: the heads give zeros, so the row is the bias of the last projection.
+
+    Args:
+        dim: width of queries and outputs.
+        num_heads: how many heads share that width.
+        dropout: share of attention weights dropped in training.
+        source_dim: width of the history, where it differs from dim.
+        causal: a query sees of the history only what lies up to its own position.
+        window: how many positions of the history a query sees around its own; odd unless causal; None: all.
+        align: where the first query stands in a history of another length (bottom-right or top-left).
+
+    >>> import torch, regard
+    >>> layer = regard.nn.build("query-key-memory", dim=16, num_heads=2, source_dim=24)
+    >>> layer(torch.randn(2, 5, 16), torch.randn(2, 7, 24)).shape
+    torch.Size([2, 5, 16])
+    """

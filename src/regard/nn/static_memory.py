@@ -1,0 +1,154 @@
+"""`static-memory`: a sequence is summarised once into a few slots, which all elements then read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.arguments import whole_number
+from regard.errors import BadType, BadValue
+from regard.masks import Mask
+from regard.masks.given import Padding
+from regard.nn import masking
+from regard.nn.mechanism import Mechanism, check_inputs, mechanism
+from regard.nn.multihead import Multihead
+from regard.nn.state import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryState(State):
+    """Slots, and what was written into them."""
+
+    memory: Tensor  # (b,m,dim)
+    written: bool = False  # whether the memory is complete: later calls read it only
+    source: int | None = (
+        None  # the length of the source that was written; None: the queries are what is written
+    )
+    seen: int = 0  # how many queries came
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.map(Tensor.clone)  # torch copies no tensor that has a history of gradients
+
+
+Kind = TypeVar("Kind", bound=MemoryState)
+
+
+@mechanism("static-memory", causal="no", time="n·m·d", memory="(n + m)·d", slots=3)
+class StaticMemory(Mechanism):
+    """m learned slots attend once to the whole sequence and become a memory, to which every element then attends.
+
+        M = norm(S + multihead(S, source)),   o_i = multihead(q_i, M),   S (m,dim) learned
+
+    Without a source the queries themselves are summarised. With a state, the first call writes and later ones only
+    read. Masks must ignore the query.
+
+    Paper: Lee et al. 2019, equations 9 and 10 (induced attention, here without feed-forward parts); memory slots in
+    Transformers: Burtsev et al. 2020.
+    Empty row: a source of which nothing is real is attended as zeros, so that the memory is made of the slots and a
+    bias alone; it is read as any other.
+
+    Args:
+        dim: width of queries and outputs, and of a slot.
+        num_heads: how many heads share that width, in writing and in reading.
+        dropout: share of attention weights dropped in training.
+        source_dim: width of the source, where it differs from dim.
+        slots: how many slots the memory has.
+
+    >>> import torch, regard
+    >>> layer = regard.nn.build("static-memory", dim=16, num_heads=2, slots=4)
+    >>> layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16)).shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        slots: int = 16,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim)
+        self.slots = nn.Parameter(torch.randn(whole_number("slots", slots, 1), self.dim))
+        self.writer = Multihead(dim, num_heads, dropout, source_dim)
+        self.norm = nn.LayerNorm(self.dim)
+        self.reader = Multihead(dim, num_heads, dropout)
+
+    def forward(
+        self,
+        query: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        state: State | None = None,
+    ) -> Tensor | tuple[Tensor, State]:
+        """What the queries read from the memory, (b,q,dim); with a state also the state that follows."""
+        before = checked_state(self, MemoryState, query, source, state)
+        (batch, new, _), seen = query.shape, 0 if before is None else before.seen
+        keep = None
+        if source is None and (before is None or before.source is None):  # the queries are the sequence
+            keep = masking.kept(mask, batch, new, new, seen, query.device)
+            query = masking.without_padding(query, keep)
+        if before is None or not before.written:
+            if source is not None:
+                keep = masking.kept(mask, batch, new, source.shape[1], 0, query.device)
+            memory = self.write(query if source is None else source, keep)
+        else:
+            memory = before.memory
+        found: Tensor = self.reader(query, memory)
+        if before is None:
+            return found
+        length = before.source if source is None else source.shape[1]
+        return found, replace(before, memory=memory, written=True, source=length, seen=seen + new)
+
+    def write(self, source: Tensor, keep: Tensor | None = None) -> Tensor:
+        """The memory (b,m,dim) of a source (b,k,source_dim), of which `keep` (b,k) tells what is real."""
+        slots = self.slots.expand(source.shape[0], -1, -1)
+        mask = None if keep is None else Padding(keep)
+        memory: Tensor = self.norm(
+            slots + self.writer(slots, masking.without_padding(source, keep), mask=mask)
+        )
+        return memory
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> MemoryState:
+        """A memory into which nothing has been written."""
+        device, dtype = self.placement(device, dtype)
+        return MemoryState(memory=torch.zeros(batch, *self.slots.shape, device=device, dtype=dtype))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, slots={len(self.slots)}"
+
+
+def checked_state(
+    layer: Mechanism, kind: type[Kind], query: Tensor, source: Tensor | None, state: State | None
+) -> Kind | None:
+    """The state of a layer with slots, after every check of what came."""
+    if state is not None and not isinstance(state, kind):
+        raise BadType(
+            f"state: expected what initial_state() of this layer or a call returned, got {type(state).__name__}."
+        )
+    check_inputs(layer, query, source, remembered=state is not None and state.source is not None)
+    if state is None:
+        return None
+    if state.memory.shape[0] != query.shape[0]:
+        raise BadValue(
+            f"state: it is for a batch of {state.memory.shape[0]}, the query has {query.shape[0]}."
+        )
+    begun = state.written or state.seen > 0
+    if source is not None and begun and source.shape[1] != state.source:
+        held = (
+            "was written by the queries"
+            if state.source is None
+            else f"holds a source of length {state.source}"
+        )
+        raise BadValue(
+            f"source: the memory of this state {held}, got a source of length {source.shape[1]}. A new source needs a "
+            f"new initial_state()."
+        )
+    return state

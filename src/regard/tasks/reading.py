@@ -1,0 +1,125 @@
+"""Files of text, plain or .gz, to lines. What is wrong with one is said with file, line and byte."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from regard.arguments import described
+from regard.errors import BadType, BadValue
+
+Data = str | Path | Sequence[str | Path]  # what `data=` may be: a path, paths, or paths joined by commas
+
+MOST_UNPACKED = 4 * 2**30  # bytes; a small .gz can hold more than a machine does
+
+
+def wrong(path: Path, line: int | None, text: str) -> BadValue:
+    """An error that says where in a file something is wrong."""
+    return BadValue(f"{path}: {text}" if line is None else f"{path}:{line}: {text}")
+
+
+def excerpt(text: str, most: int = 40) -> str:
+    """The beginning of what was read, safe to print."""
+    return ascii(text if len(text) <= most else text[:most] + "…")
+
+
+def paths_of(data: Data) -> list[Path]:
+    """The paths in `data`; a string is split at commas unless it is a path itself."""
+    if isinstance(data, Path):
+        given: Sequence[str | Path] = [data]
+    elif isinstance(data, str):
+        given = [data] if _exists(Path(data)) else [part.strip() for part in data.split(",")]
+    else:
+        given = list(data)
+    for part in given:
+        if not isinstance(part, (str, Path)):
+            raise BadType(f"data: expected a path or several, got {described(part)}.")
+    if not given or not all(str(part) for part in given):
+        raise BadValue(f"data: expected a path, got {data!r}.")
+    return [Path(part).expanduser() for part in given]
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # a name no file can have; no home to expand to
+        return False
+
+
+def checked_encoding(encoding: str) -> str:
+    """The name of a text encoding that Python knows."""
+    try:
+        "".encode(encoding)
+    except (LookupError, ValueError, TypeError, UnicodeError):
+        raise BadValue(
+            f"encoding: there is no text encoding {encoding!r}. Usual: utf-8, latin-1, cp1252, utf-16."
+        ) from None
+    return encoding
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """The text of a file. A byte-order mark is dropped, and lines that end in CR LF end in LF."""
+    raw = _raw(path)
+    plain = codecs.lookup(checked_encoding(encoding)).name
+    try:
+        text = raw.decode("utf-8-sig" if plain == "utf-8" else encoding)
+    except UnicodeDecodeError as error:
+        raise _undecodable(path, raw, encoding, error.start) from None
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
+    """The lines of a file, at "\\n" alone: other signs that some call a line break are text like any other."""
+    lines = read_text(path, encoding).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if not any(line.strip() for line in lines):
+        raise wrong(path, None, "is empty, or holds nothing but white space. Expected lines of text.")
+    return lines
+
+
+def _raw(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    packed = raw[:2] == b"\x1f\x8b"
+    if path.suffix == ".gz" and not packed:
+        raise wrong(path, None, "is not a gzip file, in spite of its name. Was its download interrupted?")
+    if not packed:
+        return raw
+    try:
+        with gzip.open(path) as file:
+            raw = file.read(MOST_UNPACKED + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise wrong(path, None, f"cannot be unpacked: {error}. Is it complete?") from None
+    if len(raw) > MOST_UNPACKED:
+        raise wrong(path, None, f"unpacks to more than {MOST_UNPACKED // 2**30} GiB. Unpack and shorten it.")
+    return raw
+
+
+def _unreadable(path: Path, error: Exception) -> BadValue:
+    if isinstance(error, FileNotFoundError):
+        folder = path.parent
+        beside = sorted(other.name for other in folder.iterdir())[:8] if folder.is_dir() else []
+        hint = f" In that folder: {', '.join(beside)}." if beside else ""
+        return BadValue(f"data: there is no file {str(path)!r}.{hint}")
+    if isinstance(error, IsADirectoryError):
+        return BadValue(f"data: {str(path)!r} is a folder, where a file was expected.")
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return BadValue(f"data: {str(path)!r} cannot be read: {reason}.")
+
+
+def _undecodable(path: Path, raw: bytes, encoding: str, start: int) -> BadValue:
+    before = raw[:start].decode(encoding, "replace")  # counted as text: in UTF-16 a newline is two bytes
+    line = before.count("\n") + 1
+    begin = len(before[: before.rfind("\n") + 1].encode(encoding, "replace"))
+    return wrong(
+        path,
+        line,
+        f"byte {start - begin + 1} of the line (0x{raw[start]:02x}, byte {start + 1} of the file) is not {encoding}. "
+        "Try another encoding, for instance encoding='latin-1'.",
+    )

@@ -1,0 +1,199 @@
+"""Causal mechanisms never see the future, and in steps with a state they give what one call gives."""
+
+import pytest
+import torch
+
+from regard import masks
+from tests.nn.contracts.layers import CAUSAL, HOLES, PLAIN, K, gradients
+from tests.nn.contracts.stepping import OVER_A_SOURCE, STATEFUL, steps
+
+by_case = pytest.mark.parametrize("case", CAUSAL, ids=str)
+by_state = pytest.mark.parametrize("case", STATEFUL, ids=str)
+SPLITS = [(1,) * K, (3, 1, 2, 1), (2, 5), (6, 1), (K,), (1, 0, 4, 2)]
+RIGHT = torch.arange(K) < torch.tensor([[7], [5], [2]])
+LEFT = torch.arange(K) >= torch.tensor([[0], [2], [5]])
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@by_case
+def test_no_row_knows_what_comes_after_it(case):
+    layer, (rows,) = case.build(), case.inputs()
+    clean = layer(rows)
+    for now in range(K - 1):
+        changed = rows.clone()
+        changed[:, now + 1 :] = 5 * torch.randn_like(changed[:, now + 1 :])
+        out = layer(changed)
+        close(out[:, : now + 1], clean[:, : now + 1])
+        assert not torch.allclose(out[:, now + 1], clean[:, now + 1])
+
+
+@by_case
+def test_no_gradient_flows_to_what_comes_after(case):
+    layer, (rows,) = case.build(), case.inputs()
+    for now in (0, 3):
+        leaf = rows.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(layer(leaf)[:, now].square().sum(), leaf)
+        assert (grad[:, now + 1 :] == 0).all()
+        assert grad[:, now].abs().sum() > 0
+
+
+# NaN in the future is left out: it is seen by later rows, and a position that somebody sees is promised to be unread by
+# the others under `impl="reference"` only (promise 2).
+@by_case
+def test_great_numbers_in_the_future_reach_neither_rows_nor_gradients_before_them(case):
+    layer, (rows,) = case.build(), case.inputs()
+    past = torch.zeros(rows.shape[:2], dtype=torch.bool)
+    past[:, :4] = True
+    changed = rows.clone()
+    changed[:, 4:] *= 1e6
+    assert_same(answer(layer, [changed], rows=past), answer(layer, [rows], rows=past))
+
+
+@by_state
+def test_any_split_into_steps_gives_what_one_call_gives(case):
+    layer, (rows,) = case.build(), case.inputs()
+    expected = layer(rows)
+    for sizes in SPLITS:
+        close(steps(layer, rows, sizes)[0], expected)
+        with torch.no_grad():
+            close(steps(layer, rows, sizes)[0], expected)
+        with torch.inference_mode():
+            close(steps(layer, rows, sizes)[0], expected)
+
+
+@by_state
+@pytest.mark.parametrize("keep", [RIGHT, LEFT, HOLES], ids=["right", "left", "holes"])
+def test_padding_goes_through_steps_too(case, keep):
+    """A mask speaks of all positions so far, or of this call's alone."""
+    layer, (rows,) = case.build(), case.inputs()
+    rows = torch.where(keep[..., None], rows, 9.0)
+    expected = layer(rows, mask=masks.padding(keep))[keep]
+    for sizes in SPLITS[:3]:
+        for only_new in (False, True):
+            close(steps(layer, rows, sizes, keep=keep, only_new=only_new)[0][keep], expected)
+            with torch.no_grad():
+                close(steps(layer, rows, sizes, keep=keep, only_new=only_new)[0][keep], expected)
+
+
+@by_state
+def test_nan_in_padding_does_not_enter_a_state(case):
+    layer, (rows,) = case.build(), case.inputs()
+    expected, _ = steps(layer, rows, (3, 1, 2, 1), keep=LEFT)
+    found, state = steps(layer, rows.masked_fill(~LEFT[..., None], torch.nan), (3, 1, 2, 1), keep=LEFT)
+    close(found[LEFT], expected[LEFT])
+    after = torch.randn(3, 1, case.dim, dtype=torch.float64)
+    assert layer(after, state=state)[0].isfinite().all()
+
+
+@by_state
+def test_gradients_through_steps_are_those_of_one_call(case):
+    layer, (rows,) = case.build(), case.inputs()
+    every = torch.ones(rows.shape[:2], dtype=torch.bool)
+    whole, parts = rows.clone().requires_grad_(), rows.clone().requires_grad_()
+    expected = gradients(layer, layer(whole), every, [whole])
+    found = gradients(layer, steps(layer, parts, (3, 1, 2, 1))[0], every, [parts])
+    for name, grad in expected.items():
+        torch.testing.assert_close(found[name], grad, rtol=1e-9, atol=1e-9, msg=lambda s, n=name: f"{n}: {s}")
+
+
+@by_state
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+def test_one_state_can_be_continued_twice(case, grad):
+    """Handing a state on changes nothing in it: beams, retries and speculative steps go on from the same one."""
+    layer, (rows,) = case.build(), case.inputs()
+    other = rows.flip(0).flip(2)
+    with torch.set_grad_enabled(grad):
+        _, state = steps(layer, rows[:, :3], (2, 1))
+        kept = state.map(torch.clone)
+        first, after = steps(layer, rows[:, 3:], (1, 3), state)
+        _, _ = steps(layer, other[:, 3:], (4,), state)
+        _, _ = steps(layer, other[:, 3:], (1, 1, 2), state)
+        again, _ = steps(layer, rows[:, 3:], (1, 3), state)
+        assert torch.equal(first, again)
+        close(steps(layer, rows[:, 3:], (1, 3), kept)[0], first)
+        branch = layer(torch.cat([rows[:, :3], other[:, 3:]], 1))[:, 3:]
+        close(steps(layer, other[:, 3:], (2, 2), state)[0], branch)
+        last = torch.randn(3, 1, case.dim, dtype=torch.float64)
+        close(layer(last, state=after)[0], layer(torch.cat([rows, last], 1))[:, K:])
+
+
+@by_state
+def test_reordered_beams_go_on_as_a_reordered_batch(case):
+    layer, (rows,) = case.build(), case.inputs()
+    more = torch.randn(4, 3, case.dim, dtype=torch.float64)
+    index = torch.tensor([2, 0, 0, 1])  # one beam multiplies, the batch grows
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            for keep in (None, LEFT):
+                _, state = steps(layer, rows, (4, 3), keep=keep)
+                found, _ = steps(layer, more, (1, 2), state.reorder(index))
+                longer = None
+                if keep is not None:
+                    longer = masks.padding(torch.cat([keep[index], keep.new_ones(4, 3)], 1))
+                close(found, layer(torch.cat([rows[index], more], 1), mask=longer)[:, K:])
+
+
+@pytest.mark.parametrize("case", OVER_A_SOURCE, ids=str)
+def test_queries_in_steps_over_one_source_give_what_one_call_gives(case):
+    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
+    for mask in (None, masks.padding(HOLES)):
+        expected = layer(query, source, mask=mask)
+        for sizes in ((1,) * 5, (2, 3), (5,)):
+            state, found, start = layer.initial_state(3), [], 0
+            for size in sizes:
+                out, state = layer(query[:, start : start + size], source, mask=mask, state=state)
+                found.append(out)
+                start += size
+            close(torch.cat(found, 1), expected)
+
+
+# A window over a source is aligned at the source's end, which steps do not know: `local` refuses a state there.
+OPEN = [case for case in PLAIN if not case.causal and case.name != "local"]
+
+
+@pytest.mark.parametrize("case", OPEN, ids=str)
+def test_a_first_call_with_a_state_is_a_call(case):
+    """Also for mechanisms that never look back only: over a source, their state is what they made of it."""
+    layer, inputs = case.build(cross=True), case.inputs(cross=True)
+    out, state = layer(*inputs, mask=masks.padding(HOLES), state=layer.initial_state(3))
+    close(out, layer(*inputs, mask=masks.padding(HOLES)))
+    again, _ = layer(*inputs, mask=masks.padding(HOLES), state=layer.initial_state(3))
+    assert torch.equal(out, again)
+    assert state is not None
+
+
+def test_a_window_over_a_source_says_how_to_go_in_steps():
+    case = Case("local")
+    layer, inputs = case.build(cross=True), case.inputs(cross=True)
+    with pytest.raises(ValueError, match="top-left"):
+        layer(*inputs, state=layer.initial_state(3))
+
+
+def test_a_turing_machine_writes_a_source_in_pieces_as_in_one():
+    """And padding neither writes nor moves a head."""
+    case = Case("ntm")
+    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
+    for keep in (torch.ones_like(HOLES), HOLES):
+        expected = layer(query, source, mask=masks.padding(keep))
+        state = layer.initial_state(3)
+        for start, end in ((0, 1), (1, 4), (4, 4), (4, K)):
+            mask = masks.padding(keep[:, start:end])
+            found, state = layer(query, source[:, start:end], mask=mask, state=state)
+        close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["dot", "general", "concat", "additive", "local-m", "local-p", "multihead"])
+def test_a_source_is_projected_once_for_many_steps(name):
+    """What a decoder asks again and again: the source is handed in with the first call and remembered."""
+    case = Case(name)
+    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
+    expected = layer(query, source, mask=masks.padding(HOLES))
+    out, state = layer(query[:, :1], source, mask=masks.padding(HOLES), state=layer.initial_state(3))
+    found = [out]
+    for t in range(1, 5):
+        out, state = layer(query[:, t : t + 1], state=state)
+        found.append(out)
+    close(torch.cat(found, 1), expected)

@@ -1,0 +1,115 @@
+"""What a mask hides is never read: no number, NaN or inf there reaches an output or a gradient, parameters included."""
+
+import pytest
+import torch
+
+from regard import masks
+from tests.nn.contracts.layers import (
+    ALL,
+    HIDING,
+    HOLES,
+    KEEP_ONLY,
+    PLAIN,
+    USES,
+    B,
+    Q,
+    answer,
+    assert_same,
+    everything,
+    named,
+)  # fmt: skip
+
+POISONS = {"other numbers": 4.0, "nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
+by_use = pytest.mark.parametrize("cross", USES, ids=named)
+
+
+def poisoned(rows, keep, poison):
+    """The rows that are not kept, replaced: by a mixture of numbers, or by the poison throughout."""
+    other = (
+        torch.randn(rows.shape, dtype=rows.dtype) * poison if poison == 4.0 else torch.full_like(rows, poison)
+    )
+    return torch.where(keep[..., None], rows, other)
+
+
+def assert_unread(case, cross, hiding, poison):
+    mask, keep = HIDING[hiding]
+    layer, inputs = case.build(cross), case.inputs(cross)
+    # A hidden position of self-attention is still a query: it gets a row, but no real row may know of it.
+    rows = everything(inputs[0].shape) if cross else keep
+    clean = answer(layer, inputs, mask, rows)
+    dirty = answer(layer, [*inputs[:-1], poisoned(inputs[-1], keep, poison)], mask, rows)
+    assert_same(dirty, clean)
+    hidden = f"input {len(inputs) - 1}"
+    assert (clean[hidden][~keep] == 0).all(), "no gradient reaches what is hidden"
+    assert (dirty[hidden][~keep] == 0).all(), "no gradient reaches what is hidden"
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+@by_use
+def test_hidden_positions_change_neither_outputs_nor_gradients(case, cross):
+    for poison in POISONS.values():
+        assert_unread(case, cross, "padding", poison)
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+@by_use
+@pytest.mark.parametrize("hiding", [name for name in HIDING if name != "padding"])
+def test_every_way_to_hide_a_position_hides_it(case, cross, hiding):
+    for poison in ("other numbers", "nan"):
+        assert_unread(case, cross, hiding, POISONS[poison])
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+@by_use
+def test_one_poisoned_feature_is_as_hidden_as_a_poisoned_row(case, cross):
+    mask, keep = HIDING["padding"]
+    layer, inputs = case.build(cross), case.inputs(cross)
+    rows = everything(inputs[0].shape) if cross else keep
+    clean = answer(layer, inputs, mask, rows)
+    for poison in (torch.nan, torch.inf):
+        inputs[-1][..., 1] = inputs[-1][..., 1].masked_fill(~keep, poison)
+        assert_same(answer(layer, inputs, mask, rows), clean)
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+@by_use
+def test_hidden_positions_are_unread_in_training_too(case, cross):
+    """The same seed draws the same dropout, whatever stands in the padding."""
+    mask, keep = HIDING["padding"]
+    layer, inputs = case.build(cross, dropout=0.3).train(), case.inputs(cross)
+    rows = everything(inputs[0].shape) if cross else keep
+    torch.manual_seed(5)
+    clean = answer(layer, inputs, mask, rows)
+    torch.manual_seed(5)
+    assert_same(answer(layer, [*inputs[:-1], poisoned(inputs[-1], keep, torch.nan)], mask, rows), clean)
+
+
+# A mask with `query_keep` depends on the query, which mechanisms that summarise their source refuse.
+ASK_PAIR_BY_PAIR = [case for case in PLAIN if case.name not in KEEP_ONLY | {"linear"}]
+
+
+@pytest.mark.parametrize("case", ASK_PAIR_BY_PAIR, ids=str)
+def test_a_hidden_query_is_unread(case):
+    keep_query = torch.tensor([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 0]], dtype=torch.bool)
+    mask = masks.padding(HOLES, keep_query)
+    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
+    clean = answer(layer, [query, source], mask, keep_query)
+    for poison in POISONS.values():
+        assert_same(answer(layer, [poisoned(query, keep_query, poison), source], mask, keep_query), clean)
+
+
+@pytest.mark.parametrize("case", ASK_PAIR_BY_PAIR, ids=str)
+def test_a_mask_of_pairs_hides_a_position_from_the_queries_it_names(case):
+    """(q,k), (b,q,k) and (b,h,q,k): changing what query 2 may not see leaves its row alone."""
+    pairs = torch.rand(B, Q, 7, generator=torch.Generator().manual_seed(3)) > 0.4
+    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
+    for mask, seen in (
+        (pairs[0], pairs[:1].expand(B, -1, -1)),
+        (pairs, pairs),
+        (pairs[:, None], pairs),
+        (masks.dense(pairs[:, None]), pairs),
+    ):
+        clean = layer(query, source, mask=mask)
+        changed = layer(query, torch.where(seen[:, 2, :, None], source, torch.randn_like(source)), mask=mask)
+        torch.testing.assert_close(changed[:, 2], clean[:, 2], rtol=1e-9, atol=1e-9)
+        assert not torch.allclose(changed, clean), "other queries see what changed"

@@ -1,0 +1,45 @@
+"""Promise 9: every mechanism trains in extra memory that is linear in length, on the CPU too."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard.nn
+from tests.nn.contracts.layers import SEQUENTIAL
+
+ROOT = Path(__file__).resolve().parents[3]
+SHORT, LONG = 1536, 3072
+TABLE = LONG * LONG * 4  # bytes of one n×n float32 array at the greater length: 36 MiB
+GROWTH = TABLE * 9 // 16  # one such array would grow by 3/4 of it; training keeps several
+
+linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's high-water mark")
+
+
+def measure(names, *lengths):
+    command = [sys.executable, "-m", "tests.nn.contracts.memory_probe", ",".join(names), *map(str, lengths)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    broken = {name: row for name, row in found.items() if isinstance(row, str)}
+    assert not broken, "\n".join(f"{name}: {text}" for name, text in broken.items())
+    return {name: {int(n): x for n, x in row.items()} for name, row in found.items()}
+
+
+@linux
+def test_what_works_on_all_positions_at_once_keeps_no_table_of_pairs():
+    wrong = []
+    for name, found in measure([n for n in regard.nn.names() if n not in SEQUENTIAL], SHORT, LONG).items():
+        if found[LONG] - found[SHORT] >= GROWTH:
+            wrong.append(f"{name}: {found[SHORT] >> 20} MiB at {SHORT}, {found[LONG] >> 20} MiB at {LONG}")
+    assert not wrong, "\n".join(wrong)
+
+
+@linux
+def test_what_goes_step_by_step_keeps_as_much_for_each_step():
+    """Each step is recorded for its gradient: much, but the same for every one. Four times the steps, four times it."""
+    names = sorted(SEQUENTIAL & set(regard.nn.names()))
+    for name, found in measure(names, 256, 1024).items():
+        assert found[1024] < 4.5 * found[256] + (8 << 20), f"{name}: {found}"

@@ -1,0 +1,49 @@
+"""What is not finite and is seen stays visible: the row that saw it is not finite, and no other row is touched."""
+
+import pytest
+import torch
+
+from regard import masks
+from tests.nn.contracts.layers import ALL, CAUSAL, PLAIN, USES, B, named
+
+# So short that every window of the small examples reaches every position.
+LENGTH = 3
+by_use = pytest.mark.parametrize("cross", USES, ids=named)
+
+
+@pytest.mark.parametrize("case", [case for case in ALL if not case.causal], ids=str)
+@by_use
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf], ids=["nan", "inf"])
+def test_every_row_that_sees_a_spoilt_position_shows_it(case, cross, poison):
+    layer, inputs = case.build(cross), case.inputs(cross, q=LENGTH, k=LENGTH)
+    for mask in (None, masks.padding(torch.ones(B, LENGTH, dtype=torch.bool))):
+        clean = layer(*inputs, mask=mask)
+        spoilt = [x.clone() for x in inputs]
+        spoilt[-1][1, 1] = poison
+        out = layer(*spoilt, mask=mask)
+        assert not out[1].isfinite().all(-1).any(), "each row of that entry saw it"
+        torch.testing.assert_close(out[[0, 2]], clean[[0, 2]], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", CAUSAL, ids=str)
+def test_causal_rows_show_what_was_spoilt_before_them(case):
+    layer, (rows,) = case.build(), case.inputs(k=LENGTH)
+    clean = layer(rows)
+    rows[1, 1] = torch.nan
+    out = layer(rows)
+    assert not out[1, 1:].isfinite().all(-1).any()
+    torch.testing.assert_close(out[[0, 2]], clean[[0, 2]], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+def test_a_spoilt_query_spoils_its_own_row(case):
+    """Reading heads of a Turing machine go on from the row before, so there only later rows may follow."""
+    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
+    for mask in (None, masks.padding(torch.ones(B, 7, dtype=torch.bool))):
+        clean = layer(query, source, mask=mask)
+        spoilt = query.clone()
+        spoilt[1, 2] = torch.nan
+        out = layer(spoilt, source, mask=mask)
+        assert not out[1, 2].isfinite().any() or not out[1, 2].isfinite().all()
+        torch.testing.assert_close(out[[0, 2]], clean[[0, 2]], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(out[1, :2], clean[1, :2], rtol=1e-9, atol=1e-9)

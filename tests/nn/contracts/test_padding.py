@@ -1,0 +1,117 @@
+"""A padded batch equals its sequences one by one, in outputs and in the gradients of the parameters."""
+
+import pytest
+import torch
+
+from regard import masks
+from tests.nn.contracts.layers import (
+    ALL,
+    FROM_THE_LEFT,
+    PLAIN,
+    USES,
+    B,
+    K,
+    Q,
+    answer,
+    assert_same,
+    named,
+    weight_of,
+)
+
+# Queries and source lose equally many positions: where a query stands (k − q) is then the same alone as in the batch.
+CUT = [0, 2, 3]
+by_use = pytest.mark.parametrize("cross", USES, ids=named)
+
+
+def real(length, side):
+    """(b,length): True where a sequence is, False where padding is."""
+    position = torch.arange(length)
+    cut = torch.tensor(CUT)[:, None]
+    return position < length - cut if side == "right" else position >= cut
+
+
+def forms(side):
+    """Every way to say where the padding is."""
+    keep = real(K, side)
+    found = [masks.padding(keep), keep[:, None, :]]
+    if side == "right":
+        found.append(masks.lengths(K - torch.tensor(CUT)))
+    return found
+
+
+def one_by_one(layer, inputs, side):
+    """The answers to each sequence alone: rows joined, gradients summed, those of the inputs put in place."""
+    total = {}
+    for entry in range(B):
+        short = [x[entry : entry + 1, real(x.shape[1], side)[entry]] for x in inputs]
+        leaves = [x.detach().clone().requires_grad_() for x in short]
+        out = layer(*leaves)
+        rows = real(inputs[0].shape[1], side)
+        loss = (out[0] * weight_of(inputs[0].shape)[entry, rows[entry]]).sum()
+        names = dict(layer.named_parameters())
+        grads = torch.autograd.grad(loss, [*leaves, *names.values()], allow_unused=True)
+        found = {"output": out[0].detach()}
+        for i, (x, grad) in enumerate(zip(inputs, grads, strict=False)):
+            placed = torch.zeros_like(x)
+            if grad is not None:
+                placed[entry, real(x.shape[1], side)[entry]] = grad[0]
+            found[f"input {i}"] = placed
+        for (name, x), grad in zip(names.items(), grads[len(inputs) :], strict=True):
+            found[name] = torch.zeros_like(x) if grad is None else grad
+        for name, x in found.items():
+            if name not in total:
+                total[name] = x
+            else:
+                total[name] = torch.cat([total[name], x]) if name == "output" else total[name] + x
+    return total
+
+
+def assert_padding_changes_nothing(case, cross, side):
+    layer, inputs = case.build(cross), case.inputs(cross)
+    expected = one_by_one(layer, inputs, side)
+    for mask in forms(side):
+        # What stands in the padding is arbitrary.
+        filled = [torch.where(real(x.shape[1], side)[..., None], x, 9.0) for x in inputs]
+        assert_same(answer(layer, filled, mask, real(inputs[0].shape[1], side)), expected)
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+@by_use
+def test_padding_on_the_right_changes_nothing(case, cross):
+    assert_padding_changes_nothing(case, cross, "right")
+
+
+# Luong's centres are counted from the first position of the source, padding or not.
+@pytest.mark.parametrize("case", [case for case in ALL if case.name not in FROM_THE_LEFT], ids=str)
+@by_use
+def test_padding_on_the_left_changes_nothing(case, cross):
+    assert_padding_changes_nothing(case, cross, "left")
+
+
+# Where a query stands relative to a source is counted with the padding (promise 5), so these are left out.
+@pytest.mark.parametrize("case", [case for case in ALL if not case.by_position], ids=str)
+def test_padding_of_the_source_alone_changes_nothing(case):
+    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
+    keep = real(K, "right")
+    expected = torch.cat([layer(query[i : i + 1], source[i : i + 1, keep[i]]) for i in range(B)])
+    for mask in forms("right"):
+        torch.testing.assert_close(layer(query, source, mask=mask), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+@by_use
+def test_a_batch_equals_its_entries_one_by_one(case, cross):
+    layer, inputs = case.build(cross), case.inputs(cross)
+    expected = torch.cat([layer(*[x[i : i + 1] for x in inputs]) for i in range(B)])
+    torch.testing.assert_close(layer(*inputs), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+def test_the_longest_column_may_be_padding_in_every_entry(case):
+    """The output keeps its length, and the column changes nothing."""
+    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
+    longer = [torch.cat([x, torch.full_like(x[:, :1], torch.nan)], 1) for x in (query, source)]
+    mask = masks.padding(torch.arange(K + 1).expand(B, -1) < K)
+    out = layer(*longer, mask=mask)
+    assert out.shape[1] == Q + 1
+    torch.testing.assert_close(out[:, :Q], layer(query, source), rtol=1e-9, atol=1e-9)

@@ -1,0 +1,163 @@
+"""What the registry lists, and how a layer is asked for."""
+
+import pytest
+import torch
+
+import regard.nn
+from regard import masks
+from tests.nn.contracts.layers import ALL, CAUSAL, HOLES, KEEP_ONLY, PLAIN, SPECIFIED, B, Case, K, Q
+
+by_name = pytest.mark.parametrize("case", PLAIN, ids=str)
+
+
+def test_every_mechanism_of_the_specification_is_listed():
+    assert set(SPECIFIED) <= set(regard.nn.names()), sorted(set(SPECIFIED) - set(regard.nn.names()))
+
+
+def test_soft_is_another_name_of_global():
+    assert regard.nn.entry("soft") is regard.nn.entry("global")
+    assert type(regard.nn.build("soft", dim=6)) is type(regard.nn.build("global", dim=6))
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match="multihead") as caught:
+        regard.nn.build("multi-head", dim=6)
+    assert isinstance(caught.value, regard.RegardError)
+    assert all(name in str(caught.value) for name in regard.nn.names())
+
+
+@by_name
+def test_an_entry_says_what_it_costs_and_whether_it_can_be_causal(case):
+    entry = regard.nn.entry(case.name)
+    assert entry.name == case.name
+    assert entry.causal in ("yes", "no", "option")
+    assert "n" in entry.time and entry.memory
+    assert "²" not in entry.memory, "memory is linear in length"
+
+
+@by_name
+def test_every_mechanism_takes_the_four_common_options(case):
+    layer = case.build(dropout=0.1)
+    assert (layer.dim, layer.dropout) == (case.dim, 0.1)
+    assert layer.num_heads >= 1
+    plain = {key: x for key, x in regard.nn.entry(case.name).needs.items() if key != "num_heads"}
+    assert regard.nn.build(case.name, dim=6, num_heads=1, dropout=0.0, source_dim=6, **plain) is not None
+
+
+@by_name
+def test_an_unknown_option_lists_the_known_ones(case):
+    with pytest.raises(ValueError, match="windo_w") as caught:
+        case.build(windo_w=3)
+    assert isinstance(caught.value, regard.RegardError)
+    for option in ("dim", "num_heads", "dropout", "source_dim"):
+        assert option in str(caught.value)
+
+
+@by_name
+def test_a_mechanism_that_cannot_be_causal_has_no_such_option(case):
+    kind = regard.nn.entry(case.name).causal
+    if kind == "option":
+        assert case.build(causal=True) is not None
+    else:  # `yes` leaves nothing to choose, `no` cannot
+        with pytest.raises(ValueError, match="causal"):
+            case.build(causal=True)
+
+
+@by_name
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [("dim", 0), ("dim", 2.5), ("num_heads", 0), ("source_dim", -1), ("dropout", 1.5), ("dropout", -0.1), ("dropout", "much")],
+)  # fmt: skip
+def test_a_common_option_out_of_range_is_named(case, option, wrong):
+    with pytest.raises((ValueError, TypeError), match=option) as caught:
+        case.build(**{option: wrong})
+    assert isinstance(caught.value, regard.RegardError)
+
+
+@by_name
+def test_wrong_inputs_are_named(case):
+    layer = case.build(cross=True)
+    query, source = case.inputs(cross=True)
+    wrong = {
+        "query": [query[0], query[..., :-1], query.long(), "text", query[None]],
+        "source": [source[0], source[..., :-1], source.long(), source[:2], [1.0]],
+        "mask": [
+            torch.zeros(B, Q, K),  # scores to add are no mask
+            torch.ones(B, 1, K, dtype=torch.int64),
+            torch.ones(B, 1, K + 1, dtype=torch.bool),
+            masks.padding(torch.ones(B, K + 1, dtype=torch.bool)),
+            masks.lengths(torch.tensor([1, 2])),
+            "causal",
+        ],
+        "state": ["none", torch.zeros(3)],
+    }
+    for argument, values in wrong.items():
+        for value in values:
+            given = {"query": query, "source": source, argument: value}
+            with pytest.raises((ValueError, TypeError), match=argument) as caught:
+                layer(given.pop("query"), given.pop("source"), **given)
+            assert isinstance(caught.value, regard.RegardError), f"{argument}={value!r}"
+
+
+@by_name
+def test_a_layer_with_its_own_source_width_asks_for_a_source(case):
+    layer = case.build(cross=True)
+    if case.source_dim != case.dim:
+        with pytest.raises(ValueError, match="source"):
+            layer(case.inputs()[0])
+
+
+def test_a_two_dimensional_mask_that_fits_only_as_padding_is_explained():
+    case = Case("multihead")
+    with pytest.raises(ValueError, match=r"masks\.padding"):
+        case.build(cross=True)(*case.inputs(cross=True), mask=HOLES[:, :K])
+
+
+@pytest.mark.parametrize("name", sorted(KEEP_ONLY & set(regard.nn.names())))
+def test_what_keeps_a_summary_refuses_masks_that_depend_on_the_query(name):
+    case = Case(name)
+    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
+    dependent = torch.ones(Q, K, dtype=torch.bool).tril()
+    for mask in (
+        masks.causal(),
+        masks.window(2),
+        dependent,
+        dependent.expand(B, Q, K),
+        masks.dense(dependent),
+    ):
+        with pytest.raises(ValueError, match="mask|keep|query") as caught:
+            layer(query, source, mask=mask)
+        assert isinstance(caught.value, regard.RegardError)
+    for mask in (masks.full(), masks.prefix(3), masks.prefix(6) & masks.padding(HOLES), HOLES[:, None, None]):
+        assert layer(query, source, mask=mask).shape == query.shape
+
+
+@pytest.mark.skipif("linear" not in regard.nn.names(), reason="not there yet")
+def test_linear_takes_causal_and_refuses_a_window():
+    case = Case("linear")
+    (rows,) = case.inputs()
+    expected = case.build(causal=True)(rows, mask=masks.padding(HOLES))
+    found = case.build()
+    found.load_state_dict(case.build(causal=True).state_dict())
+    torch.testing.assert_close(found(rows, mask=masks.causal() & masks.padding(HOLES)), expected)
+    with pytest.raises(ValueError, match="mask|keep|query"):
+        found(rows, mask=masks.window(2))
+
+
+@pytest.mark.parametrize("name", ["local", "local-layer"])
+def test_an_even_window_is_refused_with_both_neighbours(name):
+    if name not in regard.nn.names():
+        pytest.skip("not there yet")
+    if regard.nn.entry(name).causal == "yes":
+        pytest.skip("always causal: any number of keys lies behind a query")
+    with pytest.raises(ValueError, match="window") as caught:
+        regard.nn.build(name, dim=6, window=4)
+    assert "3" in str(caught.value) and "5" in str(caught.value)
+    if regard.nn.entry(name).causal == "option":
+        assert regard.nn.build(name, dim=6, window=4, causal=True) is not None
+
+
+def test_the_contracts_cover_every_entry():
+    assert {case.name for case in ALL} == set(regard.nn.names())
+    can = {name for name in regard.nn.names() if regard.nn.entry(name).causal != "no"}
+    assert {case.name for case in CAUSAL} == can

@@ -1,0 +1,250 @@
+"""`dot`, `general`, `concat`, `additive`: against loops written from the papers, and what all attentions promise."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+
+import regard
+from regard import masks
+from regard.nn import build
+
+B, Q, K, DIM = 2, 3, 5, 6
+NAMES = ["dot", "general", "concat", "additive"]
+
+
+def made(name, **options):
+    return build(name, dim=DIM, **options).double()
+
+
+def rows(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def score(name, compare, head, query, key):
+    """The score of one query and one key, as the papers write it."""
+    if name == "dot":
+        return float(sum(q * k for q, k in zip(query, key, strict=True)))
+    if name == "general":
+        return float(query @ (compare.weight[head] @ key))
+    if name == "concat":
+        hidden = compare.weight[head] @ torch.cat([query, key])
+    else:
+        hidden = compare.query_weight[head] @ query + compare.key_weight[head] @ key
+    return float(sum(v * math.tanh(x) for v, x in zip(compare.vector[head], hidden, strict=True)))
+
+
+@torch.no_grad()
+def by_loops(name, layer, query, source, visible):
+    """Context vectors (b,q,dim) and weights (b,h,q,k), pair by pair. `visible(b,i,j)` says who sees whom."""
+    if layer.source_map is not None:
+        source = source @ layer.source_map.weight.T
+    width = layer.head_dim
+    out = torch.zeros_like(query)
+    weights = torch.zeros(len(query), layer.num_heads, query.shape[1], source.shape[1], dtype=torch.float64)
+    for b in range(len(query)):
+        for head in range(layer.num_heads):
+            part = slice(head * width, (head + 1) * width)
+            for i in range(query.shape[1]):
+                seen = [j for j in range(source.shape[1]) if visible(b, i, j)]
+                raw = [
+                    math.exp(score(name, layer.compare, head, query[b, i, part], source[b, j, part]))
+                    for j in seen
+                ]
+                for j, number in zip(seen, raw, strict=True):
+                    weights[b, head, i, j] = number / sum(raw)
+                    out[b, i, part] += number / sum(raw) * source[b, j, part]
+    return out, weights
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("source_dim", [None, 7])
+@pytest.mark.parametrize("name", NAMES)
+def test_contexts_and_alignments_are_those_of_the_paper(name, source_dim, heads):
+    layer = made(name, num_heads=heads, source_dim=source_dim)
+    query, source = rows(B, Q, DIM), rows(B, K, source_dim or DIM, seed=1)
+    keep = torch.tensor([[True] * K, [True, False, True, True, False]])
+    out, weights = by_loops(name, layer, query, source, lambda b, i, j: keep[b, j])
+    torch.testing.assert_close(layer(query, source, mask=masks.padding(keep)), out, rtol=0, atol=1e-12)
+    found = layer.weights(query, source, mask=masks.padding(keep))
+    torch.testing.assert_close(found, weights, rtol=0, atol=1e-12)
+    part = layer.weights(query, source, mask=masks.padding(keep), rows=[2, 0], heads=[heads - 1])
+    torch.testing.assert_close(part, found[:, [heads - 1]][:, :, [2, 0]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_causal_rows_see_themselves_and_what_came_before(name):
+    layer, query = made(name, num_heads=3, causal=True), rows(B, K, DIM)
+    out, _ = by_loops(name, layer, query, query, lambda b, i, j: j <= i)
+    torch.testing.assert_close(layer(query), out, rtol=0, atol=1e-12)
+
+
+def test_a_dot_product_by_hand():
+    # q = (1, 0), h = (ln 2, 0) and (0, 5): scores ln 2 and 0, weights 2/3 and 1/3.
+    source = torch.tensor([[[math.log(2), 0.0], [0.0, 5.0]]])
+    layer = build("dot", dim=2)
+    torch.testing.assert_close(
+        layer.weights(torch.tensor([[[1.0, 0.0]]]), source), torch.tensor([[[[2 / 3, 1 / 3]]]])
+    )
+    expected = torch.tensor([[[2 / 3 * math.log(2), 5 / 3]]])
+    torch.testing.assert_close(layer(torch.tensor([[[1.0, 0.0]]]), source), expected)
+
+
+def test_a_general_score_puts_its_matrix_between_query_and_key():
+    # q = (1, 0), h = (0, ln 3): q·W h = W[0][1]·ln 3. With W transposed it would be W[1][0]·ln 3 = 0.
+    layer = build("general", dim=2)
+    with torch.no_grad():
+        layer.compare.weight.copy_(torch.tensor([[[0.0, 1.0], [0.0, 0.0]]]))
+    source = torch.tensor([[[0.0, math.log(3)], [0.0, 0.0]]])
+    found = layer.weights(torch.tensor([[[1.0, 0.0]]]), source)
+    torch.testing.assert_close(found, torch.tensor([[[[3 / 4, 1 / 4]]]]))
+
+
+@pytest.mark.parametrize(("name", "expected"), [("concat", 7 * 2 * 6 + 7), ("additive", 7 * 6 + 7 * 6 + 7)])
+def test_the_hidden_layer_may_have_a_width_of_its_own(name, expected):
+    layer = made(name, attention_dim=7)
+    assert sum(p.numel() for p in layer.parameters()) == expected
+    query, source = rows(B, Q, DIM), rows(B, K, DIM, seed=1)
+    out, _ = by_loops(name, layer, query, source, lambda b, i, j: True)
+    torch.testing.assert_close(layer(query, source), out, rtol=0, atol=1e-12)
+    _, state = layer(query, source, state=layer.initial_state(B))
+    assert (state.keys.shape, state.values.shape) == ((B, 1, K, 7), (B, 1, K, DIM))
+    with pytest.raises(ValueError, match="attention_dim"):
+        made(name, attention_dim=0)
+
+
+PAPER = {
+    "dot": [],
+    "general": [(1, 6, 6)],
+    "concat": [(1, 6, 12), (1, 6)],
+    "additive": [(1, 6, 6), (1, 6, 6), (1, 6)],
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), PAPER.items())
+def test_each_carries_the_parameters_of_its_paper_and_no_others(name, expected):
+    assert [tuple(p.shape) for p in made(name).parameters()] == expected
+    wider = [tuple(p.shape) for p in made(name, source_dim=7).parameters()]
+    assert sorted(wider) == sorted([*expected, (DIM, 7)])
+    assert list(made(name, source_dim=7).state_dict()) == [
+        n for n, _ in made(name, source_dim=7).named_parameters()
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_have_no_window(name):
+    with pytest.raises(regard.RegardError, match="window"):
+        build(name, dim=DIM, window=3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_decoder_goes_step_by_step_over_a_source_that_is_projected_once(name, monkeypatch):
+    layer = made(name, num_heads=2, source_dim=7)
+    query, source = rows(B, Q, DIM), rows(B, K, 7, seed=1)
+    mask = masks.lengths(torch.tensor([5, 2]))
+    whole = layer(query, source, mask=mask)
+    calls = []
+    project = layer.project_source
+    monkeypatch.setattr(layer, "project_source", lambda *given: calls.append(1) or project(*given))
+    state, found = layer.initial_state(B), []
+    for step in range(Q):
+        given = {"source": source, "mask": mask} if step == 0 else {}
+        out, state = layer(query[:, step : step + 1], state=state, **given)
+        found.append(out)
+    assert len(calls) == 1
+    torch.testing.assert_close(torch.cat(found, 1), whole, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 5, [2, 3], [4, 1]])
+@pytest.mark.parametrize("name", NAMES)
+def test_any_split_into_steps_equals_one_call(name, sizes):
+    layer, query = made(name, num_heads=2, causal=True), rows(B, K, DIM)
+    state, found = layer.initial_state(B), []
+    for part in query.split(sizes, 1):
+        out, state = layer(part, state=state)
+        found.append(out)
+    torch.testing.assert_close(torch.cat(found, 1), layer(query), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_padded_batch_equals_its_sequences(name):
+    layer, query, source = made(name, num_heads=2), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
+    out = layer(query, source, mask=masks.lengths(torch.tensor([5, 2])))
+    torch.testing.assert_close(out[1:], layer(query[1:], source[1:, :2]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_hidden_reaches_no_output_and_no_gradient(name):
+    layer, query = made(name, num_heads=2, source_dim=7), rows(B, Q, DIM)
+    keep = torch.tensor([[True, False, True, True, True], [False] * 5])
+    results = []
+    for poison in (0.0, torch.nan, torch.inf):
+        source = rows(B, K, 7, seed=1).masked_fill(~keep[..., None], poison).requires_grad_()
+        layer.zero_grad()
+        out = layer(query, source, mask=masks.padding(keep))
+        (out * rows(*out.shape, seed=3)).sum().backward()
+        results.append([out.detach(), source.grad, *[p.grad.clone() for p in layer.parameters()]])
+    assert (results[0][0][1] == 0).all(), "an entry that sees nothing gets zeros"
+    for spoilt in results[1:]:
+        for clean, other in zip(results[0], spoilt, strict=True):
+            torch.testing.assert_close(other, clean, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_exact(name):
+    layer = made(name, num_heads=2, source_dim=5)
+    query, source = rows(1, Q, DIM).requires_grad_(), rows(1, 4, 5, seed=1).requires_grad_()
+    keep = torch.tensor([[True, True, False, True]])
+    parameters = list(layer.parameters())
+
+    def call(query, source, *weights):
+        names = [n for n, _ in layer.named_parameters()]
+        given = dict(zip(names, weights, strict=True))
+        return torch.func.functional_call(layer, given, (query, source), {"mask": masks.padding(keep)})
+
+    assert torch.autograd.gradcheck(call, (query, source, *parameters))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_stays_finite_and_close(name, dtype):
+    layer, query, source = build(name, dim=8), rows(B, Q, 8).float(), rows(B, K, 8, seed=1).float() * 3
+    keep = torch.tensor([[True] * K, [False] * K])
+    with torch.autocast("cpu", dtype):
+        out = layer(query.requires_grad_(), source, mask=masks.padding(keep))
+    out.float().sum().backward()
+    assert query.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    torch.testing.assert_close(
+        out.float(), layer(query, source, mask=masks.padding(keep)), rtol=0.1, atol=0.1
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_pickles_and_state_dicts_give_the_same_layer(name):
+    layer, query = made(name, num_heads=2), rows(B, Q, DIM)
+    loaded = made(name, num_heads=2)
+    loaded.load_state_dict(layer.state_dict())
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
+        assert torch.equal(twin(query), layer(query))
+
+
+def test_a_layer_without_parameters_makes_states_of_its_own_dtype():
+    assert build("dot", dim=DIM).double().initial_state(B).keys.dtype == torch.float64
+    assert build("dot", dim=DIM).initial_state(B, dtype=torch.bfloat16).keys.dtype == torch.bfloat16
+
+
+def test_dropout_acts_in_training_only():
+    layer, query = made("additive", dropout=0.5), rows(B, K, DIM)
+    assert torch.equal(layer.eval()(query), layer(query))
+    assert not torch.equal(layer.train()(query), layer(query))
+
+
+@pytest.mark.parametrize("name", ["general", "additive"])
+def test_they_compile_into_one_graph(name):
+    layer, query, source = made(name, num_heads=2), rows(B, Q, DIM), rows(B, 17, DIM, seed=1)
+    mask = masks.lengths(torch.tensor([17, 4]))
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(query, source, mask=mask), layer(query, source, mask=mask))
