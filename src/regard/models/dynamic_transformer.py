@@ -19,7 +19,7 @@ class DynamicTransformer(Decoder):
     It reads in one direction, so that it can also write; for `classify` problems it judges the mean of what it read.
     """
 
-    attention_default: ClassVar[str] = "dynamic-memory"
+    attention_default: ClassVar[str] = "dynamic-memory(segment=4)"
 
     def forward(self, batch: Batch) -> Tensor:
         if self.problem.kind != "classify":
