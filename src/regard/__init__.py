@@ -7,7 +7,10 @@
 torch.Size([2, 8, 100, 64])
 """
 
-from regard import biases, masks, normalizers, scores
+from importlib import import_module
+from typing import Any
+
+from regard import biases, masks, nn, normalizers, scores
 from regard.core import attend, explain, summarize, weights
 from regard.errors import RegardError, Unsupported
 from regard.plan import Plan
@@ -16,6 +19,14 @@ from regard.summary import Summary
 __version__ = "0.1.0"
 
 __all__ = [
-    "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "explain", "masks", "normalizers", "scores",
-    "summarize", "weights",
+    "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "explain", "masks", "models", "nn", "normalizers",
+    "scores", "summarize", "tasks", "training", "weights",
 ]  # fmt: skip
+
+_ROOMS = ("decoding", "models", "tasks", "training")  # loaded when first used: they bring their own libraries along
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"regard.{name}")
+    raise AttributeError(f"module 'regard' has no attribute {name!r}")

@@ -247,14 +247,17 @@ def exact(layer, query, source, table):
     """The expected reward's gradient, and for each choice its probability and the estimate it gives."""
     leaves = [layer.query_map.weight, layer.key_map.weight]
     scores, _ = scored(layer, query, source, torch.ones(1, 3, dtype=torch.bool))
-    p = scores.softmax(-1)[0, 0]
+    p = scores.softmax(-1)[0, 0]  # (2,3)
     expected = torch.autograd.grad((p[0][:, None] * p[1][None] * table).sum(), leaves, retain_graph=True)
     found = {}
     for pair in itertools.product(range(3), range(3)):
         _, choice = layer.choose(query, source, index=torch.tensor(pair)[None, None])
         term = surrogate(choice, table[pair][None], 0.7)
         grads = torch.autograd.grad(term, leaves, retain_graph=True)
-        found[pair] = (float(p[0, pair[0]] * p[1, pair[1]]), torch.cat([g.flatten() for g in grads]))
+        found[pair] = (
+            float((p[0, pair[0]] * p[1, pair[1]]).detach()),
+            torch.cat([g.flatten() for g in grads]),
+        )
     return torch.cat([g.flatten() for g in expected]), found
 
 

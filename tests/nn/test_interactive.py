@@ -57,8 +57,13 @@ def test_a_stream_of_padding_alone_gives_the_other_the_last_bias():
 
 @pytest.mark.parametrize(
     ("first", "second", "heads"),
-    [((2, 13, 256), (2, 49, 512), 8), ((2, 13, 64), (2, 1000, 80), 4), ((3, 0, 8), (3, 4, 12), 2), ((0, 2, 8), (0, 3, 8), 1)],
-)  # fmt: skip
+    [
+        ((2, 13, 256), (2, 49, 512), 8),
+        ((2, 13, 64), (2, 1000, 80), 4),
+        ((3, 0, 8), (3, 4, 12), 2),
+        ((0, 2, 8), (0, 3, 8), 1),
+    ],
+)
 def test_text_meets_images_and_sound(first, second, heads):
     layer = build("interactive", dim=first[2], num_heads=heads, source_dim=second[2])
     a, b = torch.randn(first), torch.randn(second)
@@ -83,7 +88,9 @@ def test_queries_come_in_steps_over_a_source_that_is_remembered():
 
 
 def test_wrong_streams_and_masks_are_named():
-    with pytest.raises(ValueError, match=r"num_heads: both dim=6 and source_dim=9 .* got 2. Try one of \[1, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"num_heads: both dim=6 and source_dim=9 .* got 2. Try one of \[1, 3\]"
+    ):
         build("interactive", dim=6, num_heads=2, source_dim=9)
     layer, a, b = made("interactive", source_dim=OTHER), rows(B, Q, DIM), rows(B, K, OTHER)
     with pytest.raises(ValueError, match="source"):

@@ -228,8 +228,7 @@ def test_local_m_moves_on_with_the_query_from_the_top_left(mask, gaussian, windo
     close(layer.weights(query, source, mask=MASKS[mask]), weights)
     # Queries beyond the end of a short source see nothing.
     late = layer(rows(B, 11, DIM), source[:, :2])
-    assert (late[:, 2 + reach :] == 0).all()
-    assert (late[:, : 2 + reach] != 0).all()
+    assert (late[:, 2 + reach :] == 0).all() and (late[:, : 2 + reach] != 0).all()
 
 
 def test_causal_local_m_sees_as_many_keys_as_its_window_says():
@@ -276,14 +275,19 @@ def test_a_decoder_in_steps_over_a_source_equals_one_call(name, options):
     close(torch.cat(found, 1), layer(query, source, mask=mask), atol=1e-10)
 
 
+LONG, SHORT = 701, 601  # beyond what a single strip holds, so that grades of blocks decide what is read
+PADDED = masks.padding(torch.rand(1, LONG, generator=torch.Generator().manual_seed(4)) > 0.2)
+LONG_MASKS = [None, PADDED, masks.causal() & PADDED & masks.causal(offset=60), masks.window(150)]
+
+
 @pytest.mark.parametrize(("name", "options"), BOTH)
-def test_a_long_source_walks_in_strips_to_the_same_numbers(name, options):
+@pytest.mark.parametrize("mask", LONG_MASKS, ids=["none", "padding", "causal", "pairs"])
+def test_a_long_source_walks_in_strips_to_the_same_numbers(name, options, mask):
     layer = made(name, num_heads=2, window=31, **options)
-    n, m = 701, 601  # beyond what a single strip holds, so that grades of blocks decide what is read
-    query, source = rows(1, m, DIM), rows(1, n, DIM, seed=1)
+    query, source = rows(1, SHORT, DIM), rows(1, LONG, DIM, seed=1)
     leaves = [query.requires_grad_(), source.requires_grad_(), *layer.parameters()]
-    out, weights = layer(query, source), layer.weights(query, source)
-    plain = (weights @ source.view(1, n, 2, -1).transpose(1, 2)).transpose(1, 2).flatten(2)
+    out, weights = layer(query, source, mask=mask), layer.weights(query, source, mask=mask)
+    plain = (weights @ source.view(1, LONG, 2, -1).transpose(1, 2)).transpose(1, 2).flatten(2)
     close(out, plain)
     upstream = rows(*out.shape, seed=5)
     found, expected = torch.autograd.grad(out, leaves, upstream), torch.autograd.grad(plain, leaves, upstream)
@@ -304,8 +308,6 @@ def test_blocks_are_graded_soundly(reach):
             assert not block.any(-1)[grades[:, :, i, j] == EMPTY].any()
             assert block.all(-1)[grades[:, :, i, j] == FULL].all()
     assert (grades == EMPTY).any() or reach == 40
-    with pytest.raises(ValueError, match="center"):
-        mask.check((B, 3, 36, 53))
 
 
 COUNTED = {
@@ -329,8 +331,8 @@ def test_visible_keys_are_counted(mask):
 @pytest.mark.parametrize(("name", "options"), [*BOTH, ("local-p", {"renormalize": True})])
 def test_gradients_are_exact(name, options):
     layer = made(name, num_heads=2, window=5, **options)
-    query, source = rows(B, 3, DIM).requires_grad_(), rows(B, 6, DIM, seed=1).requires_grad_()
-    mask = masks.lengths(torch.tensor([6, 0]))  # the second entry sees nothing
+    query, source = rows(B, 2, DIM).requires_grad_(), rows(B, 5, DIM, seed=1).requires_grad_()
+    mask = masks.lengths(torch.tensor([5, 0]))  # the second entry sees nothing
     names = [n for n, _ in layer.named_parameters()]
 
     def call(query, source, *weights):
@@ -343,10 +345,6 @@ def test_gradients_are_exact(name, options):
 @pytest.mark.parametrize(("name", "options"), BOTH)
 def test_what_is_hidden_or_out_of_reach_is_unread(name, options):
     layer, query = made(name, window=3, **options), rows(B, 2, DIM)
-    with torch.no_grad():
-        for key, parameter in layer.named_parameters():
-            if key == "center_vector":
-                parameter.fill_(-50.0)  # centres near 0 or near the end, never between
     keep = torch.tensor([[True, False, True, True, True, True, True], [False] * K])
     results = []
     for poison in (0.0, torch.nan, torch.inf):

@@ -37,7 +37,8 @@ def machine_by_loops(machine, x):
     for given in x:
         fed = np.concatenate([*reads, hidden] if size.lstm else [np.zeros(0), *reads])
         gates = state["tape.controller.input.weight"] @ given + state["tape.controller.input.bias"]
-        gates = gates + state["tape.controller.recurrent"] @ fed
+        if len(fed):
+            gates = gates + state["tape.controller.recurrent"] @ fed
         if size.lstm:
             out, enter, forget, candidate = gates.reshape(4, -1)
             cell = sigmoid(forget) * cell + sigmoid(enter) * np.tanh(candidate)
@@ -279,8 +280,8 @@ def test_it_learns_to_copy():
     """Two symbols in, two symbols out, after a mark: the loss of guessing is ln 2."""
     torch.manual_seed(0)
     machine = ntm.Machine(5, 4, slots=8, width=6, hidden=24, controller="feed-forward")
-    optimizer = torch.optim.Adam(machine.parameters(), lr=1e-2)
-    for _ in range(200):
+    optimizer = torch.optim.Adam(machine.parameters(), lr=2e-2)
+    for _ in range(250):
         symbols = torch.randint(0, 2, (16, 2, 4)).float()
         x = torch.zeros(16, 5, 5)
         x[:, :2, :4], x[:, 2, 4] = symbols, 1
@@ -289,4 +290,4 @@ def test_it_learns_to_copy():
         loss.backward()
         torch.nn.utils.clip_grad_norm_(machine.parameters(), 10.0)
         optimizer.step()
-    assert loss < 0.2
+    assert loss < 0.05

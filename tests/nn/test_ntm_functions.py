@@ -279,3 +279,12 @@ def test_what_is_not_finite_stays_visible():
     memory = torch.randn(1, 3, 2)
     memory[0, 1, 0] = torch.nan
     assert ntm.content_address(memory, torch.ones(1, 2), torch.ones(1, 1)).isnan().any()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_under_autocast_dtypes_may_be_mixed(name):
+    arguments = [x.detach().float() for x in leaves(*FUNCTIONS[name])]
+    expected = getattr(ntm, name)(*arguments)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = getattr(ntm, name)(arguments[0], *[x.bfloat16() for x in arguments[1:]])
+    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)

@@ -195,7 +195,7 @@ def test_what_is_hidden_reaches_no_output_and_no_gradient(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_exact(name):
     layer = made(name, num_heads=2, source_dim=5)
-    query, source = rows(1, Q, DIM).requires_grad_(), rows(1, 4, 5, seed=1).requires_grad_()
+    query, source = rows(1, 2, DIM).requires_grad_(), rows(1, 4, 5, seed=1).requires_grad_()
     keep = torch.tensor([[True, True, False, True]])
     parameters = list(layer.parameters())
 

@@ -27,7 +27,7 @@ from regard.cli.parser import Parser, respell
 from regard.errors import RegardError
 
 WRONG_CALL = 2
-NOT_VERBS = {"main", "parser"}
+NOT_VERBS = {"main", "parser", "pages"}
 
 
 class Verb(Protocol):

@@ -17,11 +17,8 @@ from regard.nn.state import State
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-try:
-    from regard.nn.gla import global_query
-except ImportError:
-    pass
+from regard.nn.gla import global_query  # noqa: E402
 
 __all__ = [
-    "MECHANISMS", "Cache", "Entry", "Mechanism", "State", "build", "entry", "mechanism", "names",
+    "MECHANISMS", "Cache", "Entry", "Mechanism", "State", "build", "entry", "global_query", "mechanism", "names",
 ]  # fmt: skip

@@ -150,7 +150,7 @@ class Attention(Mechanism):
         """Self-attention: the queries are the source, behind what the cache holds."""
         (batch, new, _), seen = rows.shape, 0 if cache is None else cache.seen
         sizes = (batch, self.num_heads, new, seen + new)
-        given = masking.for_all_keys(masking.as_mask(mask, sizes), sizes, new)
+        given = masking.for_all_keys(masking.as_mask(mask, sizes), sizes, new, rows.device)
         if given is not None:
             given.check(sizes)
         if cache is not None and not (self.causal or masking.looks_back_only(given)):
@@ -158,12 +158,12 @@ class Attention(Mechanism):
                 "state: self-attention that looks ahead cannot go on from a state, because what it gave for earlier "
                 "positions would change. Build the layer with causal=True, or pass mask=masks.causal()."
             )
-        real = masking.real_positions(given, batch, seen + new, rows.device)
+        real = masking.real_sides(given, sizes, rows.device)[1]
         real = None if real is None else real[:, seen:].expand(batch, new)
-        clean, spoilt = _screened(rows, given is not None)
-        queries = _respoilt(self.project_query(clean, seen), _only(spoilt, real))
+        clean, spoilt = screened(rows, given is not None)
+        queries = respoilt(self.project_query(clean, seen), _only(spoilt, real))
         keys, values = self.project_source(clean, seen)
-        keys, values = _respoilt(keys, spoilt), _respoilt(values, spoilt)
+        keys, values = respoilt(keys, spoilt), respoilt(values, spoilt)
         own = self.own_mask()
         if cache is None:
             return View(queries, keys, values, masking.joined(own, given), rows, 0, None)
@@ -188,20 +188,20 @@ class Attention(Mechanism):
             given.check(sizes)
         own = self.own_mask(**self._anchor(cache))
         guarded = given is not None or own is not None
-        clean, spoilt = _screened(rows, guarded)
-        queries = _respoilt(self.project_query(clean, length - sizes[2]), spoilt)
+        clean, spoilt = screened(rows, guarded)
+        queries = respoilt(self.project_query(clean, length - sizes[2]), spoilt)
         if cache is None or not cache.fixed:
             assert source is not None
-            clean, spoilt = _screened(source, guarded)
+            clean, spoilt = screened(source, guarded)
             keys, values = self.project_source(clean, 0)
-            keys, values = _respoilt(keys, spoilt), _respoilt(values, spoilt)
+            keys, values = respoilt(keys, spoilt), respoilt(values, spoilt)
         else:
             keys, values = cache.keys, cache.values
         if cache is None:
             return View(queries, keys, values, masking.joined(own, given), rows, 0, None)
         step = cache.steps
         if not cache.fixed:
-            real = masking.real_positions(given, sizes[0], length, rows.device)
+            real = masking.real_sides(given, sizes, rows.device)[1]
             cache = cache.fix(keys, values, None if real is None else real.expand(sizes[0], length))
         padding = None if cache.keep is None else Padding(cache.keep)
         joined = masking.joined(own, given, padding)
@@ -252,7 +252,7 @@ class Attention(Mechanism):
         return state
 
 
-def _screened(rows: Tensor, guarded: bool) -> tuple[Tensor, Tensor | None]:
+def screened(rows: Tensor, guarded: bool) -> tuple[Tensor, Tensor | None]:
     """Rows in which those that are not finite are zero, and which they were, (b,length).
 
     A hidden row may hold NaN. Masks keep it out of the result, but 0 · NaN would still reach the gradient of the
@@ -264,7 +264,7 @@ def _screened(rows: Tensor, guarded: bool) -> tuple[Tensor, Tensor | None]:
     return rows.masked_fill(spoilt[..., None], 0), spoilt
 
 
-def _respoilt(heads: Tensor, spoilt: Tensor | None) -> Tensor:
+def respoilt(heads: Tensor, spoilt: Tensor | None) -> Tensor:
     """Projected rows (b,h,length,d) in which the spoilt ones are NaN again: where they are seen, they must show."""
     return heads if spoilt is None else heads.masked_fill(spoilt[:, None, :, None], torch.nan)
 

@@ -14,13 +14,12 @@ from regard.grid import Sizes
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking
-from regard.nn.blocks import Residual, _called
+from regard.nn.blocks import Residual, called
 from regard.nn.cache import Cache
-from regard.nn.key_value_memory import KeyValueMemory, real_sides
+from regard.nn.key_value_memory import KeyValueMemory
 from regard.nn.mechanism import Mechanism, check_inputs
 from regard.nn.query_key_memory import QueryKeyMemory
 from regard.nn.state import State
-from regard.scores.base import transform_rows
 
 
 class History(QueryKeyMemory):
@@ -91,24 +90,22 @@ class AttentionLayer(Mechanism):
         check_inputs(self, query, source, remembered)
         (batch, new, _), seen = query.shape, 0 if state is None else state.memory.seen
         sizes = (batch, self.num_heads, new, seen + new)
-        own = _over_sequence(query_mask, sizes)
+        own = _over_sequence(query_mask, sizes, query.device)
         if source is None and not remembered:
-            own = mask = masking.joined(own, _over_sequence(mask, sizes))
+            own = mask = masking.joined(own, _over_sequence(mask, sizes, query.device))
         else:
             length = source.shape[1] if source is not None else state.history.seen  # type: ignore[union-attr]
             mask, hidden = _over_source(mask, (*sizes[:3], length), query.device)
             if hidden is not None:
                 own = masking.joined(own, Padding(torch.cat([hidden.new_ones(batch, seen), hidden], 1)))
         # Both norms and the way around them read every row, so padding has to go before the first of them.
-        real = real_sides(own, sizes, query.device)[1]
+        real = masking.real_sides(own, sizes, query.device)[1]
         rows = query if real is None else masking.without_padding(query, real[:, seen:])
         memory, history = (None, None) if state is None else (state.memory, state.history)
-        enter = transform_rows(self.around_memory.enter, rows, True)
-        found, written = _called(self.memory, enter, None, own, memory)
-        rows = _left(self.around_memory, rows, found)
-        enter = transform_rows(self.around_history.enter, rows, True)
-        found, read = _called(self.history, enter, source, mask, history)
-        rows = _left(self.around_history, rows, found)
+        found, written = called(self.memory, self.around_memory.enter(rows), None, own, memory)
+        rows = self.around_memory.leave(rows, found)
+        found, read = called(self.history, self.around_history.enter(rows), source, mask, history)
+        rows = self.around_history.leave(rows, found)
         return rows if state is None else (rows, LayerState(written, read))  # type: ignore[arg-type]
 
     def initial_state(
@@ -120,17 +117,9 @@ class AttentionLayer(Mechanism):
         )
 
 
-def _left(around: Residual, rows: Tensor, found: Tensor) -> Tensor:
-    """`around.leave`, in which rows that are not finite stay so but never meet the weights of the norm."""
-    spoilt = ~(rows + found).detach().isfinite().all(-1, keepdim=True)
-    return around.leave(rows.masked_fill(spoilt, 0), found.masked_fill(spoilt, 0)).masked_fill(
-        spoilt, torch.nan
-    )
-
-
-def _over_sequence(mask: Mask | Tensor | None, sizes: Sizes) -> Mask | None:
+def _over_sequence(mask: Mask | Tensor | None, sizes: Sizes, device: torch.device) -> Mask | None:
     """A mask over the layer's own sequence, those positions included that a state has seen."""
-    given = masking.for_all_keys(masking.as_mask(mask, sizes), sizes, sizes[2])
+    given = masking.for_all_keys(masking.as_mask(mask, sizes), sizes, sizes[2], device)
     if given is not None:
         given.check(sizes)
     return given
@@ -144,5 +133,5 @@ def _over_source(
     if given is None:
         return None, None
     given.check(sizes)
-    real = real_sides(given, sizes, device)[0]
+    real = masking.real_sides(given, sizes, device)[0]
     return given, None if real is None else real.expand(sizes[0], sizes[2])

@@ -132,7 +132,7 @@ class EncoderLayer(nn.Module):
         self, x: Tensor, *, mask: Mask | Tensor | None = None, state: State | None = None
     ) -> Tensor | tuple[Tensor, State]:
         """(b,q,dim) → (b,q,dim); with a state (that of the mechanism) also the state that follows."""
-        found, state = _called(self.attention, self.around_attention.enter(x), None, mask, state)
+        found, state = called(self.attention, self.around_attention.enter(x), None, mask, state)
         x = self.around_attention.leave(x, found)
         x = self.around_feed_forward(x, self.feed_forward)
         return x if state is None else (x, state)
@@ -194,9 +194,9 @@ class DecoderLayer(nn.Module):
     ) -> Tensor | tuple[Tensor, DecoderState]:
         """(b,q,dim) → (b,q,dim). `mask` hides positions of x, `source_mask` those of the source."""
         own, read = (None, None) if state is None else (state.own, state.source)
-        found, own = _called(self.attention, self.around_attention.enter(x), None, mask, own)
+        found, own = called(self.attention, self.around_attention.enter(x), None, mask, own)
         x = self.around_attention.leave(x, found)
-        found, read = _called(self.cross, self.around_cross.enter(x), source, source_mask, read)
+        found, read = called(self.cross, self.around_cross.enter(x), source, source_mask, read)
         x = self.around_cross.leave(x, found)
         x = self.around_feed_forward(x, self.feed_forward)
         if state is None:
@@ -225,7 +225,7 @@ def _mechanism(
     return given
 
 
-def _called(
+def called(
     layer: Mechanism, x: Tensor, source: Tensor | None, mask: Mask | Tensor | None, state: State | None
 ) -> tuple[Tensor, State | None]:
     """The result of a mechanism and the state that follows, None where none was passed."""

@@ -109,9 +109,6 @@ class Cache(State):
             "first": 0,
         }
 
-    def __deepcopy__(self, memo: Any) -> Self:
-        return self.map(Tensor.clone)
-
     def _joined(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Store | None, int]:
         """Old and new keys and values together, the store they lie in, and where in it they begin."""
         # With gradients each cache needs its own tensors; a compiler wants to see plain operations.

@@ -8,16 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+import regard.core as core
 from regard import masks
 from regard.arguments import whole_number
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking
-from regard.nn.attention import View, _screened
+from regard.nn.attention import screened
 from regard.nn.mechanism import Mechanism, mechanism
 from regard.nn.multihead import Multihead
 from regard.nn.state import State
 from regard.nn.static_memory import MemoryState, checked_state
+
+_FEW = 16  # keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,12 +131,12 @@ class DynamicMemory(Mechanism):
         segments = max(1, self._segments(new if state is None else new + self.segment - 1))
         width = segments * self.segment
         if state is None and keep is None:  # every element stands where it belongs
-            line, spoilt = _screened(pad(rows, (0, 0, 0, width - new)), True)
+            line, spoilt = screened(pad(rows, (0, 0, 0, width - new)), True)
             memories = self._written(self._slots(batch), line, segments - 1)
             return _shown(self._read(memories, line), spoilt)[:, :new]
         before = self.initial_state(batch, query.device, query.dtype) if state is None else state
         line, place, total = _compact(rows, keep, width, before)
-        clean, spoilt = _screened(line, True)
+        clean, spoilt = screened(line, True)
         complete = total[:, None] >= torch.arange(1, segments + 1, device=query.device) * self.segment
         # What the last segment writes, only a later call will read.
         memories = self._written(before.memory, clean, segments - 1 if state is None else segments, complete)
@@ -179,13 +182,17 @@ class DynamicMemory(Mechanism):
         `writes` (b,segments) tells for which entries a segment counts, `real` (b,length) which elements do; None: all.
         """
         keys, values = self.writer.project_source(rows, 0)
+        # No fused kernel takes so few keys, and a table of slots × segment is small: the plain formula is quickest.
+        impl = "reference" if self.segment < _FEW else "auto"
         memories = [memory]
         for segment in range(segments):
             part = slice(segment * self.segment, (segment + 1) * self.segment)
             mask = None if real is None else Padding(real[:, part])
             query = self.writer.project_query(memory, 0)
-            view = View(query, keys[:, :, part], values[:, :, part], mask, memory, 0, None)
-            candidate = self.writer.output(self.writer.mix(view)).to(memory.dtype)
+            mixed = core.attend(
+                query, keys[:, :, part], values[:, :, part], mask=mask, dropout=self.writer.weights_dropout, impl=impl
+            )  # fmt: skip
+            candidate = self.writer.output(mixed).to(memory.dtype)
             gated = (
                 self.gate(candidate.flatten(0, 1), memory.flatten(0, 1)).view(memory.shape).to(memory.dtype)
             )

@@ -19,7 +19,7 @@ from regard.nn.attention import Attention, View
 from regard.nn.cache import Cache
 from regard.nn.mechanism import check_inputs, mechanism
 from regard.nn.multihead import _linear
-from regard.nn.scan import PIECES, Kept, Result, Tensors, prefix_log_sums, prefix_sums, scan
+from regard.nn.scan import PIECES, Kept, Result, Tensors, packed, prefix_log_sums, prefix_sums, scan, unpacked
 from regard.nn.state import State
 from regard.normalizers import softmax
 from regard.registry import Registry
@@ -30,7 +30,7 @@ for _activation in (torch.tanh, torch.relu, torch.sigmoid, F.gelu, F.silu, F.sof
     ACTIVATIONS.add(_activation.__name__, _activation)
 
 # The score of what is hidden, and log Σ exp over nothing. Finite, so that differences stay so.
-_NEVER = -1e300
+_NEVER = -1e30
 
 
 def global_query(
@@ -45,7 +45,7 @@ def global_query(
     """y_i = α_i h_i + (1 − α_i)·mean(h), where α is the softmax over positions of s_i = q_i·k_i; (b,l,d).
 
     Softmax and mean run over the positions that are kept; with `causal` over those of them up to i. Other positions
-    get zeros, and nothing in them is ever read. Memory beside inputs, output and gradients does not grow with d·l.
+    get zeros, and nothing in them is ever read. Nothing of the size of the inputs is kept for the backward pass.
 
         >>> import torch, regard
         >>> h = torch.tensor([[[1.0], [3.0]]])
@@ -65,9 +65,8 @@ def global_query(
                 f"{name}: expected (b,l,d), the same for query, key and hidden, got query {tuple(query.shape)} and "
                 f"{name} {tuple(tensor.shape)}."
             )
-    if torch.is_autocast_enabled(
-        query.device.type
-    ):  # what came out of a projection may be narrower than the rest
+    # Under autocast what came out of a projection is narrower than the rest.
+    if torch.is_autocast_enabled(query.device.type):
         widest = torch.promote_types(torch.promote_types(query.dtype, key.dtype), hidden.dtype)
         query, key, hidden = query.to(widest), key.to(widest), hidden.to(widest)
     if not query.dtype == key.dtype == hidden.dtype:
@@ -107,13 +106,9 @@ def _named(activation: str | Activation | None) -> Activation | None:
 
 
 def _mixed(
-    inputs: Tensors,
-    keep: Kept,
-    causal: bool,
-    activation: Activation | None = None,
-    dropout: float = 0.0,
+    inputs: Tensors, keep: Kept, causal: bool, activation: Activation | None = None, dropout: float = 0.0,
     past: Tensors | None = None,
-) -> tuple[Tensor, Tensors]:
+) -> tuple[Tensor, Tensors]:  # fmt: skip
     """The result (b,l,h,d) for query, key and hidden (b,l,h,d), and what a later call goes on from."""
     query, key, hidden = inputs
     batch, length, heads, dim = hidden.shape
@@ -181,9 +176,8 @@ def _prefix_piece(inputs: Tensors, keep: Kept, carry: Tensors, recorded: bool) -
     scores = scores.double()
     if keep is not None:
         scores = scores.masked_fill(~keep[..., None], _NEVER)
-    chain = torch.cat(
-        [log_sum[:, None], scores], 1
-    )  # its first entry stands for everything before this piece
+    # The first entry of the chain stands for everything before this piece.
+    chain = torch.cat([log_sum[:, None], scores], 1)
     log_sums = prefix_log_sums(chain, recorded)
     shares = _rows((scores - log_sums[:, 1:]).exp(), keep)
     for factor in dropped:
@@ -204,13 +198,25 @@ PIECES.add("gla-prefix", _prefix_piece)
 
 @dataclass(frozen=True)
 class Seen(State):
-    """What `global-query` remembers: of its own positions a summary in float64, of a source the mapped rows."""
+    """What `global-query` remembers: of its own positions a summary, of a source the mapped rows."""
 
-    log_sum: Tensor  # log Σ exp of the scores so far, (b,h); −1e300 before the first
+    log_sum: Tensor  # log Σ exp of the scores so far, packed (rounded, remainder), (b,h,2)
     count: Tensor  # real positions so far, (b,)
-    total: Tensor  # Σ h over them, (b,h,d)
+    total: Tensor  # Σ h over them, packed, (b,h,d,2)
     source: Cache
     seen: int = 0  # positions that came, padding included
+
+    @classmethod
+    def of(cls, carry: Tensors, dtype: torch.dtype, source: Cache, seen: int = 0) -> Seen:
+        """The state that holds what the causal form carries."""
+        return cls(packed(carry[0], dtype), carry[1], packed(carry[2], dtype), source, seen)
+
+    def carry(self) -> Tensors:
+        """What the causal form goes on from."""
+        return [unpacked(self.log_sum), self.count, unpacked(self.total)]
+
+    def __deepcopy__(self, memo: Any) -> Seen:
+        return self.map(Tensor.clone)  # also where it has a history of gradients
 
 
 @mechanism("global-query", causal="option", time="n·d", memory="n·d", aliases=("gla",))
@@ -227,7 +233,7 @@ class GlobalQuery(Attention):
     Empty row: zeros, as for every position that is masked.
 
     It adds no parameters, except a bias-free map of the source where source_dim differs from dim. It takes masks that
-    ignore the query (lengths, padding, …), and causal(), alone or joined to those by &.
+    ignore the query (lengths, padding, …); without a source also causal(), alone or joined to those by &.
 
     Args:
         dim: width of queries and outputs.
@@ -246,16 +252,9 @@ class GlobalQuery(Attention):
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int = 1,
-        dropout: float = 0.0,
-        source_dim: int | None = None,
-        *,
-        causal: bool = False,
-        project: bool = False,
-        activation: str | Activation | None = None,
-    ) -> None:
+        self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None, *,
+        causal: bool = False, project: bool = False, activation: str | Activation | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(dim, num_heads, dropout, source_dim, causal=causal)
         self.activation = activation
         _named(activation)  # refuses what is none
@@ -293,24 +292,19 @@ class GlobalQuery(Attention):
                 "state: a mean over all positions cannot go on from a state, because what was given for earlier ones "
                 "would change. Build the layer with causal=True, or pass mask=masks.causal()."
             )
-        carry = None if past is None else [past.log_sum, past.count, past.total]
+        carry = None if past is None else past.carry()
         activation, dropout = _named(self.activation), self.weights_dropout
         mixed, after = _mixed(heads, keep, self.causal or asked, activation, dropout, carry)
         rows = self.output(mixed.transpose(1, 2))
         if past is None:
             return rows
-        return rows, Seen(after[0], after[1], after[2], past.source, past.seen + query.shape[1])
+        dtype = torch.promote_types(past.total.dtype, query.dtype)
+        return rows, Seen.of(after, dtype, past.source, past.seen + query.shape[1])
 
     def weights(
-        self,
-        query: Tensor,
-        source: Tensor | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-        state: State | None = None,
-        rows: Any = None,
-        heads: Any = None,
-    ) -> Tensor:
+        self, query: Tensor, source: Tensor | None = None, *, mask: Mask | Tensor | None = None,
+        state: State | None = None, rows: Any = None, heads: Any = None,
+    ) -> Tensor:  # fmt: skip
         """The exact weights (b, heads, rows, k) of a call: without a source (1−α_i)/n, and α_i more on itself."""
         past = self._past(state, query)
         if source is not None or (past is not None and past.source.fixed):
@@ -331,10 +325,10 @@ class GlobalQuery(Attention):
     def initial_state(  # type: ignore[override]
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Seen:
-        """Nothing seen yet, neither positions nor a source. Sums are float64 whatever the dtype of the layer."""
+        """Nothing seen yet, neither positions nor a source. Sums are float32 at least."""
         cache = super().initial_state(batch, device, dtype)
-        log_sum, count, total = nothing_seen(batch, self.num_heads, self.head_dim, cache.keys.device)
-        return Seen(log_sum, count, total, cache)
+        nothing = nothing_seen(batch, self.num_heads, self.head_dim, cache.keys.device)
+        return Seen.of(nothing, accumulator(cache.keys.dtype), cache)
 
     def project_query(self, query: Tensor, position: int) -> Tensor:
         return self.split(self.query_map(query) if self.projects else query)
@@ -362,10 +356,8 @@ class GlobalQuery(Attention):
         (batch, length, _), seen = rows.shape, 0 if past is None else past.seen
         asked, rest = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
         keep = masking.kept(rest, batch, length, length, seen, rows.device)
-        if self.projects:
-            rows = masking.without_padding(
-                rows, keep
-            )  # so that padding stays out of the gradient of the maps
+        if self.projects:  # padding has to stay out of the gradient of the maps
+            rows = masking.without_padding(rows, keep)
         heads = (self.project_query(rows, seen), *self.project_source(rows, seen))
         return asked, [tensor.transpose(1, 2) for tensor in heads], keep
 
@@ -377,11 +369,11 @@ class GlobalQuery(Attention):
             raise BadValue(
                 "source: this state has grown without one. A source needs another initial_state()."
             )
-        length = (
-            source.shape[1] if source is not None else past.source.keys.shape[2] if past is not None else 0
-        )
-        rest = masking.split_causal(mask)[1] if isinstance(mask, Mask) else mask
-        masking.kept(rest, query.shape[0], query.shape[1], length, 0, query.device)
+        rows = source if past is None or source is not None else past.source.keys[:, 0]
+        length = 0 if rows is None else rows.shape[1]
+        given = masking.as_mask(mask, (query.shape[0], self.num_heads, query.shape[1], length))
+        if given is not None and not given.by_key:
+            given.keep(length, query.shape[0])  # says why not
 
     def _past(self, state: State | None, query: Tensor) -> Seen | None:
         if state is not None and not isinstance(state, Seen):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import regard.core as core
-from regard import normalizers
+from regard import normalizers, scores
 from regard.arguments import described, finite_number, float_tensor
 from regard.biases import Bias
 from regard.dropout import _LOW, _mix, draw_seed
@@ -73,9 +73,21 @@ class Surprise(Normalizer):
     """−p log p of each key, where p is the softmax of the scores. Over a row they add up to its entropy."""
 
     def __call__(self, scores: Tensor, visible: Tensor) -> Tensor:
+        logs = self._logs(scores, visible)
+        return (-logs.exp() * logs).masked_fill(~visible, 0)
+
+    def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
+        visible = scores != -torch.inf
+        logs = self._logs(scores, visible)
+        share = logs.exp().masked_fill(~visible, 0)
+        slope = logs.add_(1).mul_(share).mul_(grad)
+        return torch.addcmul(-slope, share, slope.sum(-1, keepdim=True)), []
+
+    @staticmethod
+    def _logs(scores: Tensor, visible: Tensor) -> Tensor:
+        """log p, and 0 where nothing is visible."""
         dead = ~visible.any(-1, keepdim=True)
-        logs = torch.log_softmax(scores.masked_fill(dead, 0), -1)
-        return (-logs.exp() * logs.masked_fill(~visible, 0)).masked_fill(~visible, 0)
+        return torch.log_softmax(scores.masked_fill(dead, 0), -1).masked_fill(~visible, 0)
 
 
 @dataclass(frozen=True)
@@ -166,14 +178,11 @@ class Hard(Multihead):
         chose, spoilt = place[..., 0] > 0, place[..., 0].isnan()
         high, low = place[..., 1:].masked_fill(spoilt[..., None], 0).long().unbind(-1)
         index = torch.where(chose, high * _EXACT + low, -1)
-        ones, no_values = torch.ones_like(view.value[..., :1]), view.value.detach()[..., :0]
+        ones = torch.ones_like(view.value[..., :1])
         entropy, total = core.attend(
             view.query, view.key, ones, return_logsumexp=True, **pieces | {"normalize": Surprise()}
         )
-        only = joined(view.mask, Around(index, 0))  # with one key in sight, the log-sum-exp is its score
-        _, score = core.attend(
-            view.query, view.key, no_values, return_logsumexp=True, **pieces | {"mask": only}
-        )
+        score = _scores_at(view, pieces, index)
         log_prob = score.masked_fill(~chose, 0) - total.masked_fill(~(chose | spoilt), 0)
         return Choice(index, log_prob, entropy[..., 0])
 
@@ -191,6 +200,39 @@ def _places(value: Tensor) -> Tensor:
     position = torch.arange(value.shape[2], device=value.device)
     columns = torch.stack([torch.ones_like(position), position // _EXACT, position % _EXACT], -1)
     return columns.to(value.dtype).expand(*value.shape[:2], -1, -1)
+
+
+def _scores_at(view: View, pieces: dict[str, Any], index: Tensor) -> Tensor:
+    """The score of each query with the key at `index`, both (b,h,q); anything where that is −1.
+
+    Scores and biases are functions of a grid. Here each query is a batch entry of its own, with one key.
+    """
+    (batch, heads, queries, dim), (groups, keys) = view.query.shape, view.key.shape[1:3]
+    if 0 in (batch, queries, keys):
+        return view.query.new_zeros(index.shape)
+    kind = scores.named(pieces.get("score", "scaled-dot"))
+    score, query, key = kind.reduce(view.query, view.key, guarded=True)
+    # Heads that share a key head stand next to each other.
+    place = index.clamp(min=0).reshape(batch, groups, -1, 1)
+    key = key.gather(2, place.expand(-1, -1, -1, key.shape[3])).view(*index.shape, -1)
+    nothing = index[..., None] < 0  # a key at hand that was not chosen may be hidden, and hold NaN
+    query, key = (
+        rows.masked_fill(nothing, 0).transpose(1, 2).reshape(batch * queries, heads, 1, -1)
+        for rows in (query, key)
+    )
+    device, entries = index.device, batch * queries
+    grid = Grid(
+        (batch, heads, queries, keys),
+        batch=torch.arange(batch, device=device).repeat_interleave(queries).view(-1, 1, 1, 1),
+        head=torch.arange(heads, device=device).view(-1, 1, 1),
+        row=torch.arange(queries, device=device).repeat(batch).view(-1, 1, 1, 1),
+        column=index.transpose(1, 2).reshape(entries, heads, 1, 1),
+        parts=(slice(0, entries), slice(0, heads), slice(0, 1), slice(0, 1)),
+    )
+    found = score.pairs(query, key, grid, kind.factor(pieces.get("scale"), dim))
+    if pieces.get("bias") is not None:
+        found = found + pieces["bias"].values(grid, found.dtype)
+    return found.view(batch, queries, heads).transpose(1, 2)
 
 
 class Baseline(nn.Module):

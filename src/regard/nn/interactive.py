@@ -25,7 +25,7 @@ class Interactive(Mechanism):
     A call returns a' (query a, source b); `both` returns the two. Each direction has its own weights, and only `both`
     uses those of b'. Without a source the stream attends to itself.
 
-    Paper: Lu et al. 2016, section 3.3 (parallel co-attention); Lu et al. 2019, section 3.1 (with multi-head attention).
+    Paper: Lu et al. 2016, section 3.3 (parallel co-attention); Lu et al. 2019, section 2.2 (with multi-head attention).
     Empty row: where nothing of the other stream is real the heads give zeros, so the row is the bias of the last
     projection.
 

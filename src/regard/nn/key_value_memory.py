@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,10 +13,9 @@ from regard.arguments import whole_number
 from regard.errors import BadValue
 from regard.grid import Grid, Sizes
 from regard.masks import Mask
-from regard.masks.algebra import And
-from regard.masks.given import Documents, Lengths, Padding
+from regard.masks.given import Padding
 from regard.nn import masking
-from regard.nn.attention import View, _respoilt, _screened
+from regard.nn.attention import View, respoilt, screened
 from regard.nn.cache import Cache
 from regard.nn.mechanism import check_inputs, mechanism
 from regard.nn.multihead import Multihead
@@ -85,12 +85,12 @@ class KeyValueMemory(Multihead):
     def _primed(self, cache: Cache, source: Tensor, given: Mask | None) -> Cache:
         """An empty cache to which the source has been written."""
         batch, length, _ = source.shape
-        clean, spoilt = _screened(source, given is not None or self.window is not None)
+        clean, spoilt = screened(source, given is not None or self.window is not None)
         clean = clean if self.source_map is None else self.source_map(clean)
         keys, values = self.project_source(clean, 0)
-        real = real_sides(given, (batch, self.num_heads, 0, length), source.device)[1]
+        real = masking.real_sides(given, (batch, self.num_heads, 0, length), source.device)[1]
         return replace(
-            cache, keys=_respoilt(keys, spoilt), values=_respoilt(values, spoilt), seen=length,
+            cache, keys=respoilt(keys, spoilt), values=respoilt(values, spoilt), seen=length,
             keep=None if real is None else real.expand(batch, length),
         )  # fmt: skip
 
@@ -110,7 +110,7 @@ class KeyValueMemory(Multihead):
 
 
 class OverSource(Mask):
-    """A mask over the first `length` keys, those of a source; what stands behind them it leaves alone."""
+    """A mask of pairs over the first `length` keys, those of a source; what stands behind them it leaves alone."""
 
     inner: Mask
     length: int
@@ -126,41 +126,17 @@ class OverSource(Mask):
     def check(self, sizes: Sizes) -> None:
         self.inner.check((*sizes[:3], self.length))
 
-    @property
-    def by_key(self) -> bool:
-        return self.inner.by_key
-
 
 def _over_source(given: Mask | None, sizes: Sizes, seen: int, device: torch.device) -> Mask | None:
     """A mask over a source as one over all `seen` keys and the queries' own, of which it hides the hidden queries'."""
     if given is None:
         return None
-    over = OverSource(given, sizes[3])
-    real = real_sides(given, sizes, device)[0]
-    if real is None:
+    batch, _, queries, length = sizes
+    if given.by_key:  # a tensor tells it, whatever the length: compiled code serves every one
+        real = given.real_keys(length, batch, device).expand(batch, length)
+        return Padding(torch.cat([real, real.new_ones(batch, seen - length + queries)], 1))
+    over, hidden = OverSource(given, operator.index(length)), masking.real_sides(given, sizes, device)[0]
+    if hidden is None:
         return over
-    real = real.expand(sizes[0], sizes[2])
-    return over & Padding(torch.cat([real.new_ones(sizes[0], seen), real], 1))
-
-
-def real_sides(mask: Mask | None, sizes: Sizes, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """True for the queries (b|1,q) and for the keys (b|1,k) that a mask does not hide altogether; None: no such.
-
-    By structure: masks that say of both sides what is real are taken apart, of others only what ignores the query.
-    """
-    if isinstance(mask, And):
-        left, right = real_sides(mask.left, sizes, device), real_sides(mask.right, sizes, device)
-        return _both(left[0], right[0]), _both(left[1], right[1])
-    if isinstance(mask, Padding):
-        return mask.query_keep, mask.keep_keys
-    if isinstance(mask, Lengths):
-        queries = mask.query_lengths
-        keys = torch.arange(sizes[3], device=device) < mask.key_lengths[:, None]
-        return None if queries is None else torch.arange(sizes[2], device=device) < queries[:, None], keys
-    if isinstance(mask, Documents):
-        return mask.query_ids >= 0, (mask.query_ids if mask.key_ids is None else mask.key_ids) >= 0
-    return None, masking.real_positions(mask, sizes[0], sizes[3], device)
-
-
-def _both(left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    return right if left is None else left if right is None else left & right
+    real = hidden.expand(batch, queries)
+    return over & Padding(torch.cat([real.new_ones(batch, seen), real], 1))

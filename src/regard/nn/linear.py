@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +17,41 @@ from regard.masks import Mask
 from regard.nn import masking
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
 from regard.nn.multihead import _linear
-from regard.nn.scan import BLOCK, PIECES, Kept, Piece, Result, Tensors, scan, spoil_from, spoilt_positions
+from regard.nn.scan import (
+    BLOCK,
+    PIECES,
+    Kept,
+    Piece,
+    Result,
+    Tensors,
+    packed,
+    scan,
+    spoil_from,
+    spoilt_positions,
+    unpacked,
+)
 from regard.nn.state import State
 from regard.registry import Registry
+
+_LARGEST = 600.0  # e^600 is far from the end of float64, so that sums of it stay finite
+
+Features = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """φ for keys and for queries, and the narrowest dtype to compute it in.
+
+    The features of a query may be multiplied by any number of its own: it cancels.
+    """
+
+    keys: Features
+    queries: Features
+    least: torch.dtype = torch.float32
+
+    def wide(self, dtype: torch.dtype) -> torch.dtype:
+        """The dtype of the computation for inputs of `dtype`."""
+        return torch.promote_types(dtype, self.least)
 
 
 def _elu(x: Tensor) -> Tensor:
@@ -26,10 +59,19 @@ def _elu(x: Tensor) -> Tensor:
     return torch.relu(x) + x.clamp(max=0).exp()
 
 
-FEATURE_MAPS: Registry[Callable[[Tensor], Tensor]] = Registry("feature_map")
-FEATURE_MAPS.add("elu", _elu)
-FEATURE_MAPS.add("relu", torch.relu)
-FEATURE_MAPS.add("exp", torch.exp)
+def _exp(x: Tensor) -> Tensor:
+    """exp(x) that stays finite for whatever is; the second term is NaN where x is not."""
+    return x.clamp(max=_LARGEST).exp() + 0 * x
+
+
+def _exp_below_one(x: Tensor) -> Tensor:
+    return (x - x.detach().amax(-1, keepdim=True)).exp()
+
+
+FEATURE_MAPS: Registry[FeatureMap] = Registry("feature_map")
+FEATURE_MAPS.add("elu", FeatureMap(_elu, _elu))
+FEATURE_MAPS.add("relu", FeatureMap(torch.relu, torch.relu))
+FEATURE_MAPS.add("exp", FeatureMap(_exp, _exp_below_one, torch.float64))
 
 
 def linear_attention(
@@ -48,7 +90,7 @@ def linear_attention(
     Args:
         keep: (b,k), True = real; what is not real is never read.
         causal: query i sees keys up to i + (k − q).
-        feature_map: elu (elu(x) + 1), relu or exp; exp overflows where a key exceeds the largest exponent.
+        feature_map: elu (elu(x) + 1), relu or exp (in float64; entries of a key above 600 count as 600).
     """
     rows = [
         tensor.transpose(1, 2) for tensor in (query, key, value)
@@ -103,26 +145,35 @@ def empty_sums(
 # The pieces of the walk. Values get a column of ones, so that numerator and denominator are one product.
 
 
-def _written(
-    key: Tensor, value: Tensor, keep: Kept, features: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
+def _asked(query: Tensor, features: FeatureMap) -> tuple[Tensor, Kept]:
+    """Features of the queries (b,l,h,d), zero where they are not finite, and where they are not."""
+    found = features.queries(query.to(features.wide(query.dtype)))
+    spoilt = spoilt_positions(found)
+    return (found if spoilt is None else found.masked_fill(spoilt[..., None, None], 0)), spoilt
+
+
+def _written(key: Tensor, value: Tensor, keep: Kept, features: FeatureMap) -> tuple[Tensor, Tensor]:
     """Features of the keys (b,l,h,d) and values with ones behind them (b,l,h,v+1); zeros where nothing is real."""
-    wide = accumulator(key.dtype)
+    wide = features.wide(key.dtype)
     key, value = key.to(wide), value.to(wide)
     if keep is None:
-        return features(key), F.pad(value, (0, 1), value=1.0)
+        return features.keys(key), F.pad(value, (0, 1), value=1.0)
     hidden = ~keep[..., None, None]
-    seen = features(key.masked_fill(hidden, 0)).masked_fill(hidden, 0)
+    seen = features.keys(key.masked_fill(hidden, 0)).masked_fill(hidden, 0)
     return seen, F.pad(value.masked_fill(hidden, 0), (0, 1), value=1.0)
 
 
-def _quotient(mixed: Tensor) -> Tensor:
-    """Numerators divided by the denominator in the last column; zeros where that is zero, which means: saw nothing."""
+def _quotient(mixed: Tensor, spoilt: Kept, dtype: torch.dtype) -> Tensor:
+    """Numerators (b,h,l,v) divided by the denominator in the last column, as (b,l,h,v).
+
+    A denominator of zero means that nothing was seen: zeros. A query that was not finite gets NaN.
+    """
     below = mixed[..., -1:]
-    return mixed[..., :-1] / below.masked_fill(below == 0, 1)
+    found = (mixed[..., :-1] / below.masked_fill(below == 0, 1)).transpose(1, 2).to(dtype)
+    return found if spoilt is None else found.masked_fill(spoilt[..., None, None], torch.nan)
 
 
-def _sums_piece(features: Callable[[Tensor], Tensor]) -> Piece:
+def _sums_piece(features: FeatureMap) -> Piece:
     def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
         seen, values = _written(inputs[0], inputs[1], keep, features)
         added = (seen.permute(0, 2, 3, 1) @ values.transpose(1, 2)).double()  # (b,h,d,v+1)
@@ -131,38 +182,37 @@ def _sums_piece(features: Callable[[Tensor], Tensor]) -> Piece:
     return compute
 
 
-def _read_piece(features: Callable[[Tensor], Tensor]) -> Piece:
+def _read_piece(features: FeatureMap) -> Piece:
     def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
-        query = inputs[0]
-        wide = accumulator(query.dtype)
-        sums = torch.cat([carry[0], carry[1][..., None]], -1).to(wide)
-        mixed = features(query.to(wide)).transpose(1, 2) @ sums  # (b,h,l,v+1)
-        return [_quotient(mixed).transpose(1, 2).to(query.dtype)], carry
+        queries, spoilt = _asked(inputs[0], features)
+        sums = torch.cat([carry[0], carry[1][..., None]], -1).to(queries.dtype)
+        return [_quotient(queries.transpose(1, 2) @ sums, spoilt, inputs[0].dtype)], carry
 
     return compute
 
 
-def _causal_piece(features: Callable[[Tensor], Tensor]) -> Piece:
+def _causal_piece(features: FeatureMap) -> Piece:
     def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
         query, key, value = inputs
-        length, wide = query.shape[1], accumulator(query.dtype)
+        length = query.shape[1]
         size = min(BLOCK, length)
 
         def blocks(rows: Tensor) -> Tensor:  # (b,l,h,d) as (b,h,blocks,size,d), filled up with zeros
             rows = F.pad(rows, (0, 0, 0, 0, 0, -length % size))
             return rows.view(rows.shape[0], -(-length // size), size, *rows.shape[2:]).permute(0, 3, 1, 2, 4)
 
+        asked, blind = _asked(query, features)
         seen, written = _written(key, value, keep, features)
         spoilt = spoilt_positions(seen, written)
         if spoilt is not None:
             seen, written = _written(key, value, ~spoilt if keep is None else keep & ~spoilt, features)
-        queries, keys, values = blocks(features(query.to(wide))), blocks(seen), blocks(written)
+        queries, keys, values = blocks(asked), blocks(seen), blocks(written)
         # The sums over each block and those before it, (b,h,blocks,d,v+1).
         added = (keys.mT @ values).double().cumsum(2)
         first = torch.cat([carry[0], carry[1][..., None]], -1)[:, :, None]
-        before = torch.cat([first, first + added[:, :, :-1]], 2).to(wide)
+        before = torch.cat([first, first + added[:, :, :-1]], 2).to(asked.dtype)
         mixed = (queries @ keys.mT).tril() @ values + queries @ before
-        found = _quotient(mixed).flatten(2, 3)[:, :, :length].transpose(1, 2).to(query.dtype)
+        found = _quotient(mixed.flatten(2, 3)[:, :, :length], blind, query.dtype)
         last = first[:, :, 0] + added[:, :, -1]
         if spoilt is not None:
             found, last = spoil_from(spoilt, found, last)
@@ -179,12 +229,24 @@ for _name in FEATURE_MAPS:
 
 @dataclass(frozen=True)
 class Sums(State):
-    """What `linear` remembers: the sums over every real key so far, in float64."""
+    """What `linear` remembers: the sums over every real key so far, packed (rounded, remainder)."""
 
-    sums: Tensor  # Σ φ(k) vᵀ, (b,h,d,v)
-    norms: Tensor  # Σ φ(k), (b,h,d)
+    sums: Tensor  # Σ φ(k) vᵀ, (b,h,d,v,2)
+    norms: Tensor  # Σ φ(k), (b,h,d,2)
     seen: int = 0  # positions that came, padding included
     fixed: bool = False  # a source that is complete (cross-attention)
+
+    @classmethod
+    def of(cls, sums: Tensors, dtype: torch.dtype, seen: int = 0, fixed: bool = False) -> Sums:
+        """The state that holds these float64 sums."""
+        return cls(packed(sums[0], dtype), packed(sums[1], dtype), seen, fixed)
+
+    def exact(self) -> Tensors:
+        """The sums in float64."""
+        return [unpacked(self.sums), unpacked(self.norms)]
+
+    def __deepcopy__(self, memo: Any) -> Sums:
+        return self.map(Tensor.clone)  # also where they have a history of gradients
 
 
 @mechanism("linear", causal="option", time="n·d²", memory="n·d")
@@ -254,30 +316,31 @@ class Linear(Mechanism):
                 f"with causal={within}, or mask=masks.causal() for such steps."
             )
         if past is not None and remembered:
-            masking.kept(
-                rest, batch, queries, past.seen, 0, query.device
-            )  # refuses what this layer cannot use
-            mixed = read(self._heads(self.query_map(query)), self.feature_map, [past.sums, past.norms])
+            # What is real was decided when the source was summed up; this refuses what the layer cannot use.
+            masking.kept(rest, batch, queries, past.seen, 0, query.device)
+            mixed = read(self._heads(self.query_map(query)), self.feature_map, past.exact())
             return self._output(mixed), past
         rows, seen = query if source is None else source, 0 if past is None else past.seen
         keep = masking.kept(rest, batch, queries, rows.shape[1], seen, query.device)
         rows = masking.without_padding(rows, keep)
-        sums = self._nothing(batch, query.device) if past is None else [past.sums, past.norms]
+        sums = self._nothing(batch, query.device) if past is None else past.exact()
         mixed, sums = attended(
             self._heads(self.query_map(rows if within else query)), self._heads(self.key_map(rows)),
             self._heads(self.value_map(rows)), keep, causal, self.feature_map, sums,
         )  # fmt: skip
         found = self._output(mixed)
-        return (
-            found if past is None else (found, Sums(sums[0], sums[1], seen + rows.shape[1], fixed=not within))
+        if past is None:
+            return found
+        return found, Sums.of(
+            sums, torch.promote_types(past.sums.dtype, query.dtype), seen + rows.shape[1], fixed=not within
         )
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sums:
-        """Sums over nothing. They are float64 whatever the dtype of the layer."""
-        sums, norms = self._nothing(batch, self.placement(device, dtype)[0])
-        return Sums(sums, norms)
+        """Sums over nothing, in float32 at least."""
+        device, dtype = self.placement(device, dtype)
+        return Sums.of(self._nothing(batch, device), accumulator(dtype))
 
     def _nothing(self, batch: int, device: torch.device | str | None) -> Tensors:
         return empty_sums(batch, self.num_heads, self.head_dim, self.head_dim, device)

@@ -50,7 +50,10 @@ class Focused(Alignment):
         return super().pieces(view) | {"bias": self.fading(view)}
 
     def mix(self, view: View) -> Tensor:
-        pieces = self.pieces(view)
+        return self.faded(view, self.pieces(view))
+
+    def faded(self, view: View, pieces: dict[str, Any]) -> Tensor:
+        """What `mix` gives for these pieces."""
         if pieces["bias"] is None or self.renormalize:
             found: Tensor = core.attend(
                 view.query, view.key, view.value, dropout=self.weights_dropout, **pieces
@@ -60,7 +63,7 @@ class Focused(Alignment):
             view.query, view.key, view.value, dropout=self.weights_dropout, return_logsumexp=True, **pieces
         )
         # The values play no part in a log-sum-exp, so this pass mixes none of their columns.
-        pieces["bias"] = None
+        pieces = pieces | {"bias": None}
         _, plain = core.attend(
             view.query, view.key, view.value.detach()[..., :0], return_logsumexp=True, **pieces
         )

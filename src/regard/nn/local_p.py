@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard import biases, masks
 from regard.arguments import whole_number
@@ -13,7 +15,7 @@ from regard.errors import BadValue
 from regard.grid import Grid, Sizes, broadcasts, whole
 from regard.masks import Mask
 from regard.masks.algebra import And, Blocks, grade
-from regard.masks.positional import Causal
+from regard.masks.positional import Causal, Full
 from regard.nn.alignment import head_weights
 from regard.nn.attention import View
 from regard.nn.local_m import Focused
@@ -21,29 +23,33 @@ from regard.nn.masking import joined
 from regard.nn.mechanism import mechanism
 
 _CELLS = 1 << 22  # pairs looked at together when keys have to be counted
+_FEW = 64  # so many queries are looked at together anyway
 
 
 class Around(Mask):
-    """A query sees the keys at most `reach` away from its centre, a tensor (b|1,h|1,q).
+    """A query sees the keys at most `reach` away from its centre and, where `end` is given, before that.
 
-    A centre that is NaN hides nothing, so that what is wrong with the query shows in its row.
+    Both are tensors (b|1,h|1,q). A centre that is NaN hides nothing, so that what is wrong with the query shows.
     """
 
     center: Tensor
     reach: int
+    end: Tensor | None = None
 
     def visible(self, grid: Grid) -> Tensor:
-        return ~((grid.column - grid.pick(self.center[..., None])).abs() > self.reach)
+        near = ~((grid.column - grid.pick(self.center[..., None])).abs() > self.reach)
+        return near if self.end is None else near & (grid.column < grid.pick(self.end[..., None]))
 
     def grades(self, blocks: Blocks) -> Tensor:
         if not blocks.read_tensors:
             return super().grades(blocks)
-        inside = torch.arange(blocks.block_q, device=blocks.device)
-        rows = (blocks.first_row + inside).clamp(max=blocks.sizes[2] - 1)  # (nq, block_q)
-        low, high = (end[..., None] for end in torch.aminmax(self.center[..., rows], dim=-1))
-        apart = (blocks.first_column > high + self.reach) | (blocks.last_column < low - self.reach)
+        low, high = _extremes(self.center, blocks)
+        some = ~((blocks.first_column > high + self.reach) | (blocks.last_column < low - self.reach))
         every = (blocks.first_column >= high - self.reach) & (blocks.last_column <= low + self.reach)
-        return grade(~apart, every)
+        if self.end is not None:
+            low, high = _extremes(self.end, blocks)
+            some, every = some & (blocks.first_column < high), every & (blocks.last_column < low)
+        return grade(some, every)
 
     def check(self, sizes: Sizes) -> None:
         shape = tuple(self.center.shape)
@@ -51,35 +57,47 @@ class Around(Mask):
             raise BadValue(f"mask: the center has shape {shape}, expected (b,h,q) = {tuple(sizes[:3])}.")
 
 
+def _extremes(numbers: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+    """The smallest and largest of (b,h,q) in each block of queries, (b,h,nq,1)."""
+    rows = blocks.first_row + torch.arange(blocks.block_q, device=blocks.device)  # (nq, block_q)
+    low, high = torch.aminmax(numbers[..., rows.clamp(max=blocks.sizes[2] - 1)], dim=-1)
+    return low[..., None], high[..., None]
+
+
 def visible_counts(mask: Mask | None, sizes: Sizes, device: torch.device) -> Tensor:
     """How many keys each query sees, (b|1,h|1,q|1). Padding and causal masks are counted without a q×k array."""
-    every = torch.ones(1, sizes[3], dtype=torch.bool, device=device)
-    parts = _parts(mask) if sizes[3] else []
-    ends, others = [part for part in parts if isinstance(part, Causal)], []
+    if sizes[3] == 0:
+        return torch.zeros(1, 1, 1, dtype=torch.int64, device=device)
+    parts = _parts(mask)
+    if any(not part.by_key and not isinstance(part, Causal) for part in parts):
+        return _counted(mask, sizes, device)
+    real = torch.ones(1, sizes[3], dtype=torch.bool, device=device)
     for part in parts:
         if part.by_key:
-            every = every & part.real_keys(sizes[3], sizes[0], device)
-        elif not isinstance(part, Causal):
-            others.append(part)
-    if others:
-        return _counted(joined(*parts), sizes, device)
-    if not ends:
-        return every.sum(-1)[:, None, None]
-    rows = torch.arange(sizes[2], device=device)[None]
-    end = rows.new_full((1, 1), sizes[3])
-    for part in ends:
-        end = torch.minimum(end, rows + _shift(part, sizes) + 1)  # (b|1,q)
-    before = torch.nn.functional.pad(every.cumsum(-1), (1, 0))  # how many of the first n keys are real
+            real = real & part.real_keys(sizes[3], sizes[0], device)
+    end = _ends(parts, sizes, device)
+    if end is None:
+        return real.sum(-1)[:, None, None]
+    before = pad(real.cumsum(-1), (1, 0))  # how many of the first n keys are real
     batch = max(len(before), len(end))
-    found = before.expand(batch, -1).gather(1, end.clamp(0, sizes[3]).expand(batch, -1))
-    return found[:, None]
+    return before.expand(batch, -1).gather(1, end.expand(batch, -1))[:, None]
 
 
 def _parts(mask: Mask | None) -> list[Mask]:
-    """The masks that were joined by &."""
-    if isinstance(mask, And) and not mask.by_key:
+    """The masks that were joined by &, without those that show everything."""
+    if isinstance(mask, And):
         return [*_parts(mask.left), *_parts(mask.right)]
-    return [] if mask is None else [mask]
+    return [] if mask is None or isinstance(mask, Full) else [mask]
+
+
+def _ends(parts: list[Mask], sizes: Sizes, device: torch.device) -> Tensor | None:
+    """The first key that the causal ones of these masks hide from each query, (b|1,q)."""
+    end = None
+    for part in parts:
+        if isinstance(part, Causal):
+            own = (torch.arange(sizes[2], device=device)[None] + _shift(part, sizes) + 1).clamp(0, sizes[3])
+            end = own if end is None else torch.minimum(end, own)
+    return end
 
 
 def _shift(mask: Causal, sizes: Sizes) -> int | Tensor:
@@ -171,8 +189,35 @@ class LocalP(Focused):
             return visible_counts(view.mask, sizes, view.rows.device) * share
 
     def pieces(self, view: View) -> dict[str, Any]:
+        return self._around(view, self.centers(view))
+
+    def _around(self, view: View, center: Tensor, end: Tensor | None = None) -> dict[str, Any]:
+        near = Around(center.detach(), self.reach, end)
+        fading = None if self.reach == 0 else biases.gaussian(center, self.reach / 2)
+        return super().pieces(view) | {"mask": joined(view.mask, near), "bias": fading}
+
+    def mix(self, view: View) -> Tensor:
+        """The attended values, (b,h,q,v).
+
+        On a CPU the queries are brought in the order of their centres, so that neighbours look at the same keys and
+        the blocks that nobody looks at are many: the work is then n·w instead of n².
+        """
+        parts, (batch, heads, queries, _) = _parts(view.mask), view.query.shape
+        pairwise = any(not part.by_key and not isinstance(part, Causal) for part in parts)
+        if pairwise or queries <= _FEW or view.rows.device.type != "cpu":
+            return super().mix(view)
         center = self.centers(view)
-        found = super().pieces(view)
-        found["mask"] = joined(view.mask, Around(center.detach(), self.reach))
-        found["bias"] = None if self.reach == 0 else biases.gaussian(center, self.reach / 2)
-        return found
+        order = center.detach().argsort(-1)
+        end = _ends(parts, (batch, heads, queries, view.key.shape[2]), order.device)
+        if end is not None:
+            end = end[:, None].expand_as(order).gather(-1, order)
+        sorted_view = replace(
+            view, query=_taken(view.query, order), mask=joined(*[part for part in parts if part.by_key])
+        )
+        mixed = self.faded(sorted_view, self._around(sorted_view, center.gather(-1, order), end))
+        return _taken(mixed, order.argsort(-1))
+
+
+def _taken(rows: Tensor, order: Tensor) -> Tensor:
+    """Rows (b,h,q,d) in the order (b,h,q)."""
+    return rows.gather(2, order[..., None].expand(-1, -1, -1, rows.shape[3]))

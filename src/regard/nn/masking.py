@@ -11,7 +11,7 @@ from regard.errors import BadType, BadValue
 from regard.grid import Sizes, broadcasts, whole
 from regard.masks import Mask
 from regard.masks.algebra import And
-from regard.masks.given import Dense, Padding
+from regard.masks.given import Dense, Documents, Lengths, Padding
 from regard.masks.positional import Causal, Full, Window
 
 
@@ -67,17 +67,29 @@ def looks_back_only(mask: Mask | None) -> bool:
     return isinstance(mask, Causal) and mask.align == "bottom-right" and mask.offset is None
 
 
-def real_positions(mask: Mask | None, batch: int, length: int, device: torch.device) -> Tensor | None:
-    """True for positions that are not padding, (b|1, length), from the parts of a mask that ignore the query."""
-    if mask is None:
-        return None
-    if mask.by_key:
-        return mask.real_keys(length, batch, device)
+def real_sides(mask: Mask | None, sizes: Sizes, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """True for the queries (b|1,q) and for the keys (b|1,k) that a mask does not hide altogether; None: no such.
+
+    By structure: masks that say of both sides what is real are taken apart, of others only what ignores the query.
+    """
     if isinstance(mask, And):
-        left = real_positions(mask.left, batch, length, device)
-        right = real_positions(mask.right, batch, length, device)
-        return right if left is None else left if right is None else left & right
-    return None
+        left, right = real_sides(mask.left, sizes, device), real_sides(mask.right, sizes, device)
+        return _both(left[0], right[0]), _both(left[1], right[1])
+    if isinstance(mask, Padding):
+        return mask.query_keep, mask.keep_keys
+    if isinstance(mask, Lengths):
+        queries = mask.query_lengths
+        keys = torch.arange(sizes[3], device=device) < mask.key_lengths[:, None]
+        return None if queries is None else torch.arange(sizes[2], device=device) < queries[:, None], keys
+    if isinstance(mask, Documents):
+        return mask.query_ids >= 0, (mask.query_ids if mask.key_ids is None else mask.key_ids) >= 0
+    if mask is not None and mask.by_key:
+        return None, mask.real_keys(sizes[3], sizes[0], device)
+    return None, None
+
+
+def _both(left: Tensor | None, right: Tensor | None) -> Tensor | None:
+    return right if left is None else left if right is None else left & right
 
 
 def kept(
@@ -111,12 +123,16 @@ def tail(mask: Mask, sizes: Sizes, first: int, device: torch.device) -> Mask:
     return Dense(mask.tile(whole(sizes, device).part(columns=slice(first, sizes[3]))))
 
 
-def for_all_keys(mask: Mask | None, sizes: Sizes, new: int) -> Mask | None:
+def for_all_keys(mask: Mask | None, sizes: Sizes, new: int, device: torch.device) -> Mask | None:
     """A mask over every key seen so far. One that fits only this call's `new` keys says nothing of the others."""
-    if mask is None or sizes[3] == new or not mask.by_key or _fits(mask, sizes):
+    recent = (*sizes[:3], new)
+    if mask is None or sizes[3] == new or _fits(mask, sizes) or not _fits(mask, recent):
         return mask
-    keep = mask.keep(new, sizes[0]).expand(sizes[0], new)
-    return Padding(torch.cat([keep.new_ones(sizes[0], sizes[3] - new), keep], 1))
+    queries, keys = real_sides(mask, recent, device)
+    if keys is None:
+        return mask
+    keep = torch.cat([keys.new_ones(len(keys), sizes[3] - new), keys], 1)
+    return Padding(keep, queries)
 
 
 def _fits(mask: Mask, sizes: Sizes) -> bool:

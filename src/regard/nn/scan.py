@@ -43,9 +43,8 @@ _LIBRARY.define(
 def scan(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Result:
     """The outputs (b,l,…) of a registered piece over inputs (b,l,…), and the carry behind the last position."""
     found: Tensors = torch.ops.regard.scan(piece, inputs, keep, carry)
-    count = len(found) - 2 * len(
-        carry
-    )  # outputs, the carry, and for the backward pass the carry before each piece
+    # Outputs, the carry, and for the backward pass the carry before each piece.
+    count = len(found) - 2 * len(carry)
     return found[:count], found[count : count + len(carry)]
 
 
@@ -78,15 +77,21 @@ def _empty_outputs(piece: str, inputs: Tensors, carry: Tensors, length: int) -> 
 
 
 def _forward(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Tensors:
-    history, now = [], carry
-    outputs = _empty_outputs(piece, inputs, carry, inputs[0].shape[1])
+    parts, history, now, outputs = list(_parts(inputs)), [], carry, []
+    if len(parts) != 1:
+        outputs = _empty_outputs(piece, inputs, carry, inputs[0].shape[1])
     with torch.autocast(inputs[0].device.type, enabled=False):
-        for part in _parts(inputs):
+        for part in parts:
             history.append(now)
             found, now = PIECES[piece]([tensor[:, part] for tensor in inputs], _kept(keep, part), now, False)
+            if len(parts) == 1:
+                outputs = [one.contiguous() for one in found]
+                break
             for whole, one in zip(outputs, found, strict=True):
                 whole[:, part] = one
-    after = [new.clone() if new is old else new for new, old in zip(now, carry, strict=True)]
+    after = [
+        held.clone(memory_format=torch.contiguous_format) for held in now
+    ]  # not views of something large
     stacks = [torch.stack(held) for held in zip(*history, strict=True)]
     return [*outputs, *after, *(stacks or [held.new_empty(0, *held.shape) for held in carry])]
 
@@ -96,7 +101,7 @@ def _forward_shapes(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> 
     pieces = -(-length // _step(inputs))
     return [
         *_empty_outputs(piece, inputs, carry, length),
-        *[torch.empty_like(held) for held in carry],
+        *[held.new_empty(held.shape) for held in carry],
         *[held.new_empty(pieces, *held.shape) for held in carry],
     ]
 
@@ -126,7 +131,7 @@ def _backward(
             torch.zeros_like(grad) if one is None else one.detach()
             for grad, one in zip(of_carry, parts[len(inputs) :], strict=True)
         ]
-    return [*totals, *[grad.clone() for grad in of_carry]]
+    return [*totals, *[grad.clone(memory_format=torch.contiguous_format) for grad in of_carry]]
 
 
 def _backward_shapes(
@@ -135,7 +140,7 @@ def _backward_shapes(
     totals = [
         torch.empty_like(x) if need else x.new_empty(0) for x, need in zip(inputs, needed, strict=False)
     ]
-    return [*totals, *[torch.empty_like(grad) for grad in grads[len(grads) - len(history) :]]]
+    return [*totals, *[grad.new_empty(grad.shape) for grad in grads[len(grads) - len(history) :]]]
 
 
 def _gradients(
@@ -201,7 +206,7 @@ def spoilt_positions(*rows: Tensor) -> Tensor | None:
 
     In a product with a triangle what comes later has the factor 0, but 0 · NaN is NaN: such rows must stay out of it.
     """
-    found = ~sum(each.detach().flatten(2).sum(-1) for each in rows).isfinite()
+    found = ~torch.stack([each.detach().flatten(2).sum(-1) for each in rows]).sum(0).isfinite()
     return None if found.device.type == "cpu" and not bool(found.any()) else found
 
 
@@ -210,6 +215,20 @@ def spoil_from(spoilt: Tensor, sums: Tensor, last: Tensor) -> tuple[Tensor, Tens
     from_here = (spoilt.cumsum(1) > 0)[(..., *[None] * (sums.dim() - 2))]
     ever = spoilt.any(1)[(..., *[None] * (last.dim() - 1))]
     return sums.masked_fill(from_here, torch.nan), last.masked_fill(ever, torch.nan)
+
+
+def packed(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """A float64 tensor as a state holds it in a narrower dtype: rounded, and the remainder, on a last axis of two.
+
+    Sums that go on over very many steps lose nothing this way.
+    """
+    rounded = exact.to(dtype)
+    return torch.stack([rounded, (exact - rounded.double()).to(dtype)], -1)
+
+
+def unpacked(pair: Tensor) -> Tensor:
+    """The float64 tensor that was packed."""
+    return pair.double().sum(-1)
 
 
 def prefix_sums(rows: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,9 @@ class State:
         """The state in which batch entry i is what entry index[i] was: for beams that move or multiply."""
         return self.map(lambda tensor: tensor.index_select(0, index.to(tensor.device)))
 
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.map(Tensor.clone)  # torch's own copy refuses tensors that have a history of gradients
+
     def detach(self) -> Self:
         """The same state without a history of gradients: truncated backpropagation through time."""
         return self.map(Tensor.detach)

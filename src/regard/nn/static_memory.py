@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +28,6 @@ class MemoryState(State):
         None  # the length of the source that was written; None: the queries are what is written
     )
     seen: int = 0  # how many queries came
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        return self.map(Tensor.clone)  # torch copies no tensor that has a history of gradients
 
 
 Kind = TypeVar("Kind", bound=MemoryState)

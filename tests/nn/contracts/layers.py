@@ -56,7 +56,7 @@ VARIANTS = {
     "local": [{"window": 3, "positions": "alibi"}],
     "query-key-memory": [{"window": 3}],
     "hard": [{"kv_heads": 1}],
-    "linear": [{"feature_map": "exp"}],
+    "linear": [{"feature_map": "relu"}],
     "local-m": [{"score": "concat", "gaussian": True}],
     "local-p": [{"score": "concat", "renormalize": True}],
     "global-layer": [{"norm": "post"}],
@@ -146,7 +146,9 @@ def variants():
 
 PLAIN = plain_cases()
 CAUSAL = causal_cases()
-ALL = PLAIN + variants() + [case for case in CAUSAL if "causal" in case.options and len(case.options) == 1]
+ALL = PLAIN + variants()
+PRESETS = [case for case in CAUSAL if set(case.options) <= {"causal"}]  # no variants
+WIDE = ALL + [case for case in PRESETS if case.options]
 USES = [False, True]
 
 

@@ -3,10 +3,7 @@
 import torch
 
 from regard import masks
-from tests.nn.contracts.layers import CAUSAL, PLAIN
-
-# Self use in steps is promised to what is causal.
-STATEFUL = CAUSAL
+from tests.nn.contracts.layers import PLAIN
 
 # Queries one after another over one source. Left out: what counts a query's place from the source's end (promise 5:
 # alone it stands elsewhere), and ntm, which writes the source of every call into its memory.

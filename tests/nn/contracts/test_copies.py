@@ -10,11 +10,14 @@ import torch
 
 from regard import masks
 from regard.nn import State
-from tests.nn.contracts.layers import ALL, HOLES, PLAIN, USES, K, named
-from tests.nn.contracts.stepping import STATEFUL, steps
-
-SOME = [case for case in STATEFUL if set(case.options) <= {"causal"}]
-by_use = pytest.mark.parametrize("cross", USES, ids=named)
+from tests.nn.contracts.layers import (
+    ALL,
+    HOLES,
+    PLAIN,
+    PRESETS,
+    K,
+)
+from tests.nn.contracts.stepping import steps
 
 
 def through_pickle(thing):
@@ -30,9 +33,8 @@ def through_a_file(layer):
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-@by_use
-def test_a_copied_layer_answers_as_the_original(case, cross):
-    layer, inputs = case.build(cross), case.inputs(cross)
+def test_a_copied_layer_answers_as_the_original(case):
+    layer, inputs = case.build(cross=True), case.inputs(cross=True)
     mask = masks.padding(HOLES)
     expected = layer(*inputs, mask=mask)
     for make in (copy.deepcopy, through_pickle):
@@ -75,7 +77,7 @@ def tensors(state):
     return found
 
 
-@pytest.mark.parametrize("case", SOME, ids=str)
+@pytest.mark.parametrize("case", PRESETS, ids=str)
 def test_a_copied_state_goes_on_as_the_original(case):
     layer, (rows,) = case.build(), case.inputs()
     with torch.no_grad():
@@ -93,7 +95,7 @@ def test_a_copied_state_goes_on_as_the_original(case):
         torch.testing.assert_close(again, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", SOME, ids=str)
+@pytest.mark.parametrize("case", PRESETS, ids=str)
 def test_a_state_with_a_history_of_gradients_can_be_copied_too(case):
     layer, (rows,) = case.build(), case.inputs()
     _, state = steps(layer, rows[:, :4], (4,))
@@ -103,7 +105,7 @@ def test_a_state_with_a_history_of_gradients_can_be_copied_too(case):
     )
 
 
-@pytest.mark.parametrize("case", SOME, ids=str)
+@pytest.mark.parametrize("case", PRESETS, ids=str)
 def test_a_state_is_frozen_and_its_tensors_begin_with_the_batch(case):
     layer, (rows,) = case.build(), case.inputs()
     for state in (layer.initial_state(3), steps(layer, rows, (K,))[1]):

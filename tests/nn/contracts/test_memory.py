@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import regard.nn
-from tests.nn.contracts.layers import SEQUENTIAL
+from tests.nn.contracts.layers import (
+    SEQUENTIAL,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 SHORT, LONG = 1536, 3072

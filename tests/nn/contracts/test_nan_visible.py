@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from regard import masks
-from tests.nn.contracts.layers import ALL, CAUSAL, PLAIN, USES, B, named
+from tests.nn.contracts.layers import (
+    ALL,
+    CAUSAL,
+    PLAIN,
+    QUERIES_ARE_KEYS,
+    USES,
+    B,
+    named,
+)
 
 # So short that every window of the small examples reaches every position.
 LENGTH = 3
@@ -37,13 +45,14 @@ def test_causal_rows_show_what_was_spoilt_before_them(case):
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
 def test_a_spoilt_query_spoils_its_own_row(case):
-    """Reading heads of a Turing machine go on from the row before, so there only later rows may follow."""
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     for mask in (None, masks.padding(torch.ones(B, 7, dtype=torch.bool))):
         clean = layer(query, source, mask=mask)
         spoilt = query.clone()
         spoilt[1, 2] = torch.nan
         out = layer(spoilt, source, mask=mask)
-        assert not out[1, 2].isfinite().any() or not out[1, 2].isfinite().all()
+        assert not out[1, 2].isfinite().all()
         torch.testing.assert_close(out[[0, 2]], clean[[0, 2]], rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(out[1, :2], clean[1, :2], rtol=1e-9, atol=1e-9)
+        if case.name not in QUERIES_ARE_KEYS:  # a key that others see, and NaN in it is theirs too
+            untouched = [0, 1, 3, 4]
+            torch.testing.assert_close(out[1, untouched], clean[1, untouched], rtol=1e-9, atol=1e-9)

@@ -6,6 +6,8 @@ Graves, Wayne and Danihelka 2014, "Neural Turing Machines", equations 2 to 9.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -21,18 +23,16 @@ def content_address(memory: Tensor, key: Tensor, strength: Tensor) -> Tensor:
 
     A slot or a key of length zero has similarity 0, and receives gradient zero. (Equations 5 and 6.)
     """
-    b, _, m = _sizes("memory", memory, "b,n,m", {})
-    _sizes("key", key, "b,m", {"b": b, "m": m}, memory)
-    _sizes("strength", strength, "b,1", {"b": b}, memory)
+    memory, key, strength = _checked(memory=(memory, "b,n,m"), key=(key, "b,m"), strength=(strength, "b,1"))
     score = scores.cosine(strength[:, :, None, None])
     return core.weights(_still_zeros(key)[:, None], _still_zeros(memory), score=score)[:, 0]
 
 
 def interpolate(weights: Tensor, previous: Tensor, gate: Tensor) -> Tensor:
     """gate (b,1) · weights + (1 − gate) · previous: 0 stays where the head was, 1 goes by content. (Equation 7.)"""
-    b, n = _sizes("weights", weights, "b,n", {})
-    _sizes("previous", previous, "b,n", {"b": b, "n": n}, weights)
-    _sizes("gate", gate, "b,1", {"b": b}, weights)
+    weights, previous, gate = _checked(
+        weights=(weights, "b,n"), previous=(previous, "b,n"), gate=(gate, "b,1")
+    )
     return torch.lerp(previous, weights, gate)
 
 
@@ -42,8 +42,8 @@ def shift(weights: Tensor, kernel: Tensor) -> Tensor:
     Offset +1 moves weight to the next slot, from the last one to the first. A kernel may be wider than the memory:
     offsets that differ by n are the same move. (Equation 8.)
     """
-    b, n = _sizes("weights", weights, "b,n", {})
-    _, width = _sizes("kernel", kernel, "b,2r+1", {"b": b}, weights)
+    weights, kernel = _checked(weights=(weights, "b,n"), kernel=(kernel, "b,2r+1"))
+    n, width = weights.shape[1], kernel.shape[1]
     if width % 2 == 0:
         raise BadValue(
             f"kernel: expected an odd number of offsets, −r … r, got shape {tuple(kernel.shape)}. "
@@ -65,9 +65,8 @@ def sharpen(weights: Tensor, gamma: Tensor) -> Tensor:
     The power is taken of w/max in the log domain, so that no gamma overflows or loses everything. What is zero, or
     below by rounding, stays zero; a row without any weight stays without.
     """
-    b, n = _sizes("weights", weights, "b,n", {})
-    _sizes("gamma", gamma, "b,1", {"b": b}, weights)
-    if n == 0:
+    weights, gamma = _checked(weights=(weights, "b,n"), gamma=(gamma, "b,1"))
+    if weights.shape[1] == 0:
         return weights.clone()
     wide, least = weights.to(accumulator(weights.dtype)), floor(accumulator(weights.dtype))
     # The result does not depend on the scale, so that the scale needs no gradient.
@@ -83,8 +82,7 @@ def sharpen(weights: Tensor, gamma: Tensor) -> Tensor:
 
 def read(memory: Tensor, weights: Tensor) -> Tensor:
     """What a head sees, (b,m): the sum of the slots of memory (b,n,m), each times its weight (b,n). (Equation 2.)"""
-    b, n, _ = _sizes("memory", memory, "b,n,m", {})
-    _sizes("weights", weights, "b,n", {"b": b, "n": n}, memory)
+    memory, weights = _checked(memory=(memory, "b,n,m"), weights=(weights, "b,n"))
     return torch.matmul(weights[:, None], memory)[:, 0]
 
 
@@ -93,10 +91,9 @@ def write(memory: Tensor, weights: Tensor, erase: Tensor, add: Tensor) -> Tensor
 
     memory · (1 − weights ⊗ erase) + weights ⊗ add: erase 1 and add 0 clear a slot of weight 1. (Equations 3 and 4.)
     """
-    b, n, m = _sizes("memory", memory, "b,n,m", {})
-    _sizes("weights", weights, "b,n", {"b": b, "n": n}, memory)
-    _sizes("erase", erase, "b,m", {"b": b, "m": m}, memory)
-    _sizes("add", add, "b,m", {"b": b, "m": m}, memory)
+    memory, weights, erase, add = _checked(
+        memory=(memory, "b,n,m"), weights=(weights, "b,n"), erase=(erase, "b,m"), add=(add, "b,m")
+    )
     return erased(memory, weights, erase) + weights[:, :, None] * add[:, None]
 
 
@@ -115,25 +112,25 @@ def _still_zeros(rows: Tensor) -> Tensor:
     return rows.masked_fill((rows.detach() == 0).all(-1, keepdim=True), 0)
 
 
-def _sizes(
-    argument: str, given: object, letters: str, known: dict[str, int], like: Tensor | None = None
-) -> list[int]:
-    """The sizes of a tensor whose axes are `letters`, after a check against the sizes that are known already."""
-    tensor = float_tensor(argument, given)
-    names = letters.split(",")
-    expected = [known.get(name, 1 if name == "1" else None) for name in names]
-    fits = tensor.dim() == len(names) and all(
-        want in (None, size) for want, size in zip(expected, tensor.shape, strict=True)
-    )
-    if not fits:
-        sizes = ",".join(
-            name if want is None else str(want) for name, want in zip(names, expected, strict=True)
-        )
-        meaning = "" if sizes == letters else f" = ({sizes})"
-        raise BadValue(f"{argument}: expected shape ({letters}){meaning}, got {tuple(tensor.shape)}.")
-    if like is not None and tensor.dtype != like.dtype:
-        raise BadType(
-            f"{argument}: expected {like.dtype} like the first argument, got {tensor.dtype}. "
-            f"Convert it with .to({like.dtype})."
-        )
-    return list(tensor.shape)
+def _checked(**arguments: tuple[object, str]) -> list[Tensor]:
+    """The arguments as tensors of one dtype, after a check of their axes: a letter has one size in all of them."""
+    found: list[Tensor] = []
+    sizes = {"1": 1}
+    for argument, (given, letters) in arguments.items():
+        tensor, names = float_tensor(argument, given), letters.split(",")
+        if tensor.dim() != len(names) or any(
+            sizes.get(x, n) != n for x, n in zip(names, tensor.shape, strict=True)
+        ):
+            known = ",".join(str(sizes.get(name, name)) for name in names)
+            meaning = "" if known == letters else f" = ({known})"
+            raise BadValue(f"{argument}: expected shape ({letters}){meaning}, got {tuple(tensor.shape)}.")
+        sizes.update(zip(names, tensor.shape, strict=True))
+        found.append(tensor)
+    for argument, tensor in zip(arguments, found, strict=True):
+        if tensor.dtype != found[0].dtype and not torch.is_autocast_enabled(tensor.device.type):
+            raise BadType(
+                f"{argument}: expected {found[0].dtype} like the first argument, got {tensor.dtype}. "
+                f"Convert it with .to({found[0].dtype})."
+            )
+    widest = functools.reduce(torch.promote_types, [tensor.dtype for tensor in found])
+    return [tensor.to(widest) for tensor in found]

@@ -34,7 +34,7 @@ def run(
     heads = _Heads(layout, record)
     carried = _Carried(layout, record, d_seen, d_cell, d_weights, d_memory)
     d_parameters = torch.empty_like(record.parameters)
-    slope = layout_slopes(layout, record.parameters)
+    slope = parameter_slopes(layout, record.parameters)
     d_parameters_of, slope_of = d_parameters.unbind(0), slope.unbind(0)
     for t in range(steps - 1, -1, -1):
         carried.collect(t + 1)
@@ -60,13 +60,17 @@ def run(
     )
 
 
-def layout_slopes(layout: Layout, parameters: Tensor) -> Tensor:
-    """The derivative of each head parameter's non-linearity, from its result: 1 where there is none."""
+def parameter_slopes(layout: Layout, parameters: Tensor) -> Tensor:
+    """The derivative of each head parameter's non-linearity, from its result: 1 where there is none.
+
+    That of erase is negative, because the steps find the gradient of 1 − erase.
+    """
     slope = torch.ones_like(parameters)
     sections = layout.sections
     bounded = slice(sections["erase"].start, sections["gate"].stop)
     positive = slice(sections["strength"].start, sections["gamma"].stop)
     slope[..., bounded] = parameters[..., bounded] * (1 - parameters[..., bounded])
+    slope[..., sections["erase"]].neg_()
     slope[..., positive] = -torch.expm1(-parameters[..., positive])
     return slope
 
@@ -172,7 +176,11 @@ class _Heads:
         self.memory, self.weights = record.memory.unbind(0), record.weights.unbind(0)
         self.reading = record.weights[:, :, :first].unbind(0)
         self.writing = [record.weights[:, :, head : head + 1].unbind(0) for head in range(first, k)]
-        self.erase, self.add = rows("erase").unbind(0), rows("add").unbind(0)
+        self.all_writing = record.weights[:, :, first:].unbind(0)
+        erase = rows("erase")
+        self.erase_row = [erase[:, :, h : h + 1].unbind(0) for h in range(layout.write_heads)]
+        self.erase_column = [erase[:, :, h, :, None].unbind(0) for h in range(layout.write_heads)]
+        self.add = rows("add").unbind(0)
         self.logs = record.moved.log().unbind(0)
         self.moved_by_logs = (gamma / record.moved).unbind(0)
         self.gate = rows("gate").unbind(0)
@@ -194,14 +202,16 @@ class _Heads:
         self.d_writing = new(b, layout.write_heads, n)
         self.product, self.outer = new(b, m, n), new(b, m, n)
         self.d_keys = new(b, k, m)
-        self.d_add, self.d_erase = new(b, layout.write_heads, m), new(b, layout.write_heads, m)
+        # Of erase it is the gradient of 1 − erase; the slopes of the parameters change its sign.
+        self.d_add, self.d_kept = new(b, layout.write_heads, m), new(b, layout.write_heads, m)
+        self.d_writing_of, self.d_kept_of = self.d_writing.split(1, 1), self.d_kept.split(1, 1)
         self.d_gate, self.d_strength, self.d_gamma = new(b, k, 1), new(b, k, 1), new(b, k, 1)
         self.d_kernel, self.d_shift = new(b, k, layout.offsets), new(b, k, layout.offsets)
         self.d_kernel_of = self.d_kernel.unbind(-1)
         self.pieces = [
             found.view(b, -1) if found.numel() else found.reshape(b, found.shape[1] * found.shape[2])
             for found in (
-                self.d_keys, self.d_add, self.d_erase, self.d_gate, self.d_strength, self.d_gamma, self.d_shift,
+                self.d_keys, self.d_add, self.d_kept, self.d_gate, self.d_strength, self.d_gamma, self.d_shift,
             )
         ]  # fmt: skip
         self.d_around = new(b, k, n + 2 * r)
@@ -226,24 +236,22 @@ class _Heads:
             d_memory.baddbmm_(self.d_read.mT, self.reading[t + 1])
         if not self.layout.write_heads:
             return
-        writing, erase = [heads[t + 1] for heads in self.writing], self.erase[t]
         torch.bmm(self.add[t], d_memory, out=self.d_writing)
-        torch.bmm(self.weights[t + 1][:, self.layout.read_heads :], d_memory.mT, out=self.d_add)
-        for head, before in reversed(list(enumerate(self._erased_so_far(t, writing, erase)))):
+        torch.bmm(self.all_writing[t + 1], d_memory.mT, out=self.d_add)
+        for head, before in reversed(list(enumerate(self._erased_so_far(t)))):
             # before · (1 − weights ⊗ erase) came out; product is the gradient of the factor in brackets.
-            torch.mul(d_memory, before, out=self.product)
-            one = slice(head, head + 1)
-            self.d_writing[:, one].sub_(torch.bmm(erase[:, one], self.product))
-            self.d_erase[:, one] = torch.bmm(writing[head], self.product.mT).neg_()
-            torch.mul(writing[head], erase[:, head, :, None], out=self.outer)
-            d_memory.addcmul_(d_memory, self.outer, value=-1)
+            product = torch.mul(d_memory, before, out=self.product)
+            self.d_writing_of[head].baddbmm_(self.erase_row[head][t], product, alpha=-1)
+            torch.bmm(self.writing[head][t + 1], product.mT, out=self.d_kept_of[head])
+            outer = torch.mul(self.writing[head][t + 1], self.erase_column[head][t], out=self.outer)
+            d_memory.addcmul_(d_memory, outer, value=-1)
         carried.writing.add_(self.d_writing)
 
-    def _erased_so_far(self, t: int, writing: list[Tensor], erase: Tensor) -> list[Tensor]:
+    def _erased_so_far(self, t: int) -> list[Tensor]:
         """The memory as each write head found it."""
         found = [self.memory[t]]
-        for head in range(self.layout.write_heads - 1):
-            outer = torch.mul(writing[head], erase[:, head, :, None], out=self.outer)
+        for writing, erase in zip(self.writing[:-1], self.erase_column[:-1], strict=True):
+            outer = torch.mul(writing[t + 1], erase[t], out=self.outer)
             found.append(torch.addcmul(found[-1], found[-1], outer, value=-1))
         return found
 

@@ -20,11 +20,12 @@ class Controller(nn.Module):
 
     lstm = False
     gates = 1
+    recurrent: Tensor
 
     def __init__(self, inputs: int, fed_back: int, hidden: int) -> None:
         super().__init__()
         self.input = nn.Linear(inputs, self.gates * hidden)
-        self.recurrent = nn.Parameter(torch.empty(self.gates * hidden, fed_back))
+        self.recurrent = trained_unless_empty(torch.empty(self.gates * hidden, fed_back))
         reach = 1 / math.sqrt(hidden)
         for weight in (self.input.weight, self.input.bias, self.recurrent):
             nn.init.uniform_(weight, -reach, reach)
@@ -35,6 +36,11 @@ class Controller(nn.Module):
         spoilt = ~x.detach().isfinite().all(-1, keepdim=True)
         drive: Tensor = self.input(x.masked_fill(spoilt, 0).transpose(0, 1))
         return drive.masked_fill(spoilt.transpose(0, 1), torch.nan)
+
+
+def trained_unless_empty(tensor: Tensor) -> Tensor:
+    """A parameter; but one without entries would only be in the way of optimisers and checkpoints."""
+    return nn.Parameter(tensor) if tensor.numel() else nn.Buffer(tensor, persistent=False)
 
 
 class FeedForward(Controller):

@@ -13,7 +13,7 @@ from regard.formula import accumulator
 from regard.masks import Mask
 from regard.nn.masking import without_padding
 from regard.nn.ntm import op
-from regard.nn.ntm.controllers import CONTROLLERS, Controller
+from regard.nn.ntm.controllers import CONTROLLERS, Controller, trained_unless_empty
 from regard.nn.ntm.layout import Layout
 from regard.nn.ntm.plain import Carried, Weights
 from regard.nn.state import State
@@ -95,7 +95,7 @@ class Tape(nn.Module):
         nn.init.normal_(self.heads.bias, std=0.01)
         if initial == "learned":
             self.first_memory = nn.Parameter(torch.randn(slots, width) / (slots + width) ** 0.5)
-            self.first_reads = nn.Parameter(torch.zeros(read_heads, width))
+            self.first_reads = trained_unless_empty(torch.zeros(read_heads, width))
             self.first_places = nn.Parameter(FIRST_SLOT * self._places())
 
     def forward(

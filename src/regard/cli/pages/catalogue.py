@@ -1,0 +1,151 @@
+"""What there is, by kind and name: mechanisms, and the pieces of the core that they are made of."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard import nn
+from regard.cli.pages import docstring, toy
+from regard.cli.parser import nearest
+from regard.errors import BadValue
+from regard.nn.alignment import Alignment
+from regard.nn.mechanism import Entry
+from regard.nn.multihead import Multihead
+from regard.plan import NAMES
+from regard.registry import parse
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that can be listed and shown."""
+
+    kind: str
+    name: str
+    call: str  # how it is written: window(before, after=None, …)
+    summary: str
+    thing: Any
+
+
+def mechanisms() -> list[Entry]:
+    """Every mechanism in reading order: by family, what others are built on first, then by name."""
+    entries = [nn.entry(name) for name in nn.names()]
+    titles = list(FAMILIES)
+    place = {entry.name: titles.index(family(entry)) for entry in entries}
+    return sorted(entries, key=lambda e: (place[e.name], len(e.layer.__mro__), e.name))
+
+
+def family(entry: Entry) -> str:
+    """The heading a mechanism stands under; its class decides, or what it is made of."""
+    return next(title for title, belongs in FAMILIES.items() if belongs(entry))
+
+
+def _made_of_mechanisms(entry: Entry) -> bool:
+    with toy.seeded():
+        layer = nn.build(entry.name, dim=toy.WIDTH, **entry.needs)
+    return any(isinstance(part, nn.Mechanism) for part in layer.modules() if part is not layer)
+
+
+FAMILIES: dict[str, Callable[[Entry], bool]] = {
+    "Multi-head attention and its presets": lambda entry: issubclass(entry.layer, Multihead),
+    "Alignment: the score of a paper on the rows of a source": lambda entry: issubclass(
+        entry.layer, Alignment
+    ),
+    "Made of several attentions": _made_of_mechanisms,
+    "Running sums and memories": lambda entry: True,
+}
+
+
+def _values(room: str) -> Callable[[], list[Item]]:
+    """The constructors a module of the core offers."""
+
+    def items() -> list[Item]:
+        module = importlib.import_module(f"regard.{room}")
+        offered = [name for name in module.__all__ if name[0].islower() and name != "named"]
+        return [_value(room, name, getattr(module, name)) for name in offered]
+
+    return items
+
+
+def _value(room: str, name: str, thing: Any) -> Item:
+    words = []
+    for parameter in inspect.signature(thing).parameters.values():
+        given = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        words.append(parameter.name + given)
+    return Item(room, name, f"{room}.{name}({', '.join(words)})", docstring.read(thing).summary, thing)
+
+
+def _implementations() -> list[Item]:
+    return [
+        Item(
+            "implementations", name, f'impl="{name}"', docstring.read(_Written(name)).summary, _Written(name)
+        )
+        for name in NAMES
+    ]
+
+
+class _Written:
+    """The docstring of an implementation, read from its file: importing one may start a compiler."""
+
+    def __init__(self, name: str) -> None:
+        spec = importlib.util.find_spec(f"regard.implementations.{name}")
+        if spec is None or spec.origin is None:
+            self.__doc__ = "Not in this version yet."
+        else:
+            written = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+            written = written.removeprefix(f"`{name}`: ")
+            self.__doc__ = written[:1].upper() + written[1:]
+
+
+# A new kind is one more line: a function that gives its items. Mechanisms have a table of their own.
+KINDS: dict[str, Callable[[], list[Item]]] = {
+    "masks": _values("masks"),
+    "scores": _values("scores"),
+    "biases": _values("biases"),
+    "normalizers": _values("normalizers"),
+    "implementations": _implementations,
+}
+MECHANISMS = "mechanisms"
+
+
+def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
+    """What a name stands for: `local`, `local(window=9)`, `masks.causal` or, where no mechanism has it, `sparsemax`."""
+    kind, dot, rest = asked.partition(".")
+    if dot and kind in KINDS:
+        for item in KINDS[kind]():
+            if item.name == rest.replace("-", "_"):
+                return item
+    elif dot and kind == MECHANISMS:
+        return find(rest)
+    elif asked and (asked[-1] == ")" or "(" not in asked):
+        plain, options = parse(asked) if "(" in asked else (asked, {})
+        mechanism = _mechanism_names().get(plain.replace("_", "-"))
+        if mechanism:
+            return nn.entry(mechanism), options
+        for items in KINDS.values():
+            for item in items():
+                if item.name == asked.replace("-", "_"):
+                    return item
+    raise BadValue(
+        f"NAME: there is no {asked!r}.{nearest(asked, known())} `regard list` shows the mechanisms, `regard list KIND` "
+        f"the {', '.join(KINDS)}."
+    )
+
+
+def known() -> list[str]:
+    """Every name `find` takes, the pieces of the core with their kind in front as well."""
+    pieces = [item for items in KINDS.values() for item in items()]
+    dotted = [f"{item.kind}.{item.name}" for item in pieces]
+    return [*_mechanism_names(), *dict.fromkeys(item.name for item in pieces), *dotted]
+
+
+def _mechanism_names() -> dict[str, str]:
+    """Names and aliases, each with the name it stands for."""
+    entries = [nn.entry(name) for name in nn.names()]
+    return {spelled: entry.name for entry in entries for spelled in (entry.name, *entry.aliases)}

@@ -1,0 +1,104 @@
+"""Everything a page says, as plain data: what `regard show --json` prints and what the page is set from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from regard import nn
+from regard.cli.pages import docstring, examples, runs, toy
+from regard.cli.pages.catalogue import Item, family
+from regard.nn.mechanism import Entry, options_of
+
+Facts = dict[str, Any]
+
+_CAUSAL = {
+    "yes": "yes, always",
+    "no": "no",
+    "option": "with causal=True",
+}
+
+
+def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
+    """What there is to know of a mechanism; `given` are options the reader wants to see it with."""
+    doc = docstring.read(entry.layer)
+    shown_with = {**entry.needs, **given}
+    with toy.seeded():
+        layer = nn.build(entry.name, dim=toy.WIDTH, **shown_with)
+        count = sum(parameter.numel() for parameter in layer.parameters())
+        run = [dataclasses.asdict(found) for found in runs.of_layer(layer)]
+        picture = toy.of_layer(layer)
+    return {
+        "kind": "mechanism",
+        "name": entry.name,
+        "aliases": list(entry.aliases),
+        "family": family(entry),
+        "summary": doc.summary,
+        "formula": "\n".join(text for kind, text in doc.body if kind == "formula"),
+        "body": _body(doc),
+        "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
+        "empty_row": doc.labelled.get("Empty row", ""),
+        "options": _options(entry),
+        "causal": entry.causal,
+        "causal_in_words": _CAUSAL[entry.causal],
+        "time": entry.time,
+        "memory": entry.memory,
+        "shown_with": {"dim": toy.WIDTH, **shown_with},
+        "parameters": count,
+        "runs": run,
+        "example": doc.example,
+        "picture": _picture(picture),
+    }
+
+
+def of_value(item: Item) -> Facts:
+    """What there is to know of a mask, a score, a bias, a normaliser or an implementation."""
+    doc = docstring.read(item.thing)
+    drawn = examples.of(item)
+    return {
+        "kind": item.kind,
+        "name": item.name,
+        "call": item.call,
+        "summary": doc.summary,
+        "body": _body(doc),
+        "example": drawn[0] if drawn else "",
+        "picture": _picture(drawn[1]) if drawn else None,
+    }
+
+
+def _body(doc: docstring.Doc) -> list[Facts]:
+    return [{"kind": kind, "text": text} for kind, text in doc.body]
+
+
+def _options(entry: Entry) -> list[Facts]:
+    meanings = docstring.meanings(entry.layer)
+    found = []
+    for name, parameter in options_of(entry.layer).items():
+        required = parameter.default is parameter.empty
+        kind = parameter.annotation
+        found.append(
+            {
+                "name": name,
+                "type": "" if kind is parameter.empty else kind if isinstance(kind, str) else kind.__name__,
+                "required": required,
+                "default": None if required else _plain(parameter.default),
+                "meaning": meanings.get(name, ""),
+            }
+        )
+    return found
+
+
+def _plain(default: Any) -> Any:
+    return default if isinstance(default, (bool, int, float, str, type(None))) else repr(default)
+
+
+def _picture(picture: toy.Picture) -> Facts:
+    heads = [[[float(f"{number:.4g}") for number in row] for row in head.tolist()] for head in picture.heads]
+    return {
+        "quantity": picture.quantity,
+        "meaning": picture.means,
+        "input": picture.about,
+        "rows": "an output" if picture.quantity == "influence" else "a query",
+        "columns": "an input" if picture.quantity == "influence" else "a key",
+        "heads": heads,
+    }

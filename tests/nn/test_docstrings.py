@@ -1,0 +1,118 @@
+"""Every mechanism explains itself: what it computes, a formula, its paper, empty rows, options, a running example."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+
+import pytest
+
+import regard.nn
+from regard.nn.mechanism import options_of
+
+MODULES = sorted(module.name for module in pkgutil.walk_packages(regard.nn.__path__, "regard.nn."))
+by_name = pytest.mark.parametrize("name", regard.nn.names())
+
+
+def docstring(name):
+    """The class's own docstring; an inherited one would speak of another mechanism."""
+    own = vars(regard.nn.entry(name).layer).get("__doc__")
+    assert own, f"{name} has no docstring of its own"
+    return inspect.cleandoc(own)
+
+
+def described_options(cls):
+    """name: meaning, from the block after `Args:` of one class."""
+    text = inspect.cleandoc(cls.__dict__.get("__doc__") or "")
+    block = re.search(r"^Args:\n((?:[ ]{4}.*\n?|\n(?=[ ]{4}))+)", text, re.M)
+    return dict(re.findall(r"^    (\w+): (\S.*)$", block[1], re.M)) if block else {}
+
+
+def run_examples(text, name, names=()):
+    """The examples of a text, which may use these names, as doctest lets those of a module use the module's."""
+    found = doctest.DocTestParser().get_doctest(text, dict(names), name, None, 0)
+    said = []
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    result = doctest.DocTestRunner(optionflags=flags, verbose=False).run(found, out=said.append)
+    assert result.failed == 0, "".join(said)
+    return result.attempted
+
+
+@by_name
+def test_the_first_line_is_a_sentence(name):
+    first = docstring(name).split("\n\n")[0]
+    assert first.rstrip().endswith("."), first
+    assert len(first) <= 240
+
+
+@by_name
+def test_a_formula_stands_in_a_block_of_its_own(name):
+    paragraphs = docstring(name).split("\n\n")
+    blocks = [p for p in paragraphs[1:] if all(line.startswith("    ") for line in p.splitlines())]
+    assert blocks, "an indented block"
+    assert paragraphs.index(blocks[0]) == 1, "directly behind the first sentence"
+    assert re.search(r"[=←~]", blocks[0]), "which says what equals what"
+
+
+@by_name
+def test_paper_empty_row_options_and_example_follow_in_this_order(name):
+    text = docstring(name)
+    places = [text.find(mark) for mark in ("\nPaper: ", "\nEmpty row: ", "\nArgs:\n", "\n>>> ")]
+    assert -1 not in places, dict(zip(("Paper", "Empty row", "Args", "example"), places, strict=True))
+    assert places == sorted(places)
+
+
+@by_name
+def test_the_paper_has_a_year_or_says_that_there_is_none(name):
+    paper = re.search(r"\nPaper: (.*?)\n(?:Empty row|\n)", docstring(name), re.S)[1]
+    assert re.search(r"\b(19|20)\d\d\b", paper) or "none" in paper
+
+
+@by_name
+def test_every_option_is_described_and_nothing_else(name):
+    """By the mechanism itself, or by the parent it hands options on to."""
+    layer = regard.nn.entry(name).layer
+    inherited = {}
+    for cls in reversed(layer.__mro__):
+        inherited |= described_options(cls)
+    known = options_of(layer)
+    missing = [option for option in known if option not in inherited]
+    assert not missing, f"{name} does not say what {missing} mean"
+    unknown = [option for option in described_options(layer) if option not in known]
+    assert not unknown, f"{name} describes {unknown}, which it does not take"
+    if "__init__" in vars(layer):  # what stands in its own signature, it explains itself
+        own, written = described_options(layer), inspect.signature(layer.__init__).parameters
+        silent = [option for option in written if option in known and option not in own]
+        assert not silent, f"{name} takes {silent} and leaves them to its parent to explain"
+
+
+@by_name
+def test_the_example_runs(name):
+    """As it stands in `regard show`: with nothing but its own imports."""
+    assert run_examples(docstring(name), name) >= 2
+
+
+@by_name
+def test_the_example_builds_the_mechanism_by_its_name(name):
+    assert f'build("{name}"' in docstring(name) or f"build('{name}'" in docstring(name)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_says_what_it_is_and_its_examples_run(module):
+    loaded = importlib.import_module(module)
+    assert loaded.__doc__ and loaded.__doc__.strip(), f"{module} has no docstring"
+    run_examples(inspect.cleandoc(loaded.__doc__), module, vars(loaded))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_class_and_function_has_a_docstring_and_its_examples_run(module):
+    loaded = importlib.import_module(module)
+    for name, thing in vars(loaded).items():
+        public = not name.startswith("_") and getattr(thing, "__module__", None) == module
+        if not public or not (inspect.isclass(thing) or inspect.isfunction(thing)):
+            continue
+        assert thing.__doc__ and thing.__doc__.strip(), f"{module}.{name} has no docstring"
+        mechanism = inspect.isclass(thing) and "entry" in vars(thing)
+        if not mechanism:  # those run above, by name
+            run_examples(inspect.cleandoc(thing.__doc__), f"{module}.{name}", vars(loaded))

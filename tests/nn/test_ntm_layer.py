@@ -1,0 +1,212 @@
+"""The mechanism `ntm`: the source is written step by step, then the queries read by content."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import regard.nn
+from regard import masks
+from regard.errors import BadType, BadValue
+from regard.nn import ntm
+from regard.nn.ntm import plain
+
+B, Q, K, DIM, SOURCE = 2, 3, 5, 6, 4
+KEEP = torch.tensor([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], dtype=torch.bool)
+
+FORMS = {
+    "feed-forward": {},
+    "lstm": {"controller": "lstm"},
+    "one writes, three read": {"num_heads": 3, "write_heads": 1, "width": 5},
+    "constant": {"initial": "constant", "hidden": 7},
+}
+by_form = pytest.mark.parametrize("form", FORMS)
+
+
+def build(form="feed-forward", dtype=torch.float64, **options):
+    torch.manual_seed(3)
+    options = {"num_heads": 2, "source_dim": SOURCE, "slots": 7, **FORMS[form], **options}
+    layer = regard.nn.build("ntm", dim=DIM, **options).to(dtype).eval()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    return layer
+
+
+def inputs(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(5)
+    query = torch.randn(B, Q, DIM, generator=generator, dtype=torch.float64)
+    return query.to(dtype), torch.randn(B, K, SOURCE, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def read_by_loops(layer, query, memory):
+    """Query by query and head by head, with the function for one head."""
+    found = torch.zeros(B, query.shape[1], layer.dim, dtype=query.dtype)
+    for i in range(query.shape[1]):
+        keys, strengths = (
+            layer.key_map(query[:, i]),
+            torch.nn.functional.softplus(layer.strength_map(query[:, i])),
+        )
+        reads = []
+        for head in range(layer.num_heads):
+            key = keys[:, head * layer.width : (head + 1) * layer.width]
+            weights = ntm.content_address(memory, key, strengths[:, head : head + 1])
+            reads.append(ntm.read(memory, weights))
+        found[:, i] = layer.output_map(torch.cat(reads, 1))
+    return found
+
+
+def written_by_steps(layer, source):
+    """The memory after the source, one plain step after another."""
+    tape, layout = layer.tape, layer.tape.layout
+    state = tape.initial_state(B, dtype=source.dtype)
+    hidden = torch.zeros(B, layout.hidden, dtype=source.dtype)
+    before = plain.Carried(
+        hidden, hidden if layout.lstm else hidden[:, :0], state.write_weights, state.memory
+    )
+    trained = plain.Weights(tape.controller.recurrent, tape.heads.weight, tape.heads.bias)
+    for element in source.unbind(1):
+        before = plain.step(layout, tape.controller.input(element), trained, before)
+    return before.memory
+
+
+@by_form
+def test_the_source_is_written_and_the_queries_read(form):
+    layer, (query, source) = build(form), inputs()
+    expected = read_by_loops(layer, query, written_by_steps(layer, source))
+    torch.testing.assert_close(layer(query, source), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_without_a_source_the_queries_are_written_and_then_read():
+    layer, (query, _) = build(source_dim=None), inputs()
+    expected = read_by_loops(layer, query, written_by_steps(layer, query))
+    torch.testing.assert_close(layer(query), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(layer(query), layer(query, query))
+
+
+@by_form
+def test_every_parameter_learns(form):
+    layer, (query, source) = build(form), inputs()
+    layer(query, source).square().sum().backward()
+    assert all(x.grad.abs().max() > 0 for x in layer.parameters())
+
+
+@by_form
+@pytest.mark.parametrize("cuts", [[1, 2, 3, 4], [2], [0, 5]])
+def test_splitting_the_source_into_calls_gives_the_same_memory_and_the_same_reading(form, cuts):
+    layer, (query, source) = build(form), inputs()
+    expected, last = layer(query, source, mask=masks.padding(KEEP), state=layer.initial_state(B))
+    torch.testing.assert_close(expected, layer(query, source, mask=masks.padding(KEEP)))
+    state = layer.initial_state(B)
+    for start, stop in zip([0, *cuts], [*cuts, K], strict=True):
+        found, state = layer(
+            query, source[:, start:stop], mask=masks.padding(KEEP[:, start:stop]), state=state
+        )
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(state.memory, last.memory)
+    torch.testing.assert_close(state.write_weights, last.write_weights)
+    assert state.seen == last.seen == K
+
+
+def test_a_mask_over_everything_so_far_serves_a_later_call_too():
+    layer, (query, source) = build(), inputs()
+    expected = layer(query, source, mask=masks.padding(KEEP))
+    _, state = layer(query, source[:, :2], mask=masks.padding(KEEP[:, :2]), state=layer.initial_state(B))
+    found, _ = layer(query, source[:, 2:], mask=masks.padding(KEEP), state=state)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_state_is_not_changed_and_reading_alone_writes_nothing():
+    layer, (query, source) = build(), inputs()
+    out, state = layer(query, source, state=layer.initial_state(B))
+    before = state.memory.clone()
+    torch.testing.assert_close(layer.read(query, state), out)
+    layer(query, source, state=state)
+    assert torch.equal(state.memory, before)
+    again, after = layer(query, source[:, :0], state=state)
+    torch.testing.assert_close(again, out)
+    assert torch.equal(after.memory, before)
+
+
+@by_form
+@pytest.mark.parametrize("poison", [4.0, torch.nan, torch.inf])
+@pytest.mark.parametrize("kind", ["padding", "raw"])
+def test_padding_is_never_read_not_even_by_a_gradient(form, poison, kind):
+    layer, (query, source) = build(form), inputs()
+    mask = masks.padding(KEEP) if kind == "padding" else KEEP[:, None]
+    results = []
+    for rows in (source, source.masked_fill(~KEEP[..., None], poison)):
+        layer.zero_grad()
+        given = rows.clone().requires_grad_()
+        out = layer(query, given, mask=mask)
+        out.square().sum().backward()
+        assert (given.grad[~KEEP] == 0).all()
+        results.append([out.detach(), given.grad, *[x.grad for x in layer.parameters()]])
+    for x, y in zip(*results, strict=True):
+        assert torch.equal(x, y)
+    for b in range(B):
+        alone = layer(query[b : b + 1], source[b : b + 1, KEEP[b]])
+        torch.testing.assert_close(results[0][0][b : b + 1], alone)
+
+
+def test_padding_among_the_queries_themselves_does_not_reach_the_others():
+    layer, (query, _) = build(source_dim=None), inputs()
+    keep = torch.tensor([[1, 1, 0], [0, 1, 1]], dtype=torch.bool)
+    results = []
+    for poison in (0.0, torch.nan):
+        layer.zero_grad()
+        given = query.masked_fill(~keep[..., None], poison).requires_grad_()
+        out = layer(given, mask=masks.padding(keep))
+        out[keep].square().sum().backward()
+        results.append([out[keep].detach(), given.grad, *[x.grad for x in layer.parameters()]])
+    for x, y in zip(*results, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_source_without_anything_real_leaves_the_first_memory():
+    layer, (query, source) = build(), inputs()
+    nothing = layer.read(query, layer.initial_state(B))
+    torch.testing.assert_close(layer(query, source[:, :0]), nothing)
+    torch.testing.assert_close(layer(query, source, mask=masks.lengths([0, 0])), nothing)
+    constant = regard.nn.build("ntm", dim=DIM, source_dim=SOURCE, initial="constant").double()
+    found = constant(query, source[:, :0])
+    torch.testing.assert_close(found, constant.output_map.bias.expand_as(found), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("mask", [masks.causal(), masks.window(1), torch.ones(Q, K, dtype=torch.bool)])
+def test_a_mask_that_depends_on_the_query_is_refused(mask):
+    layer, (query, source) = build(), inputs()
+    with pytest.raises(BadValue, match="depends on the query"):
+        layer(query, source, mask=mask)
+
+
+def test_gradients_equal_finite_differences():
+    layer, (query, source) = build(slots=3, width=2, hidden=3), inputs()
+    names, weights = zip(*layer.named_parameters(), strict=True)
+    mask = masks.padding(KEEP[:, :3])
+
+    def call(query, source, *weights):
+        found = dict(zip(names, weights, strict=True))
+        return torch.func.functional_call(layer, found, (query, source), {"mask": mask})
+
+    assert gradcheck(call, (query.requires_grad_(), source[:, :3].clone().requires_grad_(), *weights))
+
+
+def test_dropout_acts_on_reading_in_training_only():
+    layer, (query, source) = build(dropout=0.5), inputs()
+    assert torch.equal(layer(query, source), layer(query, source))
+    layer.train()
+    assert not torch.equal(layer(query, source), layer(query, source))
+
+
+def test_wrong_calls_are_refused_by_name():
+    layer, (query, source) = build(), inputs()
+    with pytest.raises(BadType, match=r"^state: "):
+        layer(query, source, state=object())
+    with pytest.raises(BadValue, match=r"^state: "):
+        layer(query, source, state=layer.initial_state(B + 1))
+    with pytest.raises(BadValue, match=r"^source: "):
+        layer(query)
+    with pytest.raises(BadValue, match="option of ntm"):
+        regard.nn.build("ntm", dim=4, slot=3)
+    with pytest.raises(BadValue, match=r"^write_heads: "):
+        regard.nn.build("ntm", dim=4, write_heads=0)
