@@ -199,8 +199,8 @@ def weights(
     asked = request.build(query, key, key, score, mask, bias, normalize, scale, 0.0, sink, False)
     dtype, wide, device = asked.query.dtype, formula.accumulator(asked.query.dtype), asked.query.device
     _, head_count, row_count, _ = asked.sizes
-    chosen_rows = _selection("rows", rows, row_count, device)
-    chosen_heads = _selection("heads", None if query.dim() == 3 else heads, head_count, device)
+    chosen_rows = selection("rows", rows, row_count, device)
+    chosen_heads = selection("heads", None if query.dim() == 3 else heads, head_count, device)
     with torch.autocast(device.type, enabled=False):
         score_of_pairs, wide_query, wide_key = asked.score.reduce(
             asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
@@ -236,7 +236,7 @@ def summarize(
     return found.without_heads() if query.dim() == 3 else found
 
 
-def _selection(argument: str, chosen: Rows, length: int, device: torch.device) -> Part | None:
+def selection(argument: str, chosen: Rows, length: int, device: torch.device) -> Part | None:
     """Chosen indices as a range or a tensor; negative ones count from the end."""
     if chosen is None:
         return None

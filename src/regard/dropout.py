@@ -18,12 +18,17 @@ def draw_seed(device: torch.device) -> Tensor:
     return torch.randint(0, 1 << 62, (1,), device=device, dtype=torch.int64)
 
 
-def kept(grid: Grid, seed: Tensor, probability: float) -> Tensor:
-    """True where a weight survives, bool (b, h, q, k)."""
+def bits(grid: Grid, seed: Tensor) -> Tensor:
+    """32 random bits for each pair, as int64 (b, h, q, k): a hash of the seed and the four indices."""
     state = _mix(_mix(seed & _LOW) ^ (seed >> 32))
     for index, factor in ((grid.batch, 0x9E3779B1), (grid.head, 0x85EBCA6B), (grid.row, 0xC2B2AE35)):
         state = _mix(state ^ (index * factor & _LOW))
-    return _mix(state ^ (grid.column * 0x9E3779B1 & _LOW)) >= round(probability * (1 << 32))
+    return _mix(state ^ (grid.column * 0x9E3779B1 & _LOW))
+
+
+def kept(grid: Grid, seed: Tensor, probability: float) -> Tensor:
+    """True where a weight survives, bool (b, h, q, k)."""
+    return bits(grid, seed) >= round(probability * (1 << 32))
 
 
 def drop(weights: Tensor, grid: Grid, seed: Tensor | None, probability: float) -> Tensor:

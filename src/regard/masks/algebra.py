@@ -131,7 +131,7 @@ class Mask(Value):
 
     def real_keys(self, k: int, batch: int, device: torch.device | str) -> Tensor:
         """`keep` without checks or a copy, for a mask that is `by_key`."""
-        return self.tile(whole((batch, 1, k, k), device).part(rows=slice(0, 1)))[:, 0, 0]
+        return self.tile(whole((batch, 1, 1, k), device))[:, 0, 0]  # any one query sees what all see
 
     def classify(self, q: int, k: int, block_q: int, block_k: int, batch: int = 1, heads: int = 1) -> Tensor:
         """Which blocks are EMPTY, PARTIAL or FULL, int8 (b|1, h|1, nq, nk), without a q×k array."""

@@ -16,7 +16,7 @@ import regard.core as core
 from regard import normalizers, scores
 from regard.arguments import described, finite_number, float_tensor
 from regard.biases import Bias
-from regard.dropout import _LOW, _mix, draw_seed
+from regard.dropout import bits, draw_seed
 from regard.errors import BadType, BadValue
 from regard.grid import Grid
 from regard.masks import Mask
@@ -39,11 +39,8 @@ class GumbelNoise(Bias):
     seed: Tensor
 
     def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
-        state = _mix(_mix(self.seed & _LOW) ^ (self.seed >> 32))
-        for index in (grid.batch, grid.head, grid.row, grid.column):
-            state = _mix(state ^ (index * 0x9E3779B1 & _LOW))
         # Small numbers decide, as they make the large noise, and near 0 floats are exact. 1 itself must not occur.
-        uniform = ((state.to(dtype) + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
+        uniform = ((bits(grid, self.seed).to(dtype) + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
         return -torch.log(-torch.log1p(-uniform))
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:

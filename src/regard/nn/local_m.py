@@ -91,21 +91,12 @@ class Focused(Alignment):
             return found
         sizes, device = (*view.query.shape[:3], view.key.shape[2]), found.device
         grid = whole(sizes, device).part(
-            heads=_chosen(heads, sizes[1], device), rows=_chosen(rows, sizes[2], device)
+            heads=core.selection("heads", heads, sizes[1], device),
+            rows=core.selection("rows", rows, sizes[2], device),
         )
         wide = torch.promote_types(found.dtype, torch.float32)
         factor: Tensor = fading.values(grid, wide).exp()
         return (found * factor).to(found.dtype)
-
-
-def _chosen(which: Any, length: int, device: torch.device) -> Tensor | None:
-    """Chosen rows or heads as indices from 0."""
-    if which is None:
-        return None
-    if isinstance(which, slice):
-        which = range(length)[which]
-    index = torch.as_tensor(which if isinstance(which, Tensor) else list(which), device=device).long()
-    return torch.where(index < 0, index + length, index)
 
 
 @mechanism("local-m", causal="option", time="n·w·d", memory="n·d", window=5)

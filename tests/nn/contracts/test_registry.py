@@ -13,6 +13,7 @@ from tests.nn.contracts.layers import (
     CAUSAL,
     HOLES,
     KEEP_ONLY,
+    ONE_WIDTH,
     PLAIN,
     SPECIFIED,
     B,
@@ -113,12 +114,16 @@ def test_wrong_inputs_are_named(case):
             assert isinstance(caught.value, regard.RegardError), f"{argument}={value!r}"
 
 
-@by_name
+@pytest.mark.parametrize("case", [case for case in PLAIN if case.name not in ONE_WIDTH], ids=str)
 def test_a_layer_with_its_own_source_width_asks_for_a_source(case):
-    layer = case.build(cross=True)
-    if case.source_dim != case.dim:
-        with pytest.raises(ValueError, match="source"):
-            layer(case.inputs()[0])
+    with pytest.raises(ValueError, match="source"):
+        case.build(cross=True)(case.inputs()[0])
+
+
+@pytest.mark.parametrize("name", sorted(ONE_WIDTH))
+def test_a_score_without_parameters_refuses_two_widths(name):
+    with pytest.raises(ValueError, match="source_dim"):
+        regard.nn.build(name, dim=6, source_dim=10)
 
 
 def test_a_two_dimensional_mask_that_fits_only_as_padding_is_explained():
