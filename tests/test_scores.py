@@ -226,3 +226,11 @@ def test_weights_of_the_wrong_shape_are_refused_by_name(call, word):
     with pytest.raises(regard.RegardError, match=word) as caught:
         call()
     assert isinstance(caught.value, (ValueError, TypeError))
+
+
+def test_a_zero_row_has_cosine_zero_and_gradient_zero():
+    query = torch.zeros(1, 1, 2, 3, dtype=torch.float64, requires_grad=True)
+    key = torch.randn(1, 1, 5, 3, dtype=torch.float64)
+    out = regard.attend(query, key, key, score=regard.scores.cosine(2.0))
+    assert torch.allclose(out, key.mean(2, keepdim=True).expand_as(out))
+    assert torch.autograd.grad(out.square().sum(), query)[0].abs().max() == 0

@@ -118,7 +118,8 @@ def _unit(rows: Tensor) -> Tensor:
     largest = wide.detach().abs().amax(-1, keepdim=True)
     wide = wide / largest.masked_fill(largest == 0, 1)
     squares = (wide**2).sum(-1, keepdim=True)
-    return (wide * squares.masked_fill(squares.detach() == 0, 1).rsqrt()).to(rows.dtype)
+    empty = squares.detach() == 0
+    return (wide * squares.masked_fill(empty, 1).rsqrt().masked_fill(empty, 0)).to(rows.dtype)
 
 
 def fold(rows: Tensor, groups: int) -> Tensor:

@@ -5,7 +5,7 @@ the 17th example needs none of the sixteen before it.
 
     >>> from regard.tasks.draws import Draws
     >>> Draws("example", 1).below(100), Draws("example", 1).below(100)
-    (59, 59)
+    (49, 49)
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from numpy.typing import NDArray
 Item = TypeVar("Item")
 
 
-def _stream(key: tuple[object, ...]) -> hashlib._VarLenHash:
+def _stream(key: tuple[object, ...], count: int) -> bytes:
     # repr keeps ("a", "b") and ("a/b",) apart; lone surrogates of hostile text must not stop it
-    return hashlib.shake_128(repr(key).encode("utf-8", "surrogatepass"))
+    return hashlib.shake_128(repr(key).encode("utf-8", "surrogatepass")).digest(count)
 
 
 def rank(*key: object) -> int:
     """A number that orders things at random, but always in the same way."""
-    return int.from_bytes(_stream(key).digest(16), "big")
+    return int.from_bytes(_stream(key, 16), "big")
 
 
 class Draws:
     """A stream of random numbers that belongs to a key."""
 
     def __init__(self, *key: object) -> None:
-        self._source = _stream(key)
+        self._key = key
         self._bytes = b""
         self._used = 0
 
     def _take(self, count: int) -> bytes:
         until = self._used + count
         if until > len(self._bytes):
-            self._bytes = self._source.digest(max(64, 2 * until))
+            self._bytes = _stream(self._key, max(64, 2 * until))
         taken, self._used = self._bytes[self._used : until], until
         return taken
 

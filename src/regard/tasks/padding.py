@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def padded(sequences: Sequence[Sequence[int]], padding: int) -> tuple[Tensor, Tensor | None]:
+def padded(sequences: Sequence[Sequence[int] | Tensor], padding: int) -> tuple[Tensor, Tensor | None]:
     """The ids (b,n) and where they are real, (b,n); None where all are: full batches run without a mask."""
     longest = max((len(sequence) for sequence in sequences), default=0)
     ids = torch.full((len(sequences), longest), padding, dtype=torch.long)

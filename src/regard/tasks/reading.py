@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import zlib
 from collections.abc import Sequence
@@ -63,9 +62,8 @@ def checked_encoding(encoding: str) -> str:
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """The text of a file. A byte-order mark is dropped, and lines that end in CR LF end in LF."""
     raw = _raw(path)
-    plain = codecs.lookup(checked_encoding(encoding)).name
     try:
-        text = raw.decode("utf-8-sig" if plain == "utf-8" else encoding)
+        text = raw.decode(checked_encoding(encoding))
     except UnicodeDecodeError as error:
         raise _undecodable(path, raw, encoding, error.start) from None
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
@@ -114,9 +112,8 @@ def _unreadable(path: Path, error: Exception) -> BadValue:
 
 
 def _undecodable(path: Path, raw: bytes, encoding: str, start: int) -> BadValue:
-    before = raw[:start].decode(encoding, "replace")  # counted as text: in UTF-16 a newline is two bytes
-    line = before.count("\n") + 1
-    begin = len(before[: before.rfind("\n") + 1].encode(encoding, "replace"))
+    line = raw.count(b"\n", 0, start) + 1
+    begin = raw.rfind(b"\n", 0, start) + 1
     return wrong(
         path,
         line,

@@ -46,6 +46,7 @@ class Recipe:
     model: str = "encoder"
     steps: int = 1000
     batch_size: int = 32
+    optimizer: str = "adamw"
     lr: float = 1e-3
     warmup: int = 50
     smoothing: float = 0.0

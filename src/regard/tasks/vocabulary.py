@@ -198,7 +198,8 @@ def _byte_pairs(texts: Iterable[str], size: int, min_count: int) -> BytePairs:
     least = len(SPECIAL) + BYTES
     if size < least:
         raise BadValue(
-            f"vocabulary_size: expected at least {least} for byte pairs (all bytes and {len(SPECIAL)} special ids), got {size}."
+            f"vocabulary_size: expected at least {least} for byte pairs, got {size}. "
+            f"They begin with all {BYTES} bytes and {len(SPECIAL)} special ids."
         )
     library = _tokenizers()
     level = library.pre_tokenizers.ByteLevel
