@@ -123,3 +123,27 @@ def test_the_hessian_of_tiled_equals_that_of_the_reference(device):
     )
     torch.testing.assert_close(found, expected)
     assert (found != 0).any()
+
+
+@pytest.mark.parametrize("impl", ["reference", "tiled"])
+def test_a_recorded_gradient_is_right_when_one_input_is_made_of_another(impl):
+    x = torch.randn(1, 1, 5, 3, dtype=torch.float64, requires_grad=True)
+
+    def loss():
+        return regard.attend(x, 2 * x, 3 * x, impl=impl, mask=regard.masks.causal()).square().sum()
+
+    plain = torch.autograd.grad(loss(), x)[0]
+    recorded = torch.autograd.grad(loss(), x, create_graph=True)[0]
+    assert torch.allclose(plain, recorded, atol=1e-12)
+    # The second derivative, against finite differences of the first.
+    direction = torch.randn_like(x)
+    second = torch.autograd.grad((recorded * direction).sum(), x)[0]
+    step = 1e-6
+    ends = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            moved = x + sign * step * direction
+        moved.requires_grad_()
+        out = regard.attend(moved, 2 * moved, 3 * moved, impl="reference", mask=regard.masks.causal())
+        ends.append(torch.autograd.grad(out.square().sum(), moved)[0])
+    assert torch.allclose(second, (ends[0] - ends[1]) / (2 * step), atol=1e-5)

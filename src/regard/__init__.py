@@ -19,8 +19,8 @@ from regard.summary import Summary
 __version__ = "0.1.0"
 
 __all__ = [
-    "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "explain", "masks", "models", "nn", "normalizers",
-    "scores", "summarize", "tasks", "training", "weights",
+    "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "decoding", "explain", "masks", "models", "nn",
+    "normalizers", "scores", "summarize", "tasks", "training", "weights",
 ]  # fmt: skip
 
 _ROOMS = ("decoding", "models", "tasks", "training")  # loaded when first used: they bring their own libraries along

@@ -6,7 +6,7 @@ wants the derivative of one piece (a user's own normaliser, a positional score) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -38,6 +38,31 @@ def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor)
         torch.zeros_like(leaf) if part is None else part.detach()
         for leaf, part in zip(inputs, found, strict=True)
     ]
+
+
+def apart(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """A view of each input of an operator whose backward pass is itself recorded.
+
+    Where one input was made from another, a gradient taken for the inputs themselves would also go the way from one to
+    the other, which is not the operator's to go.
+    """
+    return [None if tensor is None else tensor.view_as(tensor) for tensor in tensors]
+
+
+def gradients(
+    pairs: Iterable[tuple[Tensor, Tensor | None]], targets: Sequence[Tensor | None], again: bool = False
+) -> list[Tensor | None]:
+    """The gradient for each target of results paired with what came from above; None where there is none.
+
+    `again`: the gradients have a graph of their own.
+    """
+    live = [(result, grad) for result, grad in pairs if grad is not None and result.requires_grad]
+    wanted = [target for target in targets if target is not None and target.requires_grad]
+    if not live or not wanted:
+        return [None] * len(targets)
+    results, grads = zip(*live, strict=True)
+    found = iter(torch.autograd.grad(results, wanted, grads, allow_unused=True, create_graph=again))
+    return [next(found) if target is not None and target.requires_grad else None for target in targets]
 
 
 def forbid_second_derivative(output: Tensor, kernel: str) -> None:

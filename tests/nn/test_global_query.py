@@ -315,3 +315,16 @@ def test_dropout_acts_on_the_shares_and_only_in_training(causal):
     assert torch.allclose(layer(x), mean, atol=1e-6)  # no share is left: every position gets the mean
     plain = regard.nn.build("gla", dim=3, causal=causal)
     assert torch.equal(layer.eval()(x), plain(x))
+
+
+def test_single_steps_in_float32_lose_nothing_even_for_scores_of_ten_thousand():
+    layer, x = regard.nn.build("gla", dim=4, causal=True), torch.randn(1, 97, 4)
+    x = x / x.norm(dim=-1, keepdim=True) * (100 + 0.002 * torch.randn(1, 97, 1))  # |x|² = 10⁴ ± 0.4
+    state, outputs = layer.initial_state(1), []
+    assert state.total.dtype == torch.float32
+    for step in range(97):
+        output, state = layer(x[:, step : step + 1], state=state)
+        outputs.append(output)
+    exact = layer(x.double())
+    error, alone = (torch.cat(outputs, 1) - exact).abs().max(), (layer(x) - exact).abs().max()
+    assert error <= 2 * alone + 1e-5  # as far from the truth as one call, whose scores are rounded, too

@@ -258,3 +258,13 @@ def test_dropout_acts_on_the_heads_and_only_in_training():
     plain = regard.nn.build("linear", dim=6)
     plain.load_state_dict(layer.state_dict())
     assert torch.equal(layer(x), plain(x))
+
+
+def test_exp_features_stay_finite_for_what_is_finite_and_show_what_is_not():
+    query, key, value = (x.detach().float() for x in drawn(7, 7))
+    found = linear_attention(query * 1e4, key * 1e4, value, feature_map="exp")
+    assert found.isfinite().all()
+    shifted = linear_attention(query + 50, key + 100, value, feature_map="exp")  # a common factor cancels
+    assert torch.allclose(shifted, linear_attention(query, key, value, feature_map="exp"), atol=1e-4)
+    key[1, 2, 4] = math.inf
+    assert linear_attention(query, key, value, feature_map="exp")[1, 2].isnan().all()

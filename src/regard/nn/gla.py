@@ -18,7 +18,7 @@ from regard.nn import masking
 from regard.nn.attention import Attention, View
 from regard.nn.cache import Cache
 from regard.nn.mechanism import check_inputs, mechanism
-from regard.nn.multihead import _linear
+from regard.nn.multihead import glorot_linear
 from regard.nn.scan import PIECES, Kept, Result, Tensors, packed, prefix_log_sums, prefix_sums, scan, unpacked
 from regard.nn.state import State
 from regard.normalizers import softmax
@@ -215,9 +215,6 @@ class Seen(State):
         """What the causal form goes on from."""
         return [unpacked(self.log_sum), self.count, unpacked(self.total)]
 
-    def __deepcopy__(self, memo: Any) -> Seen:
-        return self.map(Tensor.clone)  # also where it has a history of gradients
-
 
 @mechanism("global-query", causal="option", time="n·d", memory="n·d", aliases=("gla",))
 class GlobalQuery(Attention):
@@ -261,12 +258,12 @@ class GlobalQuery(Attention):
         width = self.num_heads * self.head_dim
         self.projects = project
         if project:
-            self.query_map = _linear(self.dim, width, bias=False)
-            self.key_map = _linear(self.source_dim, width, bias=False)
-            self.hidden_map = _linear(self.source_dim, width, bias=False)
-            self.output_map = _linear(width, self.dim, bias=False)
+            self.query_map = glorot_linear(self.dim, width, bias=False)
+            self.key_map = glorot_linear(self.source_dim, width, bias=False)
+            self.hidden_map = glorot_linear(self.source_dim, width, bias=False)
+            self.output_map = glorot_linear(width, self.dim, bias=False)
         elif self.source_dim != self.dim:
-            self.source_map = _linear(self.source_dim, width, bias=False)
+            self.source_map = glorot_linear(self.source_dim, width, bias=False)
 
     def forward(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from regard.formula import accumulator
 from regard.masks import Mask
 from regard.nn import masking
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
-from regard.nn.multihead import _linear
+from regard.nn.multihead import glorot_linear
 from regard.nn.scan import (
     BLOCK,
     PIECES,
@@ -245,9 +244,6 @@ class Sums(State):
         """The sums in float64."""
         return [unpacked(self.sums), unpacked(self.norms)]
 
-    def __deepcopy__(self, memo: Any) -> Sums:
-        return self.map(Tensor.clone)  # also where they have a history of gradients
-
 
 @mechanism("linear", causal="option", time="n·d²", memory="n·d")
 class Linear(Mechanism):
@@ -290,10 +286,10 @@ class Linear(Mechanism):
         FEATURE_MAPS[feature_map]  # refuses what is none
         self.causal, self.feature_map = causal, feature_map
         width = self.num_heads * self.head_dim
-        self.query_map = _linear(self.dim, width, bias=True)
-        self.key_map = _linear(self.source_dim, width, bias=True)
-        self.value_map = _linear(self.source_dim, width, bias=True)
-        self.output_map = _linear(width, self.dim, bias=True)
+        self.query_map = glorot_linear(self.dim, width, bias=True)
+        self.key_map = glorot_linear(self.source_dim, width, bias=True)
+        self.value_map = glorot_linear(self.source_dim, width, bias=True)
+        self.output_map = glorot_linear(width, self.dim, bias=True)
 
     def forward(
         self,

@@ -79,10 +79,10 @@ class Multihead(Attention):
         self.positions = positions
         self.max_distance = whole_number("max_distance", max_distance, 1)
         width = self.head_dim
-        self.query_map = _linear(self.dim, self.num_heads * width, bias)
-        self.key_map = _linear(self.source_dim, self.kv_heads * width, bias)
-        self.value_map = _linear(self.source_dim, self.kv_heads * width, bias)
-        self.output_map = _linear(self.num_heads * width, self.dim, bias)
+        self.query_map = glorot_linear(self.dim, self.num_heads * width, bias)
+        self.key_map = glorot_linear(self.source_dim, self.kv_heads * width, bias)
+        self.value_map = glorot_linear(self.source_dim, self.kv_heads * width, bias)
+        self.output_map = glorot_linear(self.num_heads * width, self.dim, bias)
         self.query_norm = nn.RMSNorm(width) if qk_norm else None
         self.key_norm = nn.RMSNorm(width) if qk_norm else None
         self._add_position_parameters()
@@ -101,7 +101,7 @@ class Multihead(Attention):
         elif self.positions == "shaw":
             self.key_table = nn.Parameter(torch.randn(reach, width) * width**-0.5)
         elif self.positions == "transformer-xl":
-            self.distance_map = _linear(self.dim, heads * width, bias=False)
+            self.distance_map = glorot_linear(self.dim, heads * width, bias=False)
             self.content_bias = nn.Parameter(torch.zeros(heads, width))
             self.position_bias = nn.Parameter(torch.zeros(heads, width))
 
@@ -159,7 +159,7 @@ class Multihead(Attention):
         return self.kv_heads, self.head_dim, self.head_dim
 
 
-def _linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
+def glorot_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
     """A projection with the initial weights of Glorot and Bengio, as Transformers are used to."""
     made = nn.Linear(inputs, outputs, bias=bias)
     nn.init.xavier_uniform_(made.weight)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.differentiate import recording
+from regard.differentiate import apart, gradients, recording
 from regard.registry import Registry
 
 Tensors = list[Tensor]
@@ -123,7 +123,7 @@ def _backward(
                 leaves[: len(inputs)], _kept(keep, part), leaves[len(inputs) :], False
             )
             pairs = zip([*found, *after], [*[grad[:, part] for grad in upstream], *of_carry], strict=True)
-            parts = _gradients(list(pairs), leaves)
+            parts = gradients(list(pairs), leaves)
         for total, one in zip(totals, parts, strict=False):
             if total.dim() > 1:
                 total[:, part] = 0 if one is None else one
@@ -141,19 +141,6 @@ def _backward_shapes(
         torch.empty_like(x) if need else x.new_empty(0) for x, need in zip(inputs, needed, strict=False)
     ]
     return [*totals, *[grad.new_empty(grad.shape) for grad in grads[len(grads) - len(history) :]]]
-
-
-def _gradients(
-    pairs: list[tuple[Tensor, Tensor]], targets: Tensors, again: bool = False
-) -> list[Tensor | None]:
-    """The gradient for each target of results that are paired with what came from above; None where there is none."""
-    pairs = [(result, grad) for result, grad in pairs if result.requires_grad]
-    wanted = [target for target in targets if target.requires_grad]
-    if not pairs or not wanted:
-        return [None] * len(targets)
-    results, grads = zip(*pairs, strict=True)
-    found = iter(torch.autograd.grad(results, wanted, grads, allow_unused=True, create_graph=again))
-    return [next(found) if target.requires_grad else None for target in targets]
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -178,8 +165,8 @@ def _differentiate(ctx: Any, grads: Tensors) -> tuple[None, list[Tensor | None],
 
 def _recorded(piece: str, inputs: Tensors, keep: Kept, carry: Tensors, grads: Tensors) -> list[Tensor | None]:
     """The same gradient with a graph of its own: the plain walk, left to autograd."""
-    # One of them may have been made from another. Seen through new names, each gradient is that of its own path only.
-    inputs, carry = [x.view_as(x) for x in inputs], [held.view_as(held) for held in carry]
+    views = [view for view in apart([*inputs, *carry]) if view is not None]
+    inputs, carry = views[: len(inputs)], views[len(inputs) :]
     now, outputs = carry, []
     with torch.autocast(inputs[0].device.type, enabled=False):
         for part in _parts(inputs):
@@ -188,7 +175,7 @@ def _recorded(piece: str, inputs: Tensors, keep: Kept, carry: Tensors, grads: Te
         wholes = [torch.cat(found, 1) for found in zip(*outputs, strict=True)]
         results = [*wholes, *now]  # of a sequence of length 0 only the carry
         pairs = list(zip(results, grads[len(grads) - len(results) :], strict=True))
-        return _gradients(pairs, [*inputs, *carry], again=True)
+        return gradients(pairs, [*inputs, *carry], again=True)
 
 
 _LIBRARY.impl("scan", _forward, "CompositeExplicitAutograd")

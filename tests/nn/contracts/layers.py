@@ -22,9 +22,6 @@ SPECIFIED = [
     "ntm", "query-key-memory", "relative", "static-memory",
 ]  # fmt: skip
 
-# q·k takes no parameters, so both sides must have one width; everything else maps its source.
-ONE_WIDTH = {"dot"}
-
 # They accept only masks that have a `keep`; linear accepts causal() besides.
 KEEP_ONLY = {"static-memory", "dynamic-memory", "ntm", "global-query"}
 
@@ -84,11 +81,6 @@ class Case:
         return self.options.get("dim", 6)
 
     @property
-    def source_dim(self):
-        """The width of a source in cross use."""
-        return self.dim if self.name in ONE_WIDTH else SOURCE
-
-    @property
     def causal(self):
         return regard.nn.entry(self.name).causal == "yes" or self.options.get("causal", False)
 
@@ -102,8 +94,8 @@ class Case:
         """The layer in evaluation, with random numbers in every parameter: zeros would hide mistakes."""
         torch.manual_seed(zlib.crc32(str(self).encode()))
         given = {"num_heads": 2, **regard.nn.entry(self.name).needs, **self.options, **extra}
-        if cross and self.source_dim != self.dim:
-            given.setdefault("source_dim", self.source_dim)
+        if cross:
+            given.setdefault("source_dim", SOURCE)
         given.setdefault("dim", self.dim)
         layer = regard.nn.build(self.name, **given).to(dtype).eval()
         with torch.no_grad():
@@ -117,7 +109,7 @@ class Case:
         query = torch.randn(b, q if cross else k, self.dim, generator=generator, dtype=torch.float64)
         found = [query.to(dtype)]
         if cross:
-            source = torch.randn(b, k, self.source_dim, generator=generator, dtype=torch.float64)
+            source = torch.randn(b, k, SOURCE, generator=generator, dtype=torch.float64)
             found.append(source.to(dtype))
         return found
 
@@ -148,13 +140,15 @@ PLAIN = plain_cases()
 CAUSAL = causal_cases()
 ALL = PLAIN + variants()
 PRESETS = [case for case in CAUSAL if set(case.options) <= {"causal"}]  # no variants
-WIDE = ALL + [case for case in PRESETS if case.options]
 USES = [False, True]
+# Every mechanism in self and in cross use. Variants and causal forms go another way in both alike: self use is enough.
+USED = [(case, cross) for case in PLAIN for cross in USES]
+USED += [(case, False) for case in variants() + [case for case in PRESETS if case.options]]
 
 
-def named(use):
-    """How a use is called in the names of tests."""
-    return "cross" if use else "self"
+def named(part):
+    """How a case or a use is called in the names of tests."""
+    return str(part) if isinstance(part, Case) else "cross" if part else "self"
 
 
 def weight_of(shape):

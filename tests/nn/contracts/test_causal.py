@@ -41,7 +41,7 @@ def test_no_row_knows_what_comes_after_it(case):
         assert not torch.allclose(out[:, now + 1], clean[:, now + 1])
 
 
-@by_case
+@by_preset
 def test_no_gradient_flows_to_what_comes_after(case):
     layer, (rows,) = case.build(), case.inputs()
     for now in (0, 3):
@@ -75,7 +75,7 @@ def test_any_split_into_steps_gives_what_one_call_gives(case):
         close(steps(layer, rows, (2, 1, 4))[0], expected)
 
 
-@by_state
+@by_preset
 @pytest.mark.parametrize("keep", [RIGHT, LEFT, HOLES], ids=["right", "left", "holes"])
 def test_padding_goes_through_steps_too(case, keep):
     """A mask speaks of all positions so far, or of this call's alone."""
@@ -88,7 +88,7 @@ def test_padding_goes_through_steps_too(case, keep):
         close(steps(layer, rows, (3, 1, 2, 1), keep=keep, only_new=True)[0][keep], expected)
 
 
-@by_state
+@by_preset
 def test_nan_in_padding_does_not_enter_a_state(case):
     layer, (rows,) = case.build(), case.inputs()
     expected, _ = steps(layer, rows, (3, 1, 2, 1), keep=LEFT)

@@ -6,18 +6,12 @@ from torch.func import functional_call
 
 from regard import masks
 from tests.nn.contracts.layers import (
-    PLAIN,
-    USES,
-    WIDE,
-    Case,
+    USED,
     named,
 )
 
-# Variants and causal forms differ from the plain ones in self use as in cross use: one of the two is enough.
-BOTH = [(case, cross) for case in PLAIN for cross in USES] + [(case, False) for case in WIDE if case.options]
 
-
-@pytest.mark.parametrize(("case", "cross"), BOTH, ids=lambda x: str(x) if isinstance(x, Case) else named(x))
+@pytest.mark.parametrize(("case", "cross"), USED, ids=named)
 def test_gradients_are_those_of_differences(case, cross):
     """One entry is padded, one is empty."""
     layer, inputs = case.build(cross), case.inputs(cross, b=3, q=2, k=3)

@@ -9,8 +9,8 @@ from tests.nn.contracts.layers import (
     HOLES,
     KEEP_ONLY,
     PLAIN,
+    USED,
     USES,
-    WIDE,
     B,
     Q,
     answer,
@@ -45,8 +45,7 @@ def assert_unread(case, cross, hiding, poisons):
         assert (dirty[hidden][~keep] == 0).all(), "no gradient reaches what is hidden"
 
 
-@pytest.mark.parametrize("case", WIDE, ids=str)
-@by_use
+@pytest.mark.parametrize(("case", "cross"), USED, ids=named)
 def test_hidden_positions_change_neither_outputs_nor_gradients(case, cross):
     assert_unread(case, cross, "padding", POISONS)
 

@@ -13,7 +13,6 @@ from tests.nn.contracts.layers import (
     CAUSAL,
     HOLES,
     KEEP_ONLY,
-    ONE_WIDTH,
     PLAIN,
     SPECIFIED,
     B,
@@ -114,16 +113,18 @@ def test_wrong_inputs_are_named(case):
             assert isinstance(caught.value, regard.RegardError), f"{argument}={value!r}"
 
 
-@pytest.mark.parametrize("case", [case for case in PLAIN if case.name not in ONE_WIDTH], ids=str)
+@by_name
 def test_a_layer_with_its_own_source_width_asks_for_a_source(case):
     with pytest.raises(ValueError, match="source"):
         case.build(cross=True)(case.inputs()[0])
 
 
-@pytest.mark.parametrize("name", sorted(ONE_WIDTH))
-def test_a_score_without_parameters_refuses_two_widths(name):
-    with pytest.raises(ValueError, match="source_dim"):
-        regard.nn.build(name, dim=6, source_dim=10)
+# W is d×d; W_q, W_k are a×d and w is a, with one head: nothing more stands in the papers.
+@pytest.mark.parametrize(("name", "count"), [("dot", 0), ("general", 36), ("concat", 65), ("additive", 65)])
+def test_the_scores_of_the_recurrent_era_have_their_papers_parameters_only(name, count):
+    options = {"attention_dim": 5} if count == 65 else {}
+    layer = regard.nn.build(name, dim=6, **options)
+    assert sum(parameter.numel() for parameter in layer.parameters()) == count
 
 
 def test_a_two_dimensional_mask_that_fits_only_as_padding_is_explained():

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard import formula
 from regard.biases import Bias
+from regard.differentiate import apart, gradients
 from regard.implementations import reference
 from regard.implementations.tiled.walk import Attention
 from regard.masks import Mask
@@ -162,7 +163,7 @@ def _differentiate(ctx: Any, grad: Tensor, grad_logsumexp: Tensor) -> tuple[Any,
     inputs = [query, key, value, sink, *tensors]
     upstream = grad_logsumexp if want_logsumexp else None
     if torch.is_grad_enabled():
-        found = _recorded(inputs, seed, spec, scale, dropout, needed, grad, upstream)
+        found = _recorded(inputs, seed, spec, scale, dropout, grad, upstream)
     else:
         parts = torch.ops.regard.tiled_backward.default(
             grad, upstream, query, key, value, sink, seed, tensors, spec, scale, dropout, needed
@@ -172,28 +173,18 @@ def _differentiate(ctx: Any, grad: Tensor, grad_logsumexp: Tensor) -> tuple[Any,
 
 
 def _recorded(
-    inputs: list[Any], seed: Tensor | None, spec: str, scale: float, dropout: float, needed: list[bool], grad: Tensor,
+    inputs: list[Any], seed: Tensor | None, spec: str, scale: float, dropout: float, grad: Tensor,
     grad_logsumexp: Tensor | None,
 ) -> list[Tensor | None]:  # fmt: skip
     """The same gradient with a graph of its own, through the reference."""
-    query, key, value, sink, *tensors = inputs
+    views: list[Any] = apart(inputs)
+    query, key, value, sink, *tensors = views
     score, mask, bias, normalizer = _unpack(spec, tensors)
     wanted = grad_logsumexp is not None
     request = Request(query, key, value, score, mask, bias, normalizer, scale, dropout, sink, wanted)
     output, logsumexp = reference.compute(request, seed)
     pairs = [(output, grad)] if logsumexp is None else [(output, grad), (logsumexp, grad_logsumexp)]
-    pairs = [(result, upstream) for result, upstream in pairs if result.requires_grad]
-    targets = [tensor for tensor, need in zip(inputs, needed, strict=True) if need]
-    found = iter(
-        torch.autograd.grad(
-            [result for result, _ in pairs],
-            targets,
-            [upstream for _, upstream in pairs],
-            create_graph=True,
-            allow_unused=True,
-        )
-    )
-    return [next(found) if need else None for need in needed]
+    return gradients(pairs, views, again=True)
 
 
 _LIBRARY.impl("tiled", _forward, "CompositeExplicitAutograd")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.differentiate import apart, gradients
 from regard.nn.ntm import backward, forward, plain
 from regard.nn.ntm.forward import Record, make_record
 from regard.nn.ntm.layout import Layout
@@ -108,7 +109,7 @@ def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     inputs, record = tensors[:8], tensors[8:]
     wanted = grads[:4]
     if torch.is_grad_enabled():
-        found = _recorded(inputs, keep, ctx.read_heads, ctx.lstm, ctx.needs_input_grad[:8], wanted)
+        found = _recorded(inputs, keep, ctx.read_heads, ctx.lstm, wanted)
         return (*found, None, None, None, None)
     d_seen = torch.zeros_like(record[0]) if wanted[0] is None else wanted[0]
     found = torch.ops.regard.ntm_backward.default(
@@ -118,26 +119,16 @@ def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
 
 
 def _recorded(
-    inputs: list[Tensor], keep: Tensor | None, read_heads: int, lstm: bool, needed: tuple[bool, ...],
+    inputs: list[Tensor], keep: Tensor | None, read_heads: int, lstm: bool,
     grads: tuple[Tensor | None, ...],
 ) -> list[Tensor | None]:  # fmt: skip
     """The same gradients with a graph of their own, through the plain steps."""
+    inputs = [view for view in apart(inputs) if view is not None]
     layout = layout_of(inputs[2], inputs[6], inputs[7].shape[1], inputs[7].shape[2], read_heads, lstm)
     with torch.autocast(inputs[0].device.type, enabled=False):
         states = plain.sequence(layout, inputs[0], Weights(*inputs[1:4]), Carried(*inputs[4:]), keep)
     results = [torch.stack([state[part] for state in states]) for part in range(3)] + [states[-1].memory]
-    pairs = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None and r.requires_grad]
-    targets = [tensor for tensor, need in zip(inputs, needed, strict=True) if need]
-    found = iter(
-        torch.autograd.grad(
-            [result for result, _ in pairs],
-            targets,
-            [grad for _, grad in pairs],
-            create_graph=True,
-            allow_unused=True,
-        )
-    )
-    return [next(found) if need else None for need in needed]
+    return gradients(zip(results, grads, strict=True), inputs, again=True)
 
 
 _LIBRARY.impl("ntm", _forward, "CompositeExplicitAutograd")
