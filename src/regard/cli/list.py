@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from regard.cli.pages.listing import Row
     from regard.cli.parser import Parser
 
-SUMMARY = "List the mechanisms, or the masks, scores, biases and normalizers they are made of."
-EXAMPLES = ("regard list", "regard list masks --json")
+SUMMARY = "List the mechanisms, the models and tasks that use them, or the pieces they are made of."
+EXAMPLES = ("regard list", "regard list models --json")
 
-KINDS = ["mechanisms", "masks", "scores", "biases", "normalizers", "implementations"]
+WHOLES = ["models", "tasks"]
+KINDS = ["mechanisms", *WHOLES, "masks", "scores", "biases", "normalizers", "implementations"]
 
 
 def add_arguments(parser: Parser) -> None:
@@ -26,14 +27,21 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the table or the JSON."""
-    from regard.cli.pages import listing
+    from regard.cli.pages import listing, wholes
     from regard.cli.pages.page import console, put
 
     of_mechanisms = options.kind == KINDS[0]
-    rows: list[Row] = listing.mechanisms() if of_mechanisms else listing.pieces(options.kind)
+    rows: list[Row]
+    if options.kind in WHOLES:
+        rows = wholes.listed(options.kind)
+    else:
+        rows = listing.mechanisms() if of_mechanisms else listing.pieces(options.kind)
     if options.json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return 0
     out = console(None)
-    put(out, *(listing.grouped(rows, out.width) if of_mechanisms else listing.plain(rows)))
+    if options.kind in WHOLES:
+        put(out, *wholes.table(rows))
+    else:
+        put(out, *(listing.grouped(rows, out.width) if of_mechanisms else listing.plain(rows)))
     return 0

@@ -1,4 +1,4 @@
-"""`regard show NAME`: a page on one mechanism, mask, score, bias, normaliser or implementation, with a picture."""
+"""`regard show NAME`: a page on one mechanism, model, task, mask, score, bias, normaliser or implementation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.errors import BadValue
 if TYPE_CHECKING:
     from regard.cli.parser import Parser
 
-SUMMARY = "Explain a mechanism: what it computes, what it costs, what runs it here, how its weights look."
+SUMMARY = "Explain a mechanism (what it computes and costs, how its weights look), a model or a task."
 EXAMPLES = ("regard show local-p", 'regard show "local(window=9, causal=True)" --json')
 
 LEAST_WIDTH = 40
@@ -20,7 +20,7 @@ LEAST_WIDTH = 40
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    what = "a mechanism, with options in parentheses if you like, or KIND.NAME for a piece: masks.causal"
+    what = "a mechanism, model or task, options in parentheses if you like; or KIND.NAME: masks.causal, models.ntm"
     parser.add_argument("name", metavar="NAME", type=str, help=what)
     parser.add_argument(
         "--width", type=int, help="columns to use; without it those of the terminal, at most 120"

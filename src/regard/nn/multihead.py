@@ -83,8 +83,8 @@ class Multihead(Attention):
         self.key_map = glorot_linear(self.source_dim, self.kv_heads * width, bias)
         self.value_map = glorot_linear(self.source_dim, self.kv_heads * width, bias)
         self.output_map = glorot_linear(self.num_heads * width, self.dim, bias)
-        self.query_norm = nn.RMSNorm(width) if qk_norm else None
-        self.key_norm = nn.RMSNorm(width) if qk_norm else None
+        self.query_norm = HeadNorm(width) if qk_norm else None
+        self.key_norm = HeadNorm(width) if qk_norm else None
         self._add_position_parameters()
 
     def _add_position_parameters(self) -> None:
@@ -157,6 +157,14 @@ class Multihead(Attention):
 
     def cache_shape(self) -> tuple[int, int, int]:
         return self.kv_heads, self.head_dim, self.head_dim
+
+
+class HeadNorm(nn.RMSNorm):
+    """Rows of unit mean square, times a learned gain, in the dtype that comes: autocast leaves the gain wider."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.weight is not None
+        return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def glorot_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:

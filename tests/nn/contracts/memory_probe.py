@@ -12,9 +12,18 @@ import torch
 from tests.contracts.memory_probe import peak
 from tests.nn.contracts.layers import Case
 
+CONTROL = "control"  # not a mechanism: plain attention, which keeps its weights for the backward pass
+
 
 def training(name):
     """A call that trains a mechanism on one sequence: (query, key, value) of `peak`, of which it needs the first."""
+    if name == CONTROL:
+
+        def quadratic(query, _key, _value):
+            rows = query[0].requires_grad_()
+            ((rows @ rows.mT).softmax(-1) @ rows).sum().backward()
+
+        return quadratic
     case = Case(name, {"dim": 4, "num_heads": 1})
     layer = case.build(dtype=torch.float32).train()
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 import regard.nn
-from tests.nn.contracts.layers import (
-    SEQUENTIAL,
-)
+from tests.nn.contracts.layers import SEQUENTIAL
+from tests.nn.contracts.memory_probe import CONTROL
 
 ROOT = Path(__file__).resolve().parents[3]
-SHORT, LONG = 1536, 3072
-TABLE = LONG * LONG * 4  # bytes of one n×n float32 array at the greater length: 36 MiB
+# Both long enough for the strips of `tiled` to have reached their full size, which is a constant of some 100 MiB for
+# scores that autograd differentiates (`relative`): shorter lengths would measure how the strips grow up to it.
+SHORT, LONG = 2304, 4608
+TABLE = LONG * LONG * 4  # bytes of one n×n float32 array at the greater length: 81 MiB
 GROWTH = TABLE * 9 // 16  # one such array would grow by 3/4 of it; training keeps several
 
 linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's high-water mark")
@@ -37,6 +38,13 @@ def test_what_works_on_all_positions_at_once_keeps_no_table_of_pairs():
         if found[LONG] - found[SHORT] >= GROWTH:
             wrong.append(f"{name}: {found[SHORT] >> 20} MiB at {SHORT}, {found[LONG] >> 20} MiB at {LONG}")
     assert not wrong, "\n".join(wrong)
+
+
+@linux
+def test_the_measurement_finds_a_table_of_pairs():
+    """A layer that keeps one n×n array, without which this file could pass for the wrong reason."""
+    found = measure([CONTROL], SHORT, LONG)[CONTROL]
+    assert found[LONG] - found[SHORT] >= GROWTH
 
 
 @linux

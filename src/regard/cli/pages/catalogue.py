@@ -1,4 +1,4 @@
-"""What there is, by kind and name: mechanisms, and the pieces of the core that they are made of."""
+"""What there is, by kind and name: mechanisms, the pieces they are made of, and the models and tasks made of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ class Item:
     call: str  # how it is written: window(before, after=None, …)
     summary: str
     thing: Any
+    given: dict[str, Any] = field(
+        default_factory=dict
+    )  # options a reader wants to see a model or a task with
 
 
 def mechanisms() -> list[Entry]:
@@ -114,8 +117,31 @@ KINDS: dict[str, Callable[[], list[Item]]] = {
 MECHANISMS = "mechanisms"
 
 
+def _models() -> list[Item]:
+    from regard import models
+
+    return [_whole("models", name, models.MODELS[name]) for name in models.names()]
+
+
+def _tasks() -> list[Item]:
+    from regard import tasks
+
+    return [_whole("tasks", name, tasks.TASKS[name]) for name in tasks.names()]
+
+
+def _whole(kind: str, name: str, thing: Any) -> Item:
+    return Item(kind, name, name, docstring.read(thing).summary, thing)
+
+
+# What is trained, and on what. Loaded when asked for: mechanisms do without them.
+WHOLES: dict[str, Callable[[], list[Item]]] = {"models": _models, "tasks": _tasks}
+
+
 def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
-    """What a name stands for: `local`, `local(window=9)`, `masks.causal` or, where no mechanism has it, `sparsemax`."""
+    """What a name stands for: `local`, `local(window=9)`, `masks.causal`, `models.ntm`, or the first kind that has it.
+
+    Mechanisms come first, then models and tasks, then the pieces of the core.
+    """
     kind, dot, rest = asked.partition(".")
     if dot and kind in KINDS:
         for item in KINDS[kind]():
@@ -123,24 +149,41 @@ def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
                 return item
     elif dot and kind == MECHANISMS:
         return find(rest)
+    elif dot and kind in WHOLES:
+        found = _find_whole([kind], rest)
+        if found:
+            return found
     elif asked and (asked[-1] == ")" or "(" not in asked):
         plain, options = parse(asked) if "(" in asked else (asked, {})
         mechanism = _mechanism_names().get(plain.replace("_", "-"))
         if mechanism:
             return nn.entry(mechanism), options
+        whole = _find_whole(list(WHOLES), asked)
+        if whole:
+            return whole
         for items in KINDS.values():
             for item in items():
                 if item.name == asked.replace("-", "_"):
                     return item
     raise BadValue(
         f"NAME: there is no {asked!r}.{nearest(asked, known())} `regard list` shows the mechanisms, `regard list KIND` "
-        f"the {', '.join(KINDS)}."
+        f"the {', '.join([*WHOLES, *KINDS])}."
     )
+
+
+def _find_whole(kinds: list[str], asked: str) -> Item | None:
+    """A model or a task, options in parentheses kept."""
+    plain, options = parse(asked) if asked[-1:] == ")" else (asked, {})
+    for kind in kinds:
+        for item in WHOLES[kind]():
+            if item.name == plain.replace("_", "-"):
+                return replace(item, given=options)
+    return None
 
 
 def known() -> list[str]:
     """Every name `find` takes, the pieces of the core with their kind in front as well."""
-    pieces = [item for items in KINDS.values() for item in items()]
+    pieces = [item for items in (*WHOLES.values(), *KINDS.values()) for item in items()]
     dotted = [f"{item.kind}.{item.name}" for item in pieces]
     return [*_mechanism_names(), *dict.fromkeys(item.name for item in pieces), *dotted]
 

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from regard import nn
-from regard.cli.pages import docstring, examples, runs, toy
-from regard.cli.pages.catalogue import Item, family
+from regard.cli.pages import docstring, examples, options, runs, toy
+from regard.cli.pages.catalogue import WHOLES, Item, family
 from regard.nn.mechanism import Entry, options_of
 
 Facts = dict[str, Any]
@@ -38,7 +38,7 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
         "body": _body(doc),
         "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
         "empty_row": doc.labelled.get("Empty row", ""),
-        "options": _options(entry),
+        "options": options.rows(options_of(entry.layer), docstring.meanings(entry.layer)),
         "causal": entry.causal,
         "causal_in_words": _CAUSAL[entry.causal],
         "time": entry.time,
@@ -52,7 +52,11 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
 
 
 def of_value(item: Item) -> Facts:
-    """What there is to know of a mask, a score, a bias, a normaliser or an implementation."""
+    """What there is to know of a mask, a score, a bias, a normaliser, an implementation, a model or a task."""
+    if item.kind in WHOLES:
+        from regard.cli.pages import wholes
+
+        return wholes.of_item(item)
     doc = docstring.read(item.thing)
     drawn = examples.of(item)
     return {
@@ -68,28 +72,6 @@ def of_value(item: Item) -> Facts:
 
 def _body(doc: docstring.Doc) -> list[Facts]:
     return [{"kind": kind, "text": text} for kind, text in doc.body]
-
-
-def _options(entry: Entry) -> list[Facts]:
-    meanings = docstring.meanings(entry.layer)
-    found = []
-    for name, parameter in options_of(entry.layer).items():
-        required = parameter.default is parameter.empty
-        kind = parameter.annotation
-        found.append(
-            {
-                "name": name,
-                "type": "" if kind is parameter.empty else kind if isinstance(kind, str) else kind.__name__,
-                "required": required,
-                "default": None if required else _plain(parameter.default),
-                "meaning": meanings.get(name, ""),
-            }
-        )
-    return found
-
-
-def _plain(default: Any) -> Any:
-    return default if isinstance(default, (bool, int, float, str, type(None))) else repr(default)
 
 
 def _picture(picture: toy.Picture) -> Facts:

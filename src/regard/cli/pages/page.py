@@ -43,6 +43,10 @@ def page(facts: Facts, width: int) -> RenderableType:
         ("", Text(facts["summary"])),
         *(("", _paragraph(part, width)) for part in facts["body"]),
         (_picture_title(facts), _picture(facts, width)),
+        ("Serves", _kinds(facts, "serves", "tasks")),
+        ("Poses", _kinds(facts, "poses", "models")),
+        ("Attention", _place_of_attention(facts)),
+        ("Recipe", _recipe(facts)),
         ("Options", _options(facts)),
         ("Cost", _cost(facts)),
         ("What runs it here", _runs(facts)),
@@ -214,8 +218,37 @@ def _runs(facts: Facts) -> RenderableType | None:
     return Group(*parts)
 
 
+def _kinds(facts: Facts, relation: str, others: str) -> RenderableType | None:
+    """The kinds of problems a model serves or a task poses, and who is on the other side of them."""
+    if relation not in facts:
+        return None
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim")
+    for kind, meaning in facts[relation].items():
+        table.add_row(kind, meaning)
+    return Group(table, Text(f"{others}: {', '.join(facts[others]) or 'none yet'}"))
+
+
+def _place_of_attention(facts: Facts) -> RenderableType | None:
+    if "attention" not in facts:
+        return None
+    if not facts["attention"]:
+        return Text("no place for another one: --attention is refused")
+    usual = f"; {facts['attention_default']} by default" if facts["attention_default"] else ""
+    return Text(f"--attention goes to {facts['attention']}{usual}")
+
+
+def _recipe(facts: Facts) -> RenderableType | None:
+    if "recipe" not in facts:
+        return None
+    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts["recipe"].items())
+    best = f"the best checkpoint has the {'highest' if facts['higher_is_better'] else 'lowest'} {facts['metric']}"
+    return Text(f"{settings}; {best}")
+
+
 def _example(facts: Facts) -> RenderableType | None:
-    if not facts["example"] or facts["kind"] != "mechanism":
+    if not facts["example"] or facts["kind"] not in ("mechanism", "models", "tasks"):
         return None
     return Text(facts["example"], style="green", overflow="fold")
 

@@ -1,0 +1,131 @@
+"""`regard evaluate`: all metrics of a run's task on a split, and a signature of what was evaluated."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import Namespace
+
+from regard.errors import BadValue
+
+if TYPE_CHECKING:
+    from regard.cli.parser import Parser
+
+SUMMARY = "Measure a trained run on a split: every metric of its task, with what exactly was measured."
+EXAMPLES = (
+    "regard evaluate runs/dates-1",
+    "regard evaluate runs/book-1 --data other.txt --split test --checkpoint last --json",
+)
+
+FAILED = 1
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
+    )
+    data = "other files than the run's, joined by commas; a single file is measured as a whole"
+    parser.add_argument("--data", type=str, metavar="PATH", help=data)
+    parser.add_argument(
+        "--split", choices=["train", "validation", "test"], default="test", help="which examples"
+    )
+    checkpoint = "best (the default), last, or the name or step of one"
+    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help="examples at once; as in training by default"
+    )
+    parser.add_argument("--beam", type=int, metavar="N", help="write with a beam of N (default: greedily)")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
+    parser.add_argument("--json", action="store_true", help="metrics and signature as JSON on stdout")
+
+
+def run(options: Namespace) -> int:
+    """Measure and print. 0, 2 for a wrong call, 1 where a checkpoint is damaged."""
+    for name in ("batch_size", "beam", "limit"):
+        if options[name] is not None and options[name] < 1:
+            raise BadValue(f"--{name.replace('_', '-')}: expected at least 1, got {options[name]}.")
+
+    from regard.cli.pages.loading import load
+    from regard.cli.pages.measuring import measured
+    from regard.training.checkpoints import Damaged
+
+    try:
+        loaded = load(options.run, options.checkpoint, options.device, options.data)
+    except Damaged as trouble:
+        print(f"regard evaluate: damaged checkpoint: {trouble}", file=sys.stderr)
+        return FAILED
+    batch_size = options.batch_size or loaded.config.batch_size or 32
+    with _progress() as seen:
+        found = measured(
+            loaded, options.split, batch_size=batch_size, beam=options.beam, limit=options.limit, seen=seen
+        )
+    if options.json:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+    else:
+        _show(found)
+    return 0
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        work = bar.add_task("measuring", total=None)
+        yield lambda done, total: bar.update(work, completed=done, total=total)
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from regard.cli.pages.page import console, put
+
+    signature = found["signature"]
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("metric", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("over", no_wrap=True)
+    for row in found["metrics"]:
+        value = "none" if row["value"] is None else f"{row['value']:.6g}"
+        deciding = "bold" if row["metric"] == found["decides"] else ""
+        table.add_row(Text(row["metric"], style=deciding), value, f"{row['count']:,} {row['of']}")
+    about = Table(box=None, pad_edge=False, show_header=False, padding=(0, 3, 0, 0))
+    about.add_column(style="dim", no_wrap=True)
+    about.add_column(overflow="fold")
+    for name, text in _protocol(found).items():
+        about.add_row(name, Text(text))
+    title = Text.assemble((str(signature["run"]), "bold"), f": {signature['task']}, {signature['model']}")
+    put(console(None), title, Text(""), table, Text(""), about)
+
+
+def _protocol(found: dict[str, Any]) -> dict[str, str]:
+    """How the numbers came about, line by line."""
+    signature = found["signature"]
+    data = ", ".join(signature["data"] or ["the task's own"])
+    lines = {
+        "split": f"{found['split']}, {found['examples']:,} examples",
+        "data": f"{data} (sha256 {signature['data_sha256'][:12]})",
+        "checkpoint": f"{signature['checkpoint']} (sha256 {signature['checkpoint_sha256'][:12]})",
+    }
+    decoding = signature["decoding"]
+    if decoding:
+        width = f" of {decoding['beam']}" if "beam" in decoding else ""
+        lines["decoding"] = f"{decoding['method']}{width}, at most {decoding['max_length']} tokens"
+    if "bleu" in signature:
+        lines["bleu"] = signature["bleu"]
+    if "continuation" in signature:
+        continued = signature["continuation"]
+        lines["continuation"] = f"{continued['sentences']:,} sentences: {continued['how']}"
+    lines["with"] = (
+        f"regard {signature['regard']}, torch {signature['torch']}, {signature['device']}, {signature['dtype']}"
+    )
+    return lines

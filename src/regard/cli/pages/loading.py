@@ -1,0 +1,130 @@
+"""A run read back for use: its task, its model with the weights of one checkpoint, and which checkpoint that was."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import models
+from regard.errors import BadValue, unknown_name
+from regard.registry import parse
+from regard.tasks.task import TASKS, Task
+from regard.training import checkpoints
+from regard.training.assembly import build_model, complete, newest_run, take_weights
+from regard.training.checkpoints import Checkpoint, Damaged
+from regard.training.config import Config
+from regard.training.folder import RunFolder
+from regard.training.hardware import choose_device
+from regard.training.readers import Expected, paths
+
+BEST, LAST = "best", "last"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What `evaluate` and `predict` work with."""
+
+    run: Path
+    checkpoint: str
+    sha256: str  # of the weights, as the checkpoint's manifest has it and loading has checked it
+    task: Task
+    model: models.Model
+    config: Config
+    device: torch.device
+
+
+def tell(text: str) -> None:
+    """News that is no result."""
+    print(text, file=sys.stderr)
+
+
+def load(run: str, checkpoint: str | None, device: str, data: str | None = None) -> Loaded:
+    """The run in a folder (or one checkpoint's folder), with the best weights unless another checkpoint is named."""
+    if "\0" in run:
+        raise BadValue("RUN: a path cannot hold a NUL character.")
+    path = Path(run)
+    if path.parent.name == "checkpoints" and (path / checkpoints.MANIFEST).is_file():
+        if checkpoint is not None:
+            raise BadValue(f"--checkpoint: RUN is {path.name} already. Pass the folder of the run instead.")
+        path, checkpoint = path.parent.parent, path.name
+    folder = RunFolder(path)
+    if not folder.exists:
+        newest = newest_run("")
+        hint = f"The newest here is {newest}." if newest else "`regard train dates` makes one."
+        raise BadValue(f"RUN: there is no run in {run!r} (no config.yaml). {hint}")
+    place = choose_device(device)
+    taken = _chosen(folder.checkpoints, checkpoint or BEST)
+    values = folder.settings()
+    own = paths(values.get("data") or [])
+    if data is not None:
+        values["data"] = list(_files(data))
+    config = complete(values)
+    task = _task(config, taken.state.get("task"), new_data=config.data != own)
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(config, task)
+    with torch.no_grad():
+        take_weights(model, taken.weights, str(folder.checkpoints / taken.name))
+    manifest = json.loads((folder.checkpoints / taken.name / checkpoints.MANIFEST).read_bytes())
+    sha256 = manifest["files"]["model.safetensors"]["sha256"]
+    return Loaded(path, taken.name, sha256, task, model.to(place).eval(), config, place)
+
+
+def _task(config: Config, state: Mapping[str, Any] | None, new_data: bool) -> Task:
+    """The task with the vocabulary and labels of the run. Its data is not read: it may be gone, and is not needed yet.
+
+    A file the run did not learn from is measured as a whole, since nothing of it was kept for training.
+    """
+    name, options = parse(config.task)
+    known = inspect.signature(TASKS[name]).parameters
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of {name}", option, known)
+    if config.data:
+        if "data" not in known:
+            raise BadValue(f"--data: the task {name} makes its own examples. Leave it out.")
+        options["data"] = config.data[0] if len(config.data) == 1 else list(config.data)
+    if new_data and "whole" in known:
+        options["whole"] = True
+    task = TASKS[name](**options)
+    if state:
+        task.restore(state)
+    return task
+
+
+def _files(data: str) -> tuple[str, ...]:
+    try:
+        found: tuple[str, ...] = paths(data)
+    except Expected as wanted:
+        raise BadValue(f"--data: expected {wanted}, got {data!r}.") from None
+    return found
+
+
+def _chosen(folder: Path, asked: str) -> Checkpoint:
+    """A checkpoint that is whole; where the best or the last is damaged, the one before it."""
+    there = checkpoints.found(folder)
+    if not there:
+        raise BadValue(
+            f"RUN: {folder.parent} has no checkpoint yet. Train it on: regard train --resume {folder.parent}"
+        )
+    if asked == BEST and checkpoints.index(folder).get("best"):
+        try:
+            return checkpoints.load_for_use(folder, tell)
+        except BadValue as trouble:
+            raise Damaged(str(trouble)) from None
+    if asked in (BEST, LAST):
+        newest, _ = checkpoints.load_newest(folder, tell)
+        if newest is None:
+            raise Damaged(f"{folder}: there is no checkpoint that can be read.")
+        return newest
+    names = [path.name for path in there]
+    name = checkpoints.name_of(int(asked)) if asked.isdecimal() and len(asked) < 12 else asked
+    if name not in names:
+        raise unknown_name("--checkpoint", asked, [BEST, LAST, *names])
+    return checkpoints.load(folder / name)

@@ -1,0 +1,173 @@
+"""Models and tasks for `regard list` and `regard show`: what they serve or pose, their options, what trains them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from regard import models, tasks
+from regard.cli.pages import catalogue, docstring, options
+from regard.errors import BadValue, unknown_name
+from regard.models.model import MODELS, Model, options_of
+from regard.tasks.task import TASKS
+
+Facts = dict[str, Any]
+
+KINDS_IN_WORDS = {
+    "classify": "the class of a sequence",
+    "language": "the next token of a text",
+    "masked": "hidden tokens of a text",
+    "translate": "one sequence written from another",
+    "bits": "a vector of bits at every step",
+}
+
+# What the options of models mean that are called the same in all of them; a model's own docstring goes before.
+SHARED_OPTIONS = {
+    "dim": "width of the rows between all layers",
+    "layers": "how many layers, of the encoder where there are two sides",
+    "decoder_layers": "how many layers the decoder has; as many as the encoder by default",
+    "num_heads": "heads of each attention",
+    "attention": "another mechanism in place of the usual one, for instance local(window=65)",
+    "attention_layers": "how many attentions stand between encoder and decoder, one after the other",
+    "cross": "the mechanism with which the decoder attends to the encoder",
+    "positions": "how places are told: sinusoidal, learned, half-wave or none",
+    "dropout": "share of the numbers dropped in training",
+    "attention_dropout": "share of the attention weights dropped in training",
+    "norm": "normalisation before (pre) or after (post) each part",
+    "hidden": "width inside the feed-forward blocks, or of the controller",
+    "gated": "feed-forward blocks with a gate",
+    "tied": "the embedding's rows also serve as the output's weights",
+    "cell": "gru or lstm",
+    "segment": "positions read at once",
+    "memory": "rows before a position that stay in sight",
+    "slots": "places of the memory",
+    "width": "numbers in a place of the memory",
+    "read_heads": "heads that read",
+    "write_heads": "heads that write",
+    "controller": "lstm or feed-forward",
+    "shift_range": "how far a head may move in one step",
+    "initial": "how the memory begins: constant or learned",
+}
+
+
+@functools.cache
+def posed(name: str) -> tuple[str, ...]:
+    """The kinds of problems a task poses, the usual one first."""
+    return tuple(dict.fromkeys(problem.kind for problem in tasks.build(name).problems()))
+
+
+def listed(kind: str) -> list[Facts]:
+    """One row for each model or task: name, summary, and the kinds of problems it serves or poses."""
+    rows: list[Facts] = []
+    for item in catalogue.WHOLES[kind]():
+        row = {"kind": kind, "name": item.name, "summary": item.summary}
+        if kind == "models":
+            rows.append({**row, "serves": list(item.thing.serves), "attention": item.thing.takes_attention})
+        else:
+            recipe = item.thing.recipe
+            rows.append(
+                {**row, "poses": list(posed(item.name)), "metric": item.thing.metric, "model": recipe.model}
+            )
+    return rows
+
+
+def table(rows: list[Facts]) -> list[RenderableType]:
+    """The rows for the terminal: what is served or posed stands under the sentence."""
+    found = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    found.add_column(no_wrap=True, style="bold")
+    found.add_column()
+    for row in rows:
+        told = f"serves {', '.join(row['serves'])}" if "serves" in row else ""
+        if "poses" in row:
+            told = f"poses {', '.join(row['poses'])}; decided by {row['metric']}; {row['model']} by default"
+        found.add_row(row["name"], Text.assemble(row["summary"], "\n", (told, "dim")))
+    kind = rows[0]["kind"]
+    example = f", for instance regard show {kind}.{rows[0]['name']}"
+    return [found, Text(""), Text.assemble("Explain one: ", (f"regard show {kind}.NAME", "bold"), example)]
+
+
+def of_item(item: catalogue.Item) -> Facts:
+    """What there is to know of a model or a task."""
+    return (of_model if item.kind == "models" else of_task)(item.name, item.given)
+
+
+def of_model(name: str, given: Mapping[str, Any]) -> Facts:
+    """What there is to know of a model."""
+    cls = MODELS[name]
+    known = options_of(cls)
+    _refuse_unknown(name, given, known)
+    doc = docstring.read(cls)
+    able = [task for task in tasks.names() if any(kind in cls.serves for kind in posed(task))]
+    return {
+        "kind": "models",
+        "name": name,
+        "summary": doc.summary,
+        "body": [{"kind": kind, "text": text} for kind, text in doc.body],
+        "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
+        "serves": {kind: KINDS_IN_WORDS.get(kind, "") for kind in cls.serves},
+        "tasks": able,
+        "attention": cls.takes_attention,
+        "attention_default": _attention_default(cls),
+        "options": options.rows(known, SHARED_OPTIONS | docstring.meanings(cls)),
+        "example": f"regard train {_usual_task(name, able)} --model {_written(name, given)}" if able else "",
+        "picture": None,
+    }
+
+
+def of_task(name: str, given: Mapping[str, Any]) -> Facts:
+    """What there is to know of a task."""
+    cls = TASKS[name]
+    known = dict(inspect.signature(cls).parameters)
+    _refuse_unknown(name, given, known)
+    doc = docstring.read(cls)
+    kinds = posed(name)
+    return {
+        "kind": "tasks",
+        "name": name,
+        "summary": doc.summary,
+        "body": [{"kind": kind, "text": text} for kind, text in doc.body],
+        "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
+        "poses": {kind: KINDS_IN_WORDS.get(kind, "") for kind in kinds},
+        "models": [model for model in models.names() if any(kind in MODELS[model].serves for kind in kinds)],
+        "metric": cls.metric,
+        "higher_is_better": cls.higher_is_better,
+        "recipe": dataclasses.asdict(cls.recipe),
+        "options": options.rows(known, docstring.meanings(cls)),
+        "example": f"regard train {_written(name, given)}",
+        "picture": None,
+    }
+
+
+def _refuse_unknown(name: str, given: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -> None:
+    for option in given:
+        if option not in known:
+            raise BadValue(str(unknown_name(f"option of {name}", option, [*known])))
+
+
+def _attention_default(cls: type[Model]) -> str:
+    """The mechanism a model has when nothing is said, where its class tells and no heir decides otherwise."""
+    for parent in cls.__mro__:
+        if "attention_default" in parent.__dict__:
+            return str(parent.__dict__["attention_default"])
+        made = parent.__dict__.get("__init__")
+        if made is not None and "attention" in inspect.signature(made).parameters:
+            return ""
+    return ""
+
+
+def _usual_task(name: str, able: list[str]) -> str:
+    """The task whose recipe names the model, else the first one it can do."""
+    return next((task for task in able if TASKS[task].recipe.model == name), able[0])
+
+
+def _written(name: str, given: Mapping[str, Any]) -> str:
+    if not given:
+        return name
+    return f'"{name}({", ".join(f"{option}={value}" for option, value in given.items())})"'

@@ -1,0 +1,147 @@
+"""`regard train`: learn a task, keep everything, go on where it stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import Namespace
+
+from regard.training.config import Optim, from_yaml, settings, to_yaml
+
+if TYPE_CHECKING:
+    from regard.cli.parser import Parser
+    from regard.training.loop import Result
+
+SUMMARY = "Train a model on a task, from the task's own recipe or your settings."
+EXAMPLES = (
+    "regard train dates",
+    'regard train language --data book.txt --model "decoder(layers=4)" --attention "local(window=65)"',
+    "regard train copy --steps 2000 --optim.lr 3e-4 --out runs/copy-1",
+    "regard train --resume runs/copy-1",
+)
+
+FAILED = 1
+ACTIONS = ("config", "print_config", "resume", "dry_run", "fast_dev_run", "json")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options: one for each setting, and what to do with them."""
+    known = settings()
+    parser.add_argument("task", nargs="?", type=str, metavar="TASK", help=known.pop("task").metadata["help"])
+    for name, one in known.items():
+        option = "--" + name.replace("_", "-")
+        if isinstance(one.default, bool):
+            # None, not False: what was not said must not override a file.
+            parser.add_argument(option, action="store_true", default=None, help=one.metadata["help"])
+            if one.default:
+                parser.add_argument(
+                    f"--no-{name}", dest=f"no_{name}", action="store_true", help=f"not --{name}"
+                )
+        else:
+            shown = name.rpartition(".")[2].upper()
+            parser.add_argument(option, type=str, metavar=shown, help=_help(one))
+    parser.add_argument(
+        "--config", type=str, metavar="FILE", help="settings from a YAML file; flags win over it"
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="show all settings as YAML and do nothing"
+    )
+    resume = "auto: go on with the run in --out if there is one; or the folder of a run or checkpoint"
+    parser.add_argument("--resume", type=str, metavar="auto|PATH", help=resume)
+    dry = "show shapes, parameters, memory and epochs, and do nothing"
+    parser.add_argument("--dry-run", action="store_true", help=dry)
+    fast = "one batch of training and one of validation, then clean up"
+    parser.add_argument("--fast-dev-run", action="store_true", help=fast)
+    parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
+
+
+def run(options: Namespace) -> int:
+    """Train, or show what would be trained. 0, 2 for a wrong call, 1 for a failure, 128 + n after signal n."""
+    values = _values(options)
+    if options.print_config:
+        from regard.training.assembly import arrange
+
+        print(to_yaml(arrange(values, options.resume)[0]), end="")
+        return 0
+    if options.dry_run:
+        from regard.training.estimate import dry_run
+
+        _show_estimate(dry_run(values, options.resume), options.json)
+        return 0
+
+    from regard.training.durable import StorageFailed
+    from regard.training.loop import train
+    from regard.training.step import NonFinite
+
+    try:
+        result = train(values, resume=options.resume, fast_dev_run=options.fast_dev_run)
+    except (NonFinite, StorageFailed) as trouble:
+        print(f"regard train: {trouble}", file=sys.stderr)
+        return FAILED
+    if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
+        _show(result, options.json, kept=not options.fast_dev_run)
+    return result.exit_code
+
+
+def _values(options: Namespace) -> dict[str, Any]:
+    """What a file says, and over it what the flags say, by dotted name."""
+    from regard.training.config import flat
+
+    given = {name: value for name, value in flat(options.as_dict()).items() if value is not None}
+    values: dict[str, Any] = {}
+    if "config" in given:
+        values = flat(from_yaml(given["config"]))
+    for name, value in given.items():
+        if name.startswith("no_"):
+            values |= {name.removeprefix("no_"): False} if value else {}
+        elif name not in ACTIONS:
+            values[name] = value
+    return values
+
+
+def _help(one: dataclasses.Field[Any]) -> str:
+    text = str(one.metadata["help"])
+    recipe = one.default is None and one.name in (
+        "model", "steps", "batch_size", "accumulate", *(f.name for f in dataclasses.fields(Optim))
+    )  # fmt: skip
+    if recipe:
+        return f"{text} (default: the task's recipe)"
+    if one.default in (None, ()) or "default" in text:
+        return text
+    shown = ",".join(map(str, one.default)) if isinstance(one.default, tuple) else one.default
+    return f"{text} (default: {shown})"
+
+
+def _show(result: Result, as_json: bool, kept: bool) -> None:
+    facts = {**dataclasses.asdict(result), "folder": str(result.folder)}
+    if result.exit_code:
+        stopped = f"{result.stopped_by}: saved at step {result.steps}. Go on with:\n  {result.resume_command}"
+        print(stopped, file=sys.stderr)
+    if as_json:
+        print(json.dumps({**facts, "folder": str(result.folder) if kept else None}, ensure_ascii=False))
+        return
+    if kept:
+        print(f"run: {result.folder}")
+    print(
+        f"steps: {result.steps} ({result.steps_per_second:.3g}/s, {result.seconds:.1f} s, by {result.stopped_by})"
+    )
+    for name, value in result.metrics.items():
+        print(f"validation {name}: {'none' if value is None else f'{value:.6g}'}")
+    if result.best is not None:
+        print(f"best {result.best['metric']}: {result.best['value']:.6g} at step {result.best['step']}")
+
+
+def _show_estimate(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts, ensure_ascii=False))
+        return
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{inner} {amount}" for inner, amount in value.items())
+        elif isinstance(value, int) and not isinstance(value, bool):
+            value = f"{value:,}"
+        print(f"{name.replace('_', ' ')}: {value}")

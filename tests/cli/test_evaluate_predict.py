@@ -1,0 +1,217 @@
+"""`regard evaluate` on runs trained for a moment, against numbers computed another way; help of both verbs."""
+
+import hashlib
+import json
+import math
+import shutil
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from regard.cli.main import main, verbs
+from regard.tasks import Batch
+from regard.training import load_run
+from tests.cli.trained import TEXT, answered, called, written_by_hand
+
+
+def evaluated(capsys, *arguments):
+    found = answered(capsys, "evaluate", *arguments)
+    return {row["metric"]: row for row in found["metrics"]}, found
+
+
+@pytest.mark.parametrize("run", ["dates", "dates-transformer"])
+@torch.no_grad()
+def test_loss_accuracy_and_exact_match_are_those_of_one_example_after_the_other(run, runs, capsys):
+    rows, found = evaluated(capsys, runs[run], "--batch-size", 5)
+    task, model, _ = load_run(runs[run])
+    cost, right, exact, tokens = 0.0, 0, 0, 0
+    for pair in task.examples("test"):
+        inputs, target = torch.tensor([pair.source]), torch.tensor([pair.target])
+        odds = model(Batch(inputs, targets=target))[0].double().log_softmax(-1)
+        cost -= sum(float(odds[i, token]) for i, token in enumerate(pair.target))
+        right += sum(int(odds[i].argmax()) == token for i, token in enumerate(pair.target))
+        exact += task.decode(written_by_hand(model, inputs)) == pair.reference
+        tokens += len(pair.target)
+    count = len(task.examples("test"))
+    assert rows["loss"]["value"] == pytest.approx(cost / tokens, rel=1e-5)
+    assert rows["accuracy"]["value"] == pytest.approx(right / tokens)
+    assert rows["exact_match"]["value"] == exact / count
+    assert (rows["loss"]["count"], rows["exact_match"]["count"]) == (tokens, count)
+    assert found["examples"] == count and found["split"] == "test"
+
+
+def test_the_signature_says_what_was_evaluated(runs, capsys):
+    _, found = evaluated(capsys, runs["dates"], "--beam", 2, "--limit", 3, "--checkpoint", "last")
+    signature = found["signature"]
+    weights = runs["dates"] / "checkpoints" / signature["checkpoint"] / "model.safetensors"
+    assert signature["checkpoint"] == "step-00000003"
+    assert signature["checkpoint_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert signature["decoding"] == {"method": "beam", "beam": 2, "length_penalty": 1.0, "max_length": 11}
+    assert signature["torch"] == torch.__version__ and signature["examples"] == 3
+    assert {"run", "task", "model", "data", "regard", "device", "seed", "split"} <= signature.keys()
+
+
+def test_the_hash_of_the_data_depends_on_the_examples_and_not_on_the_batch_size(runs, capsys):
+    def digest(*arguments):
+        return evaluated(capsys, runs["dates"], *arguments)[1]["signature"]["data_sha256"]
+
+    assert digest("--batch-size", 3) == digest("--batch-size", 13)
+    assert digest() != digest("--limit", 12) and digest() != digest("--split", "validation")
+
+
+@torch.no_grad()
+def test_perplexity_and_continuation_of_a_language_run(runs, capsys):
+    rows, found = evaluated(capsys, runs["language"], "--batch-size", 3)
+    task, model, _ = load_run(runs["language"])
+    ids, cost = task.tokens("test"), 0.0
+    for begin in range(0, len(ids) - 1, 23):
+        start = min(
+            begin, len(ids) - 24
+        )  # the last window is full: it repeats some, and asks for none of that twice
+        window = ids[start : start + 24]
+        logits = model(Batch(window[None, :-1]))[0, begin - start :]
+        cost += float(F.cross_entropy(logits, window[1 + begin - start :], reduction="sum"))
+    assert rows["loss"]["count"] == len(ids) - 1
+    assert rows["perplexity"]["value"] == pytest.approx(math.exp(cost / (len(ids) - 1)), rel=1e-5)
+
+    sentences = [part.strip() + mark for part, mark in _sentences(task.texts["test"])]
+    nll, right, judged = 0.0, 0, 0
+    for sentence in sentences:
+        ids = torch.tensor(task.vocabulary.encode(sentence)[:24])
+        odds = model(Batch(ids[None, :-1]))[0].log_softmax(-1)
+        for place in range(len(ids) // 2, len(ids)):
+            nll -= float(odds[place - 1, ids[place]])
+            right += int(odds[place - 1].argmax()) == int(ids[place])
+            judged += 1
+    assert rows["continuation_nll"]["count"] == judged
+    assert rows["continuation_nll"]["value"] == pytest.approx(nll / judged, rel=1e-5)
+    assert rows["continuation_accuracy"]["value"] == pytest.approx(right / judged)
+    assert found["signature"]["continuation"]["sentences"] == len(sentences)
+
+
+def _sentences(text):
+    """The sentences of `TEXT`, which end at . and ! alone."""
+    begin = ""
+    for letter in text:
+        if letter in ".!":
+            yield begin, letter
+            begin = ""
+        else:
+            begin += letter
+
+
+def test_a_model_that_takes_no_padding_is_measured_all_the_same(runs, capsys):
+    one, _ = evaluated(capsys, runs["segments"], "--batch-size", 1)
+    many, _ = evaluated(capsys, runs["segments"], "--batch-size", 7)
+    assert many.keys() == one.keys()
+    for name, row in one.items():
+        assert many[name]["value"] == pytest.approx(row["value"], rel=1e-5)
+
+
+def test_hidden_tokens_and_classes_and_bits_have_their_measures(runs, capsys):
+    assert {"loss", "accuracy", "perplexity", "continuation_nll"} <= evaluated(capsys, runs["masked"])[
+        0
+    ].keys()
+    assert {"loss", "accuracy", "macro_f1"} <= evaluated(capsys, runs["classify"], "--limit", 11)[0].keys()
+    assert evaluated(capsys, runs["digits"])[0]["accuracy"]["count"] == 269
+    rows, _ = evaluated(capsys, runs["copy"], "--limit", 7, "--batch-size", 3)
+    task, model, _ = load_run(runs["copy"])
+    cost = 0.0
+    for index in range(7):
+        tape = task.examples("test")[index]
+        with torch.no_grad():
+            logits = model(Batch(torch.from_numpy(tape.inputs)[None].float()))[0, tape.answer :]
+        wanted = torch.from_numpy(tape.targets)[tape.answer :].float()
+        cost -= float(
+            (wanted * F.logsigmoid(logits) + (1 - wanted) * F.logsigmoid(-logits)).sum()
+        ) / math.log(2)
+    assert rows["bits_per_sequence"]["value"] == pytest.approx(cost / 7, rel=1e-5)
+    assert rows["bits_per_sequence"] | {"value": 0} == {
+        "metric": "bits_per_sequence", "value": 0, "count": 7, "of": "sequences"
+    }  # fmt: skip
+
+
+def test_bleu_is_that_of_sacrebleu_and_comes_with_its_signature(runs, capsys):
+    from sacrebleu.metrics.bleu import BLEU
+
+    rows, found = evaluated(capsys, runs["translate"], "--limit", 5)
+    task, model, _ = load_run(runs["translate"])
+    texts, references = [], []
+    with torch.no_grad():
+        for index in range(5):
+            pair = task.examples("test")[index]
+            texts.append(task.decode(written_by_hand(model, torch.tensor([pair.source]))))
+            references.append(pair.reference)
+    bleu = BLEU(tokenize="13a")
+    assert rows["bleu"]["value"] == pytest.approx(bleu.corpus_score(texts, [references]).score)
+    assert found["signature"]["bleu"] == str(bleu.get_signature())
+    assert rows["bleu"]["count"] == 5
+
+
+def test_a_file_the_run_does_not_know_is_measured_as_a_whole(runs, capsys, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("The old boat waited. A man came in.\n" * 3)
+    rows, found = evaluated(capsys, runs["language"], "--data", other)
+    assert rows["loss"]["count"] == len(other.read_text()) - 1
+    assert found["signature"]["data"] == [str(other)]
+    same, _ = evaluated(capsys, runs["language"], "--data", runs.home / "book.txt")
+    assert same["loss"]["count"] < len(TEXT * 40) // 10  # the run's own file is split as it was
+
+
+def test_a_pipe_gets_a_table_without_colours(runs, capsys):
+    code, out, _ = called(capsys, "evaluate", runs["dates"], "--limit", 2)
+    assert code == 0 and "\x1b" not in out
+    assert all(line == line.rstrip() for line in out.splitlines())
+    assert "exact_match" in out and "22 tokens" in out and "greedy, at most 11 tokens" in out
+    assert "step-0000000" in out and "test, 2 examples" in out
+
+
+def test_what_is_wrong_is_said_and_exits_with_two(runs, capsys, tmp_path):
+    for verb in ("evaluate", "predict"):
+        code, _, err = called(capsys, verb, tmp_path / "nowhere")
+        assert code == 2 and "there is no run" in err
+        code, _, err = called(capsys, verb, runs["dates"], "--checkpoint", "step-7")
+        assert code == 2 and "Known: best, last, step-" in err
+    code, _, err = called(capsys, "evaluate", runs["language"], "--beam", 3)
+    assert code == 2 and "--beam" in err
+    code, _, err = called(capsys, "evaluate", runs["language"], "--data", tmp_path / "missing.txt")
+    assert code == 2 and "there is no file" in err and "missing.txt" in err
+    code, _, err = called(capsys, "evaluate", runs["dates"], "--data", tmp_path)
+    assert code == 2 and "makes its own examples" in err
+    code, _, err = called(capsys, "evaluate", runs["dates"], "--limit", 0)
+    assert code == 2 and "--limit" in err
+    code, _, err = called(capsys, "evaluate", runs["dates"], "--data", "")
+    assert code == 2 and "--data" in err
+
+
+def test_damage_is_told_and_only_where_nothing_is_left_it_ends_the_work(runs, capsys, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["dates"], copy)
+    index = copy / "checkpoints" / "index.json"
+    index.write_text(json.dumps({"last": "step-00000003", "best": "step-00000003"}))
+    damaged = copy / "checkpoints" / "step-00000003" / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-7])
+    code, out, err = called(capsys, "evaluate", copy, "--limit", 2, "--json")
+    assert code == 0 and "damaged" in err
+    assert json.loads(out)["signature"]["checkpoint"] == "step-00000002"
+    code, _, err = called(capsys, "evaluate", copy, "--checkpoint", "3")
+    assert code == 1 and "SHA-256" in err
+    for path in (copy / "checkpoints").glob("step-*/manifest.json"):
+        path.write_text("{")
+    for verb, more in (("evaluate", []), ("predict", ["--text", "May 3 1979"])):
+        for checkpoint in ("best", "last", "2"):
+            code, out, err = called(capsys, verb, copy, "--checkpoint", checkpoint, *more)
+            assert code == 1 and "damaged checkpoint" in err and not out
+    shutil.rmtree(copy / "checkpoints")
+    code, _, err = called(capsys, "evaluate", copy)
+    assert code == 2 and "no checkpoint yet" in err
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+def test_help_ends_in_two_real_commands(verb, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, "--help"])
+    assert stopped.value.code == 0
+    last = [line.strip() for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert last == list(verbs()[verb].EXAMPLES) and all(line.startswith(f"regard {verb} ") for line in last)

@@ -1,0 +1,120 @@
+"""Models and tasks in `regard list` and `regard show`."""
+
+import inspect
+import json
+import re
+
+import pytest
+
+from regard import models, nn, tasks
+from regard.cli.main import main
+from regard.cli.pages import catalogue, facts, page
+from regard.models.model import MODELS
+from regard.tasks.task import TASKS
+
+# Other tests register toys of their own.
+MODEL_NAMES = [name for name in models.names() if MODELS[name].__module__.startswith("regard.")]
+TASK_NAMES = [name for name in tasks.names() if TASKS[name].__module__.startswith("regard.")]
+PLACES = [f"models.{name}" for name in MODEL_NAMES] + [f"tasks.{name}" for name in TASK_NAMES]
+
+
+def printed(capsys, *arguments):
+    code = main(list(arguments))
+    return code, capsys.readouterr().out
+
+
+def facts_of(name):
+    found = catalogue.find(name)
+    assert isinstance(found, catalogue.Item)
+    return facts.of_value(found)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_model_and_task_has_a_complete_page(place):
+    content = facts_of(place)
+    assert content["summary"].endswith(".") and content["example"].startswith("regard train ")
+    silent = [option["name"] for option in content["options"] if not option["meaning"]]
+    assert not silent, f"{place}: no word on {silent}"
+    assert content.get("serves") or content.get("poses")
+    json.dumps(content)
+    for width in (60, 100):
+        out = page.console(width)
+        with out.capture() as captured:
+            out.print(page.page(content, width))
+        text = captured.get()
+        assert "\x1b" not in text and all(len(line) <= width for line in text.splitlines())
+        assert content["example"] in " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_a_models_page_tells_its_problems_options_and_place_of_attention(name):
+    content = facts_of(f"models.{name}")
+    assert tuple(content["serves"]) == MODELS[name].serves
+    assert content["attention"] == MODELS[name].takes_attention
+    problems = {task: tasks.build(task).problems() for task in content["tasks"]}
+    assert all(models.serving(found, name) for found in problems.values())
+    defaults = {option["name"]: option["default"] for option in content["options"]}
+    for option, parameter in inspect.signature(MODELS[name].__init__).parameters.items():
+        if option not in ("self", "problem", "options"):
+            assert defaults[option] == parameter.default
+
+
+def test_the_usual_attention_is_the_one_the_model_is_built_with():
+    assert facts_of("decoder")["attention_default"] == "causal"
+    assert facts_of("static-transformer")["attention_default"] == "static-memory"
+    assert (
+        facts_of("transformer-xl")["attention_default"] == ""
+    )  # made of its options, not of its parent's word
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_a_tasks_page_tells_its_recipe_and_who_can_do_it(name):
+    content = facts_of(f"tasks.{name}")
+    assert content["recipe"]["model"] in content["models"]
+    assert content["recipe"]["steps"] == TASKS[name].recipe.steps and content["metric"] == TASKS[name].metric
+    kinds = {problem.kind for problem in tasks.build(name).problems()}
+    assert set(content["poses"]) == kinds
+    assert content["models"] == [model for model in models.names() if kinds & set(MODELS[model].serves)]
+
+
+@pytest.mark.parametrize(("kind", "names"), [("models", MODEL_NAMES), ("tasks", TASK_NAMES)])
+def test_models_and_tasks_can_be_listed(kind, names, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, text = printed(capsys, "list", kind)
+    assert code == 0 and "\x1b" not in text
+    assert all(len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
+    for name in names:
+        assert re.search(rf"^{name}  ", text, flags=re.M)
+    assert f"regard show {kind}.NAME" in text.splitlines()[-1]
+    _, data = printed(capsys, "list", kind, "--json")
+    rows = json.loads(data)
+    assert [row["name"] for row in rows if row["name"] in names] == names
+    assert all(row["summary"] for row in rows)
+
+
+def test_a_mechanism_wins_a_name_clash_and_a_kind_in_front_decides():
+    entry, _ = catalogue.find("ntm")
+    assert entry is nn.entry("ntm")
+    assert facts_of("models.ntm")["kind"] == "models"
+    assert facts_of("decoder")["kind"] == "models" and facts_of("dates")["kind"] == "tasks"
+    assert facts_of("transformer_xl")["name"] == "transformer-xl"
+
+
+def test_options_in_parentheses_reach_the_example_and_wrong_ones_are_refused(capsys):
+    content = facts_of("decoder(layers=8, dim=64)")
+    assert content["example"] == 'regard train language --model "decoder(layers=8, dim=64)"'
+    assert main(["show", "decoder(layrs=8)"]) == 2
+    assert "Did you mean 'layers'?" in capsys.readouterr().err
+    assert main(["show", "decodr"]) == 2
+    assert "Did you mean 'decoder'?" in capsys.readouterr().err
+    assert main(["show", "models.nothing"]) == 2
+    assert main(["show", "models."]) == 2
+
+
+def test_show_as_json_holds_what_the_page_says(capsys):
+    _, text = printed(capsys, "show", "dates", "--json")
+    content = json.loads(text)
+    _, shown = printed(capsys, "show", "dates", "--width", "100")
+    flowing = " ".join(shown.split())
+    assert content["summary"] in flowing and "model seq2seq" in flowing
+    assert all(option["meaning"] in flowing for option in content["options"])
