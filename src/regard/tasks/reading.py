@@ -32,7 +32,7 @@ def paths_of(data: Data) -> list[Path]:
     elif isinstance(data, str):
         given = [data] if _exists(Path(data)) else [part.strip() for part in data.split(",")]
     else:
-        given = list(data)
+        given = list(data) if isinstance(data, Sequence) else [data]
     for part in given:
         if not isinstance(part, (str, Path)):
             raise BadType(f"data: expected a path or several, got {described(part)}.")

@@ -1,0 +1,256 @@
+"""Classification of texts, from a table with a text and a label column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from regard.arguments import whole_number
+from regard.errors import BadValue
+from regard.tasks import hub, vocabulary
+from regard.tasks.opinions import opinions
+from regard.tasks.padding import padded
+from regard.tasks.problem import Batch, Problem, Tokens
+from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wrong
+from regard.tasks.splits import checked_split, complete, files_by_split, listed
+from regard.tasks.tables import ENDINGS, LABEL, TEXT, Columns, Row, find_columns, labelled, read_table
+from regard.tasks.task import Answers, Recipe, Sums, Task, task
+from regard.tasks.vocabulary import PADDING, Vocabulary
+
+_F1 = "f1 "  # names of sums from which F1 is made; none is a metric by itself
+EMBEDDED = Path("embedded sentences")
+
+
+class Labelled(NamedTuple):
+    """The ids of a text and the number of its class."""
+
+    tokens: Sequence[int]
+    label: int | None = None
+
+
+@task("classify")
+class Classify(Task):
+    """Says to which class a text belongs; generated praise and blame where no file is given.
+
+    Args:
+        data: a TSV, CSV or JSON-lines file, plain or .gz, a folder with train, dev and test files, or hf:NAME
+        text_column: name or number (from 1) of the column with the text; found by default
+        label_column: name or number (from 1) of the column with the label; found by default
+        level: word, character or bpe (sub-words)
+        vocabulary_size: how many different pieces (bpe: 4096 by default)
+        min_count: how often a word or character must occur in training to be known
+        max_length: longest text in pieces, where there are such long ones; longer ones are cut
+        encoding: how the files are encoded
+        seed: which lines are kept for validation and test where there are no files for them
+        whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
+    """
+
+    recipe = Recipe(model="encoder", steps=1000, batch_size=32, lr=5e-4, warmup=100)
+
+    def __init__(
+        self,
+        data: Data | None = None,
+        text_column: str | int | None = None,
+        label_column: str | int | None = None,
+        level: str = "word",
+        vocabulary_size: int | None = None,
+        min_count: int = 1,
+        max_length: int = 256,
+        encoding: str = "utf-8",
+        seed: int = 0,
+        whole: bool = False,
+    ) -> None:
+        self.data = data
+        self.text_column, self.label_column = text_column, label_column
+        self.level = vocabulary.checked_level(level)
+        self.vocabulary_size, self.seed = vocabulary_size, whole_number("seed", seed)
+        self.min_count = whole_number("min_count", min_count, 1)
+        self.limit = whole_number("max_length", max_length, 1)
+        self.encoding = checked_encoding(encoding)
+        self.vocabulary: Vocabulary | None = None
+        self.labels: list[str] = []
+        self.max_length = 0
+        self._encoded: dict[str, list[Labelled]] = {}
+        self.whole = whole
+
+    @cached_property
+    def rows(self) -> dict[str, list[Row]]:
+        """The texts and labels of each split."""
+        if self.data is None:
+            parts = {
+                "train": [Row(text, label, EMBEDDED, n) for n, (text, label) in enumerate(opinions(), 1)]
+            }
+        elif hub.is_hub(self.data):
+            parts = self._from_hub(str(self.data))
+        else:
+            parts = self._from_files(paths_of(self.data))
+        if self.whole and "test" not in parts:
+            return dict.fromkeys(("validation", "test"), next(iter(parts.values())))
+        return complete(parts, [row.text for row in parts["train"]], self.seed) if "train" in parts else parts
+
+    def _from_hub(self, data: str) -> dict[str, list[Row]]:
+        splits = hub.load(data)
+        given = [None if column is None else str(column) for column in (self.text_column, self.label_column)]
+        text = hub.column(splits["train"], data, "text_column", given[0], TEXT)
+        label = hub.column(splits["train"], data, "label_column", given[1], LABEL)
+        return {
+            split: [
+                Row(str(row[text]), str(row[label]), Path(f"{data} ({split})"), n)
+                for n, row in enumerate(part, 1)
+            ]
+            for split, part in splits.items()
+        }
+
+    def _from_files(self, paths: list[Path]) -> dict[str, list[Row]]:
+        if len(paths) != 1:
+            raise BadValue(f"data: expected one file or one folder, got {len(paths)}.")
+        files = {"train": paths[0]}
+        if paths[0].is_dir():
+            files = files_by_split(listed(paths[0], ENDINGS))
+            if not files:
+                raise BadValue(
+                    f"data: the folder {paths[0]} has no file called train, dev or test that ends in "
+                    f"{', '.join(ENDINGS)}."
+                )
+        found: dict[str, list[Row]] = {}
+        columns: Columns | None = None
+        for split, path in files.items():  # the training file comes first, and says where the columns are
+            table = read_table(path, self.encoding, self.text_column, self.label_column)
+            columns = columns or find_columns(table, self.text_column, self.label_column)
+            found[split] = list(labelled(table, columns))
+        return found
+
+    def _prepare(self) -> None:
+        """Labels and vocabulary, from the training texts alone (without any: until a state is restored)."""
+        rows = self._split("train" if "train" in self.rows else next(iter(self.rows)))
+        self.labels = sorted({row.label for row in rows}, key=_in_order)
+        if len(self.labels) < 2:
+            raise BadValue(
+                f"{rows[0].path}: expected at least two labels, got only {excerpt(self.labels[0])}."
+            )
+        texts = [row.text for row in rows]
+        self.vocabulary = vocabulary.build(self.level, texts, self.vocabulary_size, self.min_count)
+        every = [row.text for split in self.rows.values() for row in split]
+        self.max_length = min(self.limit, max(len(ids) for ids in self.vocabulary.encode_all(every)))
+
+    def problems(self) -> list[Problem]:
+        """One: as many classes as there are labels."""
+        if not self.labels:
+            self._prepare()
+        assert self.vocabulary is not None
+        return [Problem("classify", Tokens(len(self.vocabulary), PADDING), len(self.labels), self.max_length)]
+
+    def _split(self, split: str) -> list[Row]:
+        if checked_split(split) not in self.rows:
+            raise BadValue(f"data: {self.data} has no file for {split}. It has: {', '.join(self.rows)}.")
+        return self.rows[split]
+
+    def examples(self, split: str) -> Sequence[Labelled]:
+        """The texts of a split in the order of the file."""
+        self.problems()
+        if split not in self._encoded:
+            self._encoded[split] = self._encode_split(self._split(split))
+        return self._encoded[split]
+
+    def _encode_split(self, rows: list[Row]) -> list[Labelled]:
+        assert self.vocabulary is not None
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        found = []
+        for row, ids in zip(rows, self.vocabulary.encode_all([row.text for row in rows]), strict=True):
+            if row.label not in numbers:
+                raise wrong(
+                    row.path,
+                    row.line,
+                    f"the label {excerpt(row.label)} does not occur in the training data. "
+                    f"Known: {', '.join(excerpt(label) for label in self.labels[:12])}.",
+                )
+            found.append(Labelled(ids[: self.max_length], numbers[row.label]))
+        return found
+
+    def length(self, example: Labelled) -> int:
+        """Pieces of a text."""
+        return len(example.tokens)
+
+    def collate(self, examples: Sequence[Labelled], generator: torch.Generator) -> Batch:
+        """Texts padded at their ends; without targets when an example has none."""
+        inputs, keep = padded([example.tokens for example in examples], PADDING)
+        labels = [example.label for example in examples if example.label is not None]
+        return Batch(inputs, keep, torch.tensor(labels) if labels and len(labels) == len(examples) else None)
+
+    def measure(self, model: Answers, batch: Batch) -> Sums:
+        """Loss and accuracy, and for each class what F1 is made of."""
+        assert batch.targets is not None
+        outputs = model(batch)
+        total, count = self.loss(outputs, batch)
+        guessed, true = outputs.argmax(-1), batch.targets
+        found: Sums = {
+            "loss": (float(total), float(count)),
+            "accuracy": (float((guessed == true).sum()), float(len(true))),
+        }
+        classes = len(self.labels)
+        hits = torch.bincount(true[guessed == true], minlength=classes)
+        ours = torch.bincount(guessed, minlength=classes)
+        theirs = torch.bincount(true, minlength=classes)
+        for number, values in enumerate(zip(hits.tolist(), ours.tolist(), theirs.tolist(), strict=True)):
+            for name, value in zip(("hits", "guessed", "true"), values, strict=True):
+                found[f"{_F1}{name} {number}"] = (float(value), 1.0)
+        return found
+
+    def finish(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """The metrics; macro F1 is the mean over the classes that occur or were guessed."""
+        found = super().finish({name: pair for name, pair in sums.items() if not name.startswith(_F1)})
+        scores = []
+        for number in range(len(self.labels)):
+            hits, guessed, true = (
+                sums.get(f"{_F1}{name} {number}", (0.0, 1.0))[0] for name in ("hits", "guessed", "true")
+            )
+            if guessed + true:
+                scores.append(2 * hits / (guessed + true))
+        if scores:
+            found["macro_f1"] = sum(scores) / len(scores)
+        return found
+
+    def encode(self, text: str) -> Labelled:
+        """A text that was typed, cut to the greatest length."""
+        self.problems()
+        assert self.vocabulary is not None
+        ids = self.vocabulary.encode(text.strip())
+        if not ids:
+            raise BadValue("--text: expected some text, got none.")
+        return Labelled(ids[: self.max_length])
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The name of a class."""
+        return self.labels[tokens[0]]
+
+    def input_pieces(self, example: Labelled) -> list[str]:
+        """What each position of a text stands for, for pictures of what a model looked at."""
+        assert self.vocabulary is not None
+        return self.vocabulary.pieces(example.tokens)
+
+    def state(self) -> dict[str, Any]:
+        """Vocabulary, labels and length."""
+        self.problems()
+        assert self.vocabulary is not None
+        return {
+            "vocabulary": self.vocabulary.state(),
+            "labels": list(self.labels),
+            "max_length": self.max_length,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over vocabulary, labels and length."""
+        self.vocabulary = vocabulary.restored(state["vocabulary"])
+        self.level = self.vocabulary.level
+        self.labels, self.max_length = list(state["labels"]), int(state["max_length"])
+        self._encoded = {}
+
+
+def _in_order(label: str) -> tuple[bool, int, str]:
+    """Whole numbers by size, then words by alphabet."""
+    whole = label.removeprefix("-").isdecimal() and len(label) < 100
+    return not whole, int(label) if whole else 0, label

@@ -1,0 +1,95 @@
+"""Handwritten digits: scikit-learn's 1,797 real images of 8 × 8, read as a sequence."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.errors import unknown_name
+from regard.tasks.draws import rank
+from regard.tasks.problem import Batch, Problem, Vectors
+from regard.tasks.splits import checked_split
+from regard.tasks.task import Recipe, Task, task
+
+SIDE, CLASSES, WHITE = 8, 10, 16.0
+ORDERS = {"rows": (SIDE, SIDE), "pixels": (SIDE * SIDE, 1)}
+
+
+class Image(NamedTuple):
+    """An image as a sequence of vectors (n, width) from 0 to 1, and the digit it shows."""
+
+    pixels: Tensor
+    digit: int
+
+
+@functools.cache
+def images() -> tuple[NDArray[np.float32], tuple[int, ...]]:
+    """All images (1797, 64) from 0 to 1, and their digits."""
+    # Loaded late: scikit-learn takes a second.
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    data = load_digits()
+    return (data.data / WHITE).astype(np.float32), tuple(int(digit) for digit in data.target)
+
+
+@functools.cache
+def split_of() -> tuple[str, ...]:
+    """The split of each image: of every digit the first 15 % by a hash of the image's number are for the test, the
+    next 15 % for validation. Always the same.
+    """
+    _, digits = images()
+    found = ["train"] * len(digits)
+    for digit in range(CLASSES):
+        order = sorted((n for n, d in enumerate(digits) if d == digit), key=lambda n: rank("digits", n))
+        share = round(0.15 * len(order))
+        for place, number in enumerate(order[: 2 * share]):
+            found[number] = "test" if place < share else "validation"
+    return tuple(found)
+
+
+@task("digits")
+class Digits(Task):
+    """Says which digit an image shows: 1,797 real 8 × 8 images, 70 % for training, 15 % each for validation and test.
+
+    Args:
+        order: rows (8 positions of 8 numbers) or pixels (64 positions of one)
+    """
+
+    recipe = Recipe(model="encoder", steps=1000, batch_size=32, lr=1e-3, warmup=50)
+
+    def __init__(self, order: str = "rows") -> None:
+        if order not in ORDERS:
+            raise unknown_name("order", order, ORDERS)
+        self.shape = ORDERS[order]
+
+    def problems(self) -> list[Problem]:
+        """One: ten classes."""
+        length, width = self.shape
+        return [Problem("classify", Vectors(width), CLASSES, max_length=length)]
+
+    def examples(self, split: str) -> Sequence[Image]:
+        """The images of a split, in the order of the data set."""
+        pixels, digits = images()
+        chosen = [number for number, theirs in enumerate(split_of()) if theirs == checked_split(split)]
+        return [Image(torch.from_numpy(pixels[n].reshape(self.shape)), digits[n]) for n in chosen]
+
+    def length(self, example: Image) -> int:
+        """Positions: the same for all."""
+        return len(example.pixels)
+
+    def collate(self, examples: Sequence[Image], generator: torch.Generator) -> Batch:
+        """Images and their digits; nothing to pad."""
+        if not examples:
+            return Batch(torch.zeros(0, *self.shape), targets=torch.zeros(0, dtype=torch.long))
+        digits = torch.tensor([example.digit for example in examples])
+        return Batch(torch.stack([example.pixels for example in examples]), targets=digits)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The digit as text."""
+        return str(tokens[0])

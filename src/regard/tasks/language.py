@@ -1,0 +1,275 @@
+"""Language modelling: the next token of a text, or hidden ones."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.arguments import whole_number
+from regard.errors import BadValue
+from regard.tasks import continuation, hub, vocabulary
+from regard.tasks.draws import Generated
+from regard.tasks.padding import padded
+from regard.tasks.problem import Batch, Problem, Tokens
+from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
+from regard.tasks.splits import checked_split, files_by_split, listed
+from regard.tasks.story import story_text
+from regard.tasks.task import Answers, Recipe, Task, task
+from regard.tasks.vocabulary import BLANK, PADDING, SPECIAL, Vocabulary
+
+ENDINGS = (".txt", ".text", ".md", ".tokens")
+HIDDEN = (
+    0.15  # of the positions; of these 80 % become blank, 10 % another token, 10 % stay (Devlin et al. 2019)
+)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of text, how many of its tokens an earlier window asked for, and whether it is a prompt."""
+
+    tokens: Tensor
+    repeated: int = 0
+    prompt: bool = False
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@task("language")
+class Language(Task):
+    """Predicts the next token of a text (or hidden ones); generated stories where no file is given.
+
+    Args:
+        data: a text file, plain or .gz, a folder (with train, valid, test files, or any), or hf:NAME
+        level: character, word (what stands between white space, and line ends) or bpe (sub-words)
+        vocabulary_size: how many different pieces (bpe: 4096 by default)
+        min_count: how often a word or character must occur in training to be known
+        context: tokens of a window
+        encoding: how the files are encoded
+        whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
+    """
+
+    metric = "perplexity"
+    higher_is_better = False
+    recipe = Recipe(model="decoder", steps=2000, batch_size=16, lr=1e-3, warmup=100)
+
+    def __init__(
+        self,
+        data: Data | None = None,
+        level: str = "character",
+        vocabulary_size: int | None = None,
+        min_count: int = 1,
+        context: int = 256,
+        encoding: str = "utf-8",
+        whole: bool = False,
+    ) -> None:
+        self.data = data
+        self.level = vocabulary.checked_level(level)
+        self.vocabulary_size = vocabulary_size
+        self.min_count = whole_number("min_count", min_count, 1)
+        self.context = whole_number("context", context, 2)
+        self.encoding = checked_encoding(encoding)
+        self.vocabulary: Vocabulary | None = None
+        self._tokens: dict[str, Tensor] = {}
+        self.whole = whole
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """The text of each split. Without files for them, the last tenth is half validation, half test."""
+        if self.data is None:
+            parts = {"train": story_text()}
+        elif hub.is_hub(self.data):
+            splits = hub.load(str(self.data))
+            name = hub.column(splits["train"], str(self.data), "data", None, ("text", "content", "sentence"))
+            parts = {
+                split: "\n".join(str(row[name]).rstrip("\n") for row in rows)
+                for split, rows in splits.items()
+            }
+        else:
+            parts = self._from_files(paths_of(self.data))
+        if self.whole and "test" not in parts:
+            return dict.fromkeys(("validation", "test"), next(iter(parts.values())))
+        if "train" not in parts:
+            return parts
+        missing = [split for split in ("validation", "test") if split not in parts]
+        text = parts["train"]
+        cuts = [_line_end(text, round(len(text) * (1 - 0.05 * n))) for n in range(len(missing), 0, -1)]
+        cuts.append(len(text))
+        for split, begin, end in zip(missing, cuts, cuts[1:], strict=False):
+            parts[split] = text[begin:end]
+        parts["train"] = text[: cuts[0]]
+        return parts
+
+    def _from_files(self, paths: list[Path]) -> dict[str, str]:
+        if len(paths) == 1 and paths[0].is_dir():
+            files = listed(paths[0], ENDINGS)
+            if not files:
+                raise BadValue(
+                    f"data: the folder {paths[0]} has no text file (one that ends in {', '.join(ENDINGS)})."
+                )
+            named = files_by_split(files)
+            if named:
+                return {split: self._read(path) for split, path in named.items()}
+            paths = files
+        return {"train": "".join(self._read(path) for path in paths)}
+
+    def _read(self, path: Path) -> str:
+        text = "\n".join(read_lines(path, self.encoding)) + "\n"
+        if len(text) < 3:
+            raise wrong(path, None, "is too short to learn from: one character.")
+        return text
+
+    def _text(self, split: str) -> str:
+        if checked_split(split) not in self.texts:
+            raise BadValue(f"data: {self.data} has no text for {split}. It has: {', '.join(self.texts)}.")
+        return self.texts[split]
+
+    def problems(self) -> list[Problem]:
+        """The next token; or hidden tokens."""
+        if self.vocabulary is None:
+            split = "train" if "train" in self.texts else next(iter(self.texts))
+            lines = self._text(split).splitlines(keepends=True)
+            self.vocabulary = vocabulary.build(self.level, lines, self.vocabulary_size, self.min_count)
+        count = len(self.vocabulary)
+        inputs = Tokens(count, PADDING)
+        return [
+            Problem("language", inputs, count, max_length=self.context),
+            Problem("masked", inputs, count, max_length=self.context, blank=BLANK),
+        ]
+
+    def tokens(self, split: str) -> Tensor:
+        """All ids of a split in a row."""
+        if split not in self._tokens:
+            self.problems()
+            assert self.vocabulary is not None
+            lines = self.vocabulary.encode_all(self._text(split).splitlines(keepends=True))
+            ids = torch.tensor([number for line in lines for number in line])
+            if len(ids) < 2:
+                raise BadValue(f"data: the {split} text has {len(ids)} tokens; expected at least 2.")
+            self._tokens[split] = ids
+        return self._tokens[split]
+
+    def examples(self, split: str) -> Sequence[Window]:
+        """Windows one after the other: every token but the first is asked for once.
+
+        The last one begins early enough to be as long as the others, so that no batch is padded.
+        """
+        ids = self.tokens(checked_split(split))
+        return Generated(-(-(len(ids) - 1) // self.context), partial(_window, ids, self.context))
+
+    def collate(self, examples: Sequence[Window], generator: torch.Generator) -> Batch:
+        """Windows padded at their ends; prompts come without targets."""
+        rows = [example.tokens for example in examples]
+        if any(example.prompt for example in examples):
+            return Batch(*padded(rows, PADDING))
+        if self.problem.kind == "masked":
+            return self._hidden([row[: self.context] for row in rows], generator)
+        inputs, keep = padded([row[:-1] for row in rows], PADDING)
+        targets, target_keep = padded([row[1:] for row in rows], PADDING)
+        if any(example.repeated for example in examples):
+            repeated = torch.tensor([example.repeated for example in examples])
+            asked = torch.arange(targets.shape[1]) >= repeated[:, None]
+            target_keep = asked if target_keep is None else target_keep & asked
+        return Batch(inputs, keep, targets, target_keep)
+
+    def _hidden(self, rows: list[Tensor], generator: torch.Generator) -> Batch:
+        assert self.vocabulary is not None
+        targets, keep = padded(rows, PADDING)
+        inputs, asked = targets.clone(), torch.zeros_like(targets, dtype=torch.bool)
+        for number, row in enumerate(rows):
+            count = max(1, round(HIDDEN * len(row)))
+            chosen = torch.rand(len(row), generator=generator).topk(count).indices
+            fate = torch.rand(count, generator=generator)
+            other = torch.randint(len(SPECIAL), len(self.vocabulary), (count,), generator=generator)
+            shown = torch.where(fate < 0.9, other, row[chosen])
+            inputs[number, chosen] = torch.where(fate < 0.8, torch.full_like(other, BLANK), shown)
+            asked[number, chosen] = True
+        return Batch(inputs, keep, targets, asked)
+
+    def finish(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """Loss, perplexity, accuracy, and bits per character where a token is one."""
+        found = super().finish(sums)
+        if self.level == "character" and self.problem.kind == "language" and "loss" in found:
+            found["bits_per_character"] = found["loss"] / math.log(2)
+        return found
+
+    def continuation_batches(
+        self, split: str = "test", batch_size: int = 32, most: int = 1000
+    ) -> list[Batch]:
+        """Sentences of a split in which the second halves are judged, `most` of them at most, evenly spaced."""
+        self.problems()
+        assert self.vocabulary is not None
+        chosen = continuation.evenly(continuation.sentences_of(self._text(split)), most)
+        kind = self.problem.kind
+        return list(continuation.batches(chosen, self.vocabulary, kind, self.context, batch_size))
+
+    @torch.no_grad()
+    def continuation(
+        self, model: Answers, split: str = "test", *, batch_size: int = 32, most: int = 1000,
+        device: torch.device | str = "cpu",
+    ) -> dict[str, float]:  # fmt: skip
+        """`continuation_accuracy` and `continuation_nll`: how well a model in eval mode continues a sentence."""
+        totals = {"continuation_accuracy": (0.0, 0.0), "continuation_nll": (0.0, 0.0)}
+        for batch in self.continuation_batches(split, batch_size, most):
+            for name, (total, count) in continuation.measure(model, batch.to(device)).items():
+                totals[name] = (totals[name][0] + total, totals[name][1] + count)
+        return {name: total / count if count else math.nan for name, (total, count) in totals.items()}
+
+    def encode(self, text: str) -> Window:
+        """A prompt; of a long one the end. Where hidden tokens are asked for, "<mask>" stands for one."""
+        self.problems()
+        assert self.vocabulary is not None
+        if self.problem.kind == "masked":
+            parts = [self.vocabulary.encode(part) for part in re.split(re.escape(SPECIAL[BLANK]), text)]
+            ids = [number for part in parts for number in (BLANK, *part)][1:]
+        else:
+            ids = self.vocabulary.encode(text)
+        if not ids:
+            raise BadValue("--text: expected some text, got none.")
+        return Window(torch.tensor(ids[-self.context :]), prompt=True)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        self.problems()
+        assert self.vocabulary is not None
+        return self.vocabulary.decode(tokens)
+
+    def input_pieces(self, example: Window) -> list[str]:
+        """What each position stands for, for pictures."""
+        return self.output_pieces(example.tokens.tolist())
+
+    def output_pieces(self, tokens: Sequence[int]) -> list[str]:
+        """What each token stands for."""
+        assert self.vocabulary is not None
+        return self.vocabulary.pieces(tokens)
+
+    def state(self) -> dict[str, Any]:
+        """Vocabulary and context."""
+        self.problems()
+        assert self.vocabulary is not None
+        return {"vocabulary": self.vocabulary.state(), "max_length": self.context}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over vocabulary and context."""
+        self.vocabulary = vocabulary.restored(state["vocabulary"])
+        self.level, self.context = self.vocabulary.level, int(state["max_length"])
+        self._tokens = {}
+
+
+def _line_end(text: str, place: int) -> int:
+    """The end of a line near a place, so that no word is cut; the place itself where lines are long."""
+    end = text.find("\n", place, place + len(text) // 100)
+    return place if end < 0 else end + 1
+
+
+def _window(ids: Tensor, context: int, index: int) -> Window:
+    begin = max(0, min(index * context, len(ids) - 1 - context))
+    return Window(ids[begin : begin + context + 1], repeated=index * context - begin)

@@ -1,0 +1,285 @@
+"""Translation between two parallel files, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from regard.arguments import whole_number
+from regard.errors import BadValue, unknown_name
+from regard.tasks import hub, vocabulary
+from regard.tasks.dates import LONGEST, TRAIN, date_pair
+from regard.tasks.draws import Generated
+from regard.tasks.parallel import Pair, ParallelTask
+from regard.tasks.problem import Problem
+from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
+from regard.tasks.splits import NAMES, checked_split, complete, files_by_split, listed, plain_name
+from regard.tasks.task import Recipe, Sums, task
+from regard.tasks.vocabulary import Vocabulary
+
+_BLEU = "bleu "  # names of sums that together make the score; none is a metric by itself
+EMBEDDED = {"train": TRAIN, "validation": 500, "test": 1000}
+
+
+class Texts(NamedTuple):
+    """A text and its translation."""
+
+    source: str
+    target: str
+
+
+@task("translate")
+class Translate(ParallelTask):
+    """Translates line by line, from two parallel files or a folder of them; generated dates where none are given.
+
+    Args:
+        data: SOURCE,TARGET (two files, plain or .gz), a folder with train.en, train.de, val.en … or hf:NAME
+        languages: the endings of the files in a folder, source first ("en,de"); found where there are just two
+        level: bpe (sub-words), word or character; default bpe, or character for the generated dates
+        vocabulary_size: how many different pieces (bpe: 4096 by default)
+        joint: one vocabulary for both languages
+        min_count: how often a word or character must occur to be known
+        max_length: longest side in pieces; longer training pairs are left out, longer others are cut
+        bleu_examples: for how many validation sentences the model is made to write
+        bleu_tokenize: how sacrebleu splits words
+        encoding: how the files are encoded
+        seed: which lines are kept for validation and test where there are no files for them
+        whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
+    """
+
+    metric = "bleu"
+    recipe = Recipe(model="transformer", steps=6000, batch_size=64, lr=1e-3, warmup=400, smoothing=0.1)
+
+    def __init__(
+        self,
+        data: Data | None = None,
+        languages: str | Sequence[str] | None = None,
+        level: str | None = None,
+        vocabulary_size: int | None = None,
+        joint: bool = True,
+        min_count: int = 1,
+        max_length: int = 128,
+        bleu_examples: int = 100,
+        bleu_tokenize: str = "13a",
+        encoding: str = "utf-8",
+        seed: int = 0,
+        whole: bool = False,
+    ) -> None:
+        self.data = data
+        self.languages = languages.split(",") if isinstance(languages, str) else languages
+        if self.languages is not None and len(self.languages) != 2:
+            raise BadValue(f"languages: expected two, source first, for instance 'en,de', got {languages!r}.")
+        self.level = vocabulary.checked_level(level or ("character" if data is None else "bpe"))
+        self.vocabulary_size, self.joint = vocabulary_size, joint
+        self.seed = whole_number("seed", seed)
+        self.min_count = whole_number("min_count", min_count, 1)
+        self.limit = whole_number("max_length", max_length, 2)
+        self.bleu_examples = whole_number("bleu_examples", bleu_examples, 1)
+        self.bleu_tokenize = bleu_tokenize
+        self.encoding = checked_encoding(encoding)
+        self.left_out = 0  # training pairs that are longer than max_length
+        self._encoded: dict[str, list[Pair]] = {}
+        self.whole = whole
+
+    @cached_property
+    def texts(self) -> dict[str, Sequence[Texts]]:
+        """The pairs of each split as text."""
+        if self.data is None:
+            return {split: Generated(size, partial(_date, split)) for split, size in EMBEDDED.items()}
+        parts = self._from_hub() if hub.is_hub(self.data) else self._from_files(paths_of(self.data))
+        if self.whole and "test" not in parts:
+            return dict.fromkeys(("validation", "test"), next(iter(parts.values())))
+        if "train" not in parts:
+            return dict(parts)
+        return dict(complete(parts, [pair.source for pair in parts["train"]], self.seed))
+
+    def _from_hub(self) -> dict[str, list[Texts]]:
+        splits = hub.load(str(self.data))
+        rows = splits["train"]
+        nested = [name for name, cell in rows[0].items() if isinstance(cell, Mapping)]
+        flat = {split: [row[nested[0]] if nested else row for row in part] for split, part in splits.items()}
+        there = list(flat["train"][0])
+        source, target = self.languages or (there if len(there) == 2 else ("", ""))
+        if source not in there or target not in there:
+            raise BadValue(f"languages: expected two of {', '.join(there)}, got {self.languages!r}.")
+        return {
+            split: [Texts(str(row[source]), str(row[target])) for row in part] for split, part in flat.items()
+        }
+
+    def _from_files(self, paths: list[Path]) -> dict[str, list[Texts]]:
+        if len(paths) == 2:
+            return {"train": self._read(*paths)}
+        if len(paths) != 1 or not paths[0].is_dir():
+            raise BadValue(
+                f"data: expected two parallel files SOURCE,TARGET or a folder, got {', '.join(map(str, paths))!r}."
+            )
+        files = listed(paths[0])
+        source, target = self.languages or _languages(paths[0], files)
+        sides = [
+            files_by_split([path for path in files if plain_name(path).endswith(f".{side}")])
+            for side in (source, target)
+        ]
+        for side, found, other in ((source, *sides), (target, *reversed(sides))):
+            lonely = sorted(set(other) - set(found))
+            if lonely or not found:
+                split = lonely[0] if lonely else "train"
+                raise BadValue(f"data: {paths[0]} has no file {NAMES[split][0]}.{side} (or that and .gz).")
+        return {split: self._read(sides[0][split], sides[1][split]) for split in sides[0]}
+
+    def _read(self, source: Path, target: Path) -> list[Texts]:
+        sides = [read_lines(path, self.encoding) for path in (source, target)]
+        if len(sides[0]) != len(sides[1]):
+            raise BadValue(
+                f"data: {source} has {len(sides[0])} lines, {target} has {len(sides[1])}. "
+                "Parallel files have the same number: line by line one is the translation of the other."
+            )
+        found = []
+        for line, (one, other) in enumerate(zip(*sides, strict=True), 1):
+            one, other = one.strip(), other.strip()
+            if bool(one) != bool(other):
+                raise wrong(
+                    target if one else source, line, f"is empty, but {source if one else target} is not."
+                )
+            if one:
+                found.append(Texts(one, other))
+        return found
+
+    def _prepare(self) -> None:
+        """Vocabularies, from the training pairs alone, and lengths."""
+        if self.data is None:
+            train: Sequence[Texts] = self.texts["train"][:5000]  # every character is among them
+        else:
+            train = self._split("train" if "train" in self.texts else next(iter(self.texts)))
+        sides = [[pair.source for pair in train], [pair.target for pair in train]]
+
+        def made(texts: list[str]) -> Vocabulary:
+            return vocabulary.build(self.level, texts, self.vocabulary_size, self.min_count)
+
+        if self.joint:
+            self.source_vocabulary = self.target_vocabulary = made(sides[0] + sides[1])
+        else:
+            self.source_vocabulary, self.target_vocabulary = made(sides[0]), made(sides[1])
+        every = train if self.data is None else [pair for split in self.texts.values() for pair in split]
+        longest = [
+            max(len(ids) for ids in self.source_vocabulary.encode_all([pair.source for pair in every])),
+            max(len(ids) for ids in self.target_vocabulary.encode_all([pair.target for pair in every])),
+        ]
+        if self.data is None:
+            longest[0] = max(longest[0], LONGEST)
+        self.max_source, self.max_target = min(self.limit, longest[0]), min(self.limit, longest[1] + 1)
+
+    def problems(self) -> list[Problem]:
+        """One: write the translation, given the source."""
+        if not hasattr(self, "source_vocabulary"):
+            self._prepare()
+        return super().problems()
+
+    def _split(self, split: str) -> Sequence[Texts]:
+        if checked_split(split) not in self.texts:
+            raise BadValue(f"data: {self.data} has no files for {split}. It has: {', '.join(self.texts)}.")
+        return self.texts[split]
+
+    def examples(self, split: str) -> Sequence[Pair]:
+        """The pairs of a split."""
+        self.problems()
+        texts = self._split(split)
+        if self.data is None:
+            return Generated(len(texts), partial(self._one, split))
+        if split not in self._encoded:
+            self._encoded[split] = self._encode_split(split, texts)
+        return self._encoded[split]
+
+    def _one(self, split: str, index: int) -> Pair:
+        return self._encode_split(split, self.texts[split][index : index + 1], index)[0]
+
+    def _encode_split(self, split: str, texts: Sequence[Texts], begin: int = 0) -> list[Pair]:
+        sources = self.source_vocabulary.encode_all([pair.source for pair in texts])
+        targets = self.target_vocabulary.encode_all([pair.target for pair in texts])
+        every = max(1, len(self.texts[split]) // self.bleu_examples)
+        found, left_out = [], 0
+        for number, (source, target, pair) in enumerate(zip(sources, targets, texts, strict=True), begin):
+            if split == "train" and (len(source) > self.max_source or len(target) >= self.max_target):
+                left_out += 1
+                continue
+            written = split == "test" or (number % every == 0 and number // every < self.bleu_examples)
+            found.append(self.pair(source, target, pair.target if written and split != "train" else None))
+        if split == "train" and self.data is not None:
+            self.left_out = left_out
+            if not found:
+                raise BadValue(f"max_length: every training pair is longer than {self.limit}. Raise it.")
+        return found
+
+    def compare(self, texts: list[str], references: list[str]) -> Sums:
+        """Exact matches, and the counts of n-grams that make BLEU: they add up over batches, which BLEU does not."""
+        found = super().compare(texts, references)
+        score = self._bleu().corpus_score(texts, [references])
+        sums = {"system": score.sys_len, "reference": score.ref_len}
+        for order, (right, total) in enumerate(zip(score.counts, score.totals, strict=True), 1):
+            sums[f"right {order}"], sums[f"total {order}"] = right, total
+        found.update({_BLEU + name: (float(value), 1.0) for name, value in sums.items()})
+        return found
+
+    def finish(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """The metrics; BLEU (0 to 100) from the counts of the whole corpus, as sacrebleu computes it."""
+        counts = {name.removeprefix(_BLEU): int(s) for name, (s, _) in sums.items() if name.startswith(_BLEU)}
+        found = super().finish({name: pair for name, pair in sums.items() if not name.startswith(_BLEU)})
+        if counts:
+            bleu = self._bleu()
+            found["bleu"] = float(
+                bleu.compute_bleu(
+                    [counts[f"right {order}"] for order in range(1, 5)],
+                    [counts[f"total {order}"] for order in range(1, 5)],
+                    counts["system"],
+                    counts["reference"],
+                    smooth_method=bleu.smooth_method,
+                    smooth_value=bleu.smooth_value,
+                ).score
+            )
+        return found
+
+    def signature(self) -> str:
+        """How BLEU is computed, in sacrebleu's own words, to be printed beside the number."""
+        bleu = self._bleu()
+        bleu.corpus_score(["a"], [["a"]])  # the number of references is known only after a score
+        return str(bleu.get_signature())
+
+    def _bleu(self) -> Any:
+        from sacrebleu.metrics.bleu import BLEU
+
+        if self.bleu_tokenize not in BLEU.TOKENIZERS:
+            raise unknown_name("bleu_tokenize", self.bleu_tokenize, BLEU.TOKENIZERS)
+        return BLEU(tokenize=self.bleu_tokenize)
+
+    def state(self) -> dict[str, Any]:
+        """Vocabularies and lengths."""
+        self.problems()
+        return super().state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over vocabularies and lengths."""
+        super().restore(state)
+        self.level = self.source_vocabulary.level
+        self._encoded = {}
+
+
+def _date(split: str, index: int) -> Texts:
+    return Texts(*date_pair(split, index))
+
+
+def _languages(folder: Path, files: Sequence[Path]) -> tuple[str, str]:
+    """The two endings of the training files; English first, else by alphabet."""
+    known = {name for names in NAMES.values() for name in names}
+    endings = {
+        plain_name(path).rsplit(".", 1)[1]
+        for path in files
+        if "." in plain_name(path) and plain_name(path).split(".")[0] in known
+    }
+    if len(endings) != 2:
+        raise BadValue(
+            f"languages: {folder} has files of {', '.join(sorted(endings)) or 'no language'}; "
+            "say which two, source first, for instance languages='en,de'."
+        )
+    source, target = sorted(endings, key=lambda ending: (ending != "en", ending))
+    return source, target

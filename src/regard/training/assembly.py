@@ -1,0 +1,192 @@
+"""From settings to parts: the task, the problem it poses, the model that answers; a recipe fills in the settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from regard import models, tasks
+from regard.errors import BadValue, RegardError
+from regard.models.model import MODELS
+from regard.nn.mechanism import entry
+from regard.registry import parse
+from regard.tasks.task import TASKS, Task
+from regard.training import config as settings
+from regard.training.config import FIXED, Config
+from regard.training.folder import HOME, RunFolder, checked_name, free_name, locate
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run trains."""
+
+    task: Task
+    model: models.Model
+
+
+def complete(values: Mapping[str, Any] | Config) -> Config:
+    """Settings with everything filled in that was not said, from the task's recipe. All mistakes at once."""
+    if isinstance(values, Config):
+        values = dataclasses.asdict(values)
+    clean, mistakes = settings.read(values)
+    mistakes += _unknown_names(clean)
+    if clean.get("name"):
+        mistakes += _mistake(lambda: checked_name(clean["name"]))
+    if not clean.get("task"):
+        mistakes.append(f"task: say what to learn. There are: {', '.join(tasks.names())}.")
+    settings.refuse(mistakes)
+
+    recipe = TASKS[parse(clean["task"])[0]].recipe
+    for name in ("model", "steps", "batch_size", "accumulate"):
+        clean[name] = getattr(recipe, name) if clean.get(name) is None else clean[name]
+    for name in ("lr", "warmup", "smoothing"):
+        dotted = f"optim.{name}"
+        clean[dotted] = getattr(recipe, name) if clean.get(dotted) is None else clean[dotted]
+    tenth = max(1, min(1000, clean["steps"] // 10))
+    for name in ("eval_every", "save_every"):
+        clean[name] = tenth if clean.get(name) is None else clean[name]
+    if clean.get("log_every") is None:
+        clean["log_every"] = max(1, min(10, clean["steps"] // 20))
+    return settings.make(clean)
+
+
+def arrange(values: Mapping[str, Any], resume: str | None) -> tuple[Config, RunFolder, Path | None]:
+    """Settings, the run's folder, and the checkpoint to go on from if one was named.
+
+    `resume`: None begins a new run; "auto" goes on if there is one; else the folder of a run or of a checkpoint.
+    """
+    given, mistakes = settings.read(values)
+    settings.refuse(mistakes)
+    given = {name: value for name, value in given.items() if value is not None}
+    checkpoint: Path | None = None
+    if resume is not None and resume != "auto":
+        path = Path(resume)
+        if (path / "manifest.json").is_file() and path.parent.name == "checkpoints":
+            checkpoint, path = path, path.parent.parent
+        run = RunFolder(path)
+        stored = run.settings()
+    else:
+        where = locate(given.get("out"), given.get("name"), "") if _placed(given) else None
+        if resume == "auto" and where is None:
+            where = newest_run(str(given.get("task", "")))
+        if where is None or not RunFolder(where).exists:
+            config = complete(given)
+            fresh = free_name(f"{config.task}-{config.model}")
+            return config, RunFolder(where or locate(None, None, fresh)), None
+        run = RunFolder(where)
+        if resume is None:
+            run.refuse_taken()
+        stored = run.settings()
+    return _continued(stored, given, run), run, checkpoint
+
+
+def _continued(stored: dict[str, Any], given: Mapping[str, Any], run: RunFolder) -> Config:
+    before = dataclasses.asdict(complete(stored))
+    flat = settings.flat(before)
+    mistakes = [
+        f"{name}: {run.path} was begun with {flat[name]!r}, so it cannot go on with {given[name]!r}. Start a new run."
+        for name in FIXED
+        if name in given and given[name] != flat[name]
+    ]
+    settings.refuse(mistakes)
+    moved = {name: value for name, value in given.items() if name not in ("out", "name")}
+    return complete({**flat, **moved})
+
+
+def _placed(given: Mapping[str, Any]) -> bool:
+    return given.get("out") is not None or given.get("name") is not None
+
+
+def newest_run(task: str) -> Path | None:
+    """The run of a task that was begun last in the usual place."""
+    home = Path(HOME)
+    marks = list(home.glob("*/config.yaml")) if home.is_dir() else []
+    for mark in sorted(marks, key=lambda mark: mark.stat().st_mtime, reverse=True):
+        try:
+            if settings.from_yaml(mark).get("task") == task or not task:
+                return mark.parent
+        except BadValue:
+            continue
+    return None
+
+
+def build_task(config: Config, state: Mapping[str, Any] | None = None) -> Task:
+    """The task a run learns; with the vocabulary and labels of a run that already learned it."""
+    name, options = parse(config.task)
+    if config.data:
+        known = inspect.signature(TASKS[name]).parameters
+        if "data" not in known:
+            able = [other for other in tasks.names() if "data" in inspect.signature(TASKS[other]).parameters]
+            raise BadValue(
+                f"data: the task {name} makes its own examples; leave --data out. Tasks that read files: "
+                f"{', '.join(able) or 'none'}."
+            )
+        options["data"] = config.data[0] if len(config.data) == 1 else list(config.data)
+    task = tasks.build(name, **options)
+    if state:
+        task.restore(state)
+    return task
+
+
+def build_model(config: Config, task: Task) -> models.Model:
+    """The model for the first of the task's problems that it serves."""
+    assert config.model is not None
+    problem = models.serving(task.problems(), config.model)
+    task.pose(problem)
+    return models.build(config.model, problem, attention=config.attention)
+
+
+def own_tensors(model: nn.Module) -> dict[str, Any]:
+    """The weights and kept buffers by name, each once: what is shared stands under its first name."""
+    seen: dict[tuple[Any, ...], str] = {}
+    found: dict[str, Any] = {}
+    for name, tensor in model.state_dict().items():
+        place = (
+            (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else (name,)
+        )
+        if place not in seen:
+            seen[place] = name
+            found[name] = tensor
+    return found
+
+
+def take_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> None:
+    """Load the weights of the same model; anything missing or left over is an error."""
+    wanted = own_tensors(model)
+    missing, surplus = [n for n in wanted if n not in weights], [n for n in weights if n not in wanted]
+    if missing or surplus:
+        raise BadValue(
+            f"{where}: these weights belong to another model: {len(missing)} missing ({', '.join(missing[:3])}), "
+            f"{len(surplus)} left over ({', '.join(surplus[:3])})."
+        )
+    for name, tensor in wanted.items():
+        if tensor.shape != weights[name].shape:
+            raise BadValue(
+                f"{where}: {name} is {tuple(weights[name].shape)}, the model's {tuple(tensor.shape)}."
+            )
+        tensor.copy_(weights[name])
+
+
+def _unknown_names(clean: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    if clean.get("task"):
+        found += _mistake(lambda: TASKS[parse(clean["task"])[0]])
+    if clean.get("model"):
+        found += _mistake(lambda: MODELS[parse(clean["model"])[0]])
+    if clean.get("attention"):
+        found += _mistake(lambda: entry(parse(clean["attention"])[0]))
+    return found
+
+
+def _mistake(check: Any) -> list[str]:
+    try:
+        check()
+    except RegardError as mistake:
+        return [str(mistake)]
+    return []

@@ -1,0 +1,101 @@
+"""`--dry-run`: what a run would be, without beginning it: shapes, parameters, memory, steps and epochs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import RegardError
+from regard.tasks.problem import Batch
+from regard.tasks.task import Task
+from regard.training.assembly import arrange, build_model, build_task
+from regard.training.config import Config
+from regard.training.order import Order, generator
+from regard.training.position import seed_everything
+
+_BYTES = {"64": 8, "32": 4, "bf16": 2, "16": 2}
+_MIB = 2**20
+
+
+def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, Any]:
+    """The facts of a run that is not begun. One batch goes through the model on the CPU; nothing is written."""
+    config, run, _ = arrange(values, resume)
+    assert config.batch_size and config.accumulate and config.steps is not None
+    seed_everything(config.seed)
+    task = build_task(config)
+    model = build_model(config, task)
+    examples = task.examples("train")
+    order = Order(examples, config.batch_size, config.seed, task.length, config.bucket)
+    batch = task.collate([examples[i] for i in order[0]], generator(config.seed, "batch", 0))
+    shapes = {
+        one.name: list(value.shape)
+        for one in fields(batch)
+        if isinstance(value := getattr(batch, one.name), Tensor)
+    }
+    outputs, activations = _forward(model, task, batch)
+    return {
+        "task": config.task,
+        "problem": task.problem.kind,
+        "model": config.model,
+        "attention": config.attention,
+        "out": str(run.path),
+        "examples": {split: _count(task, split) for split in ("train", "validation", "test")},
+        "batch": shapes,
+        "outputs": outputs,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "memory_mib": _memory(model, config, activations),
+        "steps": config.steps,
+        "batches_per_epoch": order.per_epoch,
+        "epochs": round(config.steps * config.accumulate / order.per_epoch, 3),
+        "examples_per_step": config.batch_size * config.accumulate,
+    }
+
+
+def _forward(model: nn.Module, task: Task, batch: Batch) -> tuple[list[int], int]:
+    """The shape of the outputs, and the bytes that training keeps for the backward pass."""
+    own = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    model.train()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        outputs: Tensor = model(batch)
+        total, _ = task.loss(
+            outputs, batch
+        )  # its graph must live while addresses are counted, or they come twice
+        shape = list(outputs.shape)
+        del total
+    return shape, sum(kept.values())
+
+
+def _memory(model: nn.Module, config: Config, activations: int) -> dict[str, float]:
+    precision = config.precision.partition("-")[0]
+    mixed = config.precision.endswith("mixed")
+    weight = 4 if mixed else _BYTES[precision]
+    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    found = {
+        "weights": sum(p.numel() for p in model.parameters()) * weight,
+        "gradients": count * weight,
+        "optimizer": 2 * count * weight,
+        "activations": activations * _BYTES[precision] / 4,
+    }
+    found["total"] = sum(found.values())
+    return {name: math.ceil(100 * value / _MIB) / 100 for name, value in found.items()}
+
+
+def _count(task: Task, split: str) -> int | None:
+    try:
+        return len(task.examples(split))
+    except RegardError:
+        return None

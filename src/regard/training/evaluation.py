@@ -1,0 +1,116 @@
+"""Measuring a model on a split, and reading a run back from its folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard import models
+from regard.errors import BadValue
+from regard.tasks.problem import Batch
+from regard.tasks.task import SPLITS, Sums, Task
+from regard.training import checkpoints
+from regard.training.assembly import build_model, build_task, complete, take_weights
+from regard.training.config import Config
+from regard.training.folder import RunFolder
+from regard.training.order import generator
+from regard.training.random_state import RandomState
+
+
+def evaluate(
+    task: Task,
+    model: models.Model,
+    split: str = "validation",
+    *,
+    batch_size: int = 32,
+    limit: int | None = None,
+    seed: int = 0,
+    place: Callable[[Batch], Batch] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    surrounding: Callable[[], Any] = nullcontext,
+    share: tuple[int, int] = (0, 1),
+    gather: Callable[[Sums], list[Sums]] | None = None,
+) -> dict[str, float] | None:
+    """The metrics of a split: sums over all batches, divided once. None if `stop` said so before the end.
+
+    `place` brings a batch to the model; `surrounding` is entered around each call (autocast); `share` (i, n) looks at
+    every n-th batch only, and `gather` then brings together what n processes found.
+    """
+    if split not in SPLITS:
+        raise BadValue(f"split: expected one of {', '.join(SPLITS)}, got {split!r}.")
+    examples = task.examples(split)
+    count = len(examples) if limit is None else min(limit, len(examples))
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    place = place or (lambda batch: batch.to(device))
+    sums: Sums = {}
+    with undisturbed(model), torch.no_grad():
+        for number, start in enumerate(range(0, count, batch_size)):
+            if stop():
+                return None
+            if number % share[1] != share[0]:
+                continue
+            chosen = [examples[i] for i in range(start, min(start + batch_size, count))]
+            batch = task.collate(chosen, generator(seed, split, number))
+            with surrounding():
+                _add(sums, task.measure(model, place(batch)))
+    if gather is not None:
+        everyone, sums = gather(sums), {}
+        for found in everyone:
+            _add(sums, found)
+    return dict(task.finish(sums)) if sums else {}
+
+
+def _add(sums: Sums, more: Sums) -> None:
+    for name, (total, count) in more.items():
+        before = sums.get(name, (0.0, 0.0))
+        sums[name] = (before[0] + total, before[1] + count)
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards modes and random generators are as they were, so that looking changes nothing."""
+    training = {module: module.training for module in model.modules()}
+    before = RandomState.now()
+    model.eval()
+    try:
+        yield
+    finally:
+        before.restore()
+        for module, mode in training.items():
+            module.training = mode
+
+
+def load_run(
+    folder: str | Path,
+    *,
+    data: tuple[str, ...] | None = None,
+    device: str | torch.device = "cpu",
+    tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+) -> tuple[Task, models.Model, Config]:
+    """The task, the model with its best weights, and the settings of a run; `data` takes the place of the run's files.
+
+    `folder` may also be one checkpoint of a run.
+    """
+    path = Path(folder)
+    if path.parent.name == "checkpoints" and (path / checkpoints.MANIFEST).is_file():
+        run, checkpoint = RunFolder(path.parent.parent), checkpoints.load(path)
+    else:
+        run = RunFolder(path)
+        run.settings()  # says so when this is no run
+        checkpoint = checkpoints.load_for_use(run.checkpoints, tell)
+    values = run.settings()
+    if data is not None:
+        values["data"] = list(data)
+    config = complete(values)
+    task = build_task(config, checkpoint.state.get("task"))
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(config, task)
+    with torch.no_grad():
+        take_weights(model, checkpoint.weights, str(path))
+    return task, model.to(device).eval(), config

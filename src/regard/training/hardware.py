@@ -1,0 +1,115 @@
+"""Where and in which numbers a run computes: the device, the precision, Accelerate underneath."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
+
+from regard.errors import BadValue
+from regard.tasks.problem import Batch
+from regard.training.config import Config
+
+_MIXED = {"bf16-mixed": "bf16", "16-mixed": "fp16"}
+_TRUE = {
+    "32-true": torch.float32,
+    "32": torch.float32,
+    "64-true": torch.float64,
+    "64": torch.float64,
+    "bf16-true": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "16-true": torch.float16,
+    "16": torch.float16,
+}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The device and the kind of numbers; `accelerator` does placement, autocast, loss scaling and, later, sharing."""
+
+    accelerator: Accelerator
+    dtype: torch.dtype  # of the weights
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        device: torch.device = self.accelerator.device
+        return device
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is the only process of the run."""
+        return bool(self.accelerator.num_processes == 1)
+
+    def place(self, batch: Batch) -> Batch:
+        """A batch on the device; numbers in it as the weights are."""
+        if self.device.type != "cpu":
+            batch = batch.to(self.device)
+        if batch.inputs.is_floating_point() and batch.inputs.dtype != self.dtype:
+            batch = replace(batch, inputs=batch.inputs.to(self.dtype))
+        return batch
+
+
+def choose_device(asked: str) -> torch.device:
+    """The device that was asked for, if it is here; `auto` takes the best there is."""
+    if asked == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        return torch.device("mps") if torch.backends.mps.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(asked)
+    except RuntimeError:
+        raise BadValue(f"device: expected auto, cpu, cuda, cuda:1 or mps, got {asked!r}.") from None
+    if device.type == "cuda":
+        seen = torch.cuda.device_count()
+        if (device.index or 0) >= seen:
+            raise BadValue(
+                f"device: {asked} was asked for, but torch sees {seen} CUDA devices here. Try --device cpu."
+            )
+    elif device.type == "mps" and not torch.backends.mps.is_available():
+        raise BadValue("device: mps was asked for, but this machine has none. Try --device cpu.")
+    elif device.type not in ("cpu", "mps"):
+        raise BadValue(f"device: expected auto, cpu, cuda, cuda:1 or mps, got {asked!r}.")
+    return device
+
+
+def prepare(config: Config) -> Hardware:
+    """Set up Accelerate for the settings."""
+    device = choose_device(config.device)
+    mixed = _MIXED.get(config.precision, "no")
+    if mixed == "fp16" and device.type != "cuda":
+        raise BadValue(f"precision: 16-mixed needs a GPU, and this run is on {device.type}. Try bf16-mixed.")
+    # Accelerate keeps one state for the whole process; a second run may need another precision or device.
+    AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())
+    before = os.environ.get("ACCELERATE_TORCH_DEVICE")
+    if device.type == "cuda" and device.index is not None:
+        os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
+    try:
+        accelerator = Accelerator(mixed_precision=mixed, cpu=device.type == "cpu")
+    finally:
+        if before is None:
+            os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
+    return Hardware(accelerator, _TRUE.get(config.precision, torch.float32))
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """Only kernels that give the same bits every time, while it lasts."""
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    benchmark = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        torch.backends.cudnn.benchmark = benchmark

@@ -1,0 +1,144 @@
+"""How a setting is read from a file or a flag: each reader turns what came into a value, or says what it expected."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+Reader = Callable[[object], Any]
+
+
+class Expected(Exception):
+    """What a reader wanted instead, in words."""
+
+
+def whole(least: int) -> Reader:
+    """A whole number of at least `least`; `1e4` counts as one."""
+
+    def read(given: object) -> int:
+        wanted = Expected(f"a whole number of at least {least}")
+        found = _float(given, wanted)
+        if not math.isfinite(found) or found != int(found) or found < least:
+            raise wanted
+        return int(str(given)) if str(given).lstrip("+-").isdigit() else int(found)
+
+    return read
+
+
+def number(least: float | None = None, above: float | None = None, below: float | None = None) -> Reader:
+    """A finite number within bounds."""
+    bounds = [
+        f"{word} {bound:g}"
+        for word, bound in (("of at least", least), ("above", above), ("below", below))
+        if bound is not None
+    ]
+
+    def read(given: object) -> float:
+        wanted = Expected(" ".join(["a finite number", " and ".join(bounds)]).strip())
+        found = _float(given, wanted)
+        fits = (least is None or found >= least) and (above is None or found > above)
+        if not math.isfinite(found) or not fits or (below is not None and found >= below):
+            raise wanted
+        return found
+
+    return read
+
+
+def text(given: object) -> str:
+    """Any words."""
+    if isinstance(given, (bool, int, float)):  # a file may hold `name: 12`
+        return str(given)
+    if not isinstance(given, str) or not given.strip():
+        raise Expected("some text")
+    return given
+
+
+def one_of(*choices: str) -> Reader:
+    """One of a few words."""
+
+    def read(given: object) -> str:
+        if str(given) not in choices:
+            from regard.errors import unknown_name
+
+            near = str(unknown_name("", given, choices))
+            hint = (
+                near[near.find(" Did you mean") : near.find("? Known")] + "?"
+                if "Did you mean" in near
+                else ""
+            )
+            raise Expected(f"one of {', '.join(choices)}" + (f" ({hint.strip()})" if hint else ""))
+        return str(given)
+
+    return read
+
+
+def flag(given: object) -> bool:
+    """Yes or no."""
+    if isinstance(given, bool):
+        return given
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if str(given).lower() not in words:
+        raise Expected("true or false")
+    return words[str(given).lower()]
+
+
+def texts(given: object) -> tuple[str, ...]:
+    """Words split at commas outside parentheses, or a list of words."""
+    parts = list(given) if isinstance(given, (list, tuple)) else split(text(given))
+    return tuple(text(part) for part in parts)
+
+
+def paths(given: object) -> tuple[str, ...]:
+    """Files or folders joined by commas, unless the whole is one; absolute, so that a run can go on from elsewhere."""
+    one = isinstance(given, str) and _is_there(given)
+    return tuple(
+        os.path.abspath(part) if _is_there(part) else part
+        for part in ((str(given),) if one else texts(given))
+    )
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return os.path.exists(path)
+    except ValueError:  # a NUL inside
+        return False
+
+
+def betas(given: object) -> tuple[float, float]:
+    """The two rates of Adam's averages."""
+    wanted = Expected("two numbers from 0 up to and without 1, for instance 0.9,0.98")
+    parts = list(given) if isinstance(given, (list, tuple)) else split(str(given))
+    if len(parts) != 2:
+        raise wanted
+    first, second = (_float(part, wanted) for part in parts)
+    if not (0 <= first < 1 and 0 <= second < 1):
+        raise wanted
+    return first, second
+
+
+def optional(reader: Reader) -> Reader:
+    """What the reader takes, or nothing."""
+    return lambda given: None if given is None or given == "null" else reader(given)
+
+
+def split(words: str) -> list[str]:
+    """A list written with commas; those inside parentheses do not count: `a,local(window=3, num_heads=2)`."""
+    parts, depth = [""], 0
+    for letter in words:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _float(given: object, wanted: Expected) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+        raise wanted
+    try:
+        return float(given)  # YAML reads 3e-4 as a word
+    except (ValueError, OverflowError):
+        raise wanted from None

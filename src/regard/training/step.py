@@ -1,0 +1,108 @@
+"""One optimiser step, from any number of batches, exact for batches of different sizes.
+
+A task's loss is a sum and a count. The gradient of a step is Σ ∇sum / Σ count over all its batches, which is that of
+one big batch. The counts are known only at the end, so each sum is divided by the count of the first batch, which keeps
+numbers in range, and the gradient is multiplied once by first / Σ count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import RegardError
+from regard.tasks.problem import Batch
+from regard.tasks.task import Task
+
+
+class NonFinite(RegardError, ArithmeticError):
+    """The loss or its gradient is no number; the weights are as they were before."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a step found out."""
+
+    loss: float
+    norm: float
+
+
+class Step:
+    """Forward, backward, clip, update."""
+
+    def __init__(
+        self,
+        accelerator: Any,
+        model: nn.Module,
+        optimizer: Any,
+        task: Task,
+        *,
+        accumulate: int = 1,
+        clip: float = 0.0,
+        smoothing: float = 0.0,
+    ) -> None:
+        self.accelerator, self.model, self.optimizer, self.task = accelerator, model, optimizer, task
+        self.accumulate, self.smoothing = accumulate, smoothing
+        self.limit = clip or math.inf
+        self.processes = accelerator.num_processes
+        # Accelerate's own knows loss scaling and sharded gradients; where there are none, torch's is quicker.
+        plain = self.processes == 1 and accelerator.scaler is None
+        self._clip = torch.nn.utils.clip_grad_norm_ if plain else accelerator.clip_grad_norm_
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def __call__(self, batches: Iterable[Batch]) -> Taken:
+        """Take one step; `NonFinite` before anything is changed if the loss or the gradient is no number."""
+        self.optimizer.zero_grad(set_to_none=True)
+        sums: list[Tensor] = []
+        counts: list[Tensor] = []
+        seen: list[tuple[int, ...]] = []
+        first: Tensor | None = None
+        for number, batch in enumerate(batches):
+            with self._unshared(number):
+                total, count = self.task.loss(self.model(batch), batch, self.smoothing)
+                count = count.detach()
+                if first is None:
+                    mean = count if self.processes == 1 else self.accelerator.reduce(count, "mean")
+                    first = mean.clamp(min=1.0)
+                self.accelerator.backward(total / first)
+            sums.append(total.detach())
+            counts.append(count)
+            seen.append(batch.index)
+        assert first is not None
+        total, count = torch.stack(sums).double().sum(), torch.stack(counts).double().sum()
+        if self.processes > 1:
+            total, count = self.accelerator.reduce(torch.stack([total, count]), "sum")
+        if len(sums) > 1 or self.processes > 1:
+            # Gradients of several processes arrive as their mean.
+            self._scale(first * self.processes / count.clamp(min=1.0))
+        norm = self._clip(self.parameters, self.limit)
+        loss_value, norm_value = torch.stack([total / count.clamp(min=1.0), norm.double()]).tolist()
+        self._check(loss_value, norm_value, sums, seen)
+        self.optimizer.step()
+        return Taken(loss_value, norm_value)
+
+    def _unshared(self, number: int) -> Any:
+        """Gradients of several processes are brought together once, with the last batch."""
+        if self.processes == 1 or number == self.accumulate - 1:
+            return nullcontext()
+        return self.accelerator.no_sync(self.model)
+
+    def _scale(self, factor: Tensor) -> None:
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor.to(parameter.grad))
+
+    def _check(self, loss: float, norm: float, sums: list[Tensor], seen: list[tuple[int, ...]]) -> None:
+        if math.isfinite(loss) and (math.isfinite(norm) or self.accelerator.scaler is not None):
+            return  # with loss scaling an infinite gradient is part of finding the scale; the update is left out
+        self.optimizer.zero_grad(set_to_none=True)
+        spoilt = [index for total, index in zip(sums, seen, strict=True) if not bool(total.isfinite())]
+        examples = [index for group in spoilt or seen for index in group]
+        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradient is {norm}"
+        raise NonFinite(f"{what} for the batch of training examples {examples}")

@@ -1,0 +1,221 @@
+"""language: every token asked for once, hidden tokens as in BERT, continuation by hand, splits and levels."""
+
+import math
+
+import pytest
+import torch
+
+from regard import tasks
+from regard.errors import BadValue
+from regard.tasks import continuation
+from regard.tasks.story import story_text
+from regard.tasks.vocabulary import BLANK, SPECIAL, UNKNOWN
+from tests.tasks.stand_ins import Fixed, certain, rows_of
+
+
+def seeded(number=0):
+    return torch.Generator().manual_seed(number)
+
+
+def masked(**options):
+    task = tasks.build("language", **options)
+    task.pose(task.problems()[1])
+    return task
+
+
+def test_every_token_but_the_first_is_asked_for_once():
+    task = tasks.build("language", context=37)
+    tokens = task.tokens("test").tolist()
+    windows = task.examples("test")
+    assert len(windows) == math.ceil((len(tokens) - 1) / 37)
+    asked, given = [], []
+    batch = task.collate(list(windows), seeded())
+    assert batch.keep is None and batch.inputs.shape == (len(windows), 37), "nothing is padded"
+    asked = batch.targets[batch.target_keep].tolist()
+    given = batch.inputs[batch.target_keep].tolist()
+    assert asked == tokens[1:] and given == tokens[:-1]
+    alone = [task.collate([window], seeded()) for window in windows]
+    assert [one.target_keep is None for one in alone] == [True] * (len(windows) - 1) + [False]
+    assert alone[-1].target_keep.sum() == (len(tokens) - 1) % 37
+
+
+def test_a_text_shorter_than_the_context_is_one_window(tmp_path):
+    (tmp_path / "train.txt").write_text("some text\n" * 9)
+    (tmp_path / "valid.txt").write_text("text\n")
+    (tmp_path / "test.txt").write_text("text some\n")
+    task = tasks.build("language", data=tmp_path, context=17)
+    (window,) = task.examples("validation")
+    assert window.repeated == 0 and task.decode(window.tokens.tolist()) == "text\n"
+    mixed = task.collate([window, task.examples("train")[0]], seeded())
+    assert mixed.keep.sum(1).tolist() == [4, 17] == mixed.target_keep.sum(1).tolist()
+    assert rows_of(mixed)[0] == window.tokens[:-1].tolist()
+
+
+def test_the_stories_are_the_same_always_and_split_in_file_order():
+    text = story_text()
+    assert 200_000 <= len(text) < 201_000 and text.isascii()
+    task = tasks.build("language")
+    parts = [task.texts[split] for split in ("train", "validation", "test")]
+    assert "".join(parts) == text and all(part.endswith("\n") for part in parts)
+    assert [round(len(part) / len(text), 2) for part in parts] == [0.9, 0.05, 0.05]
+    assert task.decode(task.tokens("test").tolist()) == parts[2]
+
+
+@pytest.mark.parametrize(("level", "size"), [("character", None), ("word", None), ("word", 60), ("bpe", 400)])
+def test_levels_differ_and_only_training_text_makes_the_vocabulary(tmp_path, level, size):
+    for split, text in (("train", "aaa bbb aaa\n" * 41), ("valid", "aaa zzz\nbbb\n"), ("test", "qqq\n")):
+        (tmp_path / f"{split}.txt").write_text(text)
+    task = tasks.build("language", data=str(tmp_path), level=level, vocabulary_size=size)
+    ids = task.tokens("validation").tolist()
+    if level == "bpe":
+        assert task.decode(ids) == "aaa zzz\nbbb\n"
+    else:
+        assert UNKNOWN in ids and UNKNOWN not in task.tokens("train").tolist()
+    if level == "word":
+        assert len(ids) == 5, "words, and the ends of two lines"
+    assert task.problem.outputs == task.problem.inputs.count == len(task.vocabulary)
+
+
+def test_fifteen_in_a_hundred_are_hidden_most_of_them_blank():
+    task = masked(context=101)
+    examples = list(task.examples("train"))[:400]
+    batch = task.collate(examples, seeded(1))
+    assert (batch.target_keep.sum(1) == 15).all(), "15 % of 101"
+    originals = torch.stack([window.tokens[:101] for window in examples])
+    assert torch.equal(batch.targets, originals) and batch.keep is None
+    assert torch.equal(batch.inputs[~batch.target_keep], originals[~batch.target_keep])
+    shown, true = batch.inputs[batch.target_keep], originals[batch.target_keep]
+    blank = (shown == BLANK).float().mean().item()
+    same = (shown == true).float().mean().item()
+    other = 1 - blank - same
+    assert abs(blank - 0.8) < 0.02 and abs(same - 0.1) < 0.02 and abs(other - 0.1) < 0.02
+    assert (shown[shown != BLANK] >= len(SPECIAL)).all()
+    assert batch.target_keep.float().mean(0).min() > 0.05, "anywhere in a window"
+
+
+def test_what_is_hidden_comes_from_the_generator_alone():
+    task = masked(context=31)
+    examples = list(task.examples("test"))[:5]
+    torch.manual_seed(1)
+    one = task.collate(examples, seeded(7))
+    torch.manual_seed(2)
+    two, three = task.collate(examples, seeded(7)), task.collate(examples, seeded(8))
+    assert torch.equal(one.inputs, two.inputs) and not torch.equal(one.inputs, three.inputs)
+    short = task.collate([type(examples[0])(torch.tensor([5, 6]))], seeded())
+    assert short.target_keep.sum() == 1, "something is always asked"
+
+
+def test_perplexity_and_bits_per_character_follow_from_the_loss():
+    task = tasks.build("language", context=37)
+    batch = task.collate(list(task.examples("validation")[:3]), seeded())
+    count = task.problem.outputs
+    even = task.finish(task.measure(Fixed(lambda b: torch.zeros(*b.targets.shape, count)), batch))
+    assert even["perplexity"] == pytest.approx(count) and even["loss"] == pytest.approx(math.log(count))
+    assert even["bits_per_character"] == pytest.approx(math.log2(count))
+    words = tasks.build("language", level="word")
+    assert "bits_per_character" not in words.finish({"loss": (3.0, 2.0)})
+    assert not words.higher_is_better and words.metric == "perplexity"
+
+
+def test_sentences_end_where_people_end_them():
+    text = 'He came. "Is it 3.5?" she said! Then\nA line without end\n\nX = y .\nLast'
+    assert continuation.sentences_of(text) == [
+        "He came.", '"Is it 3.5?"', "she said!", "Then", "A line without end", "X = y .", "Last",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["language", "masked"])
+def test_continuation_judges_the_second_half_of_each_sentence(tmp_path, kind):
+    (tmp_path / "train.txt").write_text("abcdefg. hij.\n" * 11)
+    (tmp_path / "valid.txt").write_text("abc.\n")
+    (tmp_path / "test.txt").write_text("abcdefg. hij! ab. cdc.\n")
+    task = tasks.build("language", data=tmp_path)
+    task.pose(task.problems()[kind])
+    sentences = ["hij!", "cdc.", "abcdefg."]  # "ab." is too short to have an opening; short ones come first
+    batches = task.continuation_batches()
+    assert [batch.size for batch in batches] == [2, 1] and all(batch.keep is None for batch in batches)
+    letters = task.vocabulary.entries
+    asked = [token for batch in batches for token in batch.targets[batch.target_keep].tolist()]
+    expected = "".join(sentence[len(sentence) // 2 :] for sentence in sentences)
+    assert asked == task.vocabulary.encode(expected)
+    if kind:
+        shown = task.output_pieces(batches[1].inputs[0].tolist())
+        assert shown == [*"abcd", *["<mask>"] * 4]
+    else:
+        given = [row for batch in batches for row in rows_of(batch)]
+        assert given == [task.vocabulary.encode(sentence[:-1]) for sentence in sentences]
+    torch.manual_seed(3)
+    logits = torch.randn(3, 8, len(letters) + 5)
+    answers = {2: logits[:2], 1: logits[2:]}  # by the size of the batch
+    found = task.continuation(Fixed(lambda b: answers[b.size][:, : b.inputs.shape[1]]), batch_size=7)
+    right, cost, count = 0, 0.0, 0
+    for row, sentence in enumerate(sentences):
+        for place in range(len(sentence) // 2, len(sentence)):
+            scores = logits[row, place - (0 if kind else 1)].double()
+            answer = task.vocabulary.encode(sentence[place])[0]
+            right += int(scores.argmax()) == answer
+            cost -= float(scores.log_softmax(0)[answer])
+            count += 1
+    assert found["continuation_accuracy"] == pytest.approx(right / count)
+    assert found["continuation_nll"] == pytest.approx(cost / count, rel=1e-6)
+
+
+def test_continuation_does_not_depend_on_batches():
+    task = tasks.build("language", level="word")
+    count = task.problem.outputs
+    model = Fixed(lambda b: certain((b.inputs * 7 + 3) % count, count, 2.0))
+    one, many = (task.continuation(model, batch_size=size, most=23) for size in (1, 11))
+    assert one == pytest.approx(many)
+
+
+def test_files_in_a_folder_without_names_of_splits_are_joined_in_order(tmp_path):
+    (tmp_path / "b.txt").write_text("second\n" * 50)
+    (tmp_path / "a.txt").write_text("first\n" * 50)
+    task = tasks.build("language", data=tmp_path)
+    assert "".join(task.texts[s] for s in ("train", "validation", "test")) == "first\n" * 50 + "second\n" * 50
+
+
+def test_one_missing_split_is_taken_from_the_end_of_training(tmp_path):
+    (tmp_path / "train.txt").write_text("".join(f"line {n}\n" for n in range(200)))
+    (tmp_path / "valid.txt").write_text("valid text\n")
+    task = tasks.build("language", data=tmp_path)
+    assert task.texts["validation"] == "valid text\n"
+    assert task.texts["train"] + task.texts["test"] == "".join(f"line {n}\n" for n in range(200))
+    assert 5 <= task.texts["test"].count("\n") <= 11
+
+
+def test_a_prompt_is_read_to_its_end_and_comes_without_targets():
+    task = tasks.build("language", context=5)
+    prompt = task.encode("In the morning")
+    assert task.input_pieces(prompt) == list("rning")
+    batch = task.collate([prompt, task.encode("I")], seeded())
+    assert batch.targets is None and batch.keep.sum() == 6
+    hidden = masked(context=11).encode("a <mask>b<mask>")
+    assert hidden.tokens.tolist().count(BLANK) == 2 and len(hidden) == 5
+    with pytest.raises(BadValue, match="--text"):
+        task.encode("")
+
+
+def test_texts_too_short_and_missing_are_refused(tmp_path):
+    for name, content, message in (
+        ("empty.txt", "", "is empty"), ("one.txt", "x", "too short"), ("tiny.txt", "ab\n", "expected at least 2"),
+    ):  # fmt: skip
+        path = tmp_path / name
+        path.write_text(content)
+        with pytest.raises(BadValue, match=message):
+            tasks.build("language", data=path).examples("validation")
+    with pytest.raises(BadValue, match="there is no file"):
+        tasks.build("language", data=tmp_path / "missing.txt")
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(BadValue, match="has no text file"):
+        tasks.build("language", data=tmp_path / "sub")
+
+
+def test_hostile_text_is_learnt_like_any_other(tmp_path):
+    text = "nul \x00\r\n👩‍👩‍👧‍👦 שלום\r\n" * 30 + "x" * 10_007 + "\n"
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    for level in ("character", "word", "bpe"):
+        task = tasks.build("language", data=path, level=level, context=11)
+        written = task.decode(task.tokens("train").tolist())
+        assert written.startswith("nul \x00\n") and "👩‍👩‍👧‍👦 שלום" in written

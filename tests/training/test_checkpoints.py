@@ -1,0 +1,173 @@
+"""Checkpoints: whole or not there. Damage at any byte is seen, and the one before is taken."""
+
+import errno
+import hashlib
+import json
+import os
+import random
+import shutil
+
+import pytest
+import torch
+
+from regard.errors import BadValue
+from regard.training import Config, checkpoints, durable, load_run, train
+from regard.training.checkpoints import Checkpoint, Damaged
+from regard.training.random_state import RandomState
+from tests.training.toy import assert_same
+
+
+def checkpoint(step, value=1.0):
+    tensors = {"a": torch.full((3, 5), value), "b": torch.arange(7)}
+    return Checkpoint(
+        checkpoints.name_of(step), tensors, tensors, {"r": torch.arange(3)}, {"progress": {"step": step}}
+    )
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+    path = checkpoints.save(tmp_path, checkpoint(7))
+    found = checkpoints.load(path)
+    assert (found.step, found.name) == (7, "step-00000007")
+    assert torch.equal(found.weights["a"], torch.ones(3, 5)) and torch.equal(
+        found.weights["b"], torch.arange(7)
+    )
+    manifest = json.loads((path / "manifest.json").read_text())["files"]
+    for name in ("model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"):
+        assert manifest[name]["sha256"] == hashlib.sha256((path / name).read_bytes()).hexdigest()
+
+
+def test_no_file_is_a_pickle(tmp_path):
+    for path in checkpoints.save(tmp_path, checkpoint(7)).iterdir():
+        assert path.suffix in (".safetensors", ".json")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_flipped_bit_or_a_cut_anywhere_is_seen(tmp_path, seed):
+    own = random.Random(seed)
+    path = checkpoints.save(tmp_path, checkpoint(7))
+    victim = own.choice(sorted(path.iterdir()))
+    data = bytearray(victim.read_bytes())
+    place = own.randrange(len(data))
+    if own.random() < 0.5:
+        data[place] ^= 1 << own.randrange(8)
+    else:
+        data = data[:place]
+    victim.write_bytes(data)
+    try:
+        found = checkpoints.load(path)
+    except Damaged:
+        return
+    # Only the manifest's layout, or a fact nothing relies on, may change unseen: what was loaded is what was saved.
+    assert victim.name == "manifest.json"
+    assert torch.equal(found.weights["a"], torch.ones(3, 5)) and found.state == {"progress": {"step": 7}}
+
+
+def test_a_missing_file_and_absurd_json_are_damage(tmp_path):
+    path = checkpoints.save(tmp_path, checkpoint(7))
+    (path / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(Damaged):
+        checkpoints.load(path)
+    path = checkpoints.save(tmp_path, checkpoint(8))
+    (path / "optimizer.safetensors").unlink()
+    with pytest.raises(Damaged, match="missing"):
+        checkpoints.load(path)
+
+
+def test_the_one_before_a_damaged_one_is_taken_and_the_user_told(tmp_path):
+    told = []
+    for step in (3, 20, 100_000_000):
+        checkpoints.save(tmp_path, checkpoint(step))
+    (tmp_path / checkpoints.name_of(100_000_000) / "model.safetensors").write_bytes(b"")
+    found, damaged = checkpoints.load_newest(tmp_path, told.append)
+    assert found.step == 20
+    assert [path.name for path in damaged] == ["step-100000000"]
+    assert "step-100000000 is damaged" in told[0]
+
+
+def test_the_last_two_and_the_best_are_kept(tmp_path):
+    for step in range(1, 8):
+        checkpoints.save(tmp_path, checkpoint(step))
+        checkpoints.keep(tmp_path, checkpoints.name_of(step), checkpoints.name_of(min(step, 3)))
+    assert [path.name for path in checkpoints.found(tmp_path)] == [checkpoints.name_of(s) for s in (7, 6, 3)]
+    assert checkpoints.load_for_use(tmp_path, print).step == 3
+    assert checkpoints.index(tmp_path) == {"last": "step-00000007", "best": "step-00000003"}
+
+
+def test_a_damaged_best_gives_way_to_the_newest(tmp_path):
+    told = []
+    for step in (1, 2):
+        checkpoints.save(tmp_path, checkpoint(step))
+    checkpoints.keep(tmp_path, checkpoints.name_of(2), checkpoints.name_of(1))
+    shutil.rmtree(tmp_path / checkpoints.name_of(1))
+    assert checkpoints.load_for_use(tmp_path, told.append).step == 2
+    assert "damaged" in told[0]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename", "open", "mkdir"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_disk_that_refuses_is_an_error_and_shows_no_checkpoint(tmp_path, monkeypatch, call, number):
+    checkpoints.save(tmp_path, checkpoint(1))
+
+    def refuse(*arguments, **options):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with pytest.raises(durable.StorageFailed) as caught:
+            checkpoints.save(tmp_path, checkpoint(2))
+    words = {errno.ENOSPC: "disk is full", errno.EROFS: "read-only", errno.EIO: "Input/output error"}
+    assert words[number] in str(caught.value)
+    assert isinstance(caught.value, OSError)
+    assert [path.name for path in checkpoints.found(tmp_path)] == ["step-00000001"]
+    if call != "open":  # without it nothing can be cleaned up either
+        assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert checkpoints.load(tmp_path / "step-00000001").step == 1
+
+
+def test_a_short_write_goes_on_until_everything_is_written(tmp_path, monkeypatch):
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:7]))
+    assert checkpoints.load(checkpoints.save(tmp_path, checkpoint(3))).step == 3
+
+
+def test_what_a_dead_process_was_about_to_replace_comes_back(tmp_path):
+    checkpoints.save(tmp_path, checkpoint(3))
+    os.rename(tmp_path / "step-00000003", tmp_path / ".old-step-00000003")
+    (tmp_path / ".part-step-00000003").mkdir()
+    durable.restore(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
+
+
+def test_every_random_generator_goes_on_where_it_was():
+    import numpy as np
+
+    torch.randn(3), random.gauss(0, 1), np.random.randn(3)
+    tensors, plain = RandomState.now().pack()
+    draw = lambda: (torch.randn(3).tolist(), random.gauss(0, 1), np.random.randn(3).tolist())  # noqa: E731
+    first = draw()
+    draw()
+    RandomState.unpack(tensors, json.loads(json.dumps(plain))).restore()
+    assert draw() == first
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path):
+    settings = {"task": "toy", "steps": 9, "save_every": 2, "eval_every": 50, "device": "cpu"}
+    train({**settings, "out": str(tmp_path / "whole")})
+    run, told = tmp_path / "run", []
+    train({**settings, "out": str(run)})
+    newest = checkpoints.found(run / "checkpoints")[0]
+    data = (newest / "optimizer.safetensors").read_bytes()
+    (newest / "optimizer.safetensors").write_bytes(data[: len(data) // 2])
+    result = train({**settings, "out": str(run)}, resume="auto", tell=told.append)
+    assert result.steps == 9
+    assert any("damaged" in text for text in told)
+    assert (run / "checkpoints" / f"set-aside-{newest.name}").is_dir()
+    assert_same(run, tmp_path / "whole")
+
+
+def test_a_run_without_a_whole_checkpoint_says_so(tmp_path):
+    train(Config(task="toy", steps=1, out=str(tmp_path / "run")))
+    for path in (tmp_path / "run" / "checkpoints").glob("step-*/state.json"):
+        path.write_text("{}")
+    with pytest.raises(BadValue, match="no checkpoint that can be read"):
+        load_run(tmp_path / "run", tell=lambda text: None)

@@ -1,0 +1,115 @@
+"""Run folders: names that cannot leave them, what lies in them, metrics with a torn end."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from regard.errors import BadValue
+from regard.training import Config, durable, metrics, train
+from regard.training.folder import RunFolder, checked_name, locate
+
+BAD = ["", " ", ".", "..", "../../x", "/etc/x", "a/b", "a\\b", "C:\\x", "C:x", "\\\\host\\x", "x\0y", "x" * 300, "CON",
+       "con", "nul.txt", "LPT1", "com¹", "a\nb", "a\x1bb", "~x", "-rf", ".hidden", "x.", "x ", "a:b", "a*", "a\u202eb",
+       "é" * 150, "\ud800"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD, ids=ascii)
+def test_a_name_that_could_leave_its_folder_is_refused(tmp_path, name):
+    with pytest.raises(BadValue, match="name:"):
+        checked_name(name)
+    with pytest.raises(BadValue, match="name:"):
+        train({"task": "toy", "out": str(tmp_path / "in"), "name": name})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["dates-3", "Süd_1", "a.b", "日本", "x" * 100, "console"])
+def test_ordinary_names_are_fine(name):
+    assert checked_name(name) == name
+
+
+def test_a_link_that_leads_out_is_refused(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    os.symlink(tmp_path / "elsewhere", tmp_path / "out" / "link")
+    with pytest.raises(BadValue, match="link that leads out"):
+        locate(str(tmp_path / "out"), "link", "")
+
+
+def test_out_is_the_folder_itself_and_with_a_name_the_folder_around_it():
+    assert locate("x/y", None, "f") == Path("x/y")
+    assert locate("x/y", "n", "f") == Path("x/y/n")
+    assert locate(None, "n", "f") == Path("runs/n")
+    assert locate(None, None, "f") == Path("runs/f")
+
+
+def test_a_run_folder_holds_what_is_promised(tmp_path):
+    run = tmp_path / "run"
+    result = train(Config(task="toy", steps=3, out=str(run), log_every=1))
+    assert result.folder == run
+    assert {"config.yaml", "env.json", "metrics.jsonl", "checkpoints", "figures"} <= {
+        p.name for p in run.iterdir()
+    }
+    assert list(run.glob("checkpoints/*/model.safetensors"))
+    assert json.loads((run / "env.json").read_text())["packages"]["torch"]
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [1, 2, 3]
+    assert all(isinstance(record["loss"], float) for record in records)
+
+
+def test_a_taken_folder_is_refused_and_left_alone(tmp_path):
+    run = tmp_path / "run"
+    train(Config(task="toy", steps=1, out=str(run)))
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    with pytest.raises(BadValue, match="already holds a run"):
+        train(Config(task="toy", steps=1, out=str(run)))
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_any_training(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(durable.StorageFailed, match="is a file"):
+        train(Config(task="toy", steps=1, out=str(tmp_path / "file" / "run")))
+    with pytest.raises(BadValue, match="is a file, not a folder"):
+        train(Config(task="toy", steps=1, out=str(tmp_path / "file")))
+
+    def refuse(*arguments, **options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(durable.StorageFailed, match="read-only"):
+        train(Config(task="toy", steps=1, out=str(tmp_path / "run")))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a device that is always full")
+def test_metrics_on_a_full_disk_are_an_error(tmp_path):
+    os.symlink("/dev/full", tmp_path / "metrics.jsonl")
+    with pytest.raises(durable.StorageFailed, match="disk is full"):
+        train(Config(task="toy", steps=2, out=str(tmp_path)))
+
+
+def test_what_cannot_be_built_leaves_no_folder(tmp_path):
+    with pytest.raises(BadValue, match="option of toy-net"):
+        train(Config(task="toy", model="toy-net(layers=3)", out=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b'{"step": 4, "lo', b'{"step": 4}\x00\x00', b"\xff\xfe"])
+def test_a_torn_last_line_is_repaired(tmp_path, end):
+    path = tmp_path / "metrics.jsonl"
+    lines = b"".join(json.dumps({"step": step, "loss": 1.5}).encode() + b"\n" for step in (1, 2, 3))
+    path.write_bytes(lines + end)
+    assert [record["step"] for record in metrics.read(path)] == [1, 2, 3]
+    metrics.cut(path, 3)
+    writer = metrics.Metrics(path)
+    writer.append({"step": 3, "loss": float("nan")})
+    writer.close()
+    assert [json.loads(line) for line in path.read_text().splitlines()][1:] == [
+        {"step": 2, "loss": 1.5}, {"step": 3, "loss": None},
+    ]  # fmt: skip
+
+
+def test_the_settings_of_what_is_no_run_are_asked_for_in_vain(tmp_path):
+    with pytest.raises(BadValue, match="no run here"):
+        RunFolder(tmp_path).settings()

@@ -1,0 +1,139 @@
+"""Processes are killed at random moments; what comes out in the end is bit for bit the run nobody touched."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from regard.training import metrics
+from tests.training.processes import Command
+from tests.training.toy import assert_same
+
+SETTINGS = ["train", "toy", "--steps", "30", "--accumulate", "3", "--save-every", "4", "--eval-every", "7",
+            "--log-every", "1", "--batch-size", "4"]  # fmt: skip
+SLOW = 0.003
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    place = tmp_path_factory.mktemp("untouched")
+    command = Command(place, *SETTINGS, "--out", place / "run")
+    assert command.wait() == 0, command.text
+    return place / "run"
+
+
+def assert_every_step_is_logged_once(folder, steps=30):
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+    assert [record["step"] for record in metrics.read(folder / "metrics.jsonl")] == list(range(1, steps + 1))
+    assert len(lines) == steps
+
+
+def logged(folder):
+    records = metrics.read(folder / "metrics.jsonl")
+    return [{k: v for k, v in r.items() if k not in ("seconds", "steps_per_second")} for r in records]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_kill_nine_at_random_moments_changes_nothing(tmp_path, untouched, seed):
+    own, run = random.Random(seed), tmp_path / "run"
+    kills = 0
+    for attempt in range(60):
+        command = Command(tmp_path, *SETTINGS, "--out", run, "--resume", "auto", slow=SLOW)
+        if attempt < 10:
+            if own.random() < 0.7 and not run.exists():
+                command.wait_for(run / "metrics.jsonl")
+            time.sleep(own.uniform(0.02, 0.45))
+            command.send(signal.SIGKILL)
+        code = command.wait()
+        kills += code == -signal.SIGKILL
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL, command.text
+    assert kills >= 2
+    assert_same(run, untouched)
+    assert_every_step_is_logged_once(run)
+    assert logged(run) == logged(untouched)
+    assert not [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, untouched, number):
+    own, run = random.Random(int(number)), tmp_path / "run"
+    command = Command(tmp_path, *SETTINGS, "--out", run, slow=SLOW)
+    for _ in range(3):
+        lines = (run / "metrics.jsonl").read_bytes().count(b"\n") if run.exists() else 0
+        command.wait_for(run / "metrics.jsonl", lines + 2)
+        time.sleep(own.uniform(0, 3 * SLOW))  # also in the middle of an accumulated step
+        command.send(number)
+        assert command.wait() == 128 + number, command.text
+        assert f"regard train --resume {run}" in command.text
+        command = Command(tmp_path, "train", "--resume", run, slow=SLOW)
+    assert command.wait() == 0, command.text
+    assert_same(run, untouched)
+    assert_every_step_is_logged_once(run)
+    assert logged(run) == logged(untouched)
+
+
+def test_the_second_signal_quits_at_once_and_loses_no_checkpoint(tmp_path, untouched):
+    run = tmp_path / "run"
+    command = Command(tmp_path, *SETTINGS, "--out", run, slow=0.05)
+    command.wait_for(run / "metrics.jsonl", 5)
+    command.send(signal.SIGINT)
+    time.sleep(0.01)
+    command.send(signal.SIGINT)
+    started = time.monotonic()
+    assert command.wait() == 130
+    assert time.monotonic() - started < 5
+    again = Command(tmp_path, *SETTINGS, "--out", run, "--resume", "auto")
+    assert again.wait() == 0, again.text
+    assert_same(run, untouched)
+
+
+def test_a_signal_before_the_first_step_is_not_lost(tmp_path):
+    run = tmp_path / "run"
+    command = Command(tmp_path, *SETTINGS, "--out", run, slow=0.5)
+    command.wait_for(run / "config.yaml")
+    command.send(signal.SIGTERM)
+    assert command.wait() == 128 + signal.SIGTERM, command.text
+    assert list((run / "checkpoints").glob("step-*/model.safetensors"))
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+    run = tmp_path / "run"
+    first = Command(tmp_path, *SETTINGS, "--out", run, slow=0.05)
+    first.wait_for(run / "metrics.jsonl")
+    second = Command(tmp_path, *SETTINGS, "--out", run, "--resume", "auto")
+    assert second.wait() == 2
+    assert "another process" in second.text
+    first.send(signal.SIGKILL)
+    first.wait()
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_last_good_checkpoint(tmp_path, untouched):
+    run = tmp_path / "run"
+    command = Command(tmp_path, *SETTINGS, "--steps", "30", "--out", run, largest_file=6000)
+    assert command.wait() == 1, command.text
+    assert "ulimit" in command.text
+    assert not list((run / "checkpoints").glob("step-*"))
+    assert not list((run / "checkpoints").glob(".part-*"))
+    again = Command(tmp_path, "train", "--resume", run)
+    assert again.wait() == 0, again.text
+    assert_same(run, untouched)
+
+
+def test_dying_in_any_call_that_touches_the_disk_loses_no_checkpoint(tmp_path, untouched):
+    run, step, deaths = tmp_path / "run", 3, 0
+    for attempt in range(60):
+        # Ever later calls: inside the folder's making, a line of metrics, every part of a checkpoint, its deletion.
+        command = Command(tmp_path, *SETTINGS, "--out", run, "--resume", "auto", die_at=5 + step * attempt)
+        code = command.wait()
+        deaths += code == 9
+        if code == 0:
+            break
+        assert code == 9, command.text
+    assert deaths >= 10
+    assert_same(run, untouched)
+    assert_every_step_is_logged_once(run)
+    assert logged(run) == logged(untouched)
+    assert "damaged" not in command.text

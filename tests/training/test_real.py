@@ -1,0 +1,86 @@
+"""The loop with real tasks and models, tiny: they train, go on bit for bit, and hand their weights on."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.training import checkpoints, evaluate, load_run, metrics, train
+from tests.training.toy import assert_same
+
+TINY = [
+    ("digits", "encoder(dim=8, layers=1, num_heads=2)"),
+    ("dates(validation_size=7, test_size=7)", "seq2seq(dim=8)"),
+    ("dates(validation_size=7, test_size=7)", "transformer(dim=8, layers=1, num_heads=2)"),
+    ("copy(max_length=3)", "ntm(slots=5, width=4)"),
+    ("language(context=16)", "decoder(dim=8, layers=1, num_heads=2)"),
+]
+
+
+def settings(folder, task, model, **changes):
+    return {"task": task, "model": model, "steps": 4, "accumulate": 2, "batch_size": 3, "save_every": 2,
+            "eval_every": 4, "eval_limit": 6, "device": "cpu", "out": str(folder), **changes}  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "model"), TINY, ids=lambda text: text.partition("(")[0])
+def test_a_real_run_goes_on_bit_for_bit(tmp_path, task, model):
+    train(settings(tmp_path / "whole", task, model))
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    train({}, resume=str(tmp_path / "again" / "checkpoints" / checkpoints.name_of(2)))
+    assert_same(tmp_path / "again", tmp_path / "whole")
+
+
+def test_a_run_read_back_measures_what_it_measured(tmp_path):
+    result = train(settings(tmp_path / "run", *TINY[0]))
+    task, model, config = load_run(tmp_path / "run")
+    found = evaluate(task, model, batch_size=3, limit=6, seed=config.seed)
+    assert found == pytest.approx(result.metrics)
+
+
+def test_an_encoder_that_filled_blanks_goes_on_to_classify(tmp_path):
+    told, small = [], "encoder(dim=8, layers=1, num_heads=2)"
+    train(settings(tmp_path / "blanks", "language(level=word, context=12)", small))
+    task, model, _ = load_run(tmp_path / "blanks")
+    assert task.problem.kind == "masked"
+    train(
+        settings(tmp_path / "classes", "classify", small, steps=0, init_from=str(tmp_path / "blanks")),
+        tell=told.append,
+    )
+    later, classifier, _ = load_run(tmp_path / "classes")
+    assert later.problem.kind == "classify"
+    assert later.state()["vocabulary"] == task.state()["vocabulary"]
+    kept, new = model.state_dict(), classifier.state_dict()
+    shared = [name for name in kept if name in new and kept[name].shape == new[name].shape]
+    assert len(shared) > 10
+    assert all(torch.equal(kept[name], new[name]) for name in shared)
+    assert any("took over" in text and "vocabulary" in text for text in told)
+
+
+@pytest.mark.slow
+def test_two_processes_with_two_batches_each_are_one_with_four(tmp_path):
+    task, model = "digits", "encoder(dim=8, layers=1, num_heads=2, dropout=0.0)"
+    train(settings(tmp_path / "one", task, model, batch_size=5, accumulate=4, log_every=1))
+    arguments = ["train", task, "--model", model, "--batch-size", "5", "--accumulate", "2", "--log-every", "1",
+                 "--steps", "4", "--save-every", "2", "--eval-every", "4", "--eval-limit", "6", "--device", "cpu",
+                 "--out", str(tmp_path / "two")]  # fmt: skip
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "regard",
+    ]
+    done = subprocess.run(
+        [*launch, *arguments], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0, done.stderr
+    for one, two in zip(*(metrics.read(tmp_path / n / "metrics.jsonl") for n in ("one", "two")), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)
+        assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+        assert two.get("validation", {}) == pytest.approx(one.get("validation", {}), rel=1e-6)

@@ -1,0 +1,134 @@
+"""Going on: from any step, inside an epoch, inside an accumulated step, inside a validation; bit for bit."""
+
+import pytest
+
+from regard.errors import BadValue
+from regard.training import Config, checkpoints, metrics, train
+from regard.training.signals import Signals
+from tests.training import toy
+from tests.training.toy import assert_same
+
+SETTINGS = {"task": "toy", "steps": 12, "accumulate": 3, "batch_size": 4, "save_every": 5, "eval_every": 3,
+            "log_every": 1, "device": "cpu"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    place = tmp_path_factory.mktemp("whole") / "run"
+    train({**SETTINGS, "out": str(place)})
+    return place
+
+
+class Raised(Signals):
+    """A signal that comes in the so many-th forward pass."""
+
+    at = 0
+
+    def __enter__(self):
+        entered = super().__enter__()
+        Raised.now = self
+        return entered
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Let SIGTERM arrive in forward pass number n, validation's included."""
+    calls = 0
+    forward = toy.ToyNet.forward
+    import regard.training.loop as loop
+
+    monkeypatch.setattr(loop, "Signals", Raised)
+
+    def counting(self, batch):
+        nonlocal calls
+        calls += 1
+        if calls == Raised.at:
+            Raised.now.received = 15
+        return forward(self, batch)
+
+    monkeypatch.setattr(toy.ToyNet, "forward", counting)
+
+    def begin(number):
+        nonlocal calls
+        calls, Raised.at = 0, number
+
+    return begin
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 8, 9, 10, 14, 20, 27, 31, 41])
+def test_a_run_stopped_in_any_forward_pass_goes_on_bit_for_bit(tmp_path, whole, interrupted, number):
+    run = str(tmp_path / "run")
+    interrupted(number)
+    first = train({**SETTINGS, "out": run})
+    assert first.stopped_by == "SIGTERM" and first.exit_code == 143 and first.steps < 12
+    interrupted(0)
+    second = train({"task": "toy"}, resume=run)
+    assert second.stopped_by == "steps" and second.steps == 12
+    assert_same(tmp_path / "run", whole)
+    kept = [
+        {**r, "seconds": 0, "steps_per_second": 0} for r in metrics.read(tmp_path / "run" / "metrics.jsonl")
+    ]
+    want = [{**r, "seconds": 0, "steps_per_second": 0} for r in metrics.read(whole / "metrics.jsonl")]
+    assert kept == want
+
+
+def test_stopping_again_and_again_changes_nothing(tmp_path, whole, interrupted):
+    run, count = str(tmp_path / "run"), 0
+    while True:
+        interrupted(14)  # more than the batches of a validation, which starts anew
+        count += 1
+        if train({**SETTINGS, "out": run}, resume="auto").stopped_by == "steps":
+            break
+    assert count > 3
+    assert_same(tmp_path / "run", whole)
+
+
+def test_one_may_go_back_to_an_older_checkpoint(tmp_path, whole):
+    run, told = tmp_path / "run", []
+    train({**SETTINGS, "out": str(run)})
+    older = checkpoints.found(run / "checkpoints")[-1]
+    train({}, resume=str(older), tell=told.append)
+    assert any("set-aside" in text for text in told)
+    assert_same(run, whole)
+
+
+def test_a_finished_run_is_left_as_it_is_and_may_be_given_more_steps(tmp_path):
+    run = str(tmp_path / "run")
+    train({**SETTINGS, "out": run})
+    again = train({**SETTINGS, "out": run}, resume="auto")
+    assert again.steps == 12 and again.metrics
+    more = train({**SETTINGS, "out": run, "steps": 14}, resume="auto")
+    assert more.steps == 14
+    assert [r["step"] for r in metrics.read(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 15))
+
+
+def test_auto_begins_where_there_is_nothing(tmp_path):
+    assert train({**SETTINGS, "steps": 1, "out": str(tmp_path / "run")}, resume="auto").steps == 1
+
+
+def test_auto_without_a_folder_takes_the_newest_run_of_the_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = train({**SETTINGS, "steps": 1})
+    assert first.folder.parent.name == "runs"
+    again = train({"task": "toy", "steps": 2}, resume="auto")
+    assert (again.folder, again.steps) == (first.folder, 2)
+
+
+def test_a_run_cannot_go_on_as_another(tmp_path):
+    run = str(tmp_path / "run")
+    train({**SETTINGS, "steps": 1, "out": run})
+    with pytest.raises(BadValue) as caught:
+        train({**SETTINGS, "out": run, "seed": 5, "batch_size": 7}, resume="auto")
+    assert "seed: " in str(caught.value) and "batch_size: " in str(caught.value)
+    with pytest.raises(BadValue, match="no run here"):
+        train({}, resume=str(tmp_path))
+
+
+def test_a_run_goes_on_after_its_folder_was_moved(tmp_path, whole, interrupted):
+    interrupted(10)
+    train(Config(**{**SETTINGS, "out": str(tmp_path / "old")}))
+    (tmp_path / "old").rename(tmp_path / "new")
+    interrupted(0)
+    train({}, resume=str(tmp_path / "new"))
+    assert_same(tmp_path / "new", whole)
+    assert not (tmp_path / "old").exists()

@@ -1,0 +1,135 @@
+"""A toy task and a toy model, registered as real ones are, small enough to train in milliseconds.
+
+`python -m tests.training.toy train toy …` is the command line with both of them in it; `REGARD_TOY_SLOW` makes every
+forward pass take so many seconds, so that a signal can arrive in the middle of anything.
+"""
+
+import math
+import os
+import random
+import sys
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from regard.models import Model, model
+from regard.tasks import Batch, Problem, Recipe, Task, Tokens, task
+
+WORDS, CLASSES = 13, 3
+
+
+class Toy(Task):
+    """Which of three letters a ragged row of letters holds most often."""
+
+    metric = "accuracy"
+    recipe = Recipe(model="toy-net", steps=12, batch_size=5, lr=1e-2, warmup=3)
+
+    def __init__(self, size: int = 43, poison: int = -1, metric: str = "accuracy"):
+        self.size, self.poison = size, poison
+        self.metric = metric
+        self.higher_is_better = metric == "accuracy"
+        self.vocabulary = list(range(WORDS))
+
+    def problems(self):
+        return [Problem("classify", Tokens(len(self.vocabulary)), CLASSES, max_length=11)]
+
+    def examples(self, split):
+        own = random.Random(f"{split}-{self.size}")
+        rows = [[own.randrange(1, WORDS) for _ in range(own.randrange(3, 12))] for _ in range(self.size)]
+        return [(row, max(range(CLASSES), key=row.count)) for row in rows]
+
+    def length(self, example):
+        return len(example[0])
+
+    def collate(self, examples, generator):
+        longest = max(len(row) for row, _ in examples)
+        inputs = torch.zeros(len(examples), longest, dtype=torch.long)
+        for place, (row, _) in enumerate(examples):
+            inputs[place, : len(row)] = torch.tensor(row)
+        noise = torch.rand(inputs.shape, generator=generator) < 0.05
+        inputs = torch.where(noise & (inputs > 0), torch.ones_like(inputs), inputs)
+        return Batch(inputs, inputs > 0, torch.tensor([label for _, label in examples]))
+
+    def loss(self, outputs, batch, smoothing=0.0):
+        total, count = super().loss(outputs, batch, smoothing)
+        return (total * math.nan if self.poison in batch.index else total), count
+
+    def measure(self, model, batch):
+        found = super().measure(model, batch)
+        return {**found, "never": (math.nan, 1.0), "drawn": (float(torch.rand(())), 1.0)}
+
+    def state(self):
+        return {"vocabulary": self.vocabulary}
+
+    def restore(self, state):
+        self.vocabulary = list(state["vocabulary"])
+
+
+class ToyNet(Model):
+    """A bag of embeddings, noise from three random generators, a buffer that counts its calls, a shared matrix."""
+
+    takes_attention = ""
+
+    def __init__(self, problem, *, dim: int = 7, dropout: float = 0.2):
+        super().__init__(problem)
+        self.rows = nn.Embedding(problem.inputs.count, dim)
+        self.norm = nn.LayerNorm(dim)
+        self.mix = nn.Linear(dim, dim)
+        self.again = nn.Linear(dim, dim, bias=False)
+        self.again.weight = self.mix.weight
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Linear(dim, problem.outputs)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("drift", torch.zeros(dim))
+
+    def forward(self, batch):
+        time.sleep(float(os.environ.get("REGARD_TOY_SLOW", "0")))
+        rows = self.rows(batch.inputs) * batch.keep[..., None].to(self.rows.weight.dtype)
+        seen = self.norm(rows.sum(1) / batch.keep.sum(1, keepdim=True).to(rows.dtype))
+        if self.training:
+            seen = seen + 0.01 * random.random() + 0.01 * float(np.random.rand())
+            self.calls += 1
+            self.drift = 0.9 * self.drift + 0.1 * seen.detach().mean(0)
+        seen = seen + self.drift
+        return self.head(self.again(self.drop(torch.tanh(self.mix(seen)))))
+
+
+def register():
+    """Make both known by name."""
+    task("toy")(Toy)
+    model("toy-net", serves=("classify",))(ToyNet)
+
+
+def weights(folder, name=None):
+    """The weights of a run's newest checkpoint, and what else must be equal at the end of two equal runs."""
+    from regard.training import checkpoints
+
+    place = folder / "checkpoints"
+    found = checkpoints.load(place / name if name else checkpoints.found(place)[0])
+    progress = {
+        key: value for key, value in found.state["progress"].items() if key not in ("seconds", "pending")
+    }
+    return {
+        **found.weights,
+        **found.optimizer,
+        **{f"random.{k}": v for k, v in found.random.items()},
+    }, progress
+
+
+def assert_same(one, other):
+    """Bit for bit."""
+    (left, at), (right, there) = weights(one), weights(other)
+    assert at == there
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(left[name], right[name]), name
+
+
+if __name__ == "__main__":
+    from regard.cli.main import main
+
+    register()
+    torch.set_num_threads(1)
+    sys.exit(main())
