@@ -146,3 +146,21 @@ def test_a_call_inside_another_autocast_region_is_not_changed_by_it(device):
         found = regard.attend(*qkv)
     assert found.dtype == torch.float32
     assert torch.equal(found, regard.attend(*qkv))
+
+
+@pytest.mark.parametrize("impl", ["reference", "tiled", "sdpa"])
+def test_backward_may_be_called_where_autocast_is_on(device, impl):
+    found = []
+    for inside in (False, True):
+        torch.manual_seed(0)
+        qkv = [torch.randn(2, 3, 19, 16, device=device, requires_grad=True) for _ in range(3)]
+        region = torch.autocast(device, dtype=torch.bfloat16)
+        with region:
+            out = regard.attend(*qkv, impl=impl).float().square().sum()
+            if inside:
+                out.backward()
+        if not inside:
+            out.backward()
+        found.append([tensor.grad for tensor in qkv])
+    for outside, within in zip(*found, strict=True):
+        assert torch.equal(outside, within)

@@ -225,6 +225,24 @@ def test_tensorboard_gets_the_same_numbers(tmp_path):
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))
 
 
+def test_what_is_not_installed_is_said_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.training.loop.find_spec", lambda name: None)
+    with pytest.raises(BadValue, match="tensorboard is not installed"):
+        train(settings(tmp_path / "run", report_to="tensorboard"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_slow_steps_are_saved_by_the_clock(tmp_path, monkeypatch):
+    saved = []
+    real = checkpoints.save
+    monkeypatch.setattr("regard.training.trainer.SECONDS_AT_RISK", 0.0)
+    monkeypatch.setattr(
+        checkpoints, "save", lambda folder, made: saved.append(made.step) or real(folder, made)
+    )
+    train(settings(tmp_path / "run", save_every=500, eval_every=500))
+    assert saved == [1, 2, 3, 4, 5, 6]
+
+
 def test_a_compiled_model_is_saved_under_the_same_names(tmp_path, monkeypatch):
     monkeypatch.setattr(
         torch, "compile", lambda model: torch.nn.Sequential(model)

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,8 @@ def _run(
     quiet: bool,
     stack: ExitStack,
 ) -> Result:
+    if config.report_to == "tensorboard" and find_spec("tensorboard") is None:
+        raise BadValue("report_to: tensorboard is not installed here. Try pip install tensorboard.")
     going_on = run.exists
     hardware = prepare(config)
     leads = bool(hardware.accelerator.is_main_process)

@@ -34,6 +34,8 @@ from regard.training.random_state import RandomState
 from regard.training.signals import Interrupted, Signals
 from regard.training.step import NonFinite, Step, Taken
 
+SECONDS_AT_RISK = 300.0  # slow steps: save at least so often, whatever --save-every says
+
 
 class Trainer:
     """One run in one process."""
@@ -54,7 +56,7 @@ class Trainer:
         assert config.steps is not None and config.batch_size is not None and config.accumulate is not None
         self.steps, self.accumulate = config.steps, config.accumulate
         self.position = Position() if checkpoint is None else Position.read(checkpoint.state["progress"])
-        self.saved = -1 if checkpoint is None else checkpoint.step
+        self.saved, self.saved_at = -1 if checkpoint is None else checkpoint.step, time.monotonic()
         self.raw.to(hardware.dtype)
         if checkpoint is not None:
             with torch.no_grad():
@@ -231,7 +233,8 @@ class Trainer:
             self.metrics.append(record)
             if self.board is not None:
                 self.board.write(record)
-        if better or step % config.save_every == 0:
+        late = time.monotonic() - self.saved_at > SECONDS_AT_RISK
+        if better or late or step % config.save_every == 0:
             self.save()
 
     def _validate(self) -> dict[str, float] | None:
@@ -292,6 +295,6 @@ class Trainer:
         name = checkpoints.name_of(position.step)
         memory = optim.memory(self.optimizer, self.raw)
         checkpoints.save(self.run.checkpoints, Checkpoint(name, weights, memory, tensors, state))
-        self.saved = position.step
+        self.saved, self.saved_at = position.step, time.monotonic()
         best = None if position.best_step is None else checkpoints.name_of(position.best_step)
         checkpoints.keep(self.run.checkpoints, name, best)

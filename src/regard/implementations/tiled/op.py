@@ -162,13 +162,14 @@ def _differentiate(ctx: Any, grad: Tensor, grad_logsumexp: Tensor) -> tuple[Any,
     needed = [*flags[:4], *flags[5]]
     inputs = [query, key, value, sink, *tensors]
     upstream = grad_logsumexp if want_logsumexp else None
-    if torch.is_grad_enabled():
-        found = _recorded(inputs, seed, spec, scale, dropout, grad, upstream)
-    else:
-        parts = torch.ops.regard.tiled_backward.default(
-            grad, upstream, query, key, value, sink, seed, tensors, spec, scale, dropout, needed
-        )
-        found = [part if need else None for part, need in zip(parts, needed, strict=True)]
+    with torch.autocast(query.device.type, enabled=False):  # backward() may be called where autocast is on
+        if torch.is_grad_enabled():
+            found = _recorded(inputs, seed, spec, scale, dropout, grad, upstream)
+        else:
+            parts = torch.ops.regard.tiled_backward.default(
+                grad, upstream, query, key, value, sink, seed, tensors, spec, scale, dropout, needed
+            )
+            found = [part if need else None for part, need in zip(parts, needed, strict=True)]
     return (*found[:4], None, found[4:], None, None, None, None)
 
 
