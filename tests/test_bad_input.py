@@ -213,7 +213,7 @@ def test_mixed_devices_are_refused_by_name(impl):
     for arguments, word in (
         ({"mask": torch.ones(Q, K, dtype=torch.bool)}, "mask"),
         ({"bias": torch.zeros(Q, K)}, "bias"),
-        ({"score": scores.additive(torch.randn(D))}, "weight"),
+        ({"score": scores.additive(torch.randn(D))}, "score"),
         ({"sink": torch.zeros(H)}, "sink"),
     ):
         with pytest.raises(regard.RegardError, match=word) as caught:

@@ -23,7 +23,12 @@ __all__ = [
     "normalizers", "scores", "summarize", "tasks", "training", "weights",
 ]  # fmt: skip
 
-_ROOMS = ("decoding", "models", "tasks", "training")  # loaded when first used: they bring their own libraries along
+_ROOMS = (
+    "decoding",
+    "models",
+    "tasks",
+    "training",
+)  # loaded when first used: they bring their own libraries along
 
 
 def __getattr__(name: str) -> Any:

@@ -148,8 +148,9 @@ def test_a_call_inside_another_autocast_region_is_not_changed_by_it(device):
     assert torch.equal(found, regard.attend(*qkv))
 
 
-@pytest.mark.parametrize("impl", ["reference", "tiled", "sdpa"])
+@pytest.mark.parametrize("impl", ["tiled", "sdpa"])
 def test_backward_may_be_called_where_autocast_is_on(device, impl):
+    """`reference` is left to autograd, which under autocast also rounds in the backward pass."""
     found = []
     for inside in (False, True):
         torch.manual_seed(0)

@@ -54,8 +54,6 @@ class Alignment(Attention):
         self.source_map = (
             None if self.source_dim == self.dim else nn.Linear(self.source_dim, self.dim, bias=False)
         )
-        # A layer without parameters must still know its device and dtype, to make states there.
-        self.register_buffer("home", torch.empty(0), persistent=False)
 
     def project_query(self, query: Tensor, position: int) -> Tensor:
         return self.compare.queries(self.split(query))
@@ -66,11 +64,6 @@ class Alignment(Attention):
 
     def pieces(self, view: View) -> dict[str, Any]:
         return {"score": self.compare.score(), "mask": view.mask}
-
-    def placement(
-        self, device: torch.device | str | None, dtype: torch.dtype | None
-    ) -> tuple[torch.device | str | None, torch.dtype]:
-        return device or self.home.device, dtype or self.home.dtype
 
     def cache_shape(self) -> tuple[int, int, int]:
         return self.num_heads, self.compare.key_dim, self.head_dim

@@ -63,6 +63,7 @@ class Mechanism(nn.Module):
     """
 
     entry: ClassVar[Entry]
+    home: Tensor
     dim: int
     num_heads: int
     source_dim: int
@@ -79,6 +80,8 @@ class Mechanism(nn.Module):
         if not 0 <= dropout <= 1:
             raise BadValue(f"dropout: expected a probability from 0 to 1, got {dropout}.")
         self.dropout = float(dropout)
+        # A layer without parameters, too, must know its device and dtype, to make states there.
+        self.register_buffer("home", torch.empty(0), persistent=False)
 
     def forward(
         self,
@@ -114,12 +117,9 @@ class Mechanism(nn.Module):
 
     def placement(
         self, device: torch.device | str | None, dtype: torch.dtype | None
-    ) -> tuple[torch.device | str | None, torch.dtype]:
-        """Where and in which dtype a state is made: as asked, else as the layer's own weights."""
-        own = next(self.parameters(), None)
-        if own is not None:
-            device, dtype = device or own.device, dtype or own.dtype
-        return device, dtype or torch.get_default_dtype()
+    ) -> tuple[torch.device | str, torch.dtype]:
+        """Where and in which dtype a state is made: as asked, else where and as the layer is."""
+        return device or self.home.device, dtype or self.home.dtype
 
     def extra_repr(self) -> str:
         heads = f", num_heads={self.num_heads}" if self.num_heads > 1 else ""

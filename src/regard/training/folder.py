@@ -154,7 +154,7 @@ def surroundings(device: str = "") -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": device,
         "cuda": torch.version.cuda,
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,
         "command": sys.argv,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
