@@ -66,10 +66,11 @@ def test_only_matrices_decay():
     }  # fmt: skip
 
 
-def test_the_optimisers_memory_survives_a_round_trip():
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+def test_the_optimisers_memory_survives_a_round_trip(name):
     nets = [Net(), Net()]
     nets[1].load_state_dict(nets[0].state_dict())
-    first, second = (optim.build(net, Optim(lr=0.1)) for net in nets)
+    first, second = (optim.build(net, Optim(optimizer=name, lr=0.1)) for net in nets)
 
     def step(net, optimizer):
         optimizer.zero_grad()

@@ -30,7 +30,7 @@ class Copy(BitsTask):
         seed: which sequences are generated
     """
 
-    recipe = Recipe(model="ntm", steps=1875, batch_size=16, lr=1e-3, warmup=0)
+    recipe = Recipe(model="ntm", optimizer="rmsprop", steps=30_000, batch_size=1, lr=1e-4, warmup=0)
 
     def __init__(
         self,

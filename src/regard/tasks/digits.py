@@ -32,7 +32,7 @@ class Image(NamedTuple):
 def images() -> tuple[NDArray[np.float32], tuple[int, ...]]:
     """All images (1797, 64) from 0 to 1, and their digits."""
     # Loaded late: scikit-learn takes a second.
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     data = load_digits()
     return (data.data / WHITE).astype(np.float32), tuple(int(digit) for digit in data.target)

@@ -45,7 +45,7 @@ def complete(values: Mapping[str, Any] | Config) -> Config:
     recipe = TASKS[parse(clean["task"])[0]].recipe
     for name in ("model", "steps", "batch_size", "accumulate"):
         clean[name] = getattr(recipe, name) if clean.get(name) is None else clean[name]
-    for name in ("lr", "warmup", "smoothing"):
+    for name in ("optimizer", "lr", "warmup", "smoothing"):
         dotted = f"optim.{name}"
         clean[dotted] = getattr(recipe, name) if clean.get(dotted) is None else clean[dotted]
     tenth = max(1, min(1000, clean["steps"] // 10))

@@ -41,6 +41,7 @@ PRECISIONS = (
     "bf16",
     "16",
 )
+OPTIMIZERS = ("adamw", "rmsprop")
 SCHEDULES = ("cosine", "inverse-root", "constant")
 
 
@@ -51,8 +52,9 @@ def setting(default: Any, reader: Reader, about: str) -> Any:
 
 @dataclass(frozen=True)
 class Optim:
-    """How weights are changed: AdamW, warm-up, decay, clipping, label smoothing."""
+    """How weights are changed: AdamW (or RMSprop), warm-up, decay, clipping, label smoothing."""
 
+    optimizer: str | None = setting(None, optional(one_of(*OPTIMIZERS)), "the rule: " + ", ".join(OPTIMIZERS))
     lr: float | None = setting(None, optional(number(least=0)), "peak learning rate")
     weight_decay: float = setting(
         0.01, number(least=0), "decay of matrices (never of norms, biases, embeddings)"

@@ -39,6 +39,8 @@ def refusal(config: Config, hardware: Hardware) -> str:
         return "16-mixed scales its loss"
     if config.compile:
         return "the model is compiled"
+    if config.optim.optimizer == "rmsprop":
+        return "rmsprop cannot leave out an update on the device"
     return ""
 
 

@@ -30,12 +30,15 @@ def groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     return [group for group in made if group["params"]]
 
 
-def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.optim.AdamW:
-    """AdamW. `captured`: one that can run inside a CUDA graph, with its learning rate on the device."""
+def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.optim.Optimizer:
+    """The optimiser. `captured`: one that can run inside a CUDA graph, with its learning rate on the device."""
     assert optim.lr is not None
     given = groups(model, optim.weight_decay)
     if not given:
         raise BadValue("model: it has no parameters to train.")
+    if optim.optimizer == "rmsprop":
+        # With the constants of Graves 2013, section 4.2, as Neural Turing Machines are trained.
+        return torch.optim.RMSprop(given, lr=optim.lr, alpha=0.95, momentum=0.9)
     if captured:
         device = given[0]["params"][0].device
         rate = torch.tensor(optim.lr, device=device)
