@@ -1,5 +1,6 @@
 """Real processes that train and can be killed. One server has everything loaded and forks, so that each starts fast."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -66,7 +67,9 @@ class Command:
         return self.process.exitcode
 
     def send(self, number):
-        os.kill(self.process.pid, number)
+        """A signal; a process that has ended meanwhile does not need it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
 
     @property
     def text(self):
