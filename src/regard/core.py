@@ -143,8 +143,15 @@ def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None
             return None
         if forward_ad._current_level >= 0:
             return None
-        return (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype)
-    except AttributeError:  # not a tensor: the check will say so
+        (b, h, _, d), (key_b, g, k, key_d), (value_b, value_g, value_k, v) = (
+            query.shape,
+            key.shape,
+            value.shape,
+        )
+        # Not how many keys there are, only whether enough: in decoding every step brings one more.
+        enough = k >= sdpa.SHORTEST_ROW and value_k == k and query.numel() > 0
+        return (b, h, d, key_b, g, key_d, value_b, value_g, v, enough, query.dtype, key.dtype, value.dtype)
+    except (AttributeError, ValueError):  # not a tensor, or not of four axes: the check will say so
         return None
 
 

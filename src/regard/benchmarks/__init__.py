@@ -10,7 +10,7 @@ from importlib import import_module
 from regard.benchmarks.case import CASES, Case, Setting
 
 # Loaded in the order in which the table shows them.
-FAMILIES = ("dot", "window", "additive", "views", "overhead", "ntm", "layers", "training")
+FAMILIES = ("dot", "window", "additive", "views", "overhead", "ntm", "layers", "training", "decoding")
 
 for _family in FAMILIES:
     import_module(f"{__name__}.{_family}")

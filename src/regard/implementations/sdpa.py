@@ -23,9 +23,7 @@ from regard.request import Request
 
 name = "sdpa"
 
-_SHORTEST_ROW = (
-    16  # with fewer keys than a vector register holds, the CPU kernel turns a NaN query into zeros
-)
+SHORTEST_ROW = 16  # with fewer keys than a vector register holds, the CPU kernel turns a NaN query into zeros
 _HARMLESS = 1e15  # numbers below this make no infinite product
 _MATH = 0  # what torch._fused_sdp_choice says of the unfused path
 
@@ -88,8 +86,8 @@ def _refuse_shape(request: Request) -> str | None:
     if queries <= 0:
         return "no query sees a key"
     if request.query.device.type == "cpu":
-        if keys < _SHORTEST_ROW:
-            return f"with fewer than {_SHORTEST_ROW} keys (here {keys}) torch's CPU kernel turns a NaN query into zeros"
+        if keys < SHORTEST_ROW:
+            return f"with fewer than {SHORTEST_ROW} keys (here {keys}) torch's CPU kernel turns a NaN query into zeros"
         return None
     if torch.compiler.is_compiling():
         return None

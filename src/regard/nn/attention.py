@@ -164,16 +164,21 @@ class Attention(Mechanism):
         queries = respoilt(self.project_query(clean, seen), _only(spoilt, real))
         keys, values = self.project_source(clean, seen)
         keys, values = respoilt(keys, spoilt), respoilt(values, spoilt)
-        own = self.own_mask()
         if cache is None:
-            return View(queries, keys, values, masking.joined(own, given), rows, 0, None)
+            return View(queries, keys, values, masking.joined(self.own_mask(), given), rows, 0, None)
         step, cache = cache.steps, cache.extend(keys, values, real)
+        own = None if self._sees_all(new, cache) else self.own_mask()
         if given is not None:
             given = masking.tail(given, sizes, sizes[3] - cache.keys.shape[2], rows.device)
         padding = None if cache.keep is None else Padding(cache.keep)
         joined = masking.joined(own, given, padding)
         after = cache.cut().stepped(new)
         return View(queries, cache.keys, cache.values, joined, rows, step, after)
+
+    def _sees_all(self, new: int, cache: Cache) -> bool:
+        """Whether a causal step has nothing to hide: its one query stands at the end of all that its cache holds."""
+        plain = new == 1 and self.causal and type(self).own_mask is Attention.own_mask
+        return plain and (self.window is None or cache.keys.shape[2] <= self.window)
 
     def _cross(
         self, rows: Tensor, source: Tensor | None, mask: Mask | Tensor | None, cache: Cache | None

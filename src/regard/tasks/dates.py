@@ -104,7 +104,10 @@ class Dates(ParallelTask):
         test_size: how many dates are in the test set
     """
 
-    recipe = Recipe(model="seq2seq", steps=1200, batch_size=32, lr=2e-3, warmup=100)
+    recipe = Recipe(
+        model="seq2seq", steps=1600, batch_size=32, lr=2e-3, warmup=100,
+        models={"transformer": "transformer(layers=2, dim=96, dropout=0.0)"},
+    )  # fmt: skip
 
     def __init__(self, validation_size: int = 500, test_size: int = 1000) -> None:
         self.sizes = {

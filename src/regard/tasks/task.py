@@ -14,7 +14,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
@@ -51,6 +51,11 @@ class Recipe:
     warmup: int = 50
     smoothing: float = 0.0
     accumulate: int = 1
+    schedule: str = "cosine"
+    clip: float = 1.0
+    models: Mapping[str, str] = field(
+        default_factory=dict
+    )  # "decoder" → what it means here: "decoder(layers=2)"
 
 
 TASKS: Registry[type[Task]] = Registry("task")
@@ -111,14 +116,14 @@ class Task:
                 label_smoothing=smoothing,
             ).view(batch.targets.shape)
         counts = torch.ones_like(each) if batch.target_keep is None else batch.target_keep.to(each)
-        return (each * counts).sum(), counts.sum()
+        return each.masked_fill(counts == 0, 0).sum(), counts.sum()
 
     def measure(self, model: Answers, batch: Batch) -> Sums:
         """What the metrics add up from one batch: the loss and, where there is one right answer, how often it came."""
         assert batch.targets is not None
         outputs = model(batch)
         total, count = self.loss(outputs, batch)
-        found: Sums = {"loss": (float(total), float(count))}
+        found: Sums = {"loss": (float(total.detach()), float(count))}
         if self.problem.kind != "bits":
             right = outputs.argmax(-1) == batch.targets
             counts = torch.ones_like(right) if batch.target_keep is None else batch.target_keep
@@ -153,14 +158,20 @@ def names() -> list[str]:
     return sorted(TASKS.names())
 
 
-def build(name: str, **options: Any) -> Task:
-    """The task called `name`, for instance `build("copy", max_length=20)`."""
+def build(name: str, state: Mapping[str, Any] | None = None, **options: Any) -> Task:
+    """The task called `name`, for instance `build("copy", max_length=20)`.
+
+    With the `state` of a task that was used before, vocabulary and labels are taken from there, and no data is read
+    yet: it may be gone, and is not needed to use what was learned.
+    """
     cls = TASKS[name]
-    known = [p for p in inspect.signature(cls).parameters if p != "self"]
+    known = list(inspect.signature(cls).parameters)
     for option in options:
         if option not in known:
             raise BadValue(str(unknown_name(f"option of {name}", option, known)))
     made = cls(**options)
+    if state:
+        made.restore(state)
     made.pose(made.problems()[0])
     return made
 

@@ -45,7 +45,8 @@ def complete(values: Mapping[str, Any] | Config) -> Config:
     recipe = TASKS[parse(clean["task"])[0]].recipe
     for name in ("model", "steps", "batch_size", "accumulate"):
         clean[name] = getattr(recipe, name) if clean.get(name) is None else clean[name]
-    for name in ("optimizer", "lr", "warmup", "smoothing"):
+    clean["model"] = recipe.models.get(clean["model"], clean["model"])
+    for name in ("optimizer", "lr", "warmup", "smoothing", "schedule", "clip"):
         dotted = f"optim.{name}"
         clean[dotted] = getattr(recipe, name) if clean.get(dotted) is None else clean[dotted]
     tenth = max(1, min(1000, clean["steps"] // 10))
@@ -116,11 +117,16 @@ def newest_run(task: str) -> Path | None:
     return None
 
 
-def build_task(config: Config, state: Mapping[str, Any] | None = None) -> Task:
-    """The task a run learns; with the vocabulary and labels of a run that already learned it."""
+def build_task(config: Config, state: Mapping[str, Any] | None = None, *, whole: bool = False) -> Task:
+    """The task a run learns; with the vocabulary and labels of a run that already learned it.
+
+    `whole`: a file is measured as a whole, where the task can, since nothing of it was kept for training.
+    """
     name, options = parse(config.task)
+    known = inspect.signature(TASKS[name]).parameters
+    if whole and "whole" in known:
+        options["whole"] = True
     if config.data:
-        known = inspect.signature(TASKS[name]).parameters
         if "data" not in known:
             able = [other for other in tasks.names() if "data" in inspect.signature(TASKS[other]).parameters]
             raise BadValue(
@@ -128,10 +134,7 @@ def build_task(config: Config, state: Mapping[str, Any] | None = None) -> Task:
                 f"{', '.join(able) or 'none'}."
             )
         options["data"] = config.data[0] if len(config.data) == 1 else list(config.data)
-    task = tasks.build(name, **options)
-    if state:
-        task.restore(state)
-    return task
+    return tasks.build(name, state, **options)
 
 
 def build_model(config: Config, task: Task) -> models.Model:

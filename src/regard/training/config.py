@@ -61,8 +61,12 @@ class Optim:
     )
     betas: tuple[float, float] = setting((0.9, 0.98), betas, "rates of Adam's two averages")
     warmup: int | None = setting(None, optional(whole(0)), "steps until the peak learning rate")
-    schedule: str = setting("cosine", one_of(*SCHEDULES), "decay after the warm-up: " + ", ".join(SCHEDULES))
-    clip: float = setting(1.0, number(least=0), "largest norm of the gradient; 0 for no limit")
+    schedule: str | None = setting(
+        None, optional(one_of(*SCHEDULES)), "decay after the warm-up: " + ", ".join(SCHEDULES)
+    )
+    clip: float | None = setting(
+        None, optional(number(least=0)), "largest norm of the gradient; 0 for no limit"
+    )
     smoothing: float | None = setting(None, optional(number(least=0, below=1)), "label smoothing")
 
 

@@ -108,7 +108,7 @@ def load_run(
     if data is not None:
         values["data"] = list(data)
     config = complete(values)
-    task = build_task(config, checkpoint.state.get("task"))
+    task = build_task(config, checkpoint.state.get("task"), whole=data is not None)
     with torch.random.fork_rng(devices=[]):
         model = build_model(config, task)
     with torch.no_grad():

@@ -37,8 +37,10 @@ def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.op
     if not given:
         raise BadValue("model: it has no parameters to train.")
     if optim.optimizer == "rmsprop":
-        # With the constants of Graves 2013, section 4.2, as Neural Turing Machines are trained.
-        return torch.optim.RMSprop(given, lr=optim.lr, alpha=0.95, momentum=0.9)
+        # With the constants of Graves 2013, section 4.2, as Neural Turing Machines are trained. No decay: in RMSprop it
+        # is a gradient like any other, is scaled up where the true one is small, and no machine learned against it.
+        plain = [{"params": group["params"]} for group in given]
+        return torch.optim.RMSprop(plain, lr=optim.lr, alpha=0.95, momentum=0.9)
     if captured:
         device = given[0]["params"][0].device
         rate = torch.tensor(optim.lr, device=device)

@@ -84,7 +84,7 @@ class Trainer:
         if self.config.compile:
             model = torch.compile(model)
         step = Step(
-            accelerator, model, prepared, self.task, accumulate=self.accumulate, clip=self.config.optim.clip,
+            accelerator, model, prepared, self.task, accumulate=self.accumulate, clip=self.config.optim.clip or 0.0,
             smoothing=self.config.optim.smoothing or 0.0,
         )  # fmt: skip
         return GraphedStep(step, self.optimizer, self.tell) if captured else step

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from regard import models
 from regard.errors import BadValue, unknown_name
-from regard.registry import parse
-from regard.tasks.task import TASKS, Task
+from regard.tasks.task import Task
 from regard.training import checkpoints
-from regard.training.assembly import build_model, complete, newest_run, take_weights
+from regard.training.assembly import build_model, build_task, complete, newest_run, take_weights
 from regard.training.checkpoints import Checkpoint, Damaged
 from regard.training.config import Config
 from regard.training.folder import RunFolder
@@ -66,7 +62,7 @@ def load(run: str, checkpoint: str | None, device: str, data: str | None = None)
     if data is not None:
         values["data"] = list(_files(data))
     config = complete(values)
-    task = _task(config, taken.state.get("task"), new_data=config.data != own)
+    task = build_task(config, taken.state.get("task"), whole=config.data != own)
     with torch.random.fork_rng(devices=[]):
         model = build_model(config, task)
     with torch.no_grad():
@@ -74,28 +70,6 @@ def load(run: str, checkpoint: str | None, device: str, data: str | None = None)
     manifest = json.loads((folder.checkpoints / taken.name / checkpoints.MANIFEST).read_bytes())
     sha256 = manifest["files"]["model.safetensors"]["sha256"]
     return Loaded(path, taken.name, sha256, task, model.to(place).eval(), config, place)
-
-
-def _task(config: Config, state: Mapping[str, Any] | None, new_data: bool) -> Task:
-    """The task with the vocabulary and labels of the run. Its data is not read: it may be gone, and is not needed yet.
-
-    A file the run did not learn from is measured as a whole, since nothing of it was kept for training.
-    """
-    name, options = parse(config.task)
-    known = inspect.signature(TASKS[name]).parameters
-    for option in options:
-        if option not in known:
-            raise unknown_name(f"option of {name}", option, known)
-    if config.data:
-        if "data" not in known:
-            raise BadValue(f"--data: the task {name} makes its own examples. Leave it out.")
-        options["data"] = config.data[0] if len(config.data) == 1 else list(config.data)
-    if new_data and "whole" in known:
-        options["whole"] = True
-    task = TASKS[name](**options)
-    if state:
-        task.restore(state)
-    return task
 
 
 def _files(data: str) -> tuple[str, ...]:

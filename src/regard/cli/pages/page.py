@@ -242,7 +242,9 @@ def _place_of_attention(facts: Facts) -> RenderableType | None:
 def _recipe(facts: Facts) -> RenderableType | None:
     if "recipe" not in facts:
         return None
-    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts["recipe"].items())
+    settings = ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in facts["recipe"].items() if value != {}
+    )
     best = f"the best checkpoint has the {'highest' if facts['higher_is_better'] else 'lowest'} {facts['metric']}"
     return Text(f"{settings}; {best}")
 

@@ -1,0 +1,40 @@
+"""What a cache saves in decoding: each token read once, against reading everything again for each token."""
+
+from __future__ import annotations
+
+import torch
+
+from regard import models
+from regard.benchmarks.case import Measurement, Setting, case
+from regard.benchmarks.timing import speedup
+from regard.tasks.problem import Batch, Problem, Tokens
+
+LAYERS, DIM, WRITTEN, VOCABULARY = 4, 128, 512, 256
+WORK = f"{WRITTEN} tokens written greedily, decoder, {LAYERS} layers, {DIM} wide, "
+PEER = "the same without a cache"
+
+
+@case("decode-cache", work=WORK + "batch 4", peer=PEER, unit="× faster", at_least=5)
+def cache(setting: Setting) -> Measurement:
+    """A small batch."""
+    return _compared(setting, 4)
+
+
+@case("decode-cache-single", work=WORK + "batch 1", peer=PEER, unit="× faster", at_least=5)
+def single(setting: Setting) -> Measurement:
+    """One sequence alone, for which calling the layers costs more than their arithmetic."""
+    return _compared(setting, 1)
+
+
+def _compared(setting: Setting, batch: int) -> Measurement:
+    """The same tokens from the same model; only what is remembered differs."""
+    torch.manual_seed(0)
+    problem = Problem("language", Tokens(VOCABULARY), VOCABULARY, WRITTEN + 1)
+    decoder = models.build(f"decoder(layers={LAYERS}, dim={DIM})", problem).to(setting.device).eval()
+    prompts = Batch(torch.arange(batch, device=setting.device)[:, None])
+
+    def written(cached: bool) -> list[list[int]]:
+        return [found[0].tokens for found in decoder.generate(prompts, max_length=WRITTEN, cached=cached)]
+
+    assert written(True) == written(False), "the cache changed what is written"
+    return speedup(lambda: written(True), lambda: written(False), setting, "cache")
