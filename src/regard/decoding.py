@@ -13,6 +13,7 @@ part of what comes back; `end` is the token that finishes a sequence, and is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -179,6 +180,9 @@ def _largest(candidates: Tensor, count: int) -> Tensor:
     count = min(count, len(candidates))
     if count == 0:
         return candidates.new_zeros(0, dtype=torch.long)
+    if count == 1:  # greedy choice: torch's argmax, too, gives the first of equal ones
+        best = candidates.argmax().view(1)
+        return best[candidates[best] > -torch.inf]
     values = candidates.topk(count).values
     above = (candidates > values[-1]).nonzero().flatten()
     equal = (candidates == values[-1]).nonzero().flatten()[: count - len(above)]
@@ -214,12 +218,13 @@ def _log_probabilities(step: Step, prefixes: Tensor, end: int) -> Tensor:
         raise BadValue(f"step: expected log-probabilities ({len(prefixes)}, vocab), got {described(found)}.")
     if not 0 <= end < found.shape[1]:
         raise BadValue(f"end: expected a token id from 0 to {found.shape[1] - 1}, got {end}.")
-    if bool(found.isnan().any()):
+    largest = float(found.max()) if found.numel() else 0.0  # NaN if one of them is
+    if math.isnan(largest):
         raise BadValue("step: it returned NaN for the next token.")
-    if found.numel() and float(found.max()) > _ROUNDING:
+    if largest > _ROUNDING:
         raise BadValue(
-            f"step: expected log-probabilities, which are at most 0, got {float(found.max()):.4g}. Apply log_softmax "
-            f"to the logits."
+            f"step: expected log-probabilities, which are at most 0, got {largest:.4g}. "
+            f"Apply log_softmax to the logits."
         )
     return found.double().clamp(max=0.0)
 

@@ -59,7 +59,9 @@ class Residual(nn.Module):
 
     def leave(self, x: Tensor, result: Tensor) -> Tensor:
         """What comes out, from what went in and what the part made of it."""
-        found: Tensor = x + self.dropout(result)
+        found: Tensor = x + (
+            self.dropout(result) if self.training else result
+        )  # a step of decoding counts calls
         return found if self.before else self.norm(found)
 
 
@@ -96,7 +98,7 @@ class FeedForward(nn.Module):
         risen = ACTIVATIONS[self.activation](self.rise(x))
         if self.gate is not None:
             risen = risen * self.gate(x)
-        found: Tensor = self.fall(self.dropout(risen))
+        found: Tensor = self.fall(self.dropout(risen) if self.training else risen)
         return found
 
 
