@@ -66,7 +66,7 @@ def rate(optim: Optim, step: int, steps: int) -> float:
     warmup = optim.warmup or 0
     if step < warmup:
         return optim.lr * (step + 1) / warmup
-    if optim.schedule == "cosine":
+    if optim.schedule in (None, "cosine"):  # None: settings that no recipe has completed
         done = (step - warmup) / max(1, steps - warmup)
         return optim.lr * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
     if optim.schedule == "inverse-root":
