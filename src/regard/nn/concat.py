@@ -41,7 +41,7 @@ class Concat(Alignment):
 
     W and v are all it learns (and one map of the source to dim, where source_dim differs).
 
-    Paper: Luong et al. 2015, section 3.1, equation 8 (concat).
+    Paper: Luong et al. 2015, section 3.1 (concat).
     Empty row: zeros.
 
     Args:

@@ -14,7 +14,7 @@ class Dot(Alignment):
 
     It has no parameters (but one map of the source to dim, where source_dim differs).
 
-    Paper: Luong et al. 2015, section 3.1, equation 8 (dot).
+    Paper: Luong et al. 2015, section 3.1 (dot).
     Empty row: zeros.
 
     Args:

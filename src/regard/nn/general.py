@@ -29,7 +29,7 @@ class General(Alignment):
 
     W is all it learns (and one map of the source to dim, where source_dim differs).
 
-    Paper: Luong et al. 2015, section 3.1, equation 8 (general).
+    Paper: Luong et al. 2015, section 3.1 (general).
     Empty row: zeros.
 
     Args:

@@ -109,7 +109,7 @@ class LocalM(Focused):
     causal, the window lies behind: 0 ≤ t − j ≤ D with D = window − 1. With gaussian=True the weights are multiplied by
     exp(−(j − t)² / 2σ²), σ = D/2, and not renormalised, as in local-p.
 
-    Paper: Luong et al. 2015, section 3.2 (monotonic alignment); scores of equation 8.
+    Paper: Luong et al. 2015, section 3.2 (monotonic alignment); scores of section 3.1.
     Empty row: zeros; so also for a query that stands more than D beyond the end of the source.
 
     Args:

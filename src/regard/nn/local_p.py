@@ -133,7 +133,7 @@ class LocalP(Focused):
     the source. The weights are not renormalised: they sum to less than one. The centre learns through the Gaussian.
     With window=1 there is none (σ = 0): a query sees the key exactly at p_t, with weight 1, or nothing.
 
-    Paper: Luong et al. 2015, section 3.2, equations 9 and 10 (predictive alignment); scores of equation 8.
+    Paper: Luong et al. 2015, section 3.2, equations 9 and 10 (predictive alignment); scores of section 3.1.
     Empty row: zeros; so also where the mask hides every key of the window.
 
     Args:
