@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from regard.errors import BadType, BadValue, unknown_name
@@ -42,6 +43,31 @@ class Registry(Generic[Thing]):
     def names(self) -> list[str]:
         """Every registered name, in the order of registration."""
         return list(self._things)
+
+
+def options_of(cls: type, leading: int) -> dict[str, inspect.Parameter]:
+    """What a class can be built with, by name, without self and the `leading` arguments that everyone gives.
+
+    Where a constructor hands `**options` on, those of its parent follow.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for parent in cls.__mro__:
+        if "__init__" not in parent.__dict__:
+            continue
+        parameters = list(inspect.signature(parent.__dict__["__init__"]).parameters.values())[1:]
+        for parameter in parameters:
+            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                found.setdefault(parameter.name, parameter)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return dict(list(found.items())[leading:])
+
+
+def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise for the first option that `owner` does not have, with those it has."""
+    for option in given:
+        if option not in known:
+            raise unknown_name(f"option of {owner}", option, known)
 
 
 _CALL = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)

@@ -84,3 +84,12 @@ def test_two_processes_with_two_batches_each_are_one_with_four(tmp_path):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)
         assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
         assert two.get("validation", {}) == pytest.approx(one.get("validation", {}), rel=1e-6)
+
+
+def test_a_run_goes_on_with_the_command_that_began_it(tmp_path):
+    """A bare name means what the task's recipe says, on resuming as at the beginning."""
+    values = {"task": "dates", "model": "transformer", "steps": 1, "batch_size": 2, "eval_limit": 2,
+              "out": str(tmp_path / "run"), "device": "cpu"}  # fmt: skip
+    assert train(values, quiet=True).steps == 1
+    assert train({**values, "steps": 2}, resume="auto", quiet=True).steps == 2
+    assert load_run(tmp_path / "run")[2].model == "transformer(layers=2, dim=96, dropout=0.0)"

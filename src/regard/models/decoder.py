@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from regard.decoding import Hypothesis
-from regard.models.ends import Entrance, Exit, padding_mask
-from regard.models.model import Model, model
-from regard.models.stack import CachedStep, Stack, StackState, write
-from regard.tasks.problem import Batch, Problem, Tokens
+from regard.models.model import model
+from regard.models.reader import Reader
+from regard.models.stack import CachedStep, StackState, write
+from regard.tasks.problem import Batch, Problem
 
 
 @model("decoder", serves=("language", "bits"))
-class Decoder(Model):
+class Decoder(Reader):
     """A Transformer decoder without an encoder: causal layers, and a guess of the next token at every position.
 
     Paper: Radford et al. 2018; the layers of Vaswani et al. 2017.
@@ -23,38 +23,10 @@ class Decoder(Model):
 
     takes_attention: ClassVar[str] = "each layer's causal attention among the positions"
     attention_default: ClassVar[str] = "causal"
+    causal: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        problem: Problem,
-        *,
-        dim: int = 128,
-        layers: int = 4,
-        num_heads: int = 4,
-        attention: str | None = None,
-        positions: str = "sinusoidal",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
-        norm: str = "pre",
-        hidden: int | None = None,
-        gated: bool = False,
-        tied: bool = True,
-    ) -> None:
-        super().__init__(problem)
-        self.entrance = Entrance(
-            problem.inputs, dim, positions=positions, max_length=problem.max_length, dropout=dropout
-        )
-        self.stack = Stack(
-            dim, layers, attention or self.attention_default, causal=True, num_heads=num_heads, norm=norm,
-            dropout=dropout, attention_dropout=attention_dropout, hidden=hidden, gated=gated,
-        )  # fmt: skip
-        same = isinstance(problem.inputs, Tokens) and problem.inputs.count == problem.outputs
-        self.exit = Exit(dim, problem.outputs, self.entrance if tied and same else None)
-
-    def rows(self, batch: Batch) -> Tensor:
-        """What the layers make of a batch, (b,n,dim)."""
-        found: Tensor = self.stack(self.entrance(batch.inputs), mask=padding_mask(batch.keep))
-        return found
+    def __init__(self, problem: Problem, *, layers: int = 4, tied: bool = True, **options: Any) -> None:
+        super().__init__(problem, layers=layers, tied=tied, **options)
 
     def forward(self, batch: Batch) -> Tensor:
         found: Tensor = self.exit(self.rows(batch))

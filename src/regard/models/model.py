@@ -12,9 +12,10 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
+from regard import registry
 from regard.decoding import Hypothesis
-from regard.errors import BadValue, unknown_name
-from regard.registry import Registry, parse
+from regard.errors import BadValue
+from regard.registry import Registry, parse, refuse_unknown
 from regard.tasks.problem import Batch, Problem
 
 MODELS: Registry[type[Model]] = Registry("model")
@@ -81,24 +82,10 @@ def build(name: str, problem: Problem, **options: Any) -> Model:
     known = options_of(cls)
     if "attention" in chosen and not cls.takes_attention:
         raise BadValue(f"attention: {plain} has no place for another attention; leave --attention out.")
-    for option in chosen:
-        if option not in known:
-            raise BadValue(str(unknown_name(f"option of {plain}", option, [*known])))
+    refuse_unknown(plain, chosen, known)
     return cls(problem, **chosen)
 
 
 def options_of(cls: type[Model]) -> dict[str, inspect.Parameter]:
-    """The options of a model by name. Where a constructor hands `**options` on, those of its parent follow."""
-    found: dict[str, inspect.Parameter] = {}
-    for parent in cls.__mro__:
-        if "__init__" not in parent.__dict__:
-            continue
-        parameters = list(inspect.signature(parent.__dict__["__init__"]).parameters.values())[
-            2:
-        ]  # self, problem
-        for parameter in parameters:
-            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                found.setdefault(parameter.name, parameter)
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    return found
+    """The options of a model by name."""
+    return registry.options_of(cls, leading=1)  # the problem

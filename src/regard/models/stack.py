@@ -60,9 +60,9 @@ class Stack(nn.Module):
         self.norm = NORMS[norm_type](dim) if norm == "pre" else nn.Identity()
 
     def forward(self, rows: Tensor, *, mask: Mask | None = None, **source: Any) -> Tensor:
-        """(b,n,dim) → (b,n,dim). `source` and `source_mask` where the layers attend to one."""
+        """(b,n,dim) → (b,n,dim). Layers that attend to a source get `source` and `source_mask`."""
         for layer in self.layers:
-            rows = layer(rows, *_positional(source), mask=mask, **_named(source))
+            rows = layer(rows, mask=mask, **source)
         found: Tensor = self.norm(rows)
         return found
 
@@ -70,21 +70,13 @@ class Stack(nn.Module):
         """The same for positions that go on from a state, and the state that follows."""
         states = []
         for layer, before in zip(self.layers, state.layers, strict=True):
-            rows, after = layer(rows, *_positional(source), state=before, **_named(source))
+            rows, after = layer(rows, state=before, **source)
             states.append(after)
         return self.norm(rows), StackState(tuple(states), state.passed + rows.shape[1])
 
     def initial_state(self, batch: int, device: torch.device, dtype: torch.dtype) -> StackState:
         """The state before anything was seen."""
         return StackState(tuple(layer.initial_state(batch, device, dtype) for layer in self.layers))  # type: ignore[operator]
-
-
-def _positional(source: dict[str, Any]) -> tuple[Tensor, ...]:
-    return (source["source"],) if source.get("source") is not None else ()
-
-
-def _named(source: dict[str, Any]) -> dict[str, Any]:
-    return {"source_mask": source["source_mask"]} if source.get("source_mask") is not None else {}
 
 
 class CachedStep:

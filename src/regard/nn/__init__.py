@@ -10,14 +10,13 @@ import importlib
 import pkgutil
 
 from regard.nn.cache import Cache
+from regard.nn.gla import global_query
 from regard.nn.mechanism import MECHANISMS, Entry, Mechanism, build, entry, mechanism, names
 from regard.nn.state import State
 
 # Every file of this package is loaded, so that a new mechanism needs no list to be written into.
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
-
-from regard.nn.gla import global_query  # noqa: E402
 
 __all__ = [
     "MECHANISMS", "Cache", "Entry", "Mechanism", "State", "build", "entry", "global_query", "mechanism", "names",

@@ -15,13 +15,13 @@ from torch import Tensor
 import regard.core as core
 from regard import masks
 from regard.arguments import whole_number
-from regard.errors import BadType, BadValue
+from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking
 from regard.nn.cache import Cache
 from regard.nn.mechanism import Mechanism, check_inputs
-from regard.nn.state import State
+from regard.nn.state import State, check_batch, of_kind
 
 
 @dataclass
@@ -232,29 +232,23 @@ class Attention(Mechanism):
 
     def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> Cache | None:
         """The state as a cache, after every check of what came."""
-        if state is not None and not isinstance(state, Cache):
-            raise BadType(
-                f"state: expected what initial_state() of this layer or a call returned, got {type(state).__name__}."
-            )
-        remembered = state is not None and state.fixed
+        cache = of_kind(Cache, state)
+        remembered = cache is not None and cache.fixed
         check_inputs(self, query, source, remembered)
-        if state is None:
+        if cache is None:
             return None
-        if state.keys.shape[0] != query.shape[0]:
+        check_batch(cache.keys, query)
+        if source is not None and remembered and source.shape[1] != cache.keys.shape[2]:
             raise BadValue(
-                f"state: it is for a batch of {state.keys.shape[0]}, the query has {query.shape[0]}."
-            )
-        if source is not None and remembered and source.shape[1] != state.keys.shape[2]:
-            raise BadValue(
-                f"source: the state remembers one of length {state.keys.shape[2]}, got {source.shape[1]}. A new source "
+                f"source: the state remembers one of length {cache.keys.shape[2]}, got {source.shape[1]}. A new source "
                 f"needs a new initial_state()."
             )
-        if source is not None and not remembered and state.seen:
+        if source is not None and not remembered and cache.seen:
             raise BadValue(
                 "source: this state has grown by self-attention. Cross-attention needs a state of its own: take "
                 "another initial_state()."
             )
-        return state
+        return cache
 
 
 def screened(rows: Tensor, guarded: bool) -> tuple[Tensor, Tensor | None]:

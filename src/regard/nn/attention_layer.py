@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from regard import masks
-from regard.errors import BadType
 from regard.grid import Sizes
 from regard.masks import Mask
 from regard.masks.given import Padding
@@ -19,7 +18,7 @@ from regard.nn.cache import Cache
 from regard.nn.key_value_memory import KeyValueMemory
 from regard.nn.mechanism import Mechanism, check_inputs
 from regard.nn.query_key_memory import QueryKeyMemory
-from regard.nn.state import State
+from regard.nn.state import State, of_kind
 
 
 class History(QueryKeyMemory):
@@ -82,10 +81,7 @@ class AttentionLayer(Mechanism):
 
         `mask` speaks of the source, or without one of the sequence itself. `query_mask` speaks of the sequence always.
         """
-        if state is not None and not isinstance(state, LayerState):
-            raise BadType(
-                f"state: expected what initial_state() of this layer or a call returned, got {type(state).__name__}."
-            )
+        state = of_kind(LayerState, state)
         remembered = state is not None and state.history.fixed
         check_inputs(self, query, source, remembered)
         (batch, new, _), seen = query.shape, 0 if state is None else state.memory.seen

@@ -20,7 +20,7 @@ from regard.nn.cache import Cache
 from regard.nn.mechanism import check_inputs, mechanism
 from regard.nn.multihead import glorot_linear
 from regard.nn.scan import PIECES, Kept, Result, Tensors, packed, prefix_log_sums, prefix_sums, scan, unpacked
-from regard.nn.state import State
+from regard.nn.state import State, check_batch, of_kind
 from regard.normalizers import softmax
 from regard.registry import Registry
 
@@ -373,12 +373,7 @@ class GlobalQuery(Attention):
             given.keep(length, query.shape[0])  # says why not
 
     def _past(self, state: State | None, query: Tensor) -> Seen | None:
-        if state is not None and not isinstance(state, Seen):
-            raise BadType(
-                f"state: expected what initial_state() of this layer or a call returned, got {described(state)}."
-            )
-        if state is not None and state.count.shape[0] != query.shape[0]:
-            raise BadValue(
-                f"state: it is for a batch of {state.count.shape[0]}, the query has {query.shape[0]}."
-            )
-        return state
+        past = of_kind(Seen, state)
+        if past is not None:
+            check_batch(past.count, query)
+        return past

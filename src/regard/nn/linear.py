@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.arguments import described
-from regard.errors import BadType, BadValue
+from regard.errors import BadValue
 from regard.formula import accumulator
 from regard.masks import Mask
 from regard.nn import masking
@@ -29,7 +28,7 @@ from regard.nn.scan import (
     spoilt_positions,
     unpacked,
 )
-from regard.nn.state import State
+from regard.nn.state import State, check_batch, of_kind
 from regard.registry import Registry
 
 _LARGEST = 600.0  # e^600 is far from the end of float64, so that sums of it stay finite
@@ -350,20 +349,14 @@ class Linear(Mechanism):
 
     def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> Sums | None:
         """The state, after every check of what came."""
-        if state is not None and not isinstance(state, Sums):
-            raise BadType(
-                f"state: expected what initial_state() of this layer or a call returned, got {described(state)}."
-            )
-        check_inputs(self, query, source, state is not None and state.fixed)
-        if state is None:
+        past = of_kind(Sums, state)
+        check_inputs(self, query, source, past is not None and past.fixed)
+        if past is None:
             return None
-        if state.sums.shape[0] != query.shape[0]:
+        check_batch(past.sums, query)
+        if source is not None and past.seen and not (past.fixed and source.shape[1] == past.seen):
             raise BadValue(
-                f"state: it is for a batch of {state.sums.shape[0]}, the query has {query.shape[0]}."
-            )
-        if source is not None and state.seen and not (state.fixed and source.shape[1] == state.seen):
-            raise BadValue(
-                f"source: the state already sums up {state.seen} other positions, got {source.shape[1]}. A new source "
+                f"source: the state already sums up {past.seen} other positions, got {source.shape[1]}. A new source "
                 f"needs a new initial_state()."
             )
-        return state
+        return past

@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from regard import registry
 from regard.arguments import described, whole_number
-from regard.errors import BadType, BadValue, unknown_name
+from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn.state import State
-from regard.registry import Registry, parse
+from regard.registry import Registry, parse, refuse_unknown
 
 Causality = Literal["yes", "no", "option"]
 
@@ -172,10 +173,7 @@ def build(name: str, dim: int, **options: Any) -> Mechanism:
     found = entry(plain)
     known = options_of(found.layer)
     chosen = {**inside, **options}
-    for option in chosen:
-        if option not in known:
-            mistake = unknown_name(f"option of {found.name}", option, [*known])
-            raise BadValue(str(mistake))
+    refuse_unknown(found.name, chosen, known)
     missing = [n for n, p in known.items() if p.default is p.empty and n not in chosen and n != "dim"]
     if missing:
         raise BadValue(
@@ -198,17 +196,8 @@ def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
 
 
 def options_of(layer: type[Mechanism]) -> dict[str, inspect.Parameter]:
-    """The options of a layer by name. Where a constructor hands `**options` on, those of its parent follow."""
-    found: dict[str, inspect.Parameter] = {}
-    for cls in layer.__mro__:
-        if "__init__" not in cls.__dict__:
-            continue
-        parameters = list(inspect.signature(cls.__dict__["__init__"]).parameters.values())[1:]  # without self
-        for parameter in parameters:
-            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                found.setdefault(parameter.name, parameter)
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            break
+    """The options of a layer by name, without those that a preset decides itself."""
+    found = registry.options_of(layer, leading=0)
     for fixed in getattr(layer, "fixed_options", ()):
         found.pop(fixed, None)
     return found

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
+
+from regard.arguments import described
+from regard.errors import BadType, BadValue
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,24 @@ class State:
     def to(self, device: torch.device | str) -> Self:
         """The same state on another device."""
         return self.map(lambda tensor: tensor.to(device))
+
+
+Kind = TypeVar("Kind", bound=State)
+
+
+def of_kind(kind: type[Kind], state: object) -> Kind | None:
+    """A state that was passed, if it is one of this layer's; None where none was."""
+    if state is None or isinstance(state, kind):
+        return state
+    raise BadType(
+        f"state: expected what initial_state() of this layer or a call returned, got {described(state)}."
+    )
+
+
+def check_batch(held: Tensor, query: Tensor) -> None:
+    """Raise unless a tensor of a state is for as many examples as the query has."""
+    if len(held) != len(query):
+        raise BadValue(f"state: it is for a batch of {len(held)}, the query has {len(query)}.")
 
 
 def _changed(content: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.arguments import whole_number
-from regard.errors import BadType, BadValue
+from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
 from regard.nn.multihead import Multihead
-from regard.nn.state import State
+from regard.nn.state import State, check_batch, of_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,26 +126,18 @@ def checked_state(
     layer: Mechanism, kind: type[Kind], query: Tensor, source: Tensor | None, state: State | None
 ) -> Kind | None:
     """The state of a layer with slots, after every check of what came."""
-    if state is not None and not isinstance(state, kind):
-        raise BadType(
-            f"state: expected what initial_state() of this layer or a call returned, got {type(state).__name__}."
-        )
-    check_inputs(layer, query, source, remembered=state is not None and state.source is not None)
-    if state is None:
+    past = of_kind(kind, state)
+    check_inputs(layer, query, source, remembered=past is not None and past.source is not None)
+    if past is None:
         return None
-    if state.memory.shape[0] != query.shape[0]:
-        raise BadValue(
-            f"state: it is for a batch of {state.memory.shape[0]}, the query has {query.shape[0]}."
-        )
-    begun = state.written or state.seen > 0
-    if source is not None and begun and source.shape[1] != state.source:
+    check_batch(past.memory, query)
+    begun = past.written or past.seen > 0
+    if source is not None and begun and source.shape[1] != past.source:
         held = (
-            "was written by the queries"
-            if state.source is None
-            else f"holds a source of length {state.source}"
+            "was written by the queries" if past.source is None else f"holds a source of length {past.source}"
         )
         raise BadValue(
             f"source: the memory of this state {held}, got a source of length {source.shape[1]}. A new source needs a "
             f"new initial_state()."
         )
-    return state
+    return past

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.errors import BadValue, unknown_name
-from regard.registry import Registry
+from regard.errors import BadValue
+from regard.registry import Registry, refuse_unknown
 from regard.tasks.problem import Batch, Problem
 
 Sums = dict[str, tuple[float, float]]  # metric → (sum, count)
@@ -55,7 +55,7 @@ class Recipe:
     clip: float = 1.0
     models: Mapping[str, str] = field(
         default_factory=dict
-    )  # "decoder" → what it means here: "decoder(layers=2)"
+    )  # "decoder" → what the bare name means here: "decoder(layers=2)"
 
 
 TASKS: Registry[type[Task]] = Registry("task")
@@ -165,10 +165,7 @@ def build(name: str, state: Mapping[str, Any] | None = None, **options: Any) -> 
     yet: it may be gone, and is not needed to use what was learned.
     """
     cls = TASKS[name]
-    known = list(inspect.signature(cls).parameters)
-    for option in options:
-        if option not in known:
-            raise BadValue(str(unknown_name(f"option of {name}", option, known)))
+    refuse_unknown(name, options, inspect.signature(cls).parameters)
     made = cls(**options)
     if state:
         made.restore(state)

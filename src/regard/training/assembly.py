@@ -45,7 +45,7 @@ def complete(values: Mapping[str, Any] | Config) -> Config:
     recipe = TASKS[parse(clean["task"])[0]].recipe
     for name in ("model", "steps", "batch_size", "accumulate"):
         clean[name] = getattr(recipe, name) if clean.get(name) is None else clean[name]
-    clean["model"] = recipe.models.get(clean["model"], clean["model"])
+    clean["model"] = _meant(clean["model"], clean["task"])
     for name in ("optimizer", "lr", "warmup", "smoothing", "schedule", "clip"):
         dotted = f"optim.{name}"
         clean[dotted] = getattr(recipe, name) if clean.get(dotted) is None else clean[dotted]
@@ -55,6 +55,11 @@ def complete(values: Mapping[str, Any] | Config) -> Config:
     if clean.get("log_every") is None:
         clean["log_every"] = max(1, min(10, clean["steps"] // 20))
     return settings.make(clean)
+
+
+def _meant(model: str, task: str) -> str:
+    """What the bare name of a model means on a task; one with brackets, `transformer()`, means itself."""
+    return TASKS[parse(task)[0]].recipe.models.get(model, model)
 
 
 def arrange(values: Mapping[str, Any], resume: str | None) -> tuple[Config, RunFolder, Path | None]:
@@ -90,6 +95,8 @@ def arrange(values: Mapping[str, Any], resume: str | None) -> tuple[Config, RunF
 def _continued(stored: dict[str, Any], given: Mapping[str, Any], run: RunFolder) -> Config:
     before = dataclasses.asdict(complete(stored))
     flat = settings.flat(before)
+    if "model" in given:
+        given = {**given, "model": _meant(given["model"], flat["task"])}
     mistakes = [
         f"{name}: {run.path} was begun with {flat[name]!r}, so it cannot go on with {given[name]!r}. Start a new run."
         for name in FIXED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from regard.nn.ntm import op
 from regard.nn.ntm.controllers import CONTROLLERS, Controller, trained_unless_empty
 from regard.nn.ntm.layout import Layout
 from regard.nn.ntm.plain import Carried, Weights
-from regard.nn.state import State
+from regard.nn.state import State, of_kind
 
 CONSTANT = (
     1e-6  # what fills a constant first memory: nearly nothing, but with a direction (Collier and Beel 2018)
@@ -165,16 +166,12 @@ class Tape(nn.Module):
                 f"x: expected (b,t,inputs) with inputs={self.inputs}, got shape {tuple(rows.shape)}."
             )
         batch, steps = rows.shape[:2]
-        if state is not None:
-            if not isinstance(state, MachineState):
-                raise BadType(
-                    f"state: expected what initial_state() of this machine or a call returned, got {described(state)}."
-                )
-            expected = (batch, self.layout.slots, self.layout.width)
-            if tuple(state.memory.shape) != expected:
-                raise BadValue(
-                    f"state: expected a memory (b,slots,width) = {expected}, got {tuple(state.memory.shape)}."
-                )
+        past = of_kind(MachineState, state)
+        expected = (batch, self.layout.slots, self.layout.width)
+        if past is not None and tuple(past.memory.shape) != expected:
+            raise BadValue(
+                f"state: expected a memory (b,slots,width) = {expected}, got {tuple(past.memory.shape)}."
+            )
         if keep is None:
             return None
         real = keep.keep(steps, batch).to(rows.device) if isinstance(keep, Mask) else keep
@@ -209,26 +206,11 @@ class Machine(nn.Module):
     (torch.Size([2, 5, 8]), torch.Size([2, 32, 10]), torch.Size([2, 5, 1, 32]))
     """
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        *,
-        slots: int = 128,
-        width: int = 20,
-        read_heads: int = 1,
-        write_heads: int = 1,
-        controller: str = "lstm",
-        hidden: int = 100,
-        shift_range: int = 1,
-        initial: str = "constant",
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, **tape: Any) -> None:
         super().__init__()
-        self.tape = Tape(
-            inputs, slots=slots, width=width, read_heads=read_heads, write_heads=write_heads, controller=controller,
-            hidden=hidden, shift_range=shift_range, initial=initial,
-        )  # fmt: skip
-        self.output = nn.Linear(self.tape.layout.reads + hidden, whole_number("outputs", outputs, 1))
+        self.tape = Tape(inputs, **tape)
+        layout = self.tape.layout
+        self.output = nn.Linear(layout.reads + layout.hidden, whole_number("outputs", outputs, 1))
 
     def forward(
         self,

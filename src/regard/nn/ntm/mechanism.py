@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 import regard.core as core
 from regard import scores
-from regard.arguments import described, whole_number
-from regard.errors import BadType, BadValue
+from regard.arguments import whole_number
 from regard.masks import Mask
 from regard.nn import masking
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
 from regard.nn.ntm.machine import MachineState, Tape
-from regard.nn.state import State
+from regard.nn.state import State, check_batch, of_kind
 
 
 @mechanism("ntm", causal="no", time="n·N·M", memory="n·N·M", slots=5, width=4)
@@ -119,13 +118,8 @@ class NeuralTuringMemory(Mechanism):
 
     def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> MachineState | None:
         """The state, after every check of what came."""
-        if state is not None and not isinstance(state, MachineState):
-            raise BadType(
-                f"state: expected what initial_state() of this layer or a call returned, got {described(state)}."
-            )
+        past = of_kind(MachineState, state)
         check_inputs(self, query, source)
-        if state is not None and state.memory.shape[0] != query.shape[0]:
-            raise BadValue(
-                f"state: it is for a batch of {state.memory.shape[0]}, the query has {query.shape[0]}."
-            )
-        return state
+        if past is not None:
+            check_batch(past.memory, query)
+        return past
