@@ -38,7 +38,7 @@ def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.op
         raise BadValue("model: it has no parameters to train.")
     if optim.optimizer == "rmsprop":
         # With the constants of Graves 2013, section 4.2, as Neural Turing Machines are trained. No decay: in RMSprop it
-        # is a gradient like any other, is scaled up where the true one is small, and no machine learned against it.
+        # is a gradient like any other, and is scaled up where the true one is small.
         plain = [{"params": group["params"]} for group in given]
         return torch.optim.RMSprop(plain, lr=optim.lr, alpha=0.95, momentum=0.9)
     if captured:
