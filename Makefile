@@ -12,7 +12,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench clean
+.PHONY: help venv demo tour test check format bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -31,7 +31,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) --editable ".[dev]"
 	@touch $@
 
-demo: $(STAMP)  ## a tour of the core: a printed table and demo/attention.png
+demo: $(STAMP)  ## three models side by side on real digits: a table and demo/report.html, in a few minutes
+	@$(BIN)/regard compare --out demo $(ARGS)
+
+tour: $(STAMP)  ## a tour of the core: a printed table and demo/attention.png
 	@$(BIN)/python examples/tour.py $(ARGS)
 
 # One torch thread per worker, so that the workers do not fight over the cores.

@@ -42,6 +42,14 @@ def finite_number(argument: str, given: object, above: float | None = None) -> f
     return float(given)
 
 
+def share(argument: str, given: object) -> float:
+    """A part of a whole: from 0 up to and without 1."""
+    found = finite_number(argument, given)
+    if not 0 <= found < 1:
+        raise BadValue(f"{argument}: expected a share from 0 up to and without 1, got {given!r}.")
+    return found
+
+
 def float_tensor(argument: str, given: object) -> Tensor:
     """A floating-point tensor, kept as it is so that it receives gradient."""
     if not isinstance(given, Tensor) or not given.is_floating_point():

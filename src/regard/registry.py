@@ -97,12 +97,12 @@ def split(text: str) -> list[str]:
     for letter in text:
         if quote:
             quote = "" if letter == quote else quote
-        elif letter in "'\"":
+        elif letter in "'\"" and parts[-1].rstrip()[-1:] in ("", *"=,([{"):  # not that of "it's"
             quote = letter
         elif letter in "([{":
             depth += 1
         elif letter in ")]}":
-            depth -= 1
+            depth = max(0, depth - 1)
         elif letter == "," and depth == 0:
             parts.append("")
             continue

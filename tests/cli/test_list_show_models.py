@@ -62,9 +62,8 @@ def test_a_models_page_tells_its_problems_options_and_place_of_attention(name):
 def test_the_usual_attention_is_the_one_the_model_is_built_with():
     assert facts_of("decoder")["attention_default"] == "causal"
     assert facts_of("static-transformer")["attention_default"] == "static-memory"
-    assert (
-        facts_of("transformer-xl")["attention_default"] == ""
-    )  # made of its options, not of its parent's word
+    assert facts_of("transformer-xl")["attention_default"] == "relative(positions=transformer-xl)"
+    assert facts_of("lstm-attention")["attention_default"] == "additive"
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)

@@ -8,6 +8,7 @@ from sklearn.metrics import f1_score
 from regard import tasks
 from regard.errors import BadValue
 from regard.tasks.opinions import BLAME, PRAISE, opinions
+from regard.tasks.vocabulary import PADDING, UNKNOWN
 from tests.tasks.stand_ins import Fixed, rows_of
 
 RANDOM = torch.Generator()
@@ -23,7 +24,7 @@ def test_labels_are_those_of_training_numbers_by_size(tmp_path):
     place = folder(tmp_path, train="a\t10\nb\t9\nc\t-1\nd\tgood\n", dev="a b zzz\t9\n", test="c\tgood\n")
     task = tasks.build("classify", data=place)
     assert task.labels == ["-1", "9", "10", "good"] and task.problem.outputs == 4
-    assert task.examples("validation")[0] == ([5, 6, 1], 1)
+    assert task.examples("validation")[0][:2] == ([5, 6, 1], 1)
     assert task.decode([2]) == "10"
 
 
@@ -125,3 +126,19 @@ def test_folders_without_tables_are_refused(tmp_path):
         tasks.build("classify", data=tmp_path)
     with pytest.raises(BadValue, match="data: expected one file or one folder, got 2"):
         tasks.build("classify", data="a.tsv,b.tsv")
+
+
+def test_hidden_words_differ_each_time_and_only_in_training():
+    task = tasks.build("classify", hide=0.5)
+    plain = tasks.build("classify")
+    examples, clear = list(task.examples("train"))[:50], list(plain.examples("train"))[:50]
+    first, again, other = (task.collate(examples, torch.Generator().manual_seed(n)).inputs for n in (1, 1, 2))
+    original = plain.collate(clear, torch.Generator().manual_seed(1)).inputs
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    changed = first != original
+    assert set(first[changed].tolist()) == {UNKNOWN} and not bool(changed[original == PADDING].any())
+    assert 0.4 < float(changed.sum() / (original != PADDING).sum()) < 0.6
+    tested = [t.collate(list(t.examples("test")), torch.Generator()).inputs for t in (task, plain)]
+    assert torch.equal(*tested)
+    with pytest.raises(BadValue, match="hide"):
+        tasks.build("classify", hide=1.5)

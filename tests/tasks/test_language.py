@@ -39,6 +39,44 @@ def test_every_token_but_the_first_is_asked_for_once():
     assert alone[-1].target_keep.sum() == (len(tokens) - 1) % 37
 
 
+@pytest.mark.parametrize("overlap", [0.25, 0.5, 0.9])
+def test_with_overlap_every_token_is_asked_for_once_and_has_tokens_before_it(overlap):
+    task = tasks.build("language", context=37, overlap=overlap)
+    tokens = task.tokens("test").tolist()
+    batch = task.collate(list(task.examples("test")), seeded())
+    assert batch.targets[batch.target_keep].tolist() == tokens[1:]
+    least = batch.target_keep[1:].int().argmax(1)  # tokens read before the first that is asked for
+    assert int(least.min()) == 37 - round(37 * (1 - overlap)) and bool(batch.target_keep[0].all())
+
+
+def test_training_windows_begin_elsewhere_each_time_within_half_a_window():
+    task = tasks.build("language", context=31)
+    ids, windows = task.tokens("train"), task.examples("train")
+    assert len(windows) == math.ceil((len(ids) - 1) / 31)
+    places = set()
+    for seed in range(200):
+        batch = task.collate([windows[7]], seeded(seed))
+        assert batch.target_keep is None, "everything in it is asked for"
+        begin = next(
+            i for i in range(7 * 31 - 15, 7 * 31 + 16) if torch.equal(ids[i : i + 31], batch.inputs[0])
+        )
+        places.add(begin)
+        assert torch.equal(ids[begin + 1 : begin + 32], batch.targets[0])
+    assert min(places) == 7 * 31 - 15 and max(places) == 7 * 31 + 15 and len(places) > 25
+    for window in (windows[0], windows[len(windows) - 1]):  # nothing before the text, nothing behind it
+        assert all(task.collate([window], seeded(s)).inputs.shape == (1, 31) for s in range(40))
+    again = [task.collate([windows[7]], seeded(5)).inputs for _ in range(2)]
+    assert torch.equal(*again)
+
+
+def test_hidden_tokens_can_be_the_objective():
+    assert [p.kind for p in tasks.build("language", objective="hidden").problems()] == ["masked", "language"]
+    with pytest.raises(BadValue, match=r"hidden"):
+        tasks.build("language", objective="hiden")
+    with pytest.raises(BadValue, match=r"overlap"):
+        tasks.build("language", overlap=1.0)
+
+
 def test_a_text_shorter_than_the_context_is_one_window(tmp_path):
     (tmp_path / "train.txt").write_text("some text\n" * 9)
     (tmp_path / "valid.txt").write_text("text\n")
@@ -77,7 +115,7 @@ def test_levels_differ_and_only_training_text_makes_the_vocabulary(tmp_path, lev
 
 
 def test_fifteen_in_a_hundred_are_hidden_most_of_them_blank():
-    task = masked(context=101)
+    task = masked(context=101, shift=False)
     examples = list(task.examples("train"))[:400]
     batch = task.collate(examples, seeded(1))
     assert (batch.target_keep.sum(1) == 15).all(), "15 % of 101"

@@ -10,7 +10,6 @@ import shutil
 import pytest
 import torch
 
-from regard.errors import BadValue
 from regard.training import Config, checkpoints, durable, load_run, train
 from regard.training.checkpoints import Checkpoint, Damaged
 from regard.training.random_state import RandomState
@@ -169,5 +168,5 @@ def test_a_run_without_a_whole_checkpoint_says_so(tmp_path):
     train(Config(task="toy", steps=1, out=str(tmp_path / "run")))
     for path in (tmp_path / "run" / "checkpoints").glob("step-*/state.json"):
         path.write_text("{}")
-    with pytest.raises(BadValue, match="no checkpoint that can be read"):
+    with pytest.raises(Damaged, match="no checkpoint that can be read"):
         load_run(tmp_path / "run", tell=lambda text: None)

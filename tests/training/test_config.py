@@ -7,7 +7,7 @@ from regard.errors import BadValue
 from regard.training import Config, Optim
 from regard.training import config as settings
 from regard.training.assembly import complete
-from regard.training.readers import split
+from regard.training.readers import texts
 from tests.training import toy
 
 
@@ -74,7 +74,8 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path):
 
 
 def test_lists_are_split_at_commas_outside_parentheses():
-    assert split("a, local(window=3, num_heads=2),b") == ["a", "local(window=3, num_heads=2)", "b"]
+    assert texts("a, local(window=3, num_heads=2),b") == ("a", "local(window=3, num_heads=2)", "b")
+    assert texts("Alice's book.txt, 1).txt,c") == ("Alice's book.txt", "1).txt", "c")
 
 
 def test_paths_become_absolute_and_may_hold_a_comma(tmp_path, monkeypatch):

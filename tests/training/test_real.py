@@ -1,14 +1,11 @@
 """The loop with real tasks and models, tiny: they train, go on bit for bit, and hand their weights on."""
 
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from regard.training import checkpoints, evaluate, load_run, metrics, train
+from regard.training import checkpoints, evaluate, load_run, train
 from tests.training.toy import assert_same
 
 TINY = [
@@ -57,33 +54,6 @@ def test_an_encoder_that_filled_blanks_goes_on_to_classify(tmp_path):
     assert len(shared) > 10
     assert all(torch.equal(kept[name], new[name]) for name in shared)
     assert any("took over" in text and "vocabulary" in text for text in told)
-
-
-@pytest.mark.slow
-def test_two_processes_with_two_batches_each_are_one_with_four(tmp_path):
-    task, model = "digits", "encoder(dim=8, layers=1, num_heads=2, dropout=0.0)"
-    train(settings(tmp_path / "one", task, model, batch_size=5, accumulate=4, log_every=1))
-    arguments = ["train", task, "--model", model, "--batch-size", "5", "--accumulate", "2", "--log-every", "1",
-                 "--steps", "4", "--save-every", "2", "--eval-every", "4", "--eval-limit", "6", "--device", "cpu",
-                 "--out", str(tmp_path / "two")]  # fmt: skip
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "regard",
-    ]
-    done = subprocess.run(
-        [*launch, *arguments], capture_output=True, text=True, cwd=Path(__file__).parents[2]
-    )
-    assert done.returncode == 0, done.stderr
-    for one, two in zip(*(metrics.read(tmp_path / n / "metrics.jsonl") for n in ("one", "two")), strict=True):
-        assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)
-        assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
-        assert two.get("validation", {}) == pytest.approx(one.get("validation", {}), rel=1e-6)
 
 
 def test_a_run_goes_on_with_the_command_that_began_it(tmp_path):

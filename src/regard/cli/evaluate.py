@@ -51,9 +51,9 @@ def run(options: Namespace) -> int:
         if options[name] is not None and options[name] < 1:
             raise BadValue(f"--{name.replace('_', '-')}: expected at least 1, got {options[name]}.")
 
-    from regard.cli.pages.loading import load
     from regard.cli.pages.measuring import measured
     from regard.training.checkpoints import Damaged
+    from regard.training.loading import load
 
     try:
         loaded = load(options.run, options.checkpoint, options.device, options.data)

@@ -51,7 +51,7 @@ def verbs() -> dict[str, Verb]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    arguments, files = _take_use(sys.argv[1:] if arguments is None else arguments)
     offered = verbs()
     chosen = next((word for word in arguments if word in offered), None)
 
@@ -59,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="regard", description="Attention: use it, measure it.", examples=_first_steps(offered)
     )
     parser.add_argument("--version", action="version", version=_version_line())
+    use = "a Python file that registers models, mechanisms or tasks of yours; may be given several times"
+    parser.add_argument("--use", metavar="FILE", help=use)  # taken out above: it may stand anywhere
     subcommands = parser.add_subcommands(
         dest="verb", required=False, metavar="VERB", title="verbs", description=None
     )
@@ -73,12 +75,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.verb is None:
         parser.print_help(sys.stderr)
         return WRONG_CALL
-    return _guarded(options.verb, offered[options.verb], options[options.verb])
+    return _guarded(options.verb, offered[options.verb], options[options.verb], files)
 
 
-def _guarded(name: str, verb: Verb, options: Namespace) -> int:
+def _take_use(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments without every `--use FILE`, and the files."""
+    kept: list[str] = []
+    files: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":  # what follows is not ours to read
+            return [*kept, argument, *rest], files
+        if argument == "--use":
+            files.append(next(rest, ""))
+        elif argument.startswith("--use="):
+            files.append(argument.removeprefix("--use="))
+        else:
+            kept.append(argument)
+    return kept, files
+
+
+def _guarded(name: str, verb: Verb, options: Namespace, files: Sequence[str] = ()) -> int:
     """Run the verb; turn the ways a run may end early into exit codes instead of tracebacks."""
     try:
+        if files:
+            from regard.comparison.use import load
+
+            load(files)
         return verb.run(options)
     except RegardError as mistake:
         print(f"regard {name}: {mistake}", file=sys.stderr)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
-from regard.training.config import Optim, from_yaml, settings, to_yaml
+from regard.cli.pages.settings import add_settings, given_settings
+from regard.training.config import to_yaml
 
 if TYPE_CHECKING:
     from regard.cli.parser import Parser
@@ -25,28 +26,12 @@ EXAMPLES = (
 )
 
 FAILED = 1
-ACTIONS = ("config", "print_config", "resume", "dry_run", "fast_dev_run", "json")
+ACTIONS = ("print_config", "resume", "dry_run", "fast_dev_run", "json")
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options: one for each setting, and what to do with them."""
-    known = settings()
-    parser.add_argument("task", nargs="?", type=str, metavar="TASK", help=known.pop("task").metadata["help"])
-    for name, one in known.items():
-        option = "--" + name.replace("_", "-")
-        if isinstance(one.default, bool):
-            # None, not False: what was not said must not override a file.
-            parser.add_argument(option, action="store_true", default=None, help=one.metadata["help"])
-            if one.default:
-                parser.add_argument(
-                    f"--no-{name}", dest=f"no_{name}", action="store_true", help=f"not --{name}"
-                )
-        else:
-            shown = name.rpartition(".")[2].upper()
-            parser.add_argument(option, type=str, metavar=shown, help=_help(one))
-    parser.add_argument(
-        "--config", type=str, metavar="FILE", help="settings from a YAML file; flags win over it"
-    )
+    add_settings(parser)
     parser.add_argument(
         "--print-config", action="store_true", help="show all settings as YAML and do nothing"
     )
@@ -61,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Train, or show what would be trained. 0, 2 for a wrong call, 1 for a failure, 128 + n after signal n."""
-    values = _values(options)
+    values = given_settings(options, less=ACTIONS)
     if options.print_config:
         from regard.training.assembly import arrange
 
@@ -85,35 +70,6 @@ def run(options: Namespace) -> int:
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
         _show(result, options.json, kept=not options.fast_dev_run)
     return result.exit_code
-
-
-def _values(options: Namespace) -> dict[str, Any]:
-    """What a file says, and over it what the flags say, by dotted name."""
-    from regard.training.config import flat
-
-    given = {name: value for name, value in flat(options.as_dict()).items() if value is not None}
-    values: dict[str, Any] = {}
-    if "config" in given:
-        values = flat(from_yaml(given["config"]))
-    for name, value in given.items():
-        if name.startswith("no_"):
-            values |= {name.removeprefix("no_"): False} if value else {}
-        elif name not in ACTIONS:
-            values[name] = value
-    return values
-
-
-def _help(one: dataclasses.Field[Any]) -> str:
-    text = str(one.metadata["help"])
-    recipe = one.default is None and one.name in (
-        "model", "steps", "batch_size", "accumulate", *(f.name for f in dataclasses.fields(Optim))
-    )  # fmt: skip
-    if recipe:
-        return f"{text} (default: the task's recipe)"
-    if one.default in (None, ()) or "default" in text:
-        return text
-    shown = ",".join(map(str, one.default)) if isinstance(one.default, tuple) else one.default
-    return f"{text} (default: {shown})"
 
 
 def _show(result: Result, as_json: bool, kept: bool) -> None:

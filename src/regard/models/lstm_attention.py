@@ -27,15 +27,17 @@ class LSTMState(State):
     attention: State
 
 
-@model("lstm-attention", serves=("classify", "language", "bits"))
+@model("lstm-attention", serves=("classify", "language", "masked", "bits"))
 class LSTMAttention(Model):
     """An LSTM reads; attention looks back over its rows.
 
     For `classify` problems it reads in both directions and the mean row asks once, over all rows (Lin et al. 2017; Yang
-    et al. 2016). Otherwise it reads forwards and each row attends to those before it (Cheng et al. 2016).
+    et al. 2016); for `masked` ones it reads in both directions and each row attends to all. Otherwise it reads forwards
+    and each row attends to those before it (Cheng et al. 2016).
     """
 
     takes_attention: ClassVar[str] = "the attention over the LSTM's rows"
+    attention_default: ClassVar[str] = "additive"
 
     def __init__(
         self,
@@ -49,11 +51,11 @@ class LSTMAttention(Model):
         dropout: float = 0.1,
     ) -> None:
         super().__init__(problem)
-        self.whole = problem.kind == "classify"
+        both = problem.kind in ("classify", "masked")
         self.entrance = Entrance(problem.inputs, dim, positions="none", dropout=dropout)
-        self.recurrent = Recurrent(dim, layers, cell, both=self.whole, dropout=dropout)
-        name, inside = parse(attention or "additive")
-        make = build if self.whole else build_causal
+        self.recurrent = Recurrent(dim, layers, cell, both=both, dropout=dropout)
+        name, inside = parse(attention or self.attention_default)
+        make = build if both else build_causal
         self.attention: Mechanism = make(name, dim, **{"num_heads": num_heads, **inside})
         self.join = Joined(dim, dropout)
         self.exit = Exit(dim, problem.outputs)
@@ -61,7 +63,7 @@ class LSTMAttention(Model):
     def forward(self, batch: Batch) -> Tensor:
         rows, _ = self.recurrent(self.entrance(batch.inputs), batch.keep)
         mask = padding_mask(batch.keep)
-        if self.whole:
+        if self.problem.kind == "classify":
             count = rows.shape[1] if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
             question = rows.sum(1) / count  # padding is zero
             found = self.join(self.attention(question[:, None], rows, mask=mask)[:, 0], question)

@@ -41,6 +41,7 @@ class Model(nn.Module):
     takes_attention: ClassVar[str] = (
         ""  # where `attention=` goes, in words; empty: nowhere, and it is refused
     )
+    attention_default: ClassVar[str] = ""  # the mechanism it attends with when none is asked for, by name
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()

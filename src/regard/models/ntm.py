@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from regard.models.model import Model, model
@@ -15,6 +17,8 @@ class NTM(Model):
 
     Paper: Graves et al. 2014. The defaults are those of its copy experiment with an LSTM controller.
     """
+
+    attention_default: ClassVar[str] = "ntm"
 
     def __init__(
         self,

@@ -40,6 +40,7 @@ class Seq2seq(Model):
     """
 
     takes_attention: ClassVar[str] = "the attention of the decoder to the encoder"
+    attention_default: ClassVar[str] = "additive"
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Seq2seq(Model):
         self.decoder = Recurrent(dim, layers, cell, dropout=dropout)
         self.begin = nn.Linear(dim, layers * dim)
         count = whole_number("attention_layers", attention_layers, 1)
-        name, inside = parse(attention or "additive")
+        name, inside = parse(attention or self.attention_default)
         chosen = {"num_heads": num_heads, **inside}
         self.attentions = nn.ModuleList(build(name, dim, **chosen) for _ in range(count))
         self.joins = nn.ModuleList(Joined(dim, dropout) for _ in range(count))

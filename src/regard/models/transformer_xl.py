@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ class TransformerXL(Decoder):
     Paper: Dai et al. 2019, sections 3.2 and 3.3. What is remembered passes no gradient back (section 3.2), so that long
     inputs train at the cost of a segment. Without gradients the result is that of one call over everything in reach.
     """
+
+    attention_default: ClassVar[str] = "relative(positions=transformer-xl)"  # its window is `memory` + 1
 
     def __init__(
         self,

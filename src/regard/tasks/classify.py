@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.arguments import whole_number
+from regard.arguments import share, whole_number
 from regard.errors import BadValue
 from regard.tasks import hub, vocabulary
 from regard.tasks.opinions import opinions
@@ -19,7 +19,7 @@ from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wron
 from regard.tasks.splits import checked_split, complete, files_by_split, listed
 from regard.tasks.tables import ENDINGS, LABEL, TEXT, Columns, Row, find_columns, labelled, read_table
 from regard.tasks.task import Answers, Recipe, Sums, Task, task
-from regard.tasks.vocabulary import PADDING, Vocabulary
+from regard.tasks.vocabulary import PADDING, UNKNOWN, Vocabulary
 
 _F1 = "f1 "  # names of sums from which F1 is made; none is a metric by itself
 EMBEDDED = Path("embedded sentences")
@@ -30,6 +30,7 @@ class Labelled(NamedTuple):
 
     tokens: Sequence[int]
     label: int | None = None
+    hidden: float = 0.0  # the share of its pieces that a batch hides
 
 
 @task("classify")
@@ -44,6 +45,7 @@ class Classify(Task):
         vocabulary_size: how many different pieces (bpe: 4096 by default)
         min_count: how often a word or character must occur in training to be known
         max_length: longest text in pieces, where there are such long ones; longer ones are cut
+        hide: share of a training text's pieces made unknown, others each time: small data is not learned by heart
         encoding: how the files are encoded
         seed: which lines are kept for validation and test where there are no files for them
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
@@ -60,6 +62,7 @@ class Classify(Task):
         vocabulary_size: int | None = None,
         min_count: int = 1,
         max_length: int = 256,
+        hide: float = 0.0,
         encoding: str = "utf-8",
         seed: int = 0,
         whole: bool = False,
@@ -70,6 +73,7 @@ class Classify(Task):
         self.vocabulary_size, self.seed = vocabulary_size, whole_number("seed", seed)
         self.min_count = whole_number("min_count", min_count, 1)
         self.limit = whole_number("max_length", max_length, 1)
+        self.hide = share("hide", hide)
         self.encoding = checked_encoding(encoding)
         self.vocabulary: Vocabulary | None = None
         self.labels: list[str] = []
@@ -153,10 +157,11 @@ class Classify(Task):
         """The texts of a split in the order of the file."""
         self.problems()
         if split not in self._encoded:
-            self._encoded[split] = self._encode_split(self._split(split))
+            hidden = self.hide if split == "train" else 0.0
+            self._encoded[split] = self._encode_split(self._split(split), hidden)
         return self._encoded[split]
 
-    def _encode_split(self, rows: list[Row]) -> list[Labelled]:
+    def _encode_split(self, rows: list[Row], hidden: float) -> list[Labelled]:
         assert self.vocabulary is not None
         numbers = {label: number for number, label in enumerate(self.labels)}
         found = []
@@ -168,7 +173,7 @@ class Classify(Task):
                     f"the label {excerpt(row.label)} does not occur in the training data. "
                     f"Known: {', '.join(excerpt(label) for label in self.labels[:12])}.",
                 )
-            found.append(Labelled(ids[: self.max_length], numbers[row.label]))
+            found.append(Labelled(ids[: self.max_length], numbers[row.label], hidden))
         return found
 
     def length(self, example: Labelled) -> int:
@@ -178,6 +183,10 @@ class Classify(Task):
     def collate(self, examples: Sequence[Labelled], generator: torch.Generator) -> Batch:
         """Texts padded at their ends; without targets when an example has none."""
         inputs, keep = padded([example.tokens for example in examples], PADDING)
+        if any(example.hidden for example in examples):
+            shares = torch.tensor([example.hidden for example in examples])
+            hidden = torch.rand(inputs.shape, generator=generator) < shares[:, None]
+            inputs = inputs.masked_fill(hidden if keep is None else hidden & keep, UNKNOWN)
         labels = [example.label for example in examples if example.label is not None]
         return Batch(inputs, keep, torch.tensor(labels) if labels and len(labels) == len(examples) else None)
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.arguments import whole_number
-from regard.errors import BadValue
-from regard.tasks import continuation, hub, vocabulary
-from regard.tasks.draws import Generated
+from regard.arguments import share, whole_number
+from regard.errors import BadValue, unknown_name
+from regard.tasks import continuation, hub, vocabulary, windows
 from regard.tasks.padding import padded
 from regard.tasks.problem import Batch, Problem, Tokens
 from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
@@ -24,6 +22,7 @@ from regard.tasks.splits import checked_split, files_by_split, listed
 from regard.tasks.story import story_text
 from regard.tasks.task import Answers, Recipe, Task, task
 from regard.tasks.vocabulary import BLANK, PADDING, SPECIAL, Vocabulary
+from regard.tasks.windows import Window
 
 ENDINGS = (".txt", ".text", ".md", ".tokens")
 HIDDEN = (
@@ -31,16 +30,7 @@ HIDDEN = (
 )
 
 
-@dataclass(frozen=True)
-class Window:
-    """A stretch of text, how many of its tokens an earlier window asked for, and whether it is a prompt."""
-
-    tokens: Tensor
-    repeated: int = 0
-    prompt: bool = False
-
-    def __len__(self) -> int:
-        return len(self.tokens)
+OBJECTIVES = ("next", "hidden")
 
 
 @task("language")
@@ -53,6 +43,9 @@ class Language(Task):
         vocabulary_size: how many different pieces (bpe: 4096 by default)
         min_count: how often a word or character must occur in training to be known
         context: tokens of a window
+        shift: in training, a window begins up to half its length earlier or later, at random each time
+        overlap: share of a window that validation and test only read, so that what they ask for has tokens before it
+        objective: next (token) or hidden (tokens); a model that can only do one of them does that
         encoding: how the files are encoded
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
@@ -68,6 +61,9 @@ class Language(Task):
         vocabulary_size: int | None = None,
         min_count: int = 1,
         context: int = 256,
+        shift: bool = True,
+        overlap: float = 0.0,
+        objective: str = "next",
         encoding: str = "utf-8",
         whole: bool = False,
     ) -> None:
@@ -76,6 +72,11 @@ class Language(Task):
         self.vocabulary_size = vocabulary_size
         self.min_count = whole_number("min_count", min_count, 1)
         self.context = whole_number("context", context, 2)
+        self.shift = shift
+        self.overlap = share("overlap", overlap)
+        if objective not in OBJECTIVES:
+            raise unknown_name("objective", objective, OBJECTIVES)
+        self.objective = objective
         self.encoding = checked_encoding(encoding)
         self.vocabulary: Vocabulary | None = None
         self._tokens: dict[str, Tensor] = {}
@@ -133,17 +134,18 @@ class Language(Task):
         return self.texts[split]
 
     def problems(self) -> list[Problem]:
-        """The next token; or hidden tokens."""
+        """The next token and hidden tokens, the objective first."""
         if self.vocabulary is None:
             split = "train" if "train" in self.texts else next(iter(self.texts))
             lines = self._text(split).splitlines(keepends=True)
             self.vocabulary = vocabulary.build(self.level, lines, self.vocabulary_size, self.min_count)
         count = len(self.vocabulary)
         inputs = Tokens(count, PADDING)
-        return [
+        posed = [
             Problem("language", inputs, count, max_length=self.context),
             Problem("masked", inputs, count, max_length=self.context, blank=BLANK),
         ]
+        return posed if self.objective == "next" else posed[::-1]
 
     def tokens(self, split: str) -> Tensor:
         """All ids of a split in a row."""
@@ -163,11 +165,13 @@ class Language(Task):
         The last one begins early enough to be as long as the others, so that no batch is padded.
         """
         ids = self.tokens(checked_split(split))
-        return Generated(-(-(len(ids) - 1) // self.context), partial(_window, ids, self.context))
+        if split == "train":
+            return windows.training(ids, self.context, self.shift)
+        return windows.asking(ids, self.context, self.overlap)
 
     def collate(self, examples: Sequence[Window], generator: torch.Generator) -> Batch:
         """Windows padded at their ends; prompts come without targets."""
-        rows = [example.tokens for example in examples]
+        rows = [example.drawn(generator) for example in examples]
         if any(example.prompt for example in examples):
             return Batch(*padded(rows, PADDING))
         if self.problem.kind == "masked":
@@ -268,8 +272,3 @@ def _line_end(text: str, place: int) -> int:
     """The end of a line near a place, so that no word is cut; the place itself where lines are long."""
     end = text.find("\n", place, place + len(text) // 100)
     return place if end < 0 else end + 1
-
-
-def _window(ids: Tensor, context: int, index: int) -> Window:
-    begin = max(0, min(index * context, len(ids) - 1 - context))
-    return Window(ids[begin : begin + context + 1], repeated=index * context - begin)

@@ -18,6 +18,7 @@ from regard.nn.mechanism import entry
 from regard.registry import parse
 from regard.tasks.task import TASKS, Task
 from regard.training import config as settings
+from regard.training.budget import parse as parse_budget
 from regard.training.config import FIXED, Config
 from regard.training.folder import HOME, RunFolder, checked_name, free_name, locate
 
@@ -40,21 +41,37 @@ def complete(values: Mapping[str, Any] | Config) -> Config:
         mistakes += _mistake(lambda: checked_name(clean["name"]))
     if not clean.get("task"):
         mistakes.append(f"task: say what to learn. There are: {', '.join(tasks.names())}.")
+    mistakes += _one_length(clean)
     settings.refuse(mistakes)
 
     recipe = TASKS[parse(clean["task"])[0]].recipe
-    for name in ("model", "steps", "batch_size", "accumulate"):
+    budgeted = clean.get("budget") is not None  # then nobody knows how many steps there will be
+    for name in ("model", "batch_size", "accumulate", *(() if budgeted else ("steps",))):
         clean[name] = getattr(recipe, name) if clean.get(name) is None else clean[name]
     clean["model"] = _meant(clean["model"], clean["task"])
     for name in ("optimizer", "lr", "warmup", "smoothing", "schedule", "clip"):
         dotted = f"optim.{name}"
         clean[dotted] = getattr(recipe, name) if clean.get(dotted) is None else clean[dotted]
-    tenth = max(1, min(1000, clean["steps"] // 10))
-    for name in ("eval_every", "save_every"):
-        clean[name] = tenth if clean.get(name) is None else clean[name]
-    if clean.get("log_every") is None:
-        clean["log_every"] = max(1, min(10, clean["steps"] // 20))
+    often, logged = 1000, 10  # steps; a budget is also looked at each tenth
+    if not budgeted:
+        often, logged = max(1, min(often, clean["steps"] // 10)), max(1, min(logged, clean["steps"] // 20))
+    for name, every in (("eval_every", often), ("save_every", often), ("log_every", logged)):
+        clean[name] = every if clean.get(name) is None else clean[name]
     return settings.make(clean)
+
+
+def _one_length(clean: dict[str, Any]) -> list[str]:
+    """Steps and a budget may not both be said; a budget in steps is another way to say steps, and becomes that."""
+    if clean.get("budget") is None:
+        return []
+    budget = parse_budget(clean["budget"])
+    if clean.get("steps") is not None and (budget.kind, budget.amount) != ("steps", clean["steps"]):
+        return [
+            f"steps, budget: expected one of them, got steps {clean['steps']} and budget {str(budget)!r}."
+        ]
+    if budget.kind == "steps":
+        clean |= {"steps": budget.amount, "budget": None}
+    return []
 
 
 def _meant(model: str, task: str) -> str:
@@ -103,6 +120,9 @@ def _continued(stored: dict[str, Any], given: Mapping[str, Any], run: RunFolder)
         if name in given and given[name] != flat[name]
     ]
     settings.refuse(mistakes)
+    for one, other in (("steps", "budget"), ("budget", "steps")):
+        if one in given:
+            flat[other] = None
     moved = {name: value for name, value in given.items() if name not in ("out", "name")}
     return complete({**flat, **moved})
 

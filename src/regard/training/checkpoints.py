@@ -23,7 +23,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from regard.errors import BadValue, RegardError
+from regard.errors import RegardError
 from regard.training import durable
 
 FORMAT = 1
@@ -131,7 +131,7 @@ def load_for_use(folder: Path, tell: Callable[[str], None]) -> Checkpoint:
             tell(f"The best checkpoint is damaged: {trouble}. Taking the newest whole one.")
     checkpoint, _ = load_newest(folder, tell)
     if checkpoint is None:
-        raise BadValue(f"{folder}: there is no checkpoint that can be read.")
+        raise Damaged(f"{folder}: there is no checkpoint that can be read.")
     return checkpoint
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from regard.errors import BadValue
+from regard.training import budget as budgets
 from regard.training.readers import (
     Expected,
     Reader,
@@ -42,6 +43,7 @@ PRECISIONS = (
     "16",
 )
 OPTIMIZERS = ("adamw", "rmsprop")
+STRATEGIES = ("ddp", "fsdp")
 SCHEDULES = ("cosine", "inverse-root", "constant")
 
 
@@ -79,6 +81,11 @@ class Config:
     attention: str | None = setting(None, optional(text), 'its attention, for instance "local(window=65)"')
     data: tuple[str, ...] = setting((), paths, "files to learn from, joined by commas")
     steps: int | None = setting(None, optional(whole(0)), "how many optimiser steps")
+    budget: str | None = setting(
+        None,
+        optional(budgets.setting),
+        'how long in place of --steps: "5M tokens", "90 seconds", "2000 steps"',
+    )
     seed: int = setting(0, whole(0), "one number that fixes weights, order and dropout")
     device: str = setting("auto", text, "auto, cpu, cuda, cuda:1, mps")
     precision: str = setting("32-true", one_of(*PRECISIONS), "one of " + ", ".join(PRECISIONS[:6]))
@@ -95,6 +102,11 @@ class Config:
     log_every: int | None = setting(None, optional(whole(1)), "steps between lines of metrics.jsonl")
     patience: int | None = setting(
         None, optional(whole(1)), "stop after so many validations without a better one"
+    )
+    strategy: str = setting(
+        "ddp",
+        one_of(*STRATEGIES),
+        "several processes (torchrun) have equal copies (ddp) or share weights (fsdp)",
     )
     compile: bool = setting(False, flag, "run the model through torch.compile")
     graph: bool = setting(True, flag, "on a GPU with static shapes, run a step as one CUDA graph")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -14,18 +14,20 @@ from regard.errors import RegardError
 from regard.tasks.problem import Batch
 from regard.tasks.task import Task
 from regard.training.assembly import arrange, build_model, build_task
+from regard.training.budget import of, positions
 from regard.training.config import Config
 from regard.training.order import Order, generator
 from regard.training.position import seed_everything
 
 _BYTES = {"64": 8, "32": 4, "bf16": 2, "16": 2}
 _MIB = 2**20
+LOOKED_AT = 20  # batches, to know how many tokens a step takes
 
 
 def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, Any]:
     """The facts of a run that is not begun. One batch goes through the model on the CPU; nothing is written."""
     config, run, _ = arrange(values, resume)
-    assert config.batch_size and config.accumulate and config.steps is not None
+    assert config.batch_size and config.accumulate
     seed_everything(config.seed)
     task = build_task(config)
     model = build_model(config, task)
@@ -50,11 +52,32 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
         "parameters": sum(p.numel() for p in model.parameters()),
         "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "memory_mib": _memory(model, config, activations),
-        "steps": config.steps,
-        "batches_per_epoch": order.per_epoch,
-        "epochs": round(config.steps * config.accumulate / order.per_epoch, 3),
-        "examples_per_step": config.batch_size * config.accumulate,
+        **_length(config, task, order, examples),
     }
+
+
+def _length(config: Config, task: Task, order: Order, examples: Sequence[Any]) -> dict[str, Any]:
+    """How long the run would be. Nobody knows how many steps fit into seconds; for tokens the first batches tell."""
+    assert config.batch_size and config.accumulate
+    budget, looked_at = of(config), min(LOOKED_AT, order.per_epoch)
+    tokens = sum(
+        positions(
+            task.collate([examples[i] for i in order[place]], generator(config.seed, "batch", place)),
+            task.problem,
+        )
+        for place in range(looked_at)
+    )
+    per_step = max(1, round(tokens / looked_at * config.accumulate))
+    facts: dict[str, Any] = {
+        "budget": str(budget),
+        "batches_per_epoch": order.per_epoch,
+        "examples_per_step": config.batch_size * config.accumulate,
+        "tokens_per_step": per_step,
+    }
+    if budget.kind != "seconds":
+        steps = int(budget.amount if budget.kind == "steps" else math.ceil(budget.amount / per_step))
+        facts |= {"steps": steps, "epochs": round(steps * config.accumulate / order.per_epoch, 3)}
+    return facts
 
 
 def _forward(model: nn.Module, task: Task, batch: Batch) -> tuple[list[int], int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,10 +14,8 @@ from regard import models
 from regard.errors import BadValue
 from regard.tasks.problem import Batch
 from regard.tasks.task import SPLITS, Sums, Task
-from regard.training import checkpoints
-from regard.training.assembly import build_model, build_task, complete, take_weights
 from regard.training.config import Config
-from regard.training.folder import RunFolder
+from regard.training.loading import load, to_stderr
 from regard.training.order import generator
 from regard.training.random_state import RandomState
 
@@ -36,11 +33,12 @@ def evaluate(
     surrounding: Callable[[], Any] = nullcontext,
     share: tuple[int, int] = (0, 1),
     gather: Callable[[Sums], list[Sums]] | None = None,
+    each: Callable[[Sums], None] = lambda sums: None,
 ) -> dict[str, float] | None:
     """The metrics of a split: sums over all batches, divided once. None if `stop` said so before the end.
 
     `place` brings a batch to the model; `surrounding` is entered around each call (autocast); `share` (i, n) looks at
-    every n-th batch only, and `gather` then brings together what n processes found.
+    every n-th batch only, and `gather` then brings together what n processes found; `each` hears what every batch gave.
     """
     if split not in SPLITS:
         raise BadValue(f"split: expected one of {', '.join(SPLITS)}, got {split!r}.")
@@ -58,15 +56,18 @@ def evaluate(
             chosen = [examples[i] for i in range(start, min(start + batch_size, count))]
             batch = task.collate(chosen, generator(seed, split, number))
             with surrounding():
-                _add(sums, task.measure(model, place(batch)))
+                found = task.measure(model, place(batch))
+            each(found)
+            add(sums, found)
     if gather is not None:
         everyone, sums = gather(sums), {}
         for found in everyone:
-            _add(sums, found)
+            add(sums, found)
     return dict(task.finish(sums)) if sums else {}
 
 
-def _add(sums: Sums, more: Sums) -> None:
+def add(sums: Sums, more: Sums) -> None:
+    """Add what more examples gave to the sums so far."""
     for name, (total, count) in more.items():
         before = sums.get(name, (0.0, 0.0))
         sums[name] = (before[0] + total, before[1] + count)
@@ -91,26 +92,11 @@ def load_run(
     *,
     data: tuple[str, ...] | None = None,
     device: str | torch.device = "cpu",
-    tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    tell: Callable[[str], None] = to_stderr,
 ) -> tuple[Task, models.Model, Config]:
     """The task, the model with its best weights, and the settings of a run; `data` takes the place of the run's files.
 
     `folder` may also be one checkpoint of a run.
     """
-    path = Path(folder)
-    if path.parent.name == "checkpoints" and (path / checkpoints.MANIFEST).is_file():
-        run, checkpoint = RunFolder(path.parent.parent), checkpoints.load(path)
-    else:
-        run = RunFolder(path)
-        run.settings()  # says so when this is no run
-        checkpoint = checkpoints.load_for_use(run.checkpoints, tell)
-    values = run.settings()
-    if data is not None:
-        values["data"] = list(data)
-    config = complete(values)
-    task = build_task(config, checkpoint.state.get("task"), whole=data is not None)
-    with torch.random.fork_rng(devices=[]):
-        model = build_model(config, task)
-    with torch.no_grad():
-        take_weights(model, checkpoint.weights, str(path))
-    return task, model.to(device).eval(), config
+    found = load(folder, device=device, data=data, tell=tell)
+    return found.task, found.model, found.config

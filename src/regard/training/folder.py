@@ -152,6 +152,7 @@ def surroundings(device: str = "") -> dict[str, Any]:
         "system": platform.platform(),
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),  # of the run, as torchrun tells them
         "device": device,
         "cuda": torch.version.cuda,
         "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,

@@ -1,7 +1,8 @@
 """A whole step as one CUDA graph: on a GPU, where every batch has the same shape, Python's part of the time is gone.
 
-The first steps run as usual, on a side stream, as capturing asks for; they are real steps. Then the step is recorded
-once and replayed; a batch of another shape, such as an epoch's last one, runs as usual. An update that must not happen
+The first steps run as usual, on a side stream, as capturing asks for; they are real steps. Once one shape of batches is
+the usual one, the step is recorded for it and replayed; a batch of another shape, such as an epoch's last one, runs as
+usual. Where no shape is usual, as with texts of different lengths, nothing is recorded. An update that must not happen
 because the loss is no number is left out on the device itself.
 """
 
@@ -22,7 +23,7 @@ from regard.training.hardware import Hardware
 from regard.training.step import Step, Taken
 
 WARMUP = 3  # usual steps of a shape before the recording
-MOST_SHAPES = 8  # so many shapes without one that repeats: recording is not worth it
+PATIENCE = 12  # so many batches without a usual shape: there is none
 
 
 def refusal(config: Config, hardware: Hardware) -> str:
@@ -51,6 +52,7 @@ class GraphedStep:
         self.step, self.optimizer, self.tell = step, optimizer, tell
         self.usual = False
         self.seen: Counter[tuple[Any, ...]] = Counter()
+        self.stream: torch.cuda.Stream | None = None
         self.recorded: tuple[Any, ...] | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: Batch | None = None
@@ -64,7 +66,7 @@ class GraphedStep:
             return self.step([batch])
         shape = layout(batch)
         self.seen[shape] += 1
-        if self.recorded is None and self.seen[shape] > WARMUP:
+        if self.recorded is None and self.seen[shape] > max(WARMUP, self.seen.total() // 2):
             try:
                 self._record(batch)
                 self.recorded = shape
@@ -72,18 +74,21 @@ class GraphedStep:
                 self._give_up(str(trouble).splitlines()[0])
         if shape == self.recorded:
             return self._replay(batch)
-        if len(self.seen) > MOST_SHAPES and self.recorded is None:
+        if self.recorded is not None:
+            return self.step([batch])
+        if not self.usual and self.seen.total() > PATIENCE:
             self._give_up("batches differ in shape")
-        return self._aside(batch)
+        return self.step([batch]) if self.usual else self._aside(batch)
 
     def _give_up(self, why: str) -> None:
         self.usual, self.graph = True, None
+        self.optimizer.found_inf = None  # type: ignore[attr-defined]
         self.optimizer.zero_grad(set_to_none=True)
         self.tell(f"No CUDA graph: {why}. Steps run one kernel at a time.")
 
     def _aside(self, batch: Batch) -> Taken:
-        self.optimizer.found_inf = None  # type: ignore[attr-defined]
-        stream = torch.cuda.Stream()
+        # One stream for all: the allocator keeps separate memory for each.
+        self.stream = stream = self.stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             taken = self.step([batch])

@@ -30,7 +30,7 @@ _TRUE = {
 
 @dataclass(frozen=True)
 class Hardware:
-    """The device and the kind of numbers; `accelerator` does placement, autocast, loss scaling and, later, sharing."""
+    """The device and the kind of numbers; `accelerator` does placement, autocast, loss scaling and equal copies."""
 
     accelerator: Accelerator
     dtype: torch.dtype  # of the weights
@@ -94,7 +94,31 @@ def prepare(config: Config) -> Hardware:
     finally:
         if before is None:
             os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
+    if config.strategy == "fsdp" and accelerator.num_processes > 1:
+        _refuse_unshardable(config)
     return Hardware(accelerator, _TRUE.get(config.precision, torch.float32))
+
+
+def _refuse_unshardable(config: Config) -> None:
+    if config.compile:
+        raise BadValue(
+            "strategy: fsdp cannot share a compiled model. Leave out --compile, or try --strategy ddp."
+        )
+    if config.precision == "16-mixed":
+        raise BadValue(
+            "strategy: fsdp does not scale losses, as 16-mixed needs. Try --precision bf16-mixed or --strategy ddp."
+        )
+
+
+@contextmanager
+def any_shape() -> Iterator[None]:
+    """Attention kernels that run any shape at once: cuDNN builds a plan for each new one, and texts differ."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from regard.training.assembly import Parts, arrange, build_model, build_task
 from regard.training.checkpoints import Checkpoint
 from regard.training.config import Config, said
 from regard.training.folder import RunFolder
-from regard.training.hardware import deterministic, prepare
+from regard.training.hardware import any_shape, deterministic, prepare
 from regard.training.position import seed_everything
 from regard.training.signals import Signals
 from regard.training.trainer import Trainer
@@ -36,7 +36,8 @@ class Result:
     best: dict[str, Any] | None  # step, metric and value of the best validation
     seconds: float
     steps_per_second: float
-    stopped_by: str  # "steps", "patience", "SIGINT" or "SIGTERM"
+    stopped_by: str  # "steps", "budget", "patience", "SIGINT" or "SIGTERM"
+    tokens: int = 0  # trained on, by every process that worked on the run
 
     @property
     def exit_code(self) -> int:
@@ -77,12 +78,20 @@ def train(
                 "out": stack.enter_context(tempfile.TemporaryDirectory(prefix="regard-")),
                 "name": "dev",
             }
-            values |= {"steps": 1, "accumulate": 1, "eval_every": 1, "save_every": 1, "log_every": 1}
+            values |= {
+                "steps": 1,
+                "budget": None,
+                "accumulate": 1,
+                "eval_every": 1,
+                "save_every": 1,
+                "log_every": 1,
+            }
         settings, run, chosen = arrange(values, resume)
         if fast_dev_run:
             settings = dataclasses.replace(settings, eval_limit=settings.batch_size)
         signals = stack.enter_context(Signals())
         stack.enter_context(deterministic(settings.deterministic))
+        stack.enter_context(any_shape())
         return _run(settings, run, chosen, signals, tell, quiet, stack)
 
 
@@ -100,6 +109,7 @@ def _run(
     going_on = run.exists
     hardware = prepare(config)
     leads = bool(hardware.accelerator.is_main_process)
+    tell = tell if leads else lambda text: None  # the first process speaks for all
     seed_everything(config.seed)
     checkpoint: Checkpoint | None = None
     if going_on and leads:
@@ -123,14 +133,16 @@ def _run(
         run.begin(config, str(hardware.device))
         stack.enter_context(run.alone())
     trainer = Trainer(config, run, Parts(task, model), hardware, signals, checkpoint, tell, quiet)
-    if hardware.accelerator.process_index:
+    if checkpoint is None and not leads:
         seed_everything(config.seed + hardware.accelerator.process_index)  # each process drops out its own
     reason = trainer.train()
     position = trainer.position
     best = None
     if position.best_step is not None:
         best = {"step": position.best_step, "metric": task.metric, "value": position.best}
-    return Result(run.path, position.step, position.metrics, best, position.seconds, trainer.speed, reason)
+    return Result(
+        run.path, position.step, position.metrics, best, position.seconds, trainer.speed, reason, position.tokens
+    )  # fmt: skip
 
 
 def _pick_up(run: RunFolder, chosen: Path | None, tell: Callable[[str], None]) -> Checkpoint | None:

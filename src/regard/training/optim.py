@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import BadValue
 from regard.training.config import Optim
+from regard.training.sharding import part
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
@@ -53,8 +54,8 @@ def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.op
     return torch.optim.AdamW(given, lr=optim.lr, betas=optim.betas, fused=fused)
 
 
-def rate(optim: Optim, step: int, steps: int) -> float:
-    """The learning rate of step `step`, counted from 0, in a run of `steps`.
+def rate(optim: Optim, step: int, steps: float) -> float:
+    """The learning rate of step `step`, counted from 0, in a run of `steps` (as many as are expected by then).
 
     It rises in a line over `warmup` steps, and then
 
@@ -98,7 +99,7 @@ def remember(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[s
     pieces: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         parameter, _, piece = name.rpartition(":")
-        pieces.setdefault(parameter, {})[piece] = value.clone()
+        pieces.setdefault(parameter, {})[piece] = value
     parameters = dict(model.named_parameters())
     unknown = [name for name in pieces if name not in parameters]
     if unknown:
@@ -107,5 +108,10 @@ def remember(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[s
         )
     state = optimizer.state_dict()
     order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    state["state"] = {order[id(parameters[name])]: kept for name, kept in pieces.items()}
+    state["state"] = {
+        order[id(parameters[name])]: {
+            piece: part(value, parameters[name]).clone() for piece, value in kept.items()
+        }
+        for name, kept in pieces.items()
+    }
     optimizer.load_state_dict(state)

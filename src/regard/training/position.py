@@ -20,6 +20,7 @@ class Position:
 
     step: int = 0
     batches: int = 0
+    tokens: int = 0  # real positions that were trained on, over all processes
     seconds: float = 0.0  # of training, over all processes that worked on the run
     best: float | None = None  # the deciding metric at its best
     best_step: int | None = None

@@ -10,7 +10,10 @@ import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from regard.training.budget import Budget
+from regard.training.position import Position
 
 SECONDS_BETWEEN_LINES = 2.0
 
@@ -18,36 +21,38 @@ SECONDS_BETWEEN_LINES = 2.0
 class Display:
     """The bar, or the lines, of one run."""
 
-    def __init__(self, steps: int, done: int, *, quiet: bool = False) -> None:
-        self.steps, self.quiet = steps, quiet
+    def __init__(self, budget: Budget, position: Position, *, quiet: bool = False) -> None:
+        self.budget, self.position, self.quiet = budget, position, quiet
         self.console = Console(stderr=True)
         self.metric = ""
-        self.started, self.begun_at = time.monotonic(), done
+        self.started, self.begun_at = time.monotonic(), budget.share(position)
         self.printed = 0.0
         self.bar: Progress | None = None
         if self.console.is_terminal and not quiet:
             self.bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"),
+                TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"),
                 TimeRemainingColumn(), console=self.console, transient=False, refresh_per_second=5,
             )  # fmt: skip
-            self.line = self.bar.add_task("training", total=steps, completed=done, facts="")
+            self.line = self.bar.add_task("training", total=1.0, facts="")
+            self.bar.update(self.line, completed=self.begun_at)
             self.bar.start()
 
-    def step(self, step: int, loss: float, speed: float) -> None:
+    def step(self, loss: float, speed: float) -> None:
         """A step was taken."""
+        if self.quiet:
+            return
         if self.bar is not None:
-            self.bar.update(self.line, completed=step, facts=self._facts(loss, speed))
-        elif not self.quiet and (
-            time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES or step == self.steps
-        ):
+            facts = f"{self._place()}  {self._facts(loss, speed)}"
+            self.bar.update(self.line, completed=self.budget.share(self.position), facts=facts)
+        elif time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES or self.budget.ends(self.position):
             self.printed = time.monotonic()
-            self.tell(f"step {step}/{self.steps}  {self._facts(loss, speed)}  {self._left(step)}")
+            self.tell(f"step {self._place()}  {self._facts(loss, speed)}  {self._left()}")
 
-    def validated(self, step: int, name: str, value: float, best: bool) -> None:
+    def validated(self, name: str, value: float, best: bool) -> None:
         """A validation came out."""
         self.metric = f"{name} {value:.4g}"
         if not self.quiet:
-            self.tell(f"step {step}/{self.steps}  validation {self.metric}{'  (best)' if best else ''}")
+            self.tell(f"step {self._place()}  validation {self.metric}{'  (best)' if best else ''}")
 
     def tell(self, text: str) -> None:
         """A line above the bar."""
@@ -65,9 +70,15 @@ class Display:
     def _facts(self, loss: float, speed: float) -> str:
         return "  ".join(part for part in (f"loss {loss:.4f}", self.metric, f"{speed:.3g} steps/s") if part)
 
-    def _left(self, step: int) -> str:
+    def _place(self) -> str:
+        return self.budget.words(self.position)
+
+    def _left(self) -> str:
         """The time to the end at the pace so far, validations and checkpoints included."""
-        seconds = int((time.monotonic() - self.started) * (self.steps - step) / max(1, step - self.begun_at))
+        share = self.budget.share(self.position)
+        if share <= self.begun_at:
+            return "" if share < 1 else "0:00:00 left"
+        seconds = int((time.monotonic() - self.started) * (1 - share) / (share - self.begun_at))
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 

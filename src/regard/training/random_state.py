@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,27 @@ class RandomState:
             },
         }
         return tensors, plain
+
+    @classmethod
+    def pack_all(cls, states: Sequence[RandomState]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Those of several processes; the first stands where a single one would."""
+        tensors, plain = states[0].pack()
+        plain["others"] = []
+        for number, state in enumerate(states[1:], start=1):
+            more, numbers = state.pack()
+            tensors |= {f"process-{number}.{name}": tensor for name, tensor in more.items()}
+            plain["others"].append(numbers)
+        return tensors, plain
+
+    @classmethod
+    def unpack_all(cls, tensors: dict[str, Tensor], plain: dict[str, Any]) -> list[RandomState]:
+        """What `pack_all`, or `pack`, made."""
+        found = [cls.unpack(tensors, plain)]
+        for number, numbers in enumerate(plain.get("others", []), start=1):
+            head = f"process-{number}."
+            own = {name.removeprefix(head): value for name, value in tensors.items() if name.startswith(head)}
+            found.append(cls.unpack(own, numbers))
+        return found
 
     @classmethod
     def unpack(cls, tensors: dict[str, Tensor], plain: dict[str, Any]) -> RandomState:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from regard.registry import split
+
 Reader = Callable[[object], Any]
 
 
@@ -85,8 +87,8 @@ def flag(given: object) -> bool:
 
 
 def texts(given: object) -> tuple[str, ...]:
-    """Words split at commas outside parentheses, or a list of words."""
-    parts = list(given) if isinstance(given, (list, tuple)) else split(text(given))
+    """Words split at commas outside brackets and quotes, or a list of words."""
+    parts = list(given) if isinstance(given, (list, tuple)) else [part.strip() for part in split(text(given))]
     return tuple(text(part) for part in parts)
 
 
@@ -121,18 +123,6 @@ def betas(given: object) -> tuple[float, float]:
 def optional(reader: Reader) -> Reader:
     """What the reader takes, or nothing."""
     return lambda given: None if given is None or given == "null" else reader(given)
-
-
-def split(words: str) -> list[str]:
-    """A list written with commas; those inside parentheses do not count: `a,local(window=3, num_heads=2)`."""
-    parts, depth = [""], 0
-    for letter in words:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
 
 
 def _float(given: object, wanted: Expected) -> float:

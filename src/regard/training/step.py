@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from regard.errors import RegardError
 from regard.tasks.problem import Batch
 from regard.tasks.task import Task
+from regard.training.sharding import here, unshared, whole
 
 
 class NonFinite(RegardError, ArithmeticError):
@@ -51,9 +54,12 @@ class Step:
         self.accumulate, self.smoothing = accumulate, smoothing
         self.limit = clip or math.inf
         self.processes = accelerator.num_processes
-        # Accelerate's own knows loss scaling and sharded gradients; where there are none, torch's is quicker.
-        plain = self.processes == 1 and accelerator.scaler is None
+        # Accelerate's own knows loss scaling; where there is none, torch's is quicker.
+        plain = accelerator.scaler is None
         self._clip = torch.nn.utils.clip_grad_norm_ if plain else accelerator.clip_grad_norm_
+        self.sharded = isinstance(model, FSDPModule)
+        # A shared model is not wrapped by Accelerate, which else enters autocast.
+        self.surrounding = accelerator.autocast if self.sharded else nullcontext
         self.parameters = [p for p in model.parameters() if p.requires_grad]
 
     def __call__(self, batches: Iterable[Batch]) -> Taken:
@@ -65,7 +71,9 @@ class Step:
         first: Tensor | None = None
         for number, batch in enumerate(batches):
             with self._unshared(number):
-                total, count = self.task.loss(self.model(batch), batch, self.smoothing)
+                with self.surrounding():
+                    outputs = self.model(batch)
+                total, count = self.task.loss(outputs, batch, self.smoothing)
                 count = count.detach()
                 if first is None:
                     mean = count if self.processes == 1 else self.accelerator.reduce(count, "mean")
@@ -81,7 +89,7 @@ class Step:
         if len(sums) > 1 or self.processes > 1:
             # Gradients of several processes arrive as their mean.
             self._scale(first * self.processes / count.clamp(min=1.0))
-        norm = self._clip(self.parameters, self.limit)
+        norm = whole(self._clip(self.parameters, self.limit))
         loss_value, norm_value = torch.stack([total / count.clamp(min=1.0), norm.double()]).tolist()
         self._check(loss_value, norm_value, sums, seen)
         self.optimizer.step()
@@ -91,18 +99,22 @@ class Step:
         """Gradients of several processes are brought together once, with the last batch."""
         if self.processes == 1 or number == self.accumulate - 1:
             return nullcontext()
-        return self.accelerator.no_sync(self.model)
+        return unshared(self.model) if self.sharded else self.accelerator.no_sync(self.model)
 
     def _scale(self, factor: Tensor) -> None:
         for parameter in self.parameters:
             if parameter.grad is not None:
-                parameter.grad.mul_(factor.to(parameter.grad))
+                grad = here(parameter.grad)
+                grad.mul_(factor.to(grad))
 
     def _check(self, loss: float, norm: float, sums: list[Tensor], seen: list[tuple[int, ...]]) -> None:
         if math.isfinite(loss) and (math.isfinite(norm) or self.accelerator.scaler is not None):
             return  # with loss scaling an infinite gradient is part of finding the scale; the update is left out
         self.optimizer.zero_grad(set_to_none=True)
-        spoilt = [index for total, index in zip(sums, seen, strict=True) if not bool(total.isfinite())]
-        examples = [index for group in spoilt or seen for index in group]
+        batches = [(bool(total.isfinite()), index) for total, index in zip(sums, seen, strict=True)]
+        if self.processes > 1:  # all of them are here: they found the same loss and norm
+            batches = gather_object(batches)
+        spoilt = [index for finite, index in batches if not finite] or [index for _, index in batches]
+        examples = [example for index in spoilt for example in index]
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradient is {norm}"
         raise NonFinite(f"{what} for the batch of training examples {examples}")

@@ -13,26 +13,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-import torch
+from torch import Tensor
 
 from regard.errors import BadValue
 from regard.tasks.problem import Batch
-from regard.tasks.task import Sums
 from regard.training import checkpoints, optim
-from regard.training.assembly import Parts, own_tensors, take_weights
+from regard.training.assembly import Parts
+from regard.training.budget import of, positions
 from regard.training.checkpoints import Checkpoint
+from regard.training.company import Company
 from regard.training.config import Config
 from regard.training.evaluation import evaluate
 from regard.training.folder import RunFolder
-from regard.training.graph import GraphedStep, refusal
 from regard.training.hardware import Hardware
+from regard.training.learner import Learner
 from regard.training.metrics import Metrics, Record, plain
 from regard.training.order import Order, generator
-from regard.training.position import Boundary, Buffers, Position
+from regard.training.position import Boundary, Position, seed_everything
 from regard.training.progress import Display, TensorBoard
 from regard.training.random_state import RandomState
 from regard.training.signals import Interrupted, Signals
-from regard.training.step import NonFinite, Step, Taken
+from regard.training.step import NonFinite, Taken
 
 SECONDS_AT_RISK = 300.0  # slow steps: save at least so often, whatever --save-every says
 
@@ -53,55 +54,39 @@ class Trainer:
     ) -> None:
         self.config, self.run, self.task, self.raw = config, run, parts.task, parts.model
         self.hardware, self.signals, self.tell, self.quiet = hardware, signals, tell, quiet
-        assert config.steps is not None and config.batch_size is not None and config.accumulate is not None
-        self.steps, self.accumulate = config.steps, config.accumulate
+        assert config.batch_size is not None and config.accumulate is not None
+        self.budget, self.company, self.accumulate = of(config), Company(hardware), config.accumulate
         self.position = Position() if checkpoint is None else Position.read(checkpoint.state["progress"])
-        self.saved, self.saved_at = -1 if checkpoint is None else checkpoint.step, time.monotonic()
-        self.raw.to(hardware.dtype)
-        if checkpoint is not None:
-            with torch.no_grad():
-                take_weights(self.raw, checkpoint.weights, "resume")
+        self.saved, self.saved_at = -1 if checkpoint is None else checkpoint.step, self.position.seconds
+        self.tokens = 0  # of the step at hand
         self.examples = self.task.examples("train")
         self.order = Order(self.examples, config.batch_size, config.seed, self.task.length, config.bucket)
         self.validates = len(self.task.examples("validation")) > 0
-        self.step = self._prepare(checkpoint)
-        self.buffers = Buffers(self.raw)
+        self.learner = Learner(config, hardware, self.company, parts, checkpoint, tell)
         if checkpoint is not None:  # the last thing, so that nothing draws after it
-            RandomState.unpack(checkpoint.random, checkpoint.state["random"]).restore()
+            self._draw_on(checkpoint)
 
-    def _prepare(self, checkpoint: Checkpoint | None) -> Callable[[Iterator[Batch]], Taken]:
-        accelerator = self.hardware.accelerator
-        model = accelerator.prepare(self.raw)
-        captured = not refusal(self.config, self.hardware)
-        self.optimizer = optim.build(self.raw, self.config.optim, captured=captured)
-        # Accelerate's wrapper is for loss scaling and sharing; each of its steps looks for a TPU, which takes time.
-        wrapped = accelerator.scaler is not None or not self.hardware.alone
-        prepared = accelerator.prepare(self.optimizer) if wrapped else self.optimizer
-        if checkpoint is not None:
-            optim.remember(self.optimizer, self.raw, checkpoint.optimizer)
-            if accelerator.scaler is not None and checkpoint.state.get("scaler"):
-                accelerator.scaler.load_state_dict(checkpoint.state["scaler"])
-        if self.config.compile:
-            model = torch.compile(model)
-        step = Step(
-            accelerator, model, prepared, self.task, accumulate=self.accumulate, clip=self.config.optim.clip or 0.0,
-            smoothing=self.config.optim.smoothing or 0.0,
-        )  # fmt: skip
-        return GraphedStep(step, self.optimizer, self.tell) if captured else step
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process writes for all."""
-        return bool(self.hardware.accelerator.is_main_process)
+    def _draw_on(self, checkpoint: Checkpoint) -> None:
+        """Go on with the random generators of a checkpoint; other processes than those that made it begin anew."""
+        states = RandomState.unpack_all(checkpoint.random, checkpoint.state["random"])
+        if len(states) == self.company.size:
+            states[self.company.place].restore()
+            return
+        self.tell(
+            f"resume: the number of processes was {len(states)} and is {self.company.size} now. Batches and "
+            "what is drawn at random (dropout) are from here on not those of a run that went on as it was."
+        )
+        anew = generator(self.config.seed, "process", self.company.place, self.position.step)
+        seed_everything(anew.initial_seed())
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Everything a run writes to, open while it trains."""
-        self.metrics = Metrics(self.run.metrics) if self.leads else None
+        self.metrics = Metrics(self.run.metrics) if self.company.leads else None
         self.board = None
-        if self.config.report_to == "tensorboard" and self.leads:
+        if self.config.report_to == "tensorboard" and self.company.leads:
             self.board = TensorBoard(self.run.path / "tensorboard", self.position.step)
-        self.display = Display(self.steps, self.position.step, quiet=self.quiet or not self.leads)
+        self.display = Display(self.budget, self.position, quiet=self.quiet or not self.company.leads)
         self.stepping, self.began_at = 0.0, self.position.step
         self.raw.train()
         try:
@@ -114,33 +99,23 @@ class Trainer:
                 self.metrics.close()
 
     def train(self) -> str:
-        """Take steps until there is a reason to stop, and return it: "steps", "patience", or a signal's name."""
+        """Take steps until there is a reason to stop, and return it: as in `Result.stopped_by`."""
         with self.open():
             if self.position.pending is not None:  # the last process was stopped inside a validation
                 self.saved = -1
-                self._settle()
+                self._settle(marked=True)
             while not (reason := self._reason_to_stop()):
                 self.advance()
             self.save()
             return reason
 
     def _reason_to_stop(self) -> str:
-        if received := self._heard():
+        if received := self.company.heard(self.signals.received):
             return signal.Signals(received).name
-        if self.position.step >= self.steps:
-            return "steps"
+        if self.budget.ends(self.position):
+            return "steps" if self.budget.kind == "steps" else "budget"
         patience = self.config.patience
         return "patience" if patience is not None and self.position.stale >= patience else ""
-
-    def _heard(self) -> int:
-        """The signal that came, to any of the processes: all stop after the same step."""
-        if self.hardware.alone:
-            return self.signals.received
-        mine = torch.zeros(signal.NSIG, device=self.hardware.device)
-        mine[self.signals.received] = 1
-        mine[0] = 0
-        everyone = self.hardware.accelerator.reduce(mine, "sum")
-        return int(everyone.argmax()) if bool(everyone.any()) else 0
 
     def _hurried(self) -> bool:
         """Whether to stop in the middle of something; several processes only stop together."""
@@ -149,11 +124,13 @@ class Trainer:
     def advance(self) -> None:
         """One step and what follows from it. A signal inside the step leaves everything as it was before."""
         started = time.perf_counter()
-        boundary = Boundary(RandomState.now(), self.buffers.now())
-        rate = optim.rate(self.config.optim, self.position.step, self.steps)
-        optim.set_rate(self.optimizer, rate)
+        boundary = self.learner.boundary()
+        position = self.position
+        self.tokens = 0
+        rate = optim.rate(self.config.optim, position.step, self.budget.expected_steps(position))
+        optim.set_rate(self.learner.optimizer, rate)
         try:
-            taken = self.step(self._batches())
+            taken = self.learner.step(self._batches())
         except Interrupted:
             self.save(boundary)
             return
@@ -162,40 +139,47 @@ class Trainer:
         except Exception:  # out of memory, a mistake in a task: not a reason to lose what was learned
             self._rescue(boundary)
             raise
-        self.position.step += 1
-        self.position.batches += self.accumulate * self.hardware.accelerator.num_processes
+        marks = self.budget.marks(position)
+        position.step += 1
+        position.batches += self.accumulate * self.company.size
         passed = time.perf_counter() - started
         self.stepping += passed
-        self.position.seconds += passed
-        self.display.step(self.position.step, taken.loss, self.speed)
-        self.position.pending = self._record(taken, rate)
+        tokens, seconds = self.company.used(self.tokens, passed)
+        position.tokens += tokens
+        position.seconds += seconds
+        self.display.step(taken.loss, self.speed)
+        position.pending = self._record(taken, rate)
         try:
-            self._settle()
+            self._settle(marked=self.budget.marks(position) > marks)
         except Exception:
             self._rescue(None)
             raise
 
     def _rescue(self, boundary: Boundary | None) -> None:
-        """Save before an error ends the run; if that fails too, the first error is the one to hear of."""
+        """Save before an error ends the run; if that fails too, the first error is the one to hear of.
+
+        Of several processes the others may be at work still: a save takes all of them, so nothing is saved.
+        """
+        if not self.company.alone:
+            return
         with suppress(Exception):
             self.save(boundary)
             self.tell(f"Saved at step {self.position.step} in {self.run.path}.")
 
     def _batches(self) -> Iterator[Batch]:
         """The batches of the next step; stops between two of them when a signal came."""
-        accelerator = self.hardware.accelerator
         for number in range(self.accumulate):
             if number and self._hurried():
                 raise Interrupted
-            place = self.position.batches + number * accelerator.num_processes + accelerator.process_index
-            yield self.batch(place)
+            yield self.batch(self.position.batches + number * self.company.size + self.company.place)
 
     def batch(self, place: int) -> Batch:
-        """The batch at a place in the data, a function of the seed and the place alone."""
+        """The batch at a place in the data, a function of the seed and the place alone; its tokens are counted."""
         chosen = self.order[place]
         batch = self.task.collate(
             [self.examples[i] for i in chosen], generator(self.config.seed, "batch", place)
         )
+        self.tokens += positions(batch, self.task.problem)  # here, where counting need not wait for a device
         return self.hardware.place(dataclasses.replace(batch, index=tuple(chosen)))
 
     def _record(self, taken: Taken, rate: float) -> Record:
@@ -205,6 +189,7 @@ class Trainer:
             "lr": rate,
             "grad_norm": taken.norm,
             "epoch": self.order.epoch(self.position.batches - 1),
+            "tokens": self.position.tokens,
             "seconds": round(self.position.seconds, 3),
             "steps_per_second": round(self.speed, 3),
         }
@@ -214,12 +199,15 @@ class Trainer:
         """Steps per second of this process, validations and checkpoints not counted."""
         return (self.position.step - self.began_at) / self.stepping if self.stepping else 0.0
 
-    def _settle(self) -> None:
-        """Finish what the last step leaves to do: validation, log line, checkpoint. A signal may cut it short."""
+    def _settle(self, marked: bool) -> None:
+        """Finish what the last step leaves to do: validation, log line, checkpoint. A signal may cut it short.
+
+        `marked`: validation and checkpoint are due whatever the number of the step.
+        """
         record, step, config = self.position.pending, self.position.step, self.config
         assert record is not None and config.eval_every and config.save_every and config.log_every
-        better = False
-        due = self.validates and (step % config.eval_every == 0 or step == self.steps)
+        better, last = False, self.budget.ends(self.position)
+        due = self.validates and (marked or last or step % config.eval_every == 0)
         if due:
             found = self._validate()
             if found is None:
@@ -227,32 +215,24 @@ class Trainer:
             better = self.position.validated(self._deciding(found), self.task.higher_is_better)
             self.position.metrics = plain(found)
             record["validation"] = plain(found)
-            self.display.validated(step, self.task.metric, found[self.task.metric], better)
+            self.display.validated(self.task.metric, found[self.task.metric], better)
         self.position.pending = None
-        if self.metrics is not None and (due or step % config.log_every == 0 or step in (1, self.steps)):
+        if self.metrics is not None and (due or last or step == 1 or step % config.log_every == 0):
             self.metrics.append(record)
             if self.board is not None:
                 self.board.write(record)
-        late = time.monotonic() - self.saved_at > SECONDS_AT_RISK
-        if better or late or step % config.save_every == 0:
+        late = self.position.seconds - self.saved_at > SECONDS_AT_RISK  # by the clock that all agree on
+        if better or marked or late or step % config.save_every == 0:
             self.save()
 
     def _validate(self) -> dict[str, float] | None:
-        accelerator = self.hardware.accelerator
-        gather: Callable[[Sums], list[Sums]] | None = None
-        if not self.hardware.alone:
-            from accelerate.utils import gather_object  # type: ignore[import-untyped]
-
-            def everyone(sums: Sums) -> list[Sums]:
-                return list(gather_object([sums]))
-
-            gather = everyone
-        return evaluate(
-            self.task, self.raw, batch_size=self.config.batch_size or 1, limit=self.config.eval_limit,
-            seed=self.config.seed, place=self.hardware.place, stop=self._hurried,
-            surrounding=accelerator.autocast, share=(accelerator.process_index, accelerator.num_processes),
-            gather=gather,
-        )  # fmt: skip
+        with self.learner.usable() as model:
+            return evaluate(
+                self.task, model, batch_size=self.config.batch_size or 1, limit=self.config.eval_limit,
+                seed=self.config.seed, place=self.hardware.place, stop=self._hurried,
+                surrounding=self.hardware.accelerator.autocast, share=(self.company.place, self.company.size),
+                gather=self.company.gather,
+            )  # fmt: skip
 
     def _deciding(self, found: dict[str, float]) -> float:
         if self.task.metric not in found:
@@ -272,16 +252,25 @@ class Trainer:
         ) from None
 
     def save(self, boundary: Boundary | None = None) -> None:
-        """Write a checkpoint of the moment after the last whole step, unless it is there already."""
+        """Write a checkpoint of the moment after the last whole step, unless it is there already.
+
+        All processes call it, with their random states and their parts of the weights; the first one writes.
+        """
         position = self.position
-        if self.saved == position.step or not self.leads:
+        if self.saved == position.step:
             return
-        weights = dict(own_tensors(self.raw))
-        random = RandomState.now()
-        if boundary is not None:
-            random = boundary.random
-            weights.update({name: copy for name, copy in boundary.buffers.items() if name in weights})
-        tensors, numbers = random.pack()
+        weights, memory = self.learner.tensors(boundary)
+        random = self.company.gather(RandomState.now() if boundary is None else boundary.random)
+        if self.metrics is not None:
+            self._write(weights, memory, random)
+        self.saved, self.saved_at = position.step, position.seconds
+
+    def _write(
+        self, weights: dict[str, Tensor], memory: dict[str, Tensor], random: list[RandomState]
+    ) -> None:
+        assert self.metrics is not None
+        position = self.position
+        tensors, numbers = RandomState.pack_all(random)
         scaler = self.hardware.accelerator.scaler
         state: dict[str, Any] = {
             "progress": dataclasses.asdict(position),
@@ -290,11 +279,8 @@ class Trainer:
             "task": self.task.state(),
             "metric": self.task.metric,
         }
-        if self.metrics is not None:
-            self.metrics.sync()
+        self.metrics.sync()
         name = checkpoints.name_of(position.step)
-        memory = optim.memory(self.optimizer, self.raw)
         checkpoints.save(self.run.checkpoints, Checkpoint(name, weights, memory, tensors, state))
-        self.saved, self.saved_at = position.step, time.monotonic()
         best = None if position.best_step is None else checkpoints.name_of(position.best_step)
         checkpoints.keep(self.run.checkpoints, name, best)

@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from regard.cli.pages import looking
-from regard.cli.pages.loading import Loaded
 from regard.errors import BadValue
+from regard.observation import looking
 from regard.tasks.classify import Classify, Labelled
-from regard.tasks.language import Language, Window
+from regard.tasks.language import Language
 from regard.tasks.parallel import Pair, ParallelTask
 from regard.tasks.problem import Batch
 from regard.tasks.vocabulary import BLANK, SPECIAL, UNKNOWN, Vocabulary, whole_characters, words_of
+from regard.tasks.windows import Window
+from regard.training.loading import Loaded
 
 Answer = dict[str, Any]
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import regard
-from regard import models
-from regard.cli.pages.loading import Loaded
-from regard.decoding import Hypothesis
-from regard.errors import BadValue
 from regard.tasks import continuation
 from regard.tasks.language import Language
 from regard.tasks.problem import Batch
 from regard.tasks.task import Sums, Task
 from regard.tasks.translate import Translate
 from regard.training.evaluation import evaluate, undisturbed
+from regard.training.loading import Loaded
+from regard.training.protocol import Asked, Fingerprint, decoding_of
 
 Found = dict[str, Any]
 
@@ -42,37 +38,6 @@ CONTINUED = (
 HIDDEN = "the first half of a sentence is given, the second half is hidden at once and guessed"
 
 
-class Asked(models.Model):
-    """A model that writes as the caller wants when a task asks it to write."""
-
-    def __init__(self, model: models.Model, decoding: dict[str, Any]) -> None:
-        super().__init__(model.problem)
-        self.model, self.decoding = model, decoding
-
-    def forward(self, batch: Batch) -> Tensor:
-        found: Tensor = self.model(batch)
-        return found
-
-    def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
-        """What the model writes, by the method that was asked for."""
-        return self.model.generate(batch, **{**self.decoding, **options})
-
-
-def decoding_of(loaded: Loaded, beam: int | None) -> dict[str, Any]:
-    """How sequences are written; empty where none are."""
-    if loaded.task.problem.kind != "translate":
-        if beam is not None:
-            raise BadValue(
-                f"--beam: nothing is written when {loaded.config.task} is evaluated. Leave it out; `regard predict` "
-                "takes it."
-            )
-        return {}
-    longest = loaded.task.problem.max_target
-    if beam is None:
-        return {"method": "greedy", "max_length": longest}
-    return {"method": "beam", "beam": beam, "length_penalty": 1.0, "max_length": longest}
-
-
 def measured(
     loaded: Loaded,
     split: str,
@@ -83,18 +48,18 @@ def measured(
     seen: Callable[[int, int], None] = lambda done, total: None,
 ) -> Found:
     """All metrics of a split with their counts, and the signature; `seen` hears how many examples are done."""
-    task, decoding = loaded.task, decoding_of(loaded, beam)
+    task, decoding = loaded.task, decoding_of(loaded.task, beam)
     model = Asked(loaded.model, decoding)
     count = len(task.examples(split))
     count = count if limit is None else min(limit, count)
-    digest = hashlib.sha256()
+    read = Fingerprint()
     done = 0
 
     def place(batch: Batch) -> Batch:
         nonlocal done
         seen(done, count)
         done += batch.size
-        _note(digest, batch)
+        read.add(batch)
         return batch.to(loaded.device)
 
     sums: Sums = {}
@@ -130,7 +95,7 @@ def measured(
         "split": split,
         "examples": count,
         "decides": task.metric,
-        "signature": _signature(loaded, split, count, digest.hexdigest(), batch_size) | protocol,
+        "signature": _signature(loaded, split, count, read.hexdigest, batch_size) | protocol,
     }
 
 
@@ -181,16 +146,6 @@ def _signature(loaded: Loaded, split: str, count: int, digest: str, batch_size: 
         "regard": regard.__version__,
         "torch": torch.__version__,
     }
-
-
-def _note(digest: Any, batch: Batch) -> None:
-    """Add the examples of a batch to a hash, without their padding: the batch size must not show."""
-    for row in range(batch.size):
-        for values, keep in ((batch.inputs, batch.keep), (batch.targets, batch.target_keep)):
-            if values is not None:
-                own = values[row] if keep is None or values.dim() < 2 else values[row][keep[row]]
-                digest.update(own.cpu().contiguous().numpy().tobytes())
-                digest.update(b"/")
 
 
 def _plain(value: float) -> float | None:

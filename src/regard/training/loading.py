@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ BEST, LAST = "best", "last"
 
 @dataclass(frozen=True)
 class Loaded:
-    """What `evaluate` and `predict` work with."""
+    """What a run learned, ready for use."""
 
     run: Path
     checkpoint: str
@@ -36,27 +37,38 @@ class Loaded:
     device: torch.device
 
 
-def tell(text: str) -> None:
+def to_stderr(text: str) -> None:
     """News that is no result."""
     print(text, file=sys.stderr)
 
 
-def load(run: str, checkpoint: str | None, device: str, data: str | None = None) -> Loaded:
-    """The run in a folder (or one checkpoint's folder), with the best weights unless another checkpoint is named."""
-    if "\0" in run:
-        raise BadValue("RUN: a path cannot hold a NUL character.")
+def load(
+    run: str | Path,
+    checkpoint: str | None = None,
+    device: str | torch.device = "auto",
+    data: object = None,
+    tell: Callable[[str], None] = to_stderr,
+) -> Loaded:
+    """The run in a folder (or one checkpoint's folder), with its best weights unless another checkpoint is named.
+
+    checkpoint: "best", "last", or the name or the step of one.
+    data: files in place of the run's, as the setting `data` takes them; a file the run does not know is measured as a
+        whole. `tell` hears of damaged checkpoints.
+    """
+    if "\0" in str(run):
+        raise BadValue("run: a path cannot hold a NUL character.")
     path = Path(run)
     if path.parent.name == "checkpoints" and (path / checkpoints.MANIFEST).is_file():
         if checkpoint is not None:
-            raise BadValue(f"--checkpoint: RUN is {path.name} already. Pass the folder of the run instead.")
+            raise BadValue(f"checkpoint: the run is {path.name} already. Pass the folder of the run instead.")
         path, checkpoint = path.parent.parent, path.name
     folder = RunFolder(path)
     if not folder.exists:
         newest = newest_run("")
-        hint = f"The newest here is {newest}." if newest else "`regard train dates` makes one."
-        raise BadValue(f"RUN: there is no run in {run!r} (no config.yaml). {hint}")
-    place = choose_device(device)
-    taken = _chosen(folder.checkpoints, checkpoint or BEST)
+        hint = f"The newest is {newest}." if newest else "`regard train dates` makes one."
+        raise BadValue(f"run: there is no run here: {str(run)!r} holds no config.yaml. {hint}")
+    place = device if isinstance(device, torch.device) else choose_device(device)
+    taken = _chosen(folder.checkpoints, checkpoint or BEST, tell)
     values = folder.settings()
     own = paths(values.get("data") or [])
     if data is not None:
@@ -72,27 +84,24 @@ def load(run: str, checkpoint: str | None, device: str, data: str | None = None)
     return Loaded(path, taken.name, sha256, task, model.to(place).eval(), config, place)
 
 
-def _files(data: str) -> tuple[str, ...]:
+def _files(data: object) -> tuple[str, ...]:
     try:
         found: tuple[str, ...] = paths(data)
     except Expected as wanted:
-        raise BadValue(f"--data: expected {wanted}, got {data!r}.") from None
+        raise BadValue(f"data: expected {wanted}, got {data!r}. Name files, or leave --data out.") from None
     return found
 
 
-def _chosen(folder: Path, asked: str) -> Checkpoint:
+def _chosen(folder: Path, asked: str, tell: Callable[[str], None]) -> Checkpoint:
     """A checkpoint that is whole; where the best or the last is damaged, the one before it."""
     there = checkpoints.found(folder)
     if not there:
         raise BadValue(
-            f"RUN: {folder.parent} has no checkpoint yet. Train it on: regard train --resume {folder.parent}"
+            f"run: {folder.parent} has no checkpoint yet. Train it on: regard train --resume {folder.parent}"
         )
-    if asked == BEST and checkpoints.index(folder).get("best"):
-        try:
-            return checkpoints.load_for_use(folder, tell)
-        except BadValue as trouble:
-            raise Damaged(str(trouble)) from None
-    if asked in (BEST, LAST):
+    if asked == BEST:
+        return checkpoints.load_for_use(folder, tell)
+    if asked == LAST:
         newest, _ = checkpoints.load_newest(folder, tell)
         if newest is None:
             raise Damaged(f"{folder}: there is no checkpoint that can be read.")
@@ -100,5 +109,5 @@ def _chosen(folder: Path, asked: str) -> Checkpoint:
     names = [path.name for path in there]
     name = checkpoints.name_of(int(asked)) if asked.isdecimal() and len(asked) < 12 else asked
     if name not in names:
-        raise unknown_name("--checkpoint", asked, [BEST, LAST, *names])
+        raise unknown_name("checkpoint", asked, [BEST, LAST, *names])
     return checkpoints.load(folder / name)

@@ -1,0 +1,134 @@
+"""The columns of a comparison's table, once for the terminal and for LaTeX: what stands in them, what is best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regard.comparison.results import SHARES, Row
+
+PLUS_MINUS = "±"
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number as it is shown, the half of its interval beside it; whether it is the best of its column."""
+
+    text: str
+    half: str = ""  # empty: none
+    best: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text} {PLUS_MINUS} {self.half}" if self.half else self.text
+
+
+@dataclass(frozen=True)
+class Column:
+    """A title of one or two lines, and a cell for each row."""
+
+    title: tuple[str, ...]
+    cells: list[Cell]
+
+
+def quality(rows: Sequence[Row], split: str) -> Column | None:
+    """The deciding metric of a split; None where no row has measured it."""
+    metric = next((row["decides"] for row in rows if row["decides"]), "")
+    found = [row[split].get(metric) for row in rows]
+    if not any(found):
+        return None
+    share = metric in SHARES
+    scale = 100.0 if share else 1.0
+    numbers = [[_scaled(each and each[end], scale) for end in ("mean", "low", "high")] for each in found]
+    means = [mean for mean, _, _ in numbers]
+    halves = [
+        (high - low) / 2 if low is not None and high is not None and len(row["seeds"]) > 1 else None
+        for (_, low, high), row in zip(numbers, rows, strict=True)
+    ]
+    decimals = _decimals(means, halves, share)
+    texts = [
+        _missing(row) if mean is None else f"{mean:,.{decimals}f}"
+        for mean, row in zip(means, rows, strict=True)
+    ]
+    best = _best(texts, means, all(row["higher_is_better"] for row in rows))
+    cells = [
+        Cell(text, "" if half is None else f"{half:,.{decimals}f}", text in best)
+        for text, half in zip(texts, halves, strict=True)
+    ]
+    return Column((split, metric.replace("_", " ") + (" %" if share else "")), cells)
+
+
+def number(
+    rows: Sequence[Row], key: str, title: tuple[str, ...], shown: Callable[[float], str], *, higher: bool
+) -> Column | None:
+    """One number of each row; None where no row has it."""
+    values = [row.get(key) for row in rows]
+    if all(value is None for value in values):
+        return None
+    texts = [
+        _missing(row) if value is None else shown(value) for value, row in zip(values, rows, strict=True)
+    ]
+    best = _best(texts, values, higher)
+    return Column(title, [Cell(text, best=text in best) for text in texts])
+
+
+def columns(rows: Sequence[Row]) -> list[Column]:
+    """The user's table: speed, validation, test; then the size of the model and its memory."""
+    made = [
+        number(rows, "steps_per_second", ("steps/s",), significant, higher=True),
+        quality(rows, "validation"),
+        quality(rows, "test"),
+        number(rows, "parameters", ("params",), counted, higher=False),
+        number(rows, "peak_memory_mib", ("memory", "MiB"), significant, higher=False),
+    ]
+    return [column for column in made if column is not None]
+
+
+def significant(value: float) -> str:
+    """Three digits, and all of those before the point: 1,234, 56.7, 8.90."""
+    rounded = abs(float(f"{value:.3g}"))
+    size = math.floor(math.log10(rounded)) if rounded else 0
+    return f"{value:,.{max(0, 2 - size)}f}"
+
+
+def counted(value: float) -> str:
+    """A large count in short: 950, 12.3k, 4.56M."""
+    for size, prefix in _PREFIXES:
+        if value >= 0.9995 * size:  # what would be shown as 1,000 of the next smaller
+            return significant(value / size) + prefix
+    return f"{value:,.0f}"
+
+
+def tells_apart(rows: Sequence[Row]) -> bool:
+    """Whether rows share a model, so that only the attention tells them apart."""
+    return len({row["model"] for row in rows}) < len(rows)
+
+
+def _missing(row: Row) -> str:
+    return "failed" if not row["seeds"] and row["failed"] else "–"
+
+
+def _scaled(value: Any, scale: float) -> float | None:
+    return None if value is None else scale * float(value)
+
+
+def _best(texts: Sequence[str], values: Sequence[float | None], higher: bool) -> set[str]:
+    """The texts of the best; several numbers may be shown alike, and one alone is not the best of anything."""
+    ranked = [
+        (value if higher else -value, text)
+        for value, text in zip(values, texts, strict=True)
+        if value is not None
+    ]
+    return {max(ranked)[1]} if len(ranked) > 1 else set()
+
+
+def _decimals(means: Sequence[float | None], halves: Sequence[float | None], share: bool) -> int:
+    """So many that the smallest interval has two digits, within reason; without intervals four digits of the mean."""
+    known = [half for half in halves if half]
+    sizes = [abs(mean) for mean in means if mean]
+    if share or not sizes:
+        return 2
+    wanted = 1 - math.floor(math.log10(min(known))) if known else 3 - math.floor(math.log10(max(sizes)))
+    return max(1, min(wanted, 4))

@@ -1,0 +1,177 @@
+"""`compare(plan)`: from what is asked for to a table, files and a report.
+
+    grid → tuning, the same effort for each → runs → the cost of a step, measured alone → rows → files
+
+A comparison lives in one folder. The same command finds there what it did before, and goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.comparison import earlier, report, table
+from regard.comparison.comparison import Comparison
+from regard.comparison.costs import costs_of
+from regard.comparison.engines.engine import Engine, Event
+from regard.comparison.engines.local import LocalEngine, Room, room_for
+from regard.comparison.grid import Grid, compose, jobs
+from regard.comparison.job import Job, Settings
+from regard.comparison.results import Row, rows
+from regard.errors import BadValue, unknown_name
+from regard.training import budget, durable
+from regard.training.assembly import complete
+from regard.training.config import refuse
+from regard.training.folder import RunFolder
+from regard.training.hardware import choose_device
+
+ENGINES = ("local", "ray")
+REPORT = "report.html"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for."""
+
+    settings: Settings  # of every run, by dotted name, the task among them
+    models: Sequence[str]  # "all": every one that serves the task
+    out: Path
+    attentions: Sequence[str] = ()  # none: each model's own; "all": every one that serves in a model
+    seeds: Sequence[int] = (0, 1, 2)
+    trials: int = 0  # of tuning, for each contestant
+    space: str | None = None  # what is tuned; None: the usual
+    engine: str = "local"
+    address: str | None = None  # of a cluster
+    workers: int | None = None  # processes at once; None: what there is room for
+    threads: int | None = None  # of each process
+    beam: int | None = None  # how sequences are written; None: greedily
+    use: tuple[str, ...] = ()  # files of the user
+    command: str = "regard compare"
+
+
+def compare(
+    plan: Plan,
+    hear: Callable[[Event], None] = lambda event: None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """Do what a plan says. `hear` is told what happens to runs, `tell` what else a user must know.
+
+    `Stopped` if a signal came; the same plan goes on from there.
+    """
+    if plan.engine not in ENGINES:
+        raise unknown_name("engine", plan.engine, ENGINES)
+    grid = compose(plan.settings, plan.models, plan.attentions, beam=plan.beam)
+    for label, why in grid.left_out:
+        tell(f"left out: {label}: {why}")
+    with _folder(plan.out):
+        config = complete(grid.settings)
+        gpu = choose_device(config.device).type == "cuda"
+        room = room_for(
+            len(grid.contestants) * len(plan.seeds), gpu=gpu, workers=plan.workers, threads=plan.threads
+        )
+        with _engine(plan, room) as engine:
+            chosen = _tuned(plan, grid, engine, room, hear)
+            todo = jobs(
+                grid, plan.seeds, plan.out, chosen=chosen, threads=room.threads, beam=plan.beam, use=plan.use
+            )
+            _look_back(todo, tell)
+            outcomes = engine.run(todo, hear)
+        comparison = Comparison(
+            task=config.task,
+            settings=grid.settings,
+            contestants=grid.contestants,
+            seeds=list(plan.seeds),
+            outcomes=outcomes,
+            costs=costs_of(todo, outcomes, plan.out, tell),
+            left_out=grid.left_out,
+            budget=words(budget.of(config)),
+            command=plan.command,
+            out=plan.out.absolute(),
+            engine=plan.engine,
+            trials=plan.trials,
+            chosen=chosen,
+        )
+        write(comparison, rows(comparison))
+    return comparison
+
+
+def words(given: budget.Budget) -> str:
+    """How long each run is, for people."""
+    return f"{given.amount:,.15g} {given.kind}"
+
+
+def write(comparison: Comparison, found: list[Row]) -> None:
+    """results.json, results.csv, results.tex and report.html, each whole or as it was."""
+    text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
+    files = {"results.json": text, "results.csv": table.to_csv(found), "results.tex": table.to_latex(found)}
+    for name, content in files.items():
+        durable.replace(comparison.out / name, content.encode())
+    report.write(comparison, found, comparison.out / REPORT)
+
+
+@contextmanager
+def _engine(plan: Plan, room: Room) -> Iterator[Engine]:
+    """Where the runs run; a cluster that was made for them ends with them."""
+    if plan.engine == "local":
+        if plan.address is not None:
+            raise BadValue("--address: only --engine ray has one. Add --engine ray, or leave it out.")
+        yield LocalEngine(room.workers)
+        return
+    # Loaded late: Ray takes a second, and may not be installed.
+    from regard.comparison.engines.ray import RayEngine
+
+    cores = None if plan.workers is None else plan.workers * room.threads
+    with RayEngine(plan.address, threads=room.threads, cores=cores) as engine:
+        yield engine
+
+
+def _tuned(
+    plan: Plan, grid: Grid, engine: Engine, room: Room, hear: Callable[[Event], None]
+) -> dict[str, Settings]:
+    """What tuning chose, by a contestant's label."""
+    if not plan.trials:
+        return {}
+    from regard.comparison.sweep import (
+        tune_all,
+    )  # loaded late: Optuna takes a second, and may not be installed
+
+    found = tune_all(
+        grid.contestants, {**grid.settings, "seed": plan.seeds[0]}, plan.trials, plan.space, engine,
+        plan.out.absolute() / "sweep", room.threads, hear, use=plan.use,
+    )  # fmt: skip
+    return {one.label: settings for one, settings in zip(grid.contestants, found, strict=True)}
+
+
+def _look_back(todo: Sequence[Job], tell: Callable[[str], None]) -> None:
+    """Refuse what an earlier command's runs cannot become; say which of them are only made longer."""
+    refuse([why for job in todo if (why := earlier.refusal(job))])
+    for job in todo:
+        if was := earlier.longer(job):
+            tell(
+                f"{job.folder}: goes on from a run of {was}. Its learning rate had followed the shorter plan, so it is "
+                "not the run a fresh --out would give."
+            )
+
+
+@contextmanager
+def _folder(out: Path) -> Iterator[None]:
+    """The folder of the comparison, made where it is not there, for this process alone."""
+    if "\0" in str(out):
+        raise BadValue("--out: a path cannot hold a NUL character.")
+    if out.exists() and not out.is_dir():
+        raise BadValue(f"--out: {out} is a file, not a folder.")
+    if RunFolder(out).exists:
+        raise BadValue(f"--out: {out} is a run of `regard train`. Choose another folder.")
+    with ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(RunFolder(out).alone())
+        except OSError as trouble:
+            cause = trouble.__cause__ if isinstance(trouble.__cause__, OSError) else trouble
+            raise BadValue(
+                f"--out: cannot write in {out}: {cause.strerror}. Choose another folder."
+            ) from trouble
+        yield

@@ -1,0 +1,92 @@
+"""What a step of each contestant costs: measured after all runs, one contestant after another, with nothing beside it.
+
+Each is measured in a process of its own (`pace.py`), so that one's memory is not the other's. What was measured stands
+in costs.json and is not measured again for the same settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from regard.comparison.engines.stopped import Stopped
+from regard.comparison.job import Cost, Job, Outcome
+from regard.training import durable
+from regard.training.signals import Signals
+
+FILE = "costs.json"
+SECONDS_BETWEEN_LOOKS = 0.05
+
+
+def costs_of(
+    todo: Sequence[Job], outcomes: Sequence[Outcome], out: Path, tell: Callable[[str], None]
+) -> dict[str, Cost]:
+    """The cost of each contestant that finished at least one run, by its label."""
+    known = _known(out / FILE)
+    found: dict[str, Cost] = {}
+    for job, outcome in zip(todo, outcomes, strict=True):
+        label = job.contestant.label
+        if outcome.error or label in found:
+            continue
+        key = json.dumps([job.settings, job.threads], sort_keys=True)
+        if key not in known:
+            tell(f"measuring a step of {label}, alone")
+            measured = _measured(job, tell)
+            if measured is None:
+                continue
+            known[key] = measured
+            durable.replace(out / FILE, json.dumps(known, indent=1).encode())
+        found[label] = Cost(**known[key])
+    return found
+
+
+def _known(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        content = json.loads(path.read_bytes())
+        return {key: dataclasses.asdict(Cost(**cost)) for key, cost in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _measured(job: Job, tell: Callable[[str], None]) -> dict[str, Any] | None:
+    """What `pace.py` finds out about a job in a process of its own; None, and a word why, if it fails."""
+    told = json.dumps({"settings": job.settings, "threads": job.threads, "use": list(job.use)})
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as errors,
+    ):
+        given.write(told.encode())
+        given.seek(0)
+        code = _run([sys.executable, "-m", "regard.comparison.pace"], given, out, errors)
+        for file in (out, errors):
+            file.seek(0)
+        if code == 0:
+            return dataclasses.asdict(Cost(**json.loads(out.read().splitlines()[-1])))
+        lines = errors.read().decode(errors="replace").strip().splitlines()
+    tell(
+        f"the cost of {job.contestant.label} could not be measured: {lines[-1] if lines else f'exit code {code}'}"
+    )
+    return None
+
+
+def _run(command: list[str], given: IO[bytes], out: IO[bytes], errors: IO[bytes]) -> int:
+    """The exit code of a process; `Stopped` if a signal comes while it runs."""
+    with Signals() as signals:
+        process = subprocess.Popen(command, stdin=given, stdout=out, stderr=errors, start_new_session=True)
+        try:
+            while (code := process.poll()) is None:
+                if signals.received:
+                    raise Stopped(signals.received)
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+        finally:
+            process.kill()  # nothing is lost: it is measured again
+            process.wait()
+    return code

@@ -1,0 +1,1 @@
+"""What runs the jobs of a comparison: processes of this machine, or a cluster."""

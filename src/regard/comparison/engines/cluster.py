@@ -1,0 +1,140 @@
+"""A Ray cluster: the one that is there, or one made here, quiet and small; and what its machines have."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+from typing import Any
+
+from regard.comparison import worker
+from regard.comparison.engines import node
+from regard.errors import BadValue
+
+STARTS = 3  # a busy machine may not start a cluster within Ray's half a minute; the next time its files are at hand
+MEMORY = 100 * 2**20  # bytes for the store of a cluster made here: little more than words passes through it
+AUTO = "auto"
+SECONDS_TO_CONNECT = 10.0
+SECONDS_TO_ANSWER = 120.0
+_ADDRESS = re.compile(r"[^/\s]+:\d+")
+_QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+
+
+class Cluster:
+    """The cluster at `address`, or one made here with so many cores, which ends with `close` or with this process."""
+
+    def __init__(self, address: str | None, cores: int) -> None:
+        self.address, self.cores = address, cores
+        self._opened = self._checked = False
+        try:
+            import ray  # noqa: F401
+        except ImportError:
+            raise BadValue("engine: a cluster needs Ray. Try pip install 'regard[cluster]'.") from None
+        if address not in (None, AUTO) and not _ADDRESS.fullmatch(str(address)):
+            raise BadValue(
+                f"--address: expected auto or HOST:PORT, on a machine of the cluster, got {address!r}."
+            )
+
+    def open(self) -> None:
+        """Find or start it, unless this process is connected already; see that all machines have this regard."""
+        import ray
+
+        if not ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+            # Ray's next default: a task without a GPU sees the devices as they are. Unsaid, Ray warns of the change.
+            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+            self._sigterm = signal.getsignal(signal.SIGTERM)
+            self._start() if self.address is None else self._join(self.address)
+            self._opened = True
+        if not self._checked:
+            _refuse_other_versions()
+            self._checked = True
+
+    def close(self) -> None:
+        """Leave it, unless somebody else had connected; one that was made here ends."""
+        import ray
+
+        if self._opened:
+            ray.shutdown()
+            if threading.current_thread() is threading.main_thread():  # where Ray put its own handler
+                signal.signal(signal.SIGTERM, self._sigterm)
+        self._opened = self._checked = False
+
+    def _start(self) -> None:
+        import ray
+
+        small: dict[str, Any] = {
+            "num_cpus": self.cores,
+            "include_dashboard": False,
+            "object_store_memory": MEMORY,
+        }
+        for attempt in range(1, STARTS + 1):
+            try:
+                ray.init(address="local", **small, **_QUIET)
+                return
+            except Exception as trouble:  # Ray has no class of its own for it
+                ray.shutdown()
+                if attempt == STARTS:
+                    why = worker.reason(trouble).rstrip(".")
+                    raise BadValue(
+                        f"engine: no Ray cluster could be started here: {why}. Try --engine local."
+                    ) from trouble
+
+    def _join(self, address: str) -> None:
+        import ray
+
+        try:
+            if address != AUTO:  # asked first, since Ray itself tries for many minutes
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
+            ray.init(address=address, **_QUIET)
+        except (OSError, OverflowError, ValueError, RuntimeError) as trouble:
+            raise BadValue(
+                f"--address: no Ray cluster could be joined at {address!r}: {worker.reason(trouble).rstrip('.')}. "
+                "Start one with `ray start --head`, or leave --address out."
+            ) from trouble
+
+
+def machines() -> list[dict[str, Any]]:
+    """Those of the cluster that can work, as Ray describes them."""
+    import ray
+
+    return [one for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU", 0) > 0]
+
+
+def refuse_too_large(cores: int, gpus: int) -> None:
+    """Raise if no machine has so much: a task would wait for it forever."""
+    found = [one["Resources"] for one in machines()]
+    if not any(one.get("CPU", 0) >= cores and one.get("GPU", 0) >= gpus for one in found):
+        wanted = f"{cores} cores" + (" and a GPU" if gpus else "")
+        raise BadValue(
+            f"engine: no machine of the cluster has {wanted}. Try fewer --threads or --device cpu."
+        )
+
+
+def _refuse_other_versions() -> None:
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    asked = {}
+    for one in machines():
+        there = NodeAffinitySchedulingStrategy(one["NodeID"], soft=False)
+        look = ray.remote(node.installed).options(num_cpus=0, scheduling_strategy=there)
+        asked[one["NodeManagerAddress"]] = look.remote()
+    here = node.installed()
+    for address, answer in asked.items():
+        try:
+            found = ray.get(answer, timeout=SECONDS_TO_ANSWER) or "none"
+        except GetTimeoutError:
+            raise BadValue(f"engine: {address}, a machine of the cluster, does not answer.") from None
+        except RayError as trouble:  # it cannot even load the question
+            found = f"none that works ({worker.reason(trouble)})"
+        if found != here:
+            raise BadValue(
+                f"engine: expected regard {here} on every machine of the cluster, {address} has {found}. "
+                "Install the same there."
+            )

@@ -1,0 +1,220 @@
+"""Runs on this machine: each job in a process of its own, as many at once as there are cores for.
+
+A process that dies (kill -9, the system out of memory) is started again and goes on from its last checkpoint. When this
+process is asked to stop, it passes that on and waits until all have saved; when it dies, they notice and stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.comparison import earlier, worker
+from regard.comparison.engines.engine import Event, News
+from regard.comparison.engines.stopped import Stopped
+from regard.comparison.job import Job, Outcome
+from regard.training import durable
+from regard.training.signals import Signals
+
+LOG = "log.txt"
+AGAIN = 2  # times a process that died is started again
+SECONDS_BETWEEN_LOOKS = 0.05
+SECONDS_BETWEEN_NEWS = 0.5
+_TAIL = 1 << 16  # bytes; a line of metrics is shorter
+
+Hear = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many processes run at once, and how many threads each of them has."""
+
+    workers: int
+    threads: int
+
+
+def room_for(jobs: int, *, gpu: bool, workers: int | None = None, threads: int | None = None) -> Room:
+    """What this machine has room for: one process for each core, or one on a GPU, unless something else is asked for.
+
+    Several processes have one thread each, so that a result does not depend on how many of them run at once.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads is None:
+        threads = cores if gpu or jobs == 1 else 1
+    if workers is None:
+        workers = 1 if gpu else max(1, cores // threads)
+    return Room(max(1, min(workers, jobs)), threads)
+
+
+class LocalEngine:
+    """Processes here."""
+
+    name = "local"
+
+    def __init__(self, workers: int = 1) -> None:
+        self.workers = workers
+
+    def run(self, jobs: Iterable[Job], hear: Hear) -> list[Outcome]:
+        """Run all jobs and return their outcomes in the order of the jobs; `Stopped` if a signal came."""
+        waiting = enumerate(jobs)
+        outcomes: dict[int, Outcome] = {}
+        running: dict[int, Process] = {}
+        with Signals() as signals:
+            try:
+                while self._fill(waiting, running, outcomes, hear) and not signals.received:
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+                    for number, process in list(running.items()):
+                        if (outcome := process.look()) is not None:
+                            outcomes[number] = outcome
+                            del running[number]
+            finally:
+                stop(running.values())
+            if signals.received:
+                raise Stopped(signals.received)
+        return [outcomes[number] for number in sorted(outcomes)]
+
+    def _fill(
+        self,
+        waiting: Iterator[tuple[int, Job]],
+        running: dict[int, Process],
+        outcomes: dict[int, Outcome],
+        hear: Hear,
+    ) -> bool:
+        """Start jobs while there is room; whether any is running."""
+        while len(running) < self.workers:
+            number, job = next(waiting, (-1, None))
+            if job is None:
+                break
+            if (found := earlier.finished(job)) is not None:
+                outcomes[number] = found
+                hear(Event(job, "done", "as an earlier command left it", found.steps))
+            else:
+                running[number] = Process(job, hear)
+        return bool(running)
+
+
+class Process:
+    """The process of a job, and those that take its place when it dies."""
+
+    def __init__(self, job: Job, hear: Hear) -> None:
+        self.job, self.hear = job, hear
+        self.log = Path(job.folder) / LOG
+        self.deaths = 0
+        self.step = earlier.steps_taken(job)
+        self.news_at = 0.0
+        self.begun = False
+        self._start()
+
+    def look(self) -> Outcome | None:
+        """Its outcome, once there is one; tells how far it is until then."""
+        code = self.process.poll()
+        if not self.begun:
+            self.begun = True
+            self._say("began", f"goes on from step {self.step}" if self.step else "")
+        if code is None:
+            self._tell_the_step()
+            return None
+        self._close()
+        if code not in (0, worker.FAILED):  # killed, or stopped by somebody else
+            if self.deaths < AGAIN:
+                self.deaths += 1
+                self._start()
+                self.step = earlier.steps_taken(self.job)
+                self._say("again", f"{_death(code)}; goes on from step {self.step}")
+                return None
+            return self._failed(f"its process ended {1 + AGAIN} times, the last time so: {_death(code)}")
+        outcome = Outcome.load(self.job.folder)
+        if outcome is None:
+            return self._failed(self._last_words())
+        self.step = outcome.steps
+        self._say("failed" if outcome.error else "done", outcome.error or _success(outcome))
+        return outcome
+
+    def ask_to_stop(self) -> None:
+        """Let it save and end."""
+        self.process.terminate()
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        self.process.wait()
+        self._close()
+
+    def _start(self) -> None:
+        told = earlier.note(self.job)
+        command = [sys.executable, "-m", "regard.comparison.worker", str(told)]
+        threads = str(self.job.threads)
+        with durable.reporting(self.log), self.log.open("ab") as log:
+            log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
+            log.flush()
+            # A session of its own: Ctrl-C in the terminal reaches this process alone, which passes it on.
+            # The pipe is never written to: its end tells the child that this process is gone.
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            )  # fmt: skip
+
+    def _close(self) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def _tell_the_step(self) -> None:
+        if time.monotonic() - self.news_at < SECONDS_BETWEEN_NEWS:
+            return
+        self.news_at = time.monotonic()
+        step = last_step(Path(self.job.folder) / "metrics.jsonl")
+        if step > self.step:
+            self.step = step
+            self._say("step")
+
+    def _failed(self, why: str) -> Outcome:
+        outcome = worker.failed(self.job, why)
+        outcome.save()
+        self._say("failed", why)
+        return outcome
+
+    def _last_words(self) -> str:
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return f"{lines[-1].strip()} (see {self.log})"
+
+    def _say(self, news: News, text: str = "") -> None:
+        self.hear(Event(self.job, news, text, self.step))
+
+
+def stop(processes: Iterable[Process]) -> None:
+    """Let all save and end, and wait for them."""
+    ending = list(processes)
+    for process in ending:
+        process.ask_to_stop()
+    for process in ending:
+        process.wait()
+
+
+def last_step(metrics: Path) -> int:
+    """The step of the last whole line of a file that another process adds to; 0 where there is none."""
+    try:
+        with metrics.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = file.read().split(b"\n")[:-1]
+        return int(json.loads(lines[-1])["step"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return 0
+
+
+def _success(outcome: Outcome) -> str:
+    value = outcome.validation.get(outcome.metric)
+    measured = "" if value is None else f", validation {outcome.metric} {value:.4g}"
+    return f"{outcome.steps:,} steps{measured}"
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"{name}: the system may be out of memory" if name == "SIGKILL" else name

@@ -1,0 +1,231 @@
+"""Runs on a Ray cluster: each job is a task there, which starts the same process as the local engine does.
+
+A worker or a machine that dies costs the time since the last checkpoint: the job is given out again. The results are
+those of the local engine, since the work is done by the same program with the same number of threads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from regard.comparison import earlier, worker
+from regard.comparison.engines import node, parcel
+from regard.comparison.engines.cluster import Cluster, machines, refuse_too_large
+from regard.comparison.engines.engine import Event
+from regard.comparison.engines.local import AGAIN, room_for
+from regard.comparison.engines.node import Errand, Return, Word
+from regard.comparison.engines.stopped import Stopped
+from regard.comparison.job import Job, Outcome
+from regard.errors import BadValue
+from regard.training import durable
+from regard.training.assembly import complete
+from regard.training.folder import RunFolder
+from regard.training.signals import Signals
+
+if TYPE_CHECKING:
+    from ray import ObjectRefGenerator
+
+SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_TO_STOP = 60.0
+
+Hear = Callable[[Event], None]
+
+
+@dataclass
+class Sent:
+    """A job that is being carried out somewhere."""
+
+    number: int
+    errand: Errand
+    words: ObjectRefGenerator
+    deaths: int = 0
+    death: str = ""  # of its last worker, until another has begun
+
+    @property
+    def job(self) -> Job:
+        """What was asked for."""
+        return self.errand.job
+
+
+class RayEngine:
+    """Workers of a Ray cluster: of the one at `address`, or of one made here.
+
+    The latter has `cores`, or as many as this machine, or at least the `threads` of one run; `close` ends it, and so
+    does the end of this process.
+    """
+
+    name = "ray"
+
+    def __init__(self, address: str | None = None, threads: int = 1, *, cores: int | None = None) -> None:
+        self.cluster = Cluster(address, cores or max(threads, room_for(1, gpu=False).threads))
+
+    def __enter__(self) -> RayEngine:
+        self.cluster.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self.cluster.close()
+
+    def run(self, jobs: Iterable[Job], hear: Hear) -> list[Outcome]:
+        """Run all jobs and return their outcomes in the order of the jobs; `Stopped` if a signal came."""
+        import ray
+
+        self.cluster.open()  # first: Ray listens to signals, too, and the last one to say so is heard
+        token = secrets.token_hex(16)
+        outcomes: dict[int, Outcome] = {}
+        sent: list[Sent] = []
+        # What Ray has to say of its workers it prints among the results; it belongs to the progress.
+        with redirect_stdout(sys.stderr), Signals() as signals:
+            try:
+                for number, job in enumerate(jobs):
+                    if (found := earlier.finished(job)) is not None:
+                        outcomes[number] = found
+                        hear(Event(job, "done", "as an earlier command left it", found.steps))
+                    else:
+                        sent.append(_send(number, job, token))
+                while sent and not signals.received:
+                    ready, _ = ray.wait([one.words for one in sent], timeout=SECONDS_BETWEEN_LOOKS)
+                    for one in [one for one in sent if any(one.words is words for words in ready)]:
+                        if (outcome := _listen(one, hear)) is not None:
+                            outcomes[one.number] = outcome
+                            sent.remove(one)
+            finally:
+                _call_back(sent)
+            if signals.received:
+                raise Stopped(signals.received)
+        return [outcomes[number] for number in sorted(outcomes)]
+
+
+def _send(number: int, job: Job, token: str) -> Sent:
+    refuse_too_large(job.threads, _gpus(job))
+    try:
+        files = {path: Path(path).read_bytes() for path in job.use}
+    except OSError as trouble:
+        raise BadValue(f"--use: cannot read {trouble.filename}: {trouble.strerror}.") from None
+    folder = Path(job.folder)
+    with durable.reporting(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    durable.write(folder / node.PROBE, token.encode())
+    errand = Errand(job, token, files, node.installed())
+    return Sent(number, errand, _carry_out(errand))
+
+
+def _carry_out(errand: Errand) -> ObjectRefGenerator:
+    """Have a worker begin. Ray itself must not try again: it would not say so."""
+    job = errand.job
+    words: ObjectRefGenerator = (
+        _task()
+        .options(num_returns="streaming", max_retries=0, num_cpus=job.threads, num_gpus=_gpus(job))
+        .remote(errand)
+    )
+    return words
+
+
+@functools.cache
+def _task() -> Any:
+    """Made once: each time, Ray would send the same function around again."""
+    import ray
+
+    return ray.remote(node.carry_out)
+
+
+def _gpus(job: Job) -> int:
+    device = str(job.settings.get("device") or "auto")
+    there = any(one["Resources"].get("GPU", 0) >= 1 for one in machines())
+    return int(device.startswith("cuda") or (device == "auto" and there))
+
+
+def _listen(one: Sent, hear: Hear) -> Outcome | None:
+    """Take the next word of a job; its outcome if that was the last."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        said = ray.get(next(one.words))
+    except RayTaskError as trouble:  # our own program failed there, and would again
+        return _failed(one, worker.reason(trouble.cause or trouble), hear)
+    except StopIteration:
+        return _again(one, "it ended without a word", hear)
+    except RayError as death:
+        first, *_ = str(death).splitlines()[0].split(". ")  # the rest is a guide to Ray's own logs
+        return _again(one, f"{type(death).__name__}: {first}", hear)
+    if isinstance(said, Return):
+        return _take_in(one.job, said)
+    if one.death and said.news == "began":
+        said = Word("again", f"{one.death}; {said.text or 'begins anew'}", said.step)
+        one.death = ""
+    hear(Event(one.job, said.news, said.text, said.step))
+    return None
+
+
+def _again(one: Sent, why: str, hear: Hear) -> Outcome | None:
+    if one.deaths >= AGAIN:
+        return _failed(one, f"its worker died {1 + AGAIN} times, the last time so: {why}", hear)
+    one.deaths, one.death = one.deaths + 1, why
+    try:
+        refuse_too_large(one.job.threads, _gpus(one.job))
+    except BadValue as nowhere:  # what died was the last machine that is large enough
+        return _failed(one, f"{why}; {nowhere}", hear)
+    one.words = _carry_out(one.errand)
+    return None
+
+
+def _failed(one: Sent, why: str, hear: Hear) -> Outcome:
+    outcome = worker.failed(one.job, why)
+    outcome.save()
+    _unmark(one.job)
+    hear(Event(one.job, "failed", why, outcome.steps))
+    return outcome
+
+
+def _take_in(job: Job, said: Return) -> Outcome:
+    """Put a finished run where it belongs, as if it had run here."""
+    run = RunFolder(Path(job.folder))
+    if said.parcel is not None:
+        parcel.unpack(said.parcel, run.path)
+        if run.exists:  # not if it failed before it began
+            run.note(dataclasses.replace(complete(run.settings()), out=job.folder))
+    _unmark(job)
+    earlier.note(job)
+    outcome = dataclasses.replace(said.outcome, folder=job.folder, command=worker.command_of(job))
+    outcome.save()
+    return outcome
+
+
+def _call_back(sent: Iterable[Sent]) -> None:
+    """Have all runs save and stop, and wait for them."""
+    import ray
+    from ray.exceptions import RayError
+
+    left = list(sent)
+    for one in left:
+        ray.cancel(one.words)
+        _unmark(one.job)
+    limit = time.monotonic() + SECONDS_TO_STOP
+    while left and time.monotonic() < limit:
+        ready, _ = ray.wait([one.words for one in left], timeout=SECONDS_BETWEEN_LOOKS)
+        for one in [one for one in left if any(one.words is words for words in ready)]:
+            try:
+                ray.get(next(one.words))
+            except (RayError, StopIteration):  # it has stopped
+                left.remove(one)
+
+
+def _unmark(job: Job) -> None:
+    (Path(job.folder) / node.PROBE).unlink(missing_ok=True)

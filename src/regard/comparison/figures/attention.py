@@ -1,0 +1,162 @@
+"""Where a model looked, as a picture: a table of shades, small ones for each head, or shades over an image.
+
+A shade is one blue, more or less covering, so that it reads on white paper and on a dark screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from regard.comparison.figures.style import COLOURS, INK, WIDTH, Drawing, shortened
+from regard.observation.looking import Looked
+
+SHADE = (42 / 255, 127 / 255, 196 / 255)
+MOST_HEADS = 8
+CELL = 0.24  # inches at most
+LEAST, MOST = 0.9, 3.4  # inches: how tall a table may be
+HEAD = 0.8  # inches: of a small table
+LETTERS = 14  # of a piece on an axis
+TICKS = 16  # numbers on an axis
+_MARKS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "": "·"}
+Array = NDArray[np.float64]
+
+
+def picture(looked: Looked, name: str, image: Array | None = None) -> Drawing:
+    """Weights as shades; over the image they belong to, where the columns are its rows or pixels."""
+    weights = np.asarray(looked.weights, dtype=np.float64)
+    table = np.atleast_2d(weights)
+    over = image if looked.inputs else None
+    tall = _height(table, over is not None) if weights.ndim == 2 else 0.0
+    heads = np.empty((0, 0, 0)) if looked.heads is None else np.asarray(looked.heads, dtype=np.float64)
+    shown = heads[:MOST_HEADS]
+    heights = [max(tall, 1.5 if over is not None else LEAST) + 0.75]
+    if len(shown):
+        heights.append((HEAD + 0.25) * -(-len(shown) // 4))
+    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+    figure.patch.set_alpha(0)
+    parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for part in parts:
+        part.patch.set_alpha(0)
+    _main(parts[0], table if weights.ndim == 2 else None, table.mean(0), looked, over)
+    if len(shown):
+        frames = parts[1].subplots(-(-len(shown) // 4), 4, squeeze=False).flat
+        for number, frame in enumerate(frames):
+            if number >= len(shown):
+                frame.set_axis_off()
+            else:
+                _shades(frame, shown[number])
+                frame.set(xticks=[], yticks=[])
+                frame.set_title(f"head {number + 1}, up to {shown[number].max():.2g}", fontsize=6.5)
+    return Drawing(name, looked.source, _words(looked, table), figure)
+
+
+def _height(table: Array, beside: bool) -> float:
+    """Inches of a table: of its own shape, as far as it is nearly square, in the width that an image leaves it."""
+    rows, columns = table.shape
+    height = CELL * rows
+    if _square(table):
+        height = min(height, (0.58 if beside else 0.88) * WIDTH * rows / columns)
+    return float(np.clip(height, LEAST, MOST))
+
+
+def _square(table: Array) -> bool:
+    return bool(0.4 < table.shape[0] / table.shape[1] < 2.5)
+
+
+def _main(figure: Figure, table: Array | None, received: Array, looked: Looked, image: Array | None) -> None:
+    if image is None:
+        frame = figure.add_subplot()
+        _table(frame, table, received, looked)
+        return
+    left, right = figure.subplots(1, 2, width_ratios=[1.0, 1.6])
+    _over(left, image, received)
+    _table(right, table, received, looked)
+
+
+def _table(frame: Axes, table: Array | None, received: Array, looked: Looked) -> None:
+    columns, title = ticks(looked.columns)
+    if table is None:
+        frame.bar(range(len(received)), received, color=COLOURS[0], width=0.8)
+        frame.set_ylabel("weight")
+        frame.set_xlim(-0.6, len(received) - 0.4)
+    else:
+        _shades(frame, table)
+        rows, aside = ticks(looked.rows)
+        frame.set_yticks([place for place, _ in rows], [text for _, text in rows], fontsize=6.5)
+        frame.set_ylabel(aside)
+        frame.set_title(f"up to {table.max():.2g}", fontsize=6.5, loc="right")
+    turned = any(len(text) > 2 for _, text in columns)
+    frame.set_xticks([place for place, _ in columns], [text for _, text in columns], fontsize=6.5)
+    if turned:
+        for label in frame.get_xticklabels():
+            label.set(rotation=60, ha="right", rotation_mode="anchor")
+    frame.set_xlabel(title)
+    frame.tick_params(length=0)
+
+
+def _shades(frame: Axes, table: Array) -> None:
+    """A table (rows, columns) as shades, the largest number the fullest; by the root, so that small ones show."""
+    finite = np.nan_to_num(table, nan=0.0, posinf=0.0, neginf=0.0)
+    colours = np.empty((*table.shape, 4))
+    colours[..., :3] = SHADE
+    colours[..., 3] = np.sqrt(np.clip(finite / (finite.max() or 1.0), 0, 1))
+    frame.imshow(colours, interpolation="none", aspect="equal" if _square(table) else "auto")
+    frame.grid(visible=False)
+    frame.patch.set_alpha(0)
+    for side in frame.spines.values():
+        side.set_visible(True)
+
+
+def _over(frame: Axes, image: Array, received: Array) -> None:
+    """The image in ink, and over it how much each of its rows or pixels got."""
+    side = len(image)
+    shares = received.reshape(side, 1 if len(received) == side else side) / (received.max() or 1.0)
+    for cells, colour, most in ((image, INK, 0.75), (shares, COLOURS[0], 0.65)):
+        height, width = side / len(cells), side / cells.shape[1]
+        for (row, column), share in np.ndenumerate(cells):
+            if share > 0.01:
+                place = (column * width, row * height)
+                cell = Rectangle(
+                    place, width, height, facecolor=colour, alpha=round(most * share, 2), linewidth=0
+                )
+                frame.add_patch(cell)
+                cell.set_snap(True)
+    frame.set(xlim=(0, side), ylim=(side, 0), aspect="equal", xticks=[], yticks=[])
+    frame.grid(visible=False)
+    frame.spines[:].set_visible(False)
+    frame.set_title("what was looked at", fontsize=6.5)
+
+
+def ticks(names: Sequence[str]) -> tuple[list[tuple[int, str]], str]:
+    """Where an axis says what: names, or where they are a word and a number, some of the numbers and the word."""
+    words = {name.rpartition(" ")[0] for name in names}
+    numbered = all(name.rpartition(" ")[2].isdecimal() for name in names) and len(words) == 1
+    if numbered and names:
+        step = -(-len(names) // TICKS)
+        return [(place, names[place].rpartition(" ")[2]) for place in range(0, len(names), step)], words.pop()
+    return [(place, readable(name)) for place, name in enumerate(names)], ""
+
+
+def readable(piece: str) -> str:
+    """A piece of a text so that it can be seen: a space, the end of a line."""
+    if not piece.strip():
+        return "".join(_MARKS.get(letter, "·") for letter in piece) or _MARKS[""]
+    shown = "".join(letter if letter == " " else _MARKS.get(letter, letter) for letter in piece.strip())
+    return shortened(shown, LETTERS)
+
+
+def _words(looked: Looked, table: Array) -> str:
+    """The picture for whoever cannot see it: what it is, and its largest weights."""
+    largest = np.argsort(-table, axis=None, kind="stable")[:3]
+    places = [np.unravel_index(int(place), table.shape) for place in largest]
+    told = []
+    for row, column in places:
+        who = f"{looked.rows[row]} to " if looked.rows else ""
+        told.append(f"{who}{looked.columns[column]} {table[row, column]:.2g}")
+    return f"{looked.source} ({looked.how}). Largest weights: {'; '.join(told)}."

@@ -1,0 +1,151 @@
+"""What each contestant reached: a bar from zero with its interval, and a closer look at the seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+
+from regard.comparison.figures.style import (
+    INK,
+    MUTED,
+    Drawing,
+    Key,
+    Keys,
+    blank,
+    in_percent,
+    number_of,
+    titled,
+    within,
+)
+from regard.comparison.results import Row
+
+ROW, AROUND = 0.21, 0.62  # inches: of a contestant, and of everything around them
+SEEDS = dict[int, float]
+ZOOM = 2.0  # how far a closer look reaches beyond the seeds: so many times their range
+_LEAST = 0.3  # of a bar's thickness, between the dots of different seeds
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a contestant reached on a split: the mean, its interval, and each seed."""
+
+    key: Key
+    mean: float
+    low: float
+    high: float
+    seeds: SEEDS
+
+
+def reached(rows: Sequence[Row], keys: Keys, split: str, seeds: Mapping[str, SEEDS]) -> list[Reached]:
+    """The rows that have a number for the deciding metric, the best first; `seeds` are the single numbers by label."""
+    found = []
+    for row in rows:
+        over = row[split].get(row["decides"])
+        if over and over["mean"] is not None:
+            own = seeds.get(row["label"], {})
+            found.append(Reached(keys[row["label"]], over["mean"], over["low"], over["high"], own))
+    higher = all(row["higher_is_better"] for row in rows)
+    return sorted(found, key=lambda one: -one.mean if higher else one.mean)
+
+
+def bars(found: Sequence[Reached], metric: str, split: str) -> Drawing | None:
+    """Bars from zero, so that their lengths may be compared."""
+    if not found:
+        return None
+    figure, frame = blank(height=AROUND + ROW * len(found))
+    tips: dict[str, str] = {}
+    for place, one in enumerate(found):
+        (bar,) = frame.barh(place, one.mean, height=0.62, color=one.key.colour, alpha=0.82)
+        bar.set_gid(one.key.group("bar"))
+        tips[one.key.group("bar")] = told(one, metric)
+        _whisker(frame, place, one, INK)
+    _names(frame, found)
+    ends = [0.0, *(one.high for one in found), *(one.mean for one in found)]
+    frame.set_xlim(min(0.0, *(one.mean for one in found)), within(metric, 0.0, 1.04 * max(ends))[1] or 1.0)
+    return _finished(frame, found, metric, split, Drawing(f"{split}-bars", "", "", figure, tips))
+
+
+def closer(found: Sequence[Reached], metric: str, split: str) -> Drawing | None:
+    """Intervals and single seeds on a scale of their own, which need not begin at zero."""
+    if not found:
+        return None
+    figure, frame = blank(height=AROUND + ROW * len(found))
+    tips: dict[str, str] = {}
+    for place, one in enumerate(found):
+        _whisker(frame, place, one, one.key.colour, thick=1.6)
+        (dot,) = frame.plot(
+            [one.mean],
+            [place],
+            one.key.marker,
+            color=one.key.colour,
+            markersize=6,
+            zorder=4,
+            markeredgewidth=0,
+        )
+        dot.set_gid(one.key.group("mean"))
+        tips[one.key.group("mean")] = told(one, metric)
+        for number, (seed, value) in enumerate(sorted(one.seeds.items())):
+            away = _LEAST * (number / max(1, len(one.seeds) - 1) - 0.5) if len(one.seeds) > 1 else 0.0
+            (dot,) = frame.plot(
+                [value], [place + away], "o", markersize=3, markerfacecolor="none", markeredgecolor=INK,
+                markeredgewidth=0.7, zorder=5,
+            )  # fmt: skip
+            dot.set_gid(one.key.group(f"seed{seed}"))
+            tips[one.key.group(f"seed{seed}")] = f"{one.key.label}, seed {seed}: {number_of(value, metric)}"
+    _names(frame, found)
+    frame.set_xlim(*within(metric, *_zoomed(found)))
+    return _finished(frame, found, metric, split, Drawing(f"{split}-intervals", "", "", figure, tips))
+
+
+def told(one: Reached, metric: str) -> str:
+    """A result in one line."""
+    text = f"{one.key.label}: {number_of(one.mean, metric)}"
+    if one.high > one.low:
+        text += f" (95 % interval {number_of(one.low, metric)} to {number_of(one.high, metric)})"
+    return text
+
+
+def _whisker(frame: Axes, place: int, one: Reached, colour: str, thick: float = 1.0) -> None:
+    if one.high > one.low:
+        line = frame.hlines(place, one.low, one.high, color=colour, linewidth=thick, zorder=3)
+        line.set_gid(one.key.group("interval"))
+        for end in (one.low, one.high):
+            cap = frame.vlines(end, place - 0.16, place + 0.16, color=colour, linewidth=thick, zorder=3)
+            cap.set_gid(one.key.group("end"))
+
+
+def _zoomed(found: Sequence[Reached]) -> tuple[float, float]:
+    """From the lowest to the highest, intervals included unless they are far longer than all seeds lie apart."""
+    values = [value for one in found for value in (one.mean, *one.seeds.values())]
+    low, high = min(values), max(values)
+    reach = ZOOM * (high - low) or math.inf
+    low = max(min([low, *(one.low for one in found)]), low - reach)
+    high = min(max([high, *(one.high for one in found)]), high + reach)
+    room = 0.04 * (high - low) or 0.02 * abs(high) or 0.5
+    return low - room, high + room
+
+
+def _names(frame: Axes, found: Sequence[Reached]) -> None:
+    many = max(one.key.number for one in found) > 4
+    frame.set_yticks(
+        range(len(found)), [f"{one.key.name}  {one.key.number}" if many else one.key.name for one in found]
+    )
+    frame.tick_params(axis="y", length=0)
+    frame.set_ylim(len(found) - 0.45, -0.55)
+    frame.grid(visible=False, axis="y")
+    frame.spines["left"].set_visible(False)
+    frame.axvline(0, color=MUTED, linewidth=0.6, zorder=1)
+
+
+def _finished(frame: Axes, found: Sequence[Reached], metric: str, split: str, made: Drawing) -> Drawing:
+    frame.set_xlabel(f"{split} {titled(metric)}")
+    in_percent(frame.xaxis, metric)
+    kind = "Bars from zero" if made.name.endswith("bars") else "Intervals and seeds"
+    alt = f"{kind}, {split} {metric}, best first: " + "; ".join(told(one, metric) for one in found) + "."
+    title = (
+        f"{split} {titled(metric)}, from zero" if made.name.endswith("bars") else f"{split}, a closer look"
+    )
+    return Drawing(made.name, title, alt, made.figure, made.tips)

@@ -1,0 +1,118 @@
+"""Quality against cost: what a contestant reached, over what it takes, and who is beaten by nobody on both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+
+from regard.comparison.figures.bars import Reached, told
+from regard.comparison.figures.labels import beside
+from regard.comparison.figures.style import (
+    MUTED,
+    Drawing,
+    Keys,
+    blank,
+    in_percent,
+    logarithmic,
+    short,
+    titled,
+    within,
+)
+from regard.comparison.results import Row
+
+WIDE = 4.0  # costs that differ by more than this factor are drawn on a logarithmic axis
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A cost: where it stands in a row, what it is called, and whether less of it is better."""
+
+    field: str
+    title: str
+    unit: str = ""
+    less_is_better: bool = True
+
+
+KINDS = (
+    Kind("parameters", "parameters"),
+    Kind("flops_per_step", "FLOPs per training step"),
+    Kind("steps_per_second", "training steps per second", less_is_better=False),
+    Kind("peak_memory_mib", "peak memory, MiB", " MiB"),
+)
+
+
+def against(
+    found: Sequence[Reached],
+    rows: Sequence[Row],
+    keys: Keys,
+    kind: Kind,
+    metric: str,
+    split: str,
+    *,
+    higher_is_better: bool,
+) -> Drawing | None:
+    """Points with their intervals over one cost, and the front of those nobody beats on both; None without costs."""
+    costs = {row["label"]: row.get(kind.field) for row in rows}
+    points = [(float(cost), one) for one in found if (cost := costs[one.key.label]) is not None]
+    if not points:
+        return None
+    best = front(
+        [
+            (-cost if kind.less_is_better else cost, one.mean if higher_is_better else -one.mean)
+            for cost, one in points
+        ]
+    )
+    figure, frame = blank()
+    tips: dict[str, str] = {}
+    for number, (cost, one) in enumerate(points):
+        key = one.key
+        if one.high > one.low:
+            line = frame.vlines(cost, one.low, one.high, color=key.colour, linewidth=1, alpha=0.55)
+            line.set_gid(key.group("interval"))
+        (dot,) = frame.plot(
+            [cost], [one.mean], key.marker, color=key.colour, markersize=6.5, zorder=4,
+            markerfacecolor=key.colour if number in best else "none", markeredgewidth=1.2,
+        )  # fmt: skip
+        dot.set_gid(key.group("point"))
+        tips[key.group("point")] = f"{told(one, metric)}; {short(cost)}{kind.unit or ' ' + kind.title}"
+    line_of_best = sorted((points[number][0], points[number][1].mean) for number in best)
+    if len(line_of_best) > 1:
+        frame.plot(
+            *zip(*line_of_best, strict=True), color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), zorder=1
+        )
+    _scale(frame, [cost for cost, _ in points], [one for _, one in points], metric)
+    frame.set_xlabel(kind.title + (" (less is better)" if kind.less_is_better else " (more is better)"))
+    frame.set_ylabel(f"{split} {titled(metric)}")
+    in_percent(frame.yaxis, metric)
+    beside(figure, frame, [(cost, one.mean, one.key) for cost, one in points], keys)
+    names = ", ".join(points[number][1].key.name for number in best)
+    parts = "; ".join(f"{told(one, metric)} at {short(cost)}" for cost, one in points)
+    alt = f"{split} {metric} over {kind.title}. Beaten by nobody on both: {names}. All: {parts}."
+    return Drawing(f"cost-{kind.field.replace('_', '-')}", f"over {kind.title}", alt, figure, tips)
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which points are beaten by no other: none is at least as good on both sides and better on one. More is better."""
+
+    def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+        return one[0] >= other[0] and one[1] >= other[1] and one != other
+
+    return [place for place, own in enumerate(points) if not any(beats(other, own) for other in points)]
+
+
+def _scale(frame: Axes, costs: Sequence[float], found: Sequence[Reached], metric: str) -> None:
+    low, high = min(costs), max(costs)
+    if low > 0 and high / low > WIDE:
+        frame.set_xlim(low / 1.5, high * 1.5)
+        logarithmic(frame, "x")
+    else:
+        room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
+        frame.set_xlim(low - room, high + room)
+        frame.xaxis.set_major_formatter(lambda value, _: short(value))
+    values = [one.mean for one in found]
+    spread = max(values) - min(values) or 0.1 * abs(values[0]) or 1.0
+    ends = [end for one in found for end in (one.low, one.high)]
+    below, above = max(min(ends), min(values) - spread), min(max(ends), max(values) + spread)
+    frame.set_ylim(*within(metric, below - 0.08 * spread, above + 0.08 * spread))

@@ -1,0 +1,114 @@
+"""Names beside curves and points, where they cover least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from regard.comparison.figures.style import Key, Keys, tag
+
+GAP = 0.058  # of the frame's height, between two labels at its edge
+LETTER, LINE = 4.6, 9.0  # points that a letter takes
+DOT = 4.0  # points around the middle of a marker
+Across = Literal["left", "center", "right"]
+Along = Literal["bottom", "center", "top"]
+
+
+def at_ends(frame: Axes, ends: dict[Key, float], keys: Keys) -> None:
+    """A tag at the right edge for each curve that ends at such a height, moved apart where ends are close."""
+    low, high = frame.get_ylim()
+    bend = math.log if frame.get_yscale() == "log" else float
+    heights = {
+        key: (bend(min(max(end, low), high)) - bend(low)) / (bend(high) - bend(low))
+        for key, end in ends.items()
+    }
+    order = sorted(heights, key=lambda key: heights[key])
+    for key, place in zip(order, apart([heights[key] for key in order]), strict=True):
+        leader = {"arrowstyle": "-", "color": key.colour, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 0}
+        own = frame.annotate(
+            tag(key, keys), (1.0, heights[key]), (1.05, place), xycoords="axes fraction", textcoords="axes fraction",
+            va="center", fontsize=7.5, color=key.colour, annotation_clip=False,
+            arrowprops=leader | {"relpos": (0, 0.5)},
+        )  # fmt: skip
+        own.set_gid(key.group("end"))
+
+
+def apart(heights: Sequence[float], gap: float = GAP) -> list[float]:
+    """Rising heights moved as little as needed so that neighbours are a gap apart and all stay in the frame."""
+    gap = min(gap, 1.0 / max(1, len(heights) - 1))
+    found = list(heights)
+    for place in range(1, len(found)):
+        found[place] = max(found[place], found[place - 1] + gap)
+    if found:
+        found[-1] = min(found[-1], 1.0)
+    for place in range(len(found) - 2, -1, -1):
+        found[place] = min(found[place], found[place + 1] - gap)
+    return found
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Where a label may stand: how far from its point, and which of its edges is nearest."""
+
+    x: float
+    y: float
+    across: Across
+    along: Along
+
+    def box(self, spot: tuple[float, float], width: float) -> Bbox:
+        left = {"left": 0.0, "center": width / 2, "right": width}[self.across]
+        below = {"bottom": 0.0, "center": LINE / 2, "top": LINE}[self.along]
+        return Bbox.from_bounds(spot[0] + self.x - left, spot[1] + self.y - below, width, LINE)
+
+
+_SIDES = (
+    _Side(6, 0, "left", "center"),
+    _Side(-6, 0, "right", "center"),
+    _Side(0, 6, "center", "bottom"),
+    _Side(0, -6, "center", "top"),
+    _Side(4, 4, "left", "bottom"),
+    _Side(4, -4, "left", "top"),
+    _Side(-4, 4, "right", "bottom"),
+    _Side(-4, -4, "right", "top"),
+)
+
+
+def beside(figure: Figure, frame: Axes, points: Sequence[tuple[float, float, Key]], keys: Keys) -> None:
+    """A tag beside each point (x, y), on the side where it covers least of points, other tags and the edge."""
+    figure.draw_without_rendering()  # where points stand is only known once the frame has its size
+    scale = 72 / figure.dpi
+    spots = [
+        (float(x) * scale, float(y) * scale)
+        for x, y in frame.transData.transform([(x, y) for x, y, _ in points])
+    ]
+    edge = frame.get_window_extent()
+    room = Bbox.from_bounds(edge.x0 * scale, edge.y0 * scale, edge.width * scale, edge.height * scale)
+    taken = [Bbox.from_bounds(x - DOT, y - DOT, 2 * DOT, 2 * DOT) for x, y in spots]
+    for spot, (x, y, key) in zip(spots, points, strict=True):
+        text = tag(key, keys)
+        boxes = {side: side.box(spot, LETTER * len(text)) for side in _SIDES}
+        side = min(_SIDES, key=lambda side: _covered(boxes[side], taken, room))
+        taken.append(boxes[side])
+        label = frame.annotate(
+            text, (x, y), (side.x, side.y), textcoords="offset points", ha=side.across, va=side.along,
+            fontsize=7.5, color=key.colour, annotation_clip=False,
+        )  # fmt: skip
+        label.set_gid(key.group("tag"))
+        label.set_in_layout(False)
+
+
+def _covered(box: Bbox, taken: Sequence[Bbox], room: Bbox) -> float:
+    """How much of a box is covered by others or lies outside."""
+    outside = box.width * box.height - _shared(box, room)
+    return outside + sum(_shared(box, other) for other in taken)
+
+
+def _shared(one: Bbox, other: Bbox) -> float:
+    both = Bbox.intersection(one, other)
+    return 0.0 if both is None else float(both.width * both.height)

@@ -1,0 +1,191 @@
+"""How every picture looks: which colour, dash and marker is whose, sizes, fonts, the colours a page may exchange.
+
+Colours are those of Okabe and Ito, darker where letters are set in them: people who do not see all colours tell them
+apart, and whoever prints in grey goes by the marker. No two of 77 contestants share both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from regard.comparison.results import SHARES, Row
+
+INK, MUTED, GRID = "#1b1f24", "#5b6570", "#d9dde2"
+COLOURS = ("#0068a8", "#c64f00", "#00805c", "#a8407c", "#8f6400", "#2f86cc", "#5f656c")
+DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.6, 1.2, 1.6)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
+WIDTH, HEIGHT = 4.2, 2.7  # inches: a column of a paper, and of a page on a phone
+LONGEST_NAME = 30
+NAMED = 4  # up to so many contestants, pictures carry names; beyond, numbers
+FEW = 8  # up to so many, curves also show every seed
+
+_RC: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "text.color": INK,
+    "text.parse_math": False,  # a $ in a name is a $
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "path.simplify": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "regard",
+    "pdf.fonttype": 42,
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """How one contestant looks in all pictures."""
+
+    number: int  # from 1, in the order of the rows
+    label: str
+    name: str  # short enough for a picture
+
+    @property
+    def colour(self) -> str:
+        """One of seven, in turn."""
+        return COLOURS[(self.number - 1) % len(COLOURS)]
+
+    @property
+    def dash(self) -> Any:
+        """One more with each round through the colours."""
+        return DASHES[(self.number - 1) // len(COLOURS) % len(DASHES)]
+
+    @property
+    def marker(self) -> str:
+        """One of eleven, in turn."""
+        return MARKERS[(self.number - 1) % len(MARKERS)]
+
+    def group(self, part: str) -> str:
+        """The name of a group of shapes that belong to this contestant."""
+        return f"key{self.number}-{part}"
+
+
+Keys = dict[str, Key]  # by label
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture, what it is called, and what it says in words."""
+
+    name: str  # of its files
+    title: str
+    alt: str
+    figure: Figure
+    tips: dict[str, str] = field(default_factory=dict)  # group of shapes → what a pointer on it is told
+
+
+def called(rows: Sequence[Row]) -> dict[str, str]:
+    """How the contestants are called, by label: where all have one model, by their attention."""
+    by_attention = len(rows) > 1 and len({row["model"] for row in rows}) == 1
+    names = [row["attention"] if by_attention else row["label"] for row in rows]
+    return {
+        row["label"]: name if names.count(name) == 1 else row["label"]
+        for row, name in zip(rows, names, strict=True)
+    }
+
+
+def keys(rows: Sequence[Row]) -> Keys:
+    """The looks of the contestants."""
+    named = enumerate(called(rows).items(), 1)
+    return {label: Key(number, label, shortened(name)) for number, (label, name) in named}
+
+
+def shortened(name: str, longest: int = LONGEST_NAME) -> str:
+    """A name with its middle left out where it is too long, and nothing in it that cannot be drawn."""
+    clean = "".join(letter if letter.isprintable() else "�" for letter in name)
+    if len(clean) <= longest:
+        return clean
+    ahead = longest * 2 // 3
+    return f"{clean[:ahead]}…{clean[len(clean) - (longest - ahead - 1) :]}"
+
+
+def tag(key: Key, everyone: Keys) -> str:
+    """What stands beside a curve or a point: the name where few take part, else the number."""
+    return key.name if len(everyone) <= NAMED else str(key.number)
+
+
+@contextmanager
+def looks() -> Iterator[None]:
+    """Inside, pictures are made as this file says, whatever the user's own settings are."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_RC)
+        yield
+
+
+def blank(width: float = WIDTH, height: float = HEIGHT) -> tuple[Figure, Axes]:
+    """A figure with one frame, transparent."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.patch.set_alpha(0)
+    frame = figure.add_subplot()
+    frame.patch.set_alpha(0)
+    return figure, frame
+
+
+def titled(metric: str) -> str:
+    """A metric as people write it, with its unit."""
+    return shortened(metric.replace("_", " ")) + (", %" if metric in SHARES else "")
+
+
+def in_percent(axis: Any, metric: str) -> None:
+    """Write shares of one as per cent along an axis."""
+    if metric in SHARES:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}"))
+
+
+def number_of(value: float, metric: str) -> str:
+    """A result as it is read: shares in per cent."""
+    return f"{100 * value:.2f} %" if metric in SHARES else f"{value:.4g}"
+
+
+def within(metric: str, low: float, high: float) -> tuple[float, float]:
+    """The ends of an axis: a share lies between 0 and 1, whatever an interval says."""
+    return (max(low, -0.01), min(high, 1.01)) if metric in SHARES else (low, high)
+
+
+def logarithmic(frame: Axes, which: str) -> None:
+    """A logarithmic axis whose numbers are written as people write them."""
+    axis = frame.xaxis if which == "x" else frame.yaxis
+    (frame.set_xscale if which == "x" else frame.set_yscale)("log")
+    low, high = sorted(axis.get_view_interval())
+    wide = low > 0 and math.log10(high / low) > 1.5
+    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+
+
+def short(value: float) -> str:
+    """A number in little room: 0.05, 1.5k, 20M."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"

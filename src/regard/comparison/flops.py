@@ -1,0 +1,177 @@
+"""How many floating-point operations a training step takes: forward and backward, multiply and add counted as two.
+
+What is counted are products: matrix products, convolutions, attention kernels, recurrent layers. What is not:
+elementwise work (activations, norms, softmax, dropout, the sums and tanh of an additive score), embeddings, sorting,
+the optimiser's update. For mechanisms that consist of elementwise work the number is too small, and time tells more.
+
+In attention only pairs count that the mask leaves: a window of w out of n keys costs n·w, a causal mask half of n². A
+kernel may compute more than that, since it works in blocks, and a backward pass that computes something again counts it
+again. Where torch's own kernel gets a mask as an array, as for padding, every pair counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.implementations.tiled import op as tiled
+from regard.implementations.tiled.walk import Attention
+from regard.models import Model
+from regard.nn import scan
+from regard.nn.ntm import op as ntm
+from regard.tasks import Task
+from regard.tasks.problem import Batch
+
+Shape = Sequence[int]
+aten, ours = torch.ops.aten, torch.ops.regard
+
+# torch shows a counter an operator of ours as one thing. These are the functions inside, which it can look into.
+_INSIDE: dict[Any, Callable[..., Any]] = {
+    ours.tiled.default: tiled._forward,
+    ours.tiled_backward.default: tiled._backward,
+    ours.scan.default: scan._forward,
+    ours.scan_backward.default: scan._backward,
+    ours.ntm.default: ntm._forward,
+    ours.ntm_backward.default: ntm._backward,
+}
+
+
+def of_step(task: Task, model: Model, batch: Batch) -> float:
+    """Floating-point operations of one training step on a batch; gradients are left behind, weights as they were."""
+
+    def step() -> None:
+        total, count = task.loss(model(batch), batch)
+        (total / count.detach().clamp(min=1.0)).backward()
+
+    return count(step)
+
+
+def count(call: Callable[[], object]) -> float:
+    """Floating-point operations of whatever a call computes."""
+    counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
+    opened = _Opened(counter)
+    with counter, opened:
+        call()
+    return counter.get_total_flops() - opened.hidden
+
+
+class _Opened(TorchDispatchMode):
+    """Runs our operators as the torch operations they are made of; `hidden` is what strips did for hidden pairs."""
+
+    def __init__(self, counter: FlopCounterMode) -> None:
+        super().__init__()
+        self.counter, self.hidden = counter, 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        inside = _INSIDE.get(func)
+        if inside is None:
+            return func(*args, **(kwargs or {}))
+        before = self.counter.get_total_flops()
+        with self:
+            found = inside(*args, **(kwargs or {}))
+        if func in _STRIPS:
+            done = self.counter.get_total_flops() - before
+            self.hidden += done * (1 - _visible_share(*args[_STRIPS[func] :]))
+        return found
+
+
+_STRIPS = {
+    ours.tiled.default: 0,
+    ours.tiled_backward.default: 2,
+}  # where the query stands among the arguments
+
+
+def _visible_share(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
+    spec: str, scale: float, *rest: Any,
+) -> float:  # fmt: skip
+    """Of the pairs that the strips of `tiled` walk, the share that the mask leaves."""
+    score, mask, bias, normalizer = tiled._unpack(spec, tensors)
+    walk = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    walked = visible = 0.0
+    for strip in walk.strips():
+        place = walk.place(strip)
+        rows = prod(part.stop - part.start for part in place)
+        for run in strip.runs:
+            pairs = rows * (run.stop - run.start)
+            walked += pairs
+            if run.partial and mask is not None:
+                batch, heads, lines = place
+                part = walk.grid.part(
+                    batch=batch, heads=heads, rows=lines, columns=slice(run.start, run.stop)
+                )
+                pairs *= float(mask.tile(part).double().mean())
+            visible += pairs
+    return visible / walked if walked else 1.0
+
+
+def _fused(operator: Any, of_keys: int, of_values: int) -> Callable[..., int]:
+    """The rule of one of torch's attention kernels: so many products as wide as a key, so many as wide as a value."""
+    names = [argument.name for argument in operator.default._schema.arguments]
+
+    def rule(*shapes: Any, **named: Any) -> int:
+        given = {**dict(zip(names, shapes, strict=False)), **named}
+        *rows, queries, dim = given["query"]
+        keys, width = given["key"][-2], given["value"][-1]
+        pairs = queries * keys
+        if given.get("is_causal"):
+            pairs = sum(min(row + 1, keys) for row in range(queries))
+        return int(2 * prod(rows) * pairs * (of_keys * dim + of_values * width))
+
+    return rule
+
+
+def _recurrent_layer(rows: Shape, inward: Shape, across: Shape, *rest: Any, **more: Any) -> int:
+    """One direction of one layer: each position meets the matrix of the inputs and that of the states."""
+    return 2 * prod(rows[:-1]) * (prod(inward) + prod(across))
+
+
+def _recurrent_layer_backward(rows: Shape, inward: Shape, across: Shape, *rest: Any, **more: Any) -> int:
+    return 2 * _recurrent_layer(rows, inward, across)
+
+
+def _recurrent(rows: Shape, weights: Sequence[Shape], *rest: Any, **more: Any) -> int:
+    """All layers and directions at once: each position meets every matrix."""
+    return 2 * prod(rows[:-1]) * sum(prod(weight) for weight in weights if len(weight) == 2)
+
+
+def _recurrent_backward(rows: Shape, weights: Sequence[Shape], *rest: Any, **more: Any) -> int:
+    return 2 * _recurrent(rows, weights)
+
+
+def _matrix_vector(matrix: Shape, *rest: Any, **more: Any) -> int:
+    return 2 * prod(matrix)
+
+
+def _added_product(added: Shape, first: Shape, second: Shape, *rest: Any, **more: Any) -> int:
+    """(…,m,k) times (…,k,n), added to what is there."""
+    return 2 * prod(first) * second[-1]
+
+
+_KERNELS = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+_FORMULAS: dict[Any, Any] = {  # what torch's own table lacks, or counts without its mask
+    **{
+        operator: _fused(operator, 1, 1)
+        for operator in (getattr(aten, f"_scaled_dot_product_{kernel}") for kernel in _KERNELS)
+    },
+    **{  # scores again; then the gradients of weights and values, of queries and keys
+        operator: _fused(operator, 3, 2)
+        for operator in (getattr(aten, f"_scaled_dot_product_{kernel}_backward") for kernel in _KERNELS)
+    },
+    aten.mkldnn_rnn_layer: _recurrent_layer,
+    aten.mkldnn_rnn_layer_backward: _recurrent_layer_backward,
+    aten._cudnn_rnn: _recurrent,
+    aten._cudnn_rnn_backward: _recurrent_backward,
+    aten.addmm_: _added_product,
+    aten.baddbmm_: _added_product,
+    aten.mv: _matrix_vector,
+    aten.dot: _matrix_vector,
+}

@@ -1,0 +1,220 @@
+"""Who runs against whom: models × attentions × seeds, less the cells that make no sense, as jobs.
+
+A cell is tried out before anything trains: its model is built for the task and answers two examples. Names that nobody
+knows are mistakes, told together. A combination that cannot work is a mistake where it is all that was asked for; among
+several it is left out, and why is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.comparison.job import Contestant, Job, Settings
+from regard.errors import BadValue, RegardError
+from regard.models.model import MODELS
+from regard.nn.mechanism import MECHANISMS, entry, names, options_of
+from regard.registry import parse, split
+from regard.tasks.task import TASKS, Task
+from regard.training import config
+from regard.training.assembly import build_model, build_task, complete
+from regard.training.folder import checked_name
+from regard.training.order import generator
+from regard.training.protocol import decoding_of
+
+ALL = "all"
+RUNS = "runs"  # the folder of the runs inside that of the comparison
+_LONGEST_SLUG = 70
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Who takes part, with which settings; and which cells do not, and why."""
+
+    settings: Settings  # shared by all, checked, by dotted name
+    contestants: list[Contestant]
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # label, why
+
+
+def compose(
+    settings: Mapping[str, Any],
+    models: Sequence[str],
+    attentions: Sequence[str] = (),
+    *,
+    beam: int | None = None,
+) -> Grid:
+    """The contestants of a task; `all` stands for every model that serves it, every mechanism that serves in a model.
+
+    Without attentions each model has its own.
+    """
+    clean, mistakes = config.read(settings)
+    clean = {name: value for name, value in clean.items() if value is not None}
+    checks: list[Callable[[], object]] = [] if mistakes else [partial(complete, clean)]
+    checks += [partial(_model, name) for name in models] + [partial(_attention, name) for name in attentions]
+    mistakes += [found for check in checks for found in _mistakes(check)]
+    mistakes += ["models: expected at least one."] if not models else []
+    config.refuse(mistakes)
+
+    task = build_task(complete(clean))
+    task.examples("test")  # a task that has none says so now
+    wanted = [name for one in models for name in (_serving(task) if one == ALL else [one])]
+    inside: list[str | None] = [
+        name for one in attentions for name in (_mechanisms() if one == ALL else [one])
+    ]
+    cells = list(dict.fromkeys(Contestant(model, one) for model in wanted for one in inside or [None]))
+    return _tried(clean, task, cells, beam)
+
+
+def _tried(settings: Settings, task: Task, cells: Sequence[Contestant], beam: int | None) -> Grid:
+    kinds: dict[str, str] = {}  # of problem, and who was first asked it
+    taken, left_out = [], []
+    for cell in cells:
+        try:
+            kind = _try(task, settings, cell, beam)
+        except RegardError as mistake:
+            left_out.append((cell.label, str(mistake)))
+            continue
+        if kinds and kind not in kinds:
+            (other, who), *_ = kinds.items()
+            why = f"it would be asked another question ({kind}) than {who} ({other}): their numbers do not compare."
+            left_out.append((cell.label, why))
+            continue
+        kinds.setdefault(kind, cell.label)
+        taken.append(cell)
+    if not taken:
+        if len(left_out) == 1:
+            raise BadValue(left_out[0][1])
+        lines = [f"{label}: {_short(why)}" for label, why in left_out]
+        raise BadValue("\n  ".join(["none of what was asked for can be compared:", *lines]))
+    return Grid(settings, taken, [(label, _short(why)) for label, why in left_out])
+
+
+def _try(task: Task, settings: Settings, cell: Contestant, beam: int | None) -> str:
+    """Build the cell's model and let it answer; returns the kind of its problem. Raises what the run would raise."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            model = build_model(complete({**settings, **_named(cell)}), task)
+            decoding_of(task, beam)
+            examples = task.examples("train")
+            batch = task.collate([examples[i] for i in range(min(2, len(examples)))], generator("grid"))
+            model.eval()(batch)
+        except RegardError:
+            raise
+        except (
+            Exception
+        ):  # a model of the user may fail in any way; its run will say so, and the others go on
+            return task.problem.kind
+    return task.problem.kind
+
+
+def _short(why: str) -> str:
+    """Without the list of what would have been possible, which helps once but not in every line."""
+    return re.sub(r" These can: .*", "", why, flags=re.DOTALL)
+
+
+def _serving(task: Task) -> list[str]:
+    """Every model for the usual question of a task."""
+    kind = task.problems()[0].kind
+    return [name for name in sorted(MODELS.names()) if kind in MODELS[name].serves]
+
+
+def _mechanisms() -> list[str]:
+    """Every mechanism, with no more options than it needs."""
+    found = []
+    for name in names():
+        known = options_of(MECHANISMS[name].layer)
+        needed = {
+            option: value
+            for option, value in MECHANISMS[name].needs.items()
+            if option in known and known[option].default is known[option].empty
+        }
+        inside = ", ".join(f"{option}={value}" for option, value in needed.items())
+        found.append(f"{name}({inside})" if inside else name)
+    return found
+
+
+def _model(name: str) -> object:
+    return name == ALL or MODELS[parse(name)[0]]
+
+
+def _attention(name: str) -> object:
+    return name == ALL or entry(parse(name)[0])
+
+
+def _mistakes(check: Callable[[], object]) -> list[str]:
+    try:
+        check()
+    except RegardError as mistake:
+        return [str(mistake)]
+    return []
+
+
+def _named(contestant: Contestant) -> Settings:
+    found: Settings = {"model": contestant.model}
+    return found if contestant.attention is None else {**found, "attention": contestant.attention}
+
+
+def jobs(
+    grid: Grid,
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    chosen: Mapping[str, Settings] | None = None,
+    threads: int = 1,
+    beam: int | None = None,
+    use: tuple[str, ...] = (),
+) -> list[Job]:
+    """One for each contestant and seed, each in OUT/runs/<contestant>-seed-<n>; `chosen`: settings by label."""
+    found = []
+    for contestant in grid.contestants:
+        own = {**grid.settings, **(chosen or {}).get(contestant.label, {}), **_named(contestant)}
+        for seed in seeds:
+            folder = out.absolute() / RUNS / checked_name(f"{slug(contestant)}-seed-{seed}")
+            found.append(
+                Job(contestant, seed, {**own, "seed": seed}, str(folder), threads=threads, beam=beam, use=use)
+            )
+    return found
+
+
+def slug(contestant: Contestant) -> str:
+    """A contestant as part of a folder's name: readable, and not that of any other, whoever else takes part."""
+    raw = [part for part in (contestant.model, contestant.attention) if part is not None]
+    plain = [re.sub(r"[^a-z0-9-]+", "-", part.lower()).strip("-") or "run" for part in raw]
+    if plain == raw and len("+".join(plain)) <= _LONGEST_SLUG:
+        return "+".join(plain)
+    return "+".join(plain)[:_LONGEST_SLUG] + "-" + hashlib.sha256("+".join(raw).encode()).hexdigest()[:6]
+
+
+def read_seeds(given: str) -> list[int]:
+    """`3` means 0, 1, 2; with a comma it is a list: `0,7,11`, or `7,` for one seed."""
+    parts = split(given)
+    wanted = (
+        f"--seeds: expected how many, at least 1, or a list such as 0,7,11 (`7,` for one), got {given!r}."
+    )
+    if not parts or not all(part.strip().isdecimal() for part in parts):
+        raise BadValue(wanted)
+    numbers = [int(part) for part in parts]
+    if "," not in given:
+        if not 1 <= numbers[0] <= 1000:
+            raise BadValue(wanted)
+        return list(range(numbers[0]))
+    if max(numbers) >= 2**63:
+        raise BadValue(f"--seeds: expected numbers below 2⁶³, got {given!r}.")
+    if len(set(numbers)) < len(numbers):
+        raise BadValue(f"--seeds: a seed stands there twice in {given!r}; the same run counts once.")
+    return numbers
+
+
+def usual_models(task: str, attentions: Sequence[str]) -> list[str]:
+    """Who is compared when nobody is named: on digits the three models of the user's table, else the recipe's model."""
+    name = parse(task)[0]
+    if name == "digits" and not attentions:
+        return ["static-transformer", "dynamic-transformer", "lstm-attention"]
+    return [TASKS[name].recipe.model]

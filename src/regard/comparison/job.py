@@ -1,0 +1,117 @@
+"""The two papers that pass between a comparison and its runs: what a run is told, and what it hands back.
+
+A run is told by a `Job`, which is plain JSON data, so that any engine (a process here, a worker of a cluster) can carry
+it. It hands back an `Outcome`, which it writes beside its run as `outcome.json`: whoever finds that file for the same
+settings need not run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard.training import durable
+
+FILE = "outcome.json"
+Settings = dict[str, Any]  # by dotted name, as `regard.training.train` takes them
+Sums = dict[str, tuple[float, float]]  # metric → (sum, count), as `Task.measure` gives them
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One row of the comparison: a model and the attention inside it."""
+
+    model: str  # as it was asked for, options included: "decoder(layers=4)"
+    attention: str | None = None  # as it was asked for; None: the model's own
+
+    @property
+    def label(self) -> str:
+        """How tables and pictures call it."""
+        return self.model if self.attention is None else f"{self.model} · {self.attention}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a contestant and a seed, the settings it trains with, the folder it lives in."""
+
+    contestant: Contestant
+    seed: int
+    settings: Settings  # task, model, attention, seed, steps or budget …; never out or name
+    folder: str  # the run's folder, absolute
+    threads: int = 1  # torch threads of its process
+    test: bool = True  # measure the test split at the end; trials of a sweep must not look at it
+    beam: int | None = None  # how sequences are written for the test; None: greedily
+    use: tuple[str, ...] = ()  # files of the user that register models, mechanisms or tasks
+
+    def to_json(self) -> str:
+        """As text, for another process."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """What `to_json` wrote."""
+        found = json.loads(text)
+        found["contestant"] = Contestant(**found["contestant"])
+        found["use"] = tuple(found["use"])
+        return cls(**found)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run went."""
+
+    model: str
+    attention: str | None
+    seed: int
+    settings: Settings  # the job's, to see whether it is the same run
+    folder: str
+    error: str = ""  # empty: it finished
+    steps: int = 0
+    seconds: float = 0.0  # of training steps, validations not counted
+    stopped_by: str = ""  # "steps", "budget", "patience"
+    parameters: int = 0
+    metric: str = ""  # the one that decides, with its direction
+    higher_is_better: bool = True
+    validation: dict[str, float] = field(default_factory=dict)  # of the best checkpoint
+    test: dict[str, float] = field(default_factory=dict)  # of the same checkpoint
+    best_step: int | None = None
+    blocks: list[Sums] = field(default_factory=list)  # the test split in pieces, the same in every run of the task
+    data_sha256: str = ""  # of the test examples as the model read them
+    command: str = ""  # what to type to get this run alone
+    versions: dict[str, str] = field(default_factory=dict)  # regard, torch, python, device
+    sacrebleu: str = ""  # its signature, where BLEU was measured
+    beam: int | None = None  # how sequences were written for the test; None: greedily, or none were
+
+    def save(self) -> None:
+        """Write it beside the run, whole or not at all."""
+        text = json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+        durable.replace(Path(self.folder) / FILE, text.encode())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Outcome | None:
+        """What a run left in its folder; None if there is nothing, or nothing that can be read."""
+        try:
+            found = json.loads((Path(folder) / FILE).read_bytes())
+            found["blocks"] = [
+                {name: (float(pair[0]), float(pair[1])) for name, pair in block.items()}
+                for block in found["blocks"]
+            ]
+            return cls(**found)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one step of a contestant costs, measured with nothing else running."""
+
+    steps_per_second: float
+    peak_memory_mib: float  # on a GPU what torch allocated; on a CPU how far the process grew while it trained
+    flops_per_step: float  # forward and backward, multiply and add counted as two
+    parameters: int
+    batch: dict[str, list[int]] = field(default_factory=dict)  # the shapes it was measured with
+    device: str = ""
+    threads: int = 1  # of torch, on a CPU

@@ -1,0 +1,117 @@
+"""Every picture of a report, drawn once: as a piece of the page, and as files for papers beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from regard.comparison.comparison import Comparison
+from regard.comparison.figures import attention, bars, cost, curves, history, svg
+from regard.comparison.figures.style import Drawing, Key, Keys, looks
+from regard.comparison.results import Row, runs_of
+from regard.errors import RegardError
+from regard.observation import sight
+from regard.observation.looking import Looked
+from regard.observation.sight import Sight
+
+
+@dataclass(frozen=True)
+class Plate:
+    """A picture in the page."""
+
+    name: str
+    title: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class View:
+    """What one contestant looked at: pictures and words, or why there are none."""
+
+    key: Key
+    seed: int | None
+    sight: Sight | None
+    plates: list[tuple[Looked, Plate | None]]  # a text with a weight for each word needs no picture
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """All of them."""
+
+    curves: list[Plate]
+    results: list[Plate]
+    costs: list[Plate]
+    views: list[View]
+
+
+def gallery(comparison: Comparison, rows: Sequence[Row], keys: Keys, split: str, folder: Path) -> Gallery:
+    """Draw everything; `split` is the one whose results are shown, `folder` where files go."""
+    metric = next((row["decides"] for row in rows if row["decides"]), "")
+    higher = all(row["higher_is_better"] for row in rows)
+    seeds = {
+        contestant.label: {
+            run.seed: float(getattr(run, split)[metric])
+            for run in runs_of(comparison, contestant)
+            if not run.error and getattr(run, split).get(metric) is not None
+        }
+        for contestant in comparison.contestants
+    }
+
+    def plates(drawings: Iterable[Drawing | None]) -> list[Plate]:
+        return [_plate(drawing, folder, keys) for drawing in drawings if drawing is not None]
+
+    with looks():
+        runs = history.histories(comparison)
+        axes = ("step", "seconds", "tokens") if "token" in comparison.budget else ("step", "seconds")
+        reached = bars.reached(rows, keys, split, seeds)
+        return Gallery(
+            plates(
+                draw(axis)
+                for draw in (
+                    lambda axis: curves.curve(runs, keys, metric, axis),
+                    lambda axis: curves.loss_curve(runs, keys, axis),
+                )
+                for axis in axes
+            ),
+            plates(draw(reached, metric, split) for draw in (bars.bars, bars.closer)),
+            plates(
+                cost.against(reached, rows, keys, kind, metric, split, higher_is_better=higher)
+                for kind in cost.KINDS
+            ),
+            [_view(comparison, keys[row["label"]], folder) for row in rows],
+        )
+
+
+def _plate(drawing: Drawing, folder: Path, keys: Keys | None) -> Plate:
+    return Plate(drawing.name, drawing.title, svg.publish(drawing, folder, keys))
+
+
+def _view(comparison: Comparison, key: Key, folder: Path) -> View:
+    """The first finished run of a contestant, looked into. Whatever goes wrong there, the report goes on."""
+    contestant = next(one for one in comparison.contestants if one.label == key.label)
+    run = next((run for run in runs_of(comparison, contestant) if not run.error), None)
+    if run is None:
+        return View(key, None, None, [], "No run of it finished.")
+    try:
+        found = sight.of_run(run.folder)
+        image = None if found.ground.image is None else np.asarray(found.ground.image, dtype=np.float64)
+        plates: list[tuple[Looked, Plate | None]] = []
+        for number, looked in enumerate(found.looked, 1):
+            if in_words(looked, found):
+                plates.append((looked, None))
+            else:
+                drawing = attention.picture(looked, f"attention-{key.number}-{number}", image)
+                plates.append((looked, _plate(drawing, folder, None)))
+        return View(key, run.seed, found, plates)
+    except Exception as trouble:
+        kind = "" if isinstance(trouble, RegardError) else f"{type(trouble).__name__}: "
+        return View(key, run.seed, None, [], f"It could not be looked into: {kind}{trouble}")
+
+
+def in_words(looked: Looked, found: Sight) -> bool:
+    """Whether each weight belongs to a piece of a text, and is best shown there."""
+    return looked.weights.dim() == 1 and looked.inputs and found.ground.image is None

@@ -1,0 +1,129 @@
+"""The page: what is on it, put into its template. Everything that came from outside is escaped by the template."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from regard.comparison.comparison import Comparison
+from regard.comparison.figures import svg
+from regard.comparison.figures.attention import readable
+from regard.comparison.figures.style import FEW, NAMED, keys
+from regard.comparison.report import tables, words
+from regard.comparison.report.gallery import View, gallery
+from regard.comparison.results import Row, fairness, pairs
+from regard.errors import RegardError
+from regard.training import durable
+from regard.training.evaluation import load_run
+
+FIGURES = "figures"
+MANY = 6  # beyond so many contestants, attention pictures stand closer
+HOW = {
+    "exact": "the weights the layer itself used",
+    "effective": "the layer never forms these weights, but its output is the mean of its values by just these",
+    "gradient × input": "how much each input moved the answer; no layer has weights over the input here",
+}
+
+
+def write(comparison: Comparison, rows: Sequence[Row], path: Path) -> None:
+    """Write the report to `path`, whole or not at all, and its pictures as SVG and PDF to `figures` beside it."""
+    durable.replace(path, rendered(comparison, rows, path.parent / FIGURES).encode())
+
+
+def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
+    """The page as text; pictures also go to `folder`."""
+    with durable.reporting(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    looks, split = keys(rows), words.shown_split(rows)
+    found = _pairs(comparison)
+    pictures = gallery(comparison, rows, looks, split, folder)
+    script = _own("page.js")
+    return _template().render(
+        title=words.title(rows, comparison.task),
+        finding=words.finding(rows, found, split),
+        comparison=comparison,
+        metric=next((row["decides"] for row in rows if row["decides"]), ""),
+        higher=all(row["higher_is_better"] for row in rows),
+        split=split,
+        keys=list(looks.values()),
+        numbered=len(looks) > NAMED,
+        every_seed=len(looks) <= FEW,
+        swatches=Markup("".join(svg.swatch(key) for key in looks.values())),
+        results=tables.results(rows, looks),
+        pictures=pictures,
+        drawn=Markup,
+        matrix=tables.matrix(found, looks) if found else [],
+        full=len(looks) <= tables.FULL,
+        many=len(looks) > MANY,
+        claims=[pair["claim"] for pair in found],
+        facts=[
+            tables.facts(comparison, row, contestant, looks[row["label"]])
+            for row, contestant in zip(rows, comparison.contestants, strict=True)
+        ],
+        fairness=fairness(comparison),
+        failed=tables.failures(rows),
+        how={how: HOW[how] for how in HOW if how in _kinds(pictures.views)},
+        readable=readable,
+        surroundings=_surroundings(comparison),
+        css=Markup(_own("page.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _template() -> jinja2.Template:
+    surrounding = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return surrounding.from_string(_own("page.html"))
+
+
+def _own(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _pairs(comparison: Comparison) -> list[Row]:
+    """The paired comparisons; metrics that are more than a mean are made by the task of a run."""
+    run = next((run for run in comparison.outcomes if not run.error and run.test), None)
+    if run is None or len(comparison.contestants) < 2:
+        return []
+    try:
+        finish = load_run(run.folder, tell=lambda text: None)[0].finish
+    except (RegardError, OSError):  # its folder is gone: what is a mean can still be made
+        return pairs(
+            comparison, lambda sums: {name: total / count for name, (total, count) in sums.items() if count}
+        )
+    return pairs(comparison, finish)
+
+
+def _kinds(views: Sequence[View]) -> set[str]:
+    return {looked.how for view in views for looked, _ in view.plates}
+
+
+def _surroundings(comparison: Comparison) -> list[tuple[str, str]]:
+    """Versions and machine, as the runs noted them; several where they differ."""
+    found: dict[str, dict[str, None]] = {}
+
+    def note(name: str, value: Any) -> None:
+        if value not in (None, "", {}):
+            found.setdefault(name, {})[str(value)] = None
+
+    for run in comparison.outcomes:
+        for name, value in run.versions.items():
+            note(name, value)
+        try:
+            facts = json.loads((Path(run.folder) / "env.json").read_bytes())
+            for name in ("python", "system", "processors", "gpu", "cuda"):
+                note(name, facts.get(name))
+            note("begun", str(facts.get("started", ""))[:10])
+        except (OSError, ValueError, AttributeError):
+            continue
+    return [(name, ", ".join(values)) for name, values in found.items()]

@@ -1,0 +1,189 @@
+"""The tables of a report as plain data: results, pairs, and everything known about one contestant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regard.comparison.columns import Column, counted, number, quality, significant, tells_apart
+from regard.comparison.comparison import Comparison
+from regard.comparison.figures.style import Key, Keys
+from regard.comparison.job import Contestant
+from regard.comparison.results import SHARES, Row, runs_of
+
+FULL = 8  # up to so many contestants, every cell of the matrix has room for interval and p
+SPLITS = ("validation", "test")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a table, and by what it is sorted; None goes last."""
+
+    text: str
+    sort: float | str | None
+    half: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Titles and rows; each row belongs to a contestant."""
+
+    titles: list[str]
+    rows: list[tuple[Key, list[Cell]]]
+    words: int  # how many of the first columns hold words
+
+
+def results(rows: Sequence[Row], keys: Keys) -> Table:
+    """The user's table: model, speed, validation, test; then what a model takes."""
+    made: list[tuple[Column | None, list[Any]]] = [
+        _numbers(rows, "steps_per_second", "steps/s", significant, higher=True),
+        *((quality(rows, split), [row[split].get(row["decides"], {}).get("mean") for row in rows]) for split in SPLITS),
+        _numbers(rows, "parameters", "parameters", counted, higher=False),
+        _numbers(rows, "flops_per_step", "FLOPs per step", counted, higher=False),
+        _numbers(rows, "peak_memory_mib", "memory, MiB", significant, higher=False),
+    ]  # fmt: skip
+    kept = [(column, values) for column, values in made if column is not None]
+    names = ["model", "attention"] if tells_apart(rows) else ["model"]
+    if len(rows) > 1 and len({row["model"] for row in rows}) == 1:
+        names = ["attention"]  # the title says which model
+    body = []
+    for place, row in enumerate(rows):
+        cells = [Cell(row[name], row[name].lower()) for name in names]
+        for column, values in kept:
+            cell = column.cells[place]
+            cells.append(Cell(cell.text, values[place], cell.half, cell.best))
+        done, failed = len(row["seeds"]), len(row["failed"])
+        cells.append(Cell(f"{done} of {done + failed}" if failed else str(done), float(done)))
+        body.append((keys[row["label"]], cells))
+    return Table([*names, *(" ".join(column.title) for column, _ in kept), "seeds"], body, len(names))
+
+
+def _numbers(
+    rows: Sequence[Row], field: str, title: str, shown: Callable[[float], str], *, higher: bool
+) -> tuple[Column | None, list[Any]]:
+    return number(rows, field, (title,), shown, higher=higher), [row.get(field) for row in rows]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One contestant against another, seen from the first."""
+
+    word: str  # "better", "worse", "unclear"
+    difference: str
+    interval: str
+    p: str
+    claim: str
+
+
+def matrix(pairs: Sequence[Row], keys: Keys) -> list[tuple[Key, list[Verdict | None]]]:
+    """Every contestant against every other; None where there is nothing to say."""
+    found = {(pair["first"], pair["second"]): pair for pair in pairs}
+    decimals = _decimals([pair["difference"]["mean"] for pair in pairs])
+    return [(key, [_verdict(found, one, other, decimals) for other in keys]) for one, key in keys.items()]
+
+
+def _decimals(differences: Sequence[float | None]) -> int:
+    """As many that the largest difference has three digits; none has more than four behind the point."""
+    largest = max((abs(each) for each in differences if each), default=1.0)
+    return max(0, min(4, 2 - math.floor(math.log10(largest))))
+
+
+def _verdict(found: dict[tuple[str, str], Row], one: str, other: str, decimals: int) -> Verdict | None:
+    turned = (one, other) not in found
+    pair = found.get((other, one) if turned else (one, other))
+    if pair is None or pair["difference"]["mean"] is None:
+        return None
+    scale, decimals = (100.0, 2) if pair["metric"] in SHARES else (1.0, decimals)
+    ends = [(-scale if turned else scale) * pair["difference"][end] for end in ("mean", "low", "high")]
+    mean, low, high = (signed(end, decimals) for end in (ends[0], *sorted(ends[1:])))
+    word = "unclear" if pair["better"] is None else "better" if pair["better"] == one else "worse"
+    interval = f"{low} to {high}" if len(pair["seeds"]) > 1 else "one seed"
+    p = "no test" if pair["p_holm"] is None else probability(pair["p_holm"])
+    return Verdict(word, mean, interval, p, pair["claim"])
+
+
+def signed(value: float, decimals: int) -> str:
+    """A difference with its sign; nothing has none."""
+    text = f"{value:+.{decimals}f}".replace("-", "−")
+    return text if text.strip("+−0.") else text[1:]
+
+
+def probability(value: float) -> str:
+    """A p value."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def failures(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """Label, seeds and reason of the runs that failed; seeds that failed alike stand together."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for seed, why in row["failed"].items():
+            found.setdefault((row["label"], why), []).append(seed)
+    return [(label, ", ".join(seeds), why) for (label, why), seeds in found.items()]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One metric of one split: over all seeds, and of each."""
+
+    split: str
+    metric: str
+    mean: str
+    low: str
+    high: str
+    seeds: list[str]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that is known about a contestant."""
+
+    key: Key
+    seeds: list[int]
+    measured: list[Measured]
+    facts: list[tuple[str, str]]
+    commands: list[tuple[str, str]]  # seed, what to type
+    failed: list[tuple[str, str]]  # seed, why
+    warnings: list[str]
+    signature: str
+
+
+def facts(comparison: Comparison, row: Row, contestant: Contestant, key: Key) -> Facts:
+    """The numbers of a row in full, and where they come from."""
+    done = [run for run in runs_of(comparison, contestant) if not run.error]
+    measured = [
+        Measured(
+            split, metric, exact(over["mean"]), exact(over["low"]), exact(over["high"]),
+            [exact(getattr(run, split).get(metric)) for run in done],
+        )
+        for split in SPLITS
+        for metric, over in row[split].items()
+    ]  # fmt: skip
+    said = [
+        ("model", row["model"]),
+        ("attention", row["attention"]),
+        ("parameters", exact(row["parameters"])),
+        ("steps per second", exact(row["steps_per_second"])),
+        ("peak memory, MiB", exact(row["peak_memory_mib"])),
+        ("FLOPs per step", exact(row["flops_per_step"])),
+        ("steps", exact(row["steps"])),
+        ("seconds of training", exact(row["seconds"])),
+        ("best step of each seed", ", ".join(str(run.best_step) for run in done)),
+        ("test examples, sha256", row["data_sha256"]),
+        ("settings that tuning chose", ", ".join(f"{k}={v}" for k, v in row.get("settings_chosen", {}).items())),
+    ]  # fmt: skip
+    return Facts(
+        key, [run.seed for run in done], measured, [(name, text) for name, text in said if text],
+        list(row["commands"].items()), list(row["failed"].items()), row["warnings"], row["signature"],
+    )  # fmt: skip
+
+
+def exact(value: float | None) -> str:
+    """A number with six digits, or a whole one with all of them; a dash where there is none."""
+    if value is None:
+        return "–"
+    whole = float(value).is_integer() and abs(value) < 1e15
+    return f"{value:,.0f}" if whole and abs(value) >= 1000 else f"{value:.6g}"

@@ -1,0 +1,289 @@
+"""What a comparison found, as rows for people and programs: one for each contestant, one for each pair of them.
+
+Everything here is plain JSON data; what is no number is null, and said in `warnings`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from regard.comparison.bootstrap import Finish, Numbers, bootstrap, draws, resampled
+from regard.comparison.comparison import Comparison
+from regard.comparison.job import Contestant, Outcome
+from regard.comparison.signature import signature
+from regard.comparison.statistics import Bootstrap, holm, interval, judge, paired
+from regard.models.model import MODELS
+from regard.registry import parse
+from regard.tasks.task import TASKS
+from regard.training.assembly import complete
+from regard.training.budget import parse as parse_budget
+from regard.training.metrics import plain
+
+Row = dict[str, Any]
+SHARES = ("accuracy", "exact_match", "macro_f1")  # metrics from 0 to 1, which people read as per cent
+
+
+def rows(comparison: Comparison) -> list[Row]:
+    """One row for each contestant, in their order: what api.md promises of `results.json`, and what helps besides."""
+    return [_row(comparison, contestant) for contestant in comparison.contestants]
+
+
+def _row(comparison: Comparison, contestant: Contestant) -> Row:
+    runs = runs_of(comparison, contestant)
+    done = [run for run in runs if not run.error]
+    cost = comparison.costs.get(contestant.label)
+    attention = attention_of(contestant, comparison.task)
+    task = TASKS[parse(comparison.task)[0]]
+    metric = next((run.metric for run in done), task.metric)
+    warnings: list[str] = []
+    row: Row = {
+        "label": contestant.label,
+        "model": contestant.model,
+        "attention": attention,
+        "task": comparison.task,
+        "seeds": [run.seed for run in done],
+        "parameters": cost.parameters if cost else next((run.parameters for run in done), None),
+        "steps_per_second": cost.steps_per_second if cost else _pace(done),
+        "validation": _metrics("validation", {run.seed: run.validation for run in done}, metric, warnings),
+        "test": _metrics("test", {run.seed: run.test for run in done}, metric, warnings),
+        "peak_memory_mib": cost.peak_memory_mib if cost else None,
+        "flops_per_step": cost.flops_per_step if cost else None,
+        "steps": _mean([run.steps for run in done]),
+        "seconds": _mean([run.seconds for run in done]),
+        "budget": comparison.budget,
+        "decides": metric,
+        "higher_is_better": next((run.higher_is_better for run in done), task.higher_is_better),
+        "failed": {str(run.seed): run.error for run in runs if run.error},
+        "commands": {str(run.seed): run.command for run in runs},
+        "data_sha256": ",".join(dict.fromkeys(run.data_sha256 for run in done if run.data_sha256)),
+        "signature": signature(
+            done, task=comparison.task, model=contestant.model, attention=attention, budget=comparison.budget,
+            trials=comparison.trials,
+        ),
+    }  # fmt: skip
+    if cost is None and done:
+        warnings.append(
+            "steps per second as seen while training, perhaps beside other runs; not measured alone"
+        )
+    if comparison.trials:
+        row["settings_chosen"] = comparison.chosen.get(contestant.label, {})
+    row["warnings"] = warnings
+    found: Row = plain(row)
+    return found
+
+
+def runs_of(comparison: Comparison, contestant: Contestant) -> list[Outcome]:
+    """The runs of a contestant, by seed."""
+    who = (contestant.model, contestant.attention)
+    return sorted(
+        (run for run in comparison.outcomes if (run.model, run.attention) == who), key=lambda run: run.seed
+    )
+
+
+def attention_of(contestant: Contestant, task: str) -> str:
+    """The attention inside a contestant, by name: what was asked for, or what its model has without asking."""
+    if contestant.attention is not None:
+        return contestant.attention
+    bare = contestant.model
+    name, options = parse(TASKS[parse(task)[0]].recipe.models.get(bare, bare))
+    return str(options.get("attention") or MODELS[name].attention_default or "its own")
+
+
+def _metrics(split: str, found: Mapping[int, Mapping[str, float]], decides: str, warnings: list[str]) -> Row:
+    """Each metric over the seeds; one that is missing or no number in some seed has no mean, and a warning."""
+    names = dict.fromkeys(name for metrics in found.values() for name in metrics)
+    row: Row = {}
+    for name in {decides: None, **names} if names else {}:
+        values = {seed: _number(metrics.get(name)) for seed, metrics in found.items()}
+        over = interval(list(values.values()))
+        row[name] = {"mean": over.mean, "low": over.low, "high": over.high}
+        spoilt = [str(seed) for seed, value in values.items() if not math.isfinite(value)]
+        if spoilt:
+            warnings.append(f"{split} {name} is no number with seed {', '.join(spoilt)}, so it has no mean")
+    return row
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _pace(done: Sequence[Outcome]) -> float | None:
+    return _mean([run.steps / run.seconds for run in done if run.seconds > 0])
+
+
+def pairs(comparison: Comparison, finish: Finish) -> list[Row]:
+    """Every two contestants on the deciding metric of the test: the difference first − second, and what it is worth.
+
+    `finish` makes metrics from summed blocks, as the task's does. p values come as they are and after Holm's correction
+    over all pairs.
+    """
+    everyone = [contestant.label for contestant in comparison.contestants]
+    done = {
+        contestant.label: [run for run in runs_of(comparison, contestant) if not run.error and run.test]
+        for contestant in comparison.contestants
+    }
+    first_run = next((run for runs in done.values() for run in runs), None)
+    if first_run is None:
+        return []
+    metric, higher = first_run.metric, first_run.higher_is_better
+    reached = {
+        label: {run.seed: _number(run.test.get(metric)) for run in runs} for label, runs in done.items()
+    }
+    drawn, blocks = _resamples([run for runs in done.values() for run in runs], metric, finish)
+    couples = list(itertools.combinations(everyone, 2))
+    differences = [paired(reached[first], reached[second]) for first, second in couples]
+    boots: list[Bootstrap | None] = [
+        bootstrap(_of(drawn, done[first]), _of(drawn, done[second]), blocks)
+        if difference.seeds and drawn
+        else None
+        for (first, second), difference in zip(couples, differences, strict=True)
+    ]
+    by_seeds = holm([difference.p for difference in differences])
+    by_examples = holm([math.nan if boot is None else boot.p for boot in boots])
+    found: list[Row] = []
+    for couple, difference, boot, p_seeds, p_examples in zip(
+        couples, differences, boots, by_seeds, by_examples, strict=True
+    ):
+        verdict = judge(
+            couple, difference, boot, (p_seeds, p_examples), higher_is_better=higher, share=metric in SHARES
+        )
+        over = difference.interval
+        row: Row = {
+            "first": couple[0],
+            "second": couple[1],
+            "metric": metric,
+            "higher_is_better": higher,
+            "seeds": difference.seeds,
+            "left_out": sorted({*comparison.seeds} - {*difference.seeds}),
+            "difference": {"mean": over.mean, "low": over.low, "high": over.high},
+            "p": difference.p,
+            "p_holm": p_seeds,
+            "bootstrap": None if boot is None else {**dataclasses.asdict(boot), "p_holm": p_examples},
+            "better": verdict.better,
+            "claim": verdict.sentence,
+        }
+        found.append(plain(row))
+    return found
+
+
+def _resamples(
+    runs: Sequence[Outcome], metric: str, finish: Finish
+) -> tuple[dict[tuple[str, str | None, int], Numbers], int]:
+    """The metric of each run in every resample, and the number of blocks; nothing where runs saw different tests."""
+    counts = {len(run.blocks) for run in runs}
+    if len(counts) != 1 or 0 in counts or len({run.data_sha256 for run in runs}) != 1:
+        return {}, 0
+    (blocks,) = counts
+    drawn = draws(blocks)
+    return {
+        (run.model, run.attention, run.seed): resampled(run.blocks, metric, finish, drawn) for run in runs
+    }, blocks
+
+
+def _of(drawn: Mapping[tuple[str, str | None, int], Numbers], runs: Sequence[Outcome]) -> dict[int, Numbers]:
+    return {run.seed: drawn[run.model, run.attention, run.seed] for run in runs}
+
+
+def fairness(comparison: Comparison) -> list[str]:
+    """Why the numbers may be compared, in plain sentences; and, loudly, where they may not."""
+    done = [run for run in comparison.outcomes if not run.error]
+    if not done:
+        return ["No run finished: there is nothing to compare."]
+    return [
+        *_same_batches(done),
+        _same_test(done),
+        _same_budget(comparison, done),
+        _same_tuning(comparison),
+        "Of each run the checkpoint that was best on validation was tested, once: nothing was chosen by the test.",
+        _same_cost(comparison),
+        *_sizes(done),
+        *_absences(comparison),
+    ]
+
+
+def _same_batches(done: Sequence[Outcome]) -> list[str]:
+    configs = [complete(run.settings) for run in done]
+    made_of = ("data", "batch_size", "accumulate", "bucket")
+    differing = [name for name in made_of if len({getattr(config, name) for config in configs}) > 1]
+    if differing:
+        return [
+            f"NOTE: runs differ in {', '.join(differing)}, so that the same seed does not mean the same batches."
+        ]
+    return ["With the same seed, every contestant learned from the same batches in the same order."]
+
+
+def _same_test(done: Sequence[Outcome]) -> str:
+    tested = [run for run in done if run.test]
+    if not tested:
+        return "No run looked at the test examples."
+    hashes = sorted({run.data_sha256 for run in tested})
+    if len(hashes) == 1:
+        return f"All {len(tested)} runs were tested on the same examples (sha256 {hashes[0][:12]})."
+    return (
+        f"WARNING: the runs were tested on {len(hashes)} different sets of examples "
+        f"({', '.join(each[:12] for each in hashes)}). Their test results must not be compared."
+    )
+
+
+def _same_budget(comparison: Comparison, done: Sequence[Outcome]) -> str:
+    text = f"Each run had the same budget: {comparison.budget}"
+    early = sum(run.stopped_by == "patience" for run in done)
+    if early:
+        text += f"; {early} of {len(done)} stopped earlier, as validation no longer improved"
+    given = comparison.settings.get("budget")
+    if given is not None and parse_budget(given).kind == "seconds":
+        text += "; how many steps that is depends on the machine and on what ran beside"
+    return text + "."
+
+
+def _same_tuning(comparison: Comparison) -> str:
+    if comparison.trials:
+        return f"Each contestant was tuned with the same effort: {comparison.trials} trials, judged on validation."
+    return "No contestant was tuned: all trained with the same settings."
+
+
+def _same_cost(comparison: Comparison) -> str:
+    costs = list(comparison.costs.values())
+    if not costs:
+        return "Steps per second are those of the training runs themselves, which may have run beside each other."
+    where = sorted(
+        {
+            f"{cost.device or 'cpu'} with {cost.threads} thread{'s' * (cost.threads != 1)}"
+            if cost.device in ("", "cpu")
+            else cost.device
+            for cost in costs
+        }
+    )
+    return (
+        "Steps per second, memory and FLOPs were measured after training, one contestant at a time with nothing else "
+        f"running, on {' and '.join(where)}."
+    )
+
+
+def _sizes(done: Sequence[Outcome]) -> list[str]:
+    least, most = (end(run.parameters for run in done) for end in (min, max))
+    if most <= 1.1 * least:
+        return []
+    return [
+        f"The contestants are not of one size: from {least:,} to {most:,} parameters, each as it was asked for or as "
+        "its model is by default."
+    ]
+
+
+def _absences(comparison: Comparison) -> list[str]:
+    failed = [
+        f"{contestant.label} with seed {run.seed}"
+        for contestant in comparison.contestants
+        for run in runs_of(comparison, contestant)
+        if run.error
+    ]
+    found = [f"NOTE: failed, and in no mean: {'; '.join(failed)}."] if failed else []
+    return found + [f"Left out: {label}: {why}" for label, why in comparison.left_out]

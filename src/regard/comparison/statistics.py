@@ -1,0 +1,187 @@
+"""What numbers from a few seeds can say: intervals, paired differences, Holm's correction, and one honest sentence.
+
+Two things are random in a number of a table. Another seed gives other weights: the t interval and the paired t test
+look at that. Another test set gives other examples: the bootstrap (`bootstrap.py`) looks at that, and at the seeds
+again. A difference is claimed only where both agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy.special import stdtr, stdtrit
+
+LEVEL = 0.95
+ALPHA = 1 - LEVEL
+_NO_SPREAD = 1e-12  # differences that vary less than this part of their size are equal but for rounding
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds with its 95 % interval; of one seed the interval is the number itself."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def half(self) -> float:
+        """How far the interval reaches to each side."""
+        return (self.high - self.low) / 2
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.mean):
+            return "no number"
+        if self.count == 1:
+            return f"{self.mean:.6g} (one seed: no interval)"
+        return f"{self.mean:.6g} (95 % interval {self.low:.6g} to {self.high:.6g} over {self.count} seeds)"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """First minus second over the seeds both finished: the same seed means the same order of the data."""
+
+    seeds: list[int]
+    interval: Interval
+    p: float  # of the paired t test, two-sided; NaN where there is none to make
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """What resampling the test examples, and the seeds with them, says of a difference."""
+
+    low: float
+    high: float
+    p: float  # two-sided
+    resamples: int
+    blocks: int
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The mean and its 95 % interval by Student's t. One value that is no number makes the mean none."""
+    count = len(values)
+    if not count or not all(math.isfinite(value) for value in values):
+        return Interval(math.nan, math.nan, math.nan, count)
+    mean = math.fsum(values) / count
+    if count == 1:
+        return Interval(mean, mean, mean, 1)
+    reach = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * _deviation(values, mean) / math.sqrt(count)
+    return Interval(mean, mean - reach, mean + reach, count)
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
+    """The difference of two contestants, seed by seed; both map a seed to the number it reached."""
+    seeds = sorted(first.keys() & second.keys())
+    differences = [first[seed] - second[seed] for seed in seeds]
+    found = interval(differences)
+    return Difference(seeds, found, _t_test(differences, found, [*first.values(), *second.values()]))
+
+
+def _t_test(differences: Sequence[float], found: Interval, sizes: Sequence[float]) -> float:
+    if found.count < 2 or not math.isfinite(found.mean):
+        return math.nan
+    deviation = _deviation(differences, found.mean)
+    largest = max(abs(size) for size in sizes)
+    if deviation <= _NO_SPREAD * largest:
+        # Equal in every seed. No difference is none; another one leaves the test without a spread to measure it by.
+        return 1.0 if abs(found.mean) <= _NO_SPREAD * largest else math.nan
+    statistic = found.mean / (deviation / math.sqrt(found.count))
+    return float(2 * stdtr(found.count - 1, -abs(statistic)))
+
+
+def _deviation(values: Sequence[float], mean: float) -> float:
+    """The standard deviation of a sample."""
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def holm(probabilities: Sequence[float]) -> list[float]:
+    """Holm's correction for several tests at once; NaN marks a test that was not made, and stays.
+
+    The smallest p is multiplied by the number of tests, the next by one less, and so on; none falls below the last.
+    """
+    made = sorted((p, place) for place, p in enumerate(probabilities) if not math.isnan(p))
+    corrected = [math.nan] * len(probabilities)
+    highest = 0.0
+    for rank, (p, place) in enumerate(made):
+        highest = max(highest, min(1.0, (len(made) - rank) * p))
+        corrected[place] = highest
+    return corrected
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What can be claimed of two contestants: who is better (None: nobody), and one sentence."""
+
+    better: str | None
+    sentence: str
+
+
+def judge(
+    names: tuple[str, str],
+    difference: Difference,
+    bootstrap: Bootstrap | None,
+    corrected: tuple[float, float],
+    *,
+    higher_is_better: bool = True,
+    share: bool = False,
+) -> Verdict:
+    """Say what can be claimed. `corrected`: p of the t test and of the bootstrap after Holm's correction.
+
+    `share`: the metric lies between 0 and 1, and is told in points of a hundred.
+    """
+    found, (p_seeds, p_examples) = difference.interval, corrected
+    if not difference.seeds:
+        return Verdict(None, "Nothing can be said: no seed finished with both.")
+    if not math.isfinite(found.mean):
+        return Verdict(None, "Nothing can be said: a result is no number.")
+    if found.mean == 0:
+        return Verdict(None, "No difference can be claimed: on average there was none.")
+    ahead, behind = names if (found.mean > 0) == higher_is_better else names[::-1]
+    size = _amount(abs(found.mean), share)
+    resampled = (
+        "" if bootstrap is None or math.isnan(p_examples) else f"bootstrap over the test set {_p(p_examples)}"
+    )
+    if len(difference.seeds) == 1:
+        more = f" ({resampled})" if resampled else ""
+        return Verdict(
+            None,
+            f"One seed says nothing of the models; of these two networks {ahead} was ahead by {size}{more}.",
+        )
+    seeds = f"{len(difference.seeds)} seeds"
+    if math.isnan(p_seeds):
+        return Verdict(
+            None,
+            f"No difference can be claimed: {ahead} was ahead by exactly {size} in each of {seeds}, which leaves the "
+            "t test no spread to judge by.",
+        )
+    low, high = sorted((abs(found.low), abs(found.high)))
+    by_seeds, by_examples = p_seeds < ALPHA, not resampled or p_examples < ALPHA
+    tests = f"{_p(p_seeds)} over {seeds}" + (f", {resampled}" if resampled else "")
+    if by_seeds and by_examples:
+        return Verdict(
+            ahead,
+            f"{ahead} is better than {behind} by {size} (95 % interval {_amount(low, share)} to "
+            f"{_amount(high, share)}; {tests}).",
+        )
+    if by_seeds:
+        return Verdict(
+            None,
+            f"No difference can be claimed beyond this test set: {ahead} was ahead by {size} in a way that seeds "
+            f"repeat, but other test examples might not ({tests}).",
+        )
+    return Verdict(
+        None,
+        f"No difference can be claimed: {ahead} was ahead by {size} on average, but with {seeds} that scatter like "
+        f"these only differences above about {_amount(found.half, share)} would show ({tests}).",
+    )
+
+
+def _amount(value: float, share: bool) -> str:
+    return f"{100 * value:.2f} points" if share else f"{value:.3g}"
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"

@@ -1,0 +1,230 @@
+"""Tuning, with the same effort for every contestant: so many trials each, the first with the recipe's own settings.
+
+Optuna proposes (a TPE sampler with a fixed seed, its study in memory), an engine trains, the validation at the best
+checkpoint decides. The test split is never looked at. Nothing but the trials' own `outcome.json` is kept: a sampler
+that gets the same answers asks the same questions, so a sweep that was interrupted is played again from the start, and
+trials that have finished answer at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.comparison import earlier
+from regard.comparison import space as spaces
+from regard.comparison.engines.engine import Engine, Event
+from regard.comparison.grid import slug
+from regard.comparison.job import Contestant, Job, Outcome, Settings
+from regard.errors import BadValue
+from regard.training import durable
+from regard.training.assembly import complete
+
+if TYPE_CHECKING:
+    import optuna
+
+NAME = "trial-{:03}"
+SEED = 0  # of the sampler; the same for all, so that they are asked the same first questions
+# Trials drawn at random before the sampler begins to learn. A constant: were it a share of the trials, a sweep that is
+# made longer would ask other questions, and nothing of it could be used again.
+DRAWN_BLINDLY = 5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One attempt: what was changed, and what came of it."""
+
+    settings: Settings  # by dotted name; empty: the recipe's own
+    value: float | None  # of the metric that decides; None: it failed
+    error: str
+    steps: int
+    folder: str
+
+
+class Study:
+    """The trials of one contestant. `job` is the first of them, with nothing changed; `space` None for the usual."""
+
+    def __init__(self, job: Job, space: str | None) -> None:
+        self.job, self.config = job, complete(job.settings)
+        self.space = spaces.usual(self.config) if space is None else spaces.read(space, self.config)
+        self.trials: list[Trial] = []
+        self.metric, self.higher_is_better = "", True
+        self._optuna = _in_memory()
+        self._asked: optuna.trial.Trial | None = None
+        self._chosen: Settings = {}
+
+    def ask(self) -> Job:
+        """The next trial."""
+        first = not self.trials
+        own = spaces.own(self.space, self.config) if first else None
+        if own is not None:
+            self._optuna.enqueue_trial(own)
+        if own is None and first:  # a recipe outside of the space is tried all the same, but teaches nothing
+            self._asked, self._chosen = None, {}
+        else:
+            self._asked = self._optuna.ask({one.name: one.distribution() for one in self.space})
+            drawn = self._asked.params
+            self._chosen = {} if first else {one.name: one.setting(drawn[one.name]) for one in self.space}
+        folder = Path(self.job.folder).parent / NAME.format(len(self.trials) + 1)
+        changed = {**self.job.settings, **spaces.settings(self._chosen, self.config)}
+        return dataclasses.replace(self.job, settings=changed, folder=str(folder))
+
+    def tell(self, outcome: Outcome) -> None:
+        """How it went. A failure is the worst there is: the sampler learns to stay away from it."""
+        from optuna.trial import TrialState
+
+        found = outcome.validation.get(outcome.metric)
+        value = None if outcome.error or found is None or not math.isfinite(found) else found
+        error = outcome.error or ("" if value is not None else f"no validation of {outcome.metric or 'it'}")
+        if value is not None:
+            self.metric, self.higher_is_better = outcome.metric, outcome.higher_is_better
+        self.trials.append(Trial(self._chosen, value, error, outcome.steps, outcome.folder))
+        if self._asked is not None:
+            self._optuna.tell(
+                self._asked,
+                None if value is None else self._cost(value),
+                TrialState.PRUNED if value is None else TrialState.COMPLETE,
+            )
+
+    def _cost(self, value: float) -> float:
+        return -value if self.higher_is_better else value
+
+    @property
+    def best(self) -> int | None:
+        """The place of the best trial, the first among equals; None if all failed."""
+        costs = [
+            (self._cost(one.value), place) for place, one in enumerate(self.trials) if one.value is not None
+        ]
+        return min(costs)[1] if costs else None
+
+    @property
+    def chosen(self) -> Settings:
+        """What the best trial changed, as `train` takes it."""
+        return {} if self.best is None else spaces.settings(self.trials[self.best].settings, self.config)
+
+    def facts(self) -> dict[str, Any]:
+        """As plain data, for the report."""
+        contestant = self.job.contestant
+        return {
+            "label": contestant.label,
+            "model": contestant.model,
+            "attention": contestant.attention,
+            "metric": self.metric,
+            "higher_is_better": self.higher_is_better,
+            "space": {one.name: str(one) for one in self.space},
+            "chosen": self.chosen,
+            "best": None if self.best is None else self.best + 1,
+            "trials": [{"trial": i, **dataclasses.asdict(one)} for i, one in enumerate(self.trials, 1)],
+        }
+
+
+def tune(
+    contestant: Contestant,
+    settings: Settings,
+    trials: int,
+    space: str | None,
+    engine: Engine,
+    folder: Path,
+    threads: int,
+    hear: Callable[[Event], None],
+    use: tuple[str, ...] = (),
+) -> Settings:
+    """What suits one contestant best, by dotted name; nothing where the recipe's own settings do."""
+    return tune_all([contestant], settings, trials, space, engine, folder, threads, hear, use)[0]
+
+
+def tune_all(
+    contestants: Sequence[Contestant],
+    settings: Settings,
+    trials: int,
+    space: str | None,
+    engine: Engine,
+    folder: Path,
+    threads: int,
+    hear: Callable[[Event], None],
+    use: tuple[str, ...] = (),
+) -> list[Settings]:
+    """What suits each contestant best, in their order. A round is one trial of each, so that they run side by side.
+
+    Trials are in FOLDER/<contestant>/trial-001 …, and what was tried stands beside it in FOLDER.json. A contestant all
+    of whose trials failed keeps the recipe's settings; if no trial of anybody succeeded, that is an error.
+    """
+    if trials < 1:
+        raise BadValue(f"sweep: expected at least 1 trial, got {trials}.")
+    studies = [Study(_first(one, settings, folder, threads, use), space) for one in contestants]
+    for _ in range(trials):
+        jobs = [study.ask() for study in studies]
+        for study, outcome in zip(studies, _outcomes(jobs, engine, hear), strict=True):
+            study.tell(outcome)
+        _write(folder, studies)
+    if all(study.best is None for study in studies):
+        raise BadValue(_what_happened(studies))
+    return [study.chosen for study in studies]
+
+
+def _first(
+    contestant: Contestant, settings: Settings, folder: Path, threads: int, use: tuple[str, ...]
+) -> Job:
+    """A contestant's first trial: the settings of the comparison as they are, its first seed."""
+    seed = int(settings.get("seed", 0))
+    own: Settings = {**settings, "model": contestant.model, "seed": seed}
+    if contestant.attention is not None:
+        own["attention"] = contestant.attention
+    place = folder.absolute() / slug(contestant) / NAME.format(1)
+    job = Job(contestant, seed, own, str(place), threads=threads, test=False, use=use)
+    if why := earlier.refusal(job):
+        raise BadValue(why)
+    return job
+
+
+def _outcomes(jobs: Sequence[Job], engine: Engine, hear: Callable[[Event], None]) -> list[Outcome]:
+    """Those that finished before as they are, the others through the engine.
+
+    A trial that failed is run again: it goes on from its last checkpoint, so one that diverged fails again at once,
+    and one that lost its machine gets another chance.
+    """
+    found = [earlier.finished(job) for job in jobs]
+    left = [job for job, outcome in zip(jobs, found, strict=True) if outcome is None]
+    for job in left:
+        # What another space or other answers led to in this place would not be this trial, only its continuation.
+        if earlier.refusal(job) or earlier.longer(job):
+            durable.remove(Path(job.folder))
+    new = iter(engine.run(left, hear) if left else [])
+    return [next(new) if outcome is None else outcome for outcome in found]
+
+
+def _write(folder: Path, studies: Sequence[Study]) -> None:
+    facts = {
+        "sampler": f"TPE, seed {SEED}, {DRAWN_BLINDLY} trials before it learns",
+        "trials": max(len(study.trials) for study in studies),
+        "contestants": [study.facts() for study in studies],
+    }
+    with durable.reporting(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    durable.replace(
+        folder.with_name(f"{folder.name}.json"), json.dumps(facts, indent=1, ensure_ascii=False).encode()
+    )
+
+
+def _what_happened(studies: Sequence[Study]) -> str:
+    lines = [
+        f"{study.job.contestant.label}, trial {number}: {trial.error}"
+        for study in studies
+        for number, trial in enumerate(study.trials, 1)
+    ]
+    return "\n  ".join(["sweep: no trial succeeded.", *lines])
+
+
+def _in_memory() -> optuna.Study:
+    try:
+        import optuna
+    except ImportError:
+        raise BadValue("sweep: tuning needs Optuna. Try pip install 'regard[sweep]'.") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # of each trial, the engine tells already
+    sampler = optuna.samplers.TPESampler(seed=SEED, n_startup_trials=DRAWN_BLINDLY)
+    return optuna.create_study(sampler=sampler)

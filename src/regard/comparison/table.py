@@ -1,0 +1,198 @@
+"""Tables of a comparison: for the terminal, as CSV, and as LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from regard.comparison.columns import Column, columns, tells_apart
+from regard.comparison.results import SHARES, Row
+
+_PLAIN = (
+    "label", "model", "attention", "task", "seeds", "budget", "decides", "higher_is_better", "parameters",
+    "steps_per_second", "peak_memory_mib", "flops_per_step", "steps", "seconds",
+)  # fmt: skip
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\char34{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}",
+    "·": r"$\cdot$", "–": r"\textendash{}", "±": r"$\pm$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
+}  # fmt: skip
+_LIGATURES = re.compile(r"([-,])(?=\1)")  # `--` would become one longer dash
+_ACCENTED = {*map(chr, range(0xC0, 0x100))} - {*"ÐÞðþ÷"}  # in the fonts LaTeX has without being asked
+
+
+def render(rows: Sequence[Row]) -> RenderableType:
+    """The user's table for the terminal: model, steps/s, validation, test; then size and memory; notes below."""
+    heading, names = _names(rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column(heading, overflow="fold", min_width=10)
+    made = columns(rows)
+    for column in made:
+        table.add_column(Text("\n".join(column.title)), justify="right", no_wrap=True)
+    for place, name in enumerate(names):
+        table.add_row(Text(re.sub(r",\s*", ", ", name)), *[_shown(column, place) for column in made])
+    notes = Text("\n".join(_notes(rows)), style="dim")
+    return Group(table, Text(""), notes) if notes else table
+
+
+def _names(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """What tells the rows apart, in one column, so that eighty columns hold the table: models, attentions or both."""
+    if not tells_apart(rows):
+        return "model", [row["model"] for row in rows]
+    if len({row["model"] for row in rows}) == 1:
+        return f"{rows[0]['model']} with", [row["attention"] for row in rows]
+    return "model · attention", [f"{row['model']} · {row['attention']}" for row in rows]
+
+
+def _shown(column: Column, place: int) -> Text:
+    cell = column.cells[place]
+    return Text(str(cell), style="bold" if cell.best else "")
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """How to read the table, and what is wrong with which row."""
+    notes = []
+    most = max((len(row["seeds"]) for row in rows), default=0)
+    if most > 1:
+        notes.append(
+            f"± half of the 95 % interval over {_seeds(rows)} (Student's t). Bold: best of a column."
+        )
+    elif most == 1:
+        notes.append("One seed: no interval, and no difference can be claimed. More: --seeds 3.")
+    for row in rows:
+        for error in dict.fromkeys(row["failed"].values()):
+            seeds = [seed for seed, its in row["failed"].items() if its == error]
+            notes.append(f"{row['label']}, seed {', '.join(seeds)}: failed: {error}")
+        notes += [f"{row['label']}: {warning}" for warning in row["warnings"]]
+    return notes
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    counts = sorted({len(row["seeds"]) for row in rows if len(row["seeds"]) > 1})
+    return f"{' or '.join(map(str, counts))} seeds"
+
+
+def render_pairs(pairs: Sequence[Row]) -> RenderableType:
+    """The paired comparisons for the terminal: who against whom, by how much, and what that is worth."""
+    if not pairs:
+        return Text("No two contestants to compare.")
+    metric = pairs[0]["metric"]
+    share = metric in SHARES
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("first − second", overflow="fold", min_width=20)
+    unit = "points" if share else metric.replace("_", " ")
+    for title in (f"difference\n{unit}", "95 % interval", "p seeds\n(Holm)", "p examples\n(Holm)"):
+        table.add_column(Text(title), justify="right", no_wrap=True)
+    for pair in pairs:
+        mean, low, high = (_signed(pair["difference"][end], share) for end in ("mean", "low", "high"))
+        interval = f"{low} to {high}" if len(pair["seeds"]) > 1 else "one seed"
+        examples = _p(pair["bootstrap"] and pair["bootstrap"]["p_holm"])
+        cells = (mean, interval, _p(pair["p_holm"]), examples)
+        style = "bold" if pair["better"] else ""
+        names = Text.assemble(
+            (pair["first"], "bold" if pair["better"] == pair["first"] else ""),
+            " − ",
+            (pair["second"], "bold" if pair["better"] == pair["second"] else ""),
+        )
+        table.add_row(names, *[Text(cell, style=style) for cell in cells])
+    claims = Text("\n".join(pair["claim"] for pair in pairs), style="dim")
+    return Group(table, Text(""), claims)
+
+
+def _signed(value: float | None, share: bool) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:+.2f}" if share else f"{value:+.3g}"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """One line for each contestant; every metric with mean, low and high in columns of its own."""
+    metrics = [
+        (split, name)
+        for split in ("validation", "test")
+        for name in dict.fromkeys(name for row in rows for name in row[split])
+    ]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    ends = ("mean", "low", "high")
+    measured = [f"{split}_{name}_{end}" for split, name in metrics for end in ends]
+    writer.writerow([*_PLAIN, *measured, "failed", "data_sha256", "signature"])
+    for row in rows:
+        numbers = [row[split].get(name, {}).get(end) for split, name in metrics for end in ends]
+        failed = "; ".join(f"seed {seed}: {error}" for seed, error in row["failed"].items())
+        plain = [_flat(row[name]) for name in _PLAIN]
+        writer.writerow([*plain, *map(_flat, numbers), failed, row["data_sha256"], row["signature"]])
+    return text.getvalue()
+
+
+def _flat(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def to_latex(rows: Sequence[Row]) -> str:
+    """A table for a paper, with booktabs: intervals, the best in bold, task, budget and seeds in the caption."""
+    with_attention = tells_apart(rows)
+    made = columns(rows)
+    names = ["model", "attention"] if with_attention else ["model"]
+    head = [*names, *[" ".join(column.title) for column in made]]
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        "\\begin{table}",
+        "  \\centering",
+        f"  \\caption{{{_caption(rows)}}}",
+        f"  \\begin{{tabular}}{{{'l' * len(names)}{'r' * len(made)}}}",
+        "    \\toprule",
+        "    " + " & ".join(map(_escaped, head)) + " \\\\",
+        "    \\midrule",
+    ]
+    for place, row in enumerate(rows):
+        cells = [_escaped(row[name]) for name in names] + [_latex(column, place) for column in made]
+        lines.append("    " + " & ".join(cells) + " \\\\")
+    return "\n".join([*lines, "    \\bottomrule", "  \\end{tabular}", "\\end{table}", ""])
+
+
+def _caption(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    seeds = sorted({seed for row in rows for seed in row["seeds"]})
+    said = f"{rows[0]['task']}: {rows[0]['budget']} each; "
+    if len(seeds) > 1:
+        said += f"mean and half of the 95 % interval over seeds {', '.join(map(str, seeds))}."
+    else:
+        said += f"seed {seeds[0]} alone, no interval." if seeds else "no run finished."
+    failed = [f"{row['label']}, seed {', '.join(row['failed'])}" for row in rows if row["failed"]]
+    return _escaped(said + (f" Failed: {'; '.join(failed)}." if failed else ""))
+
+
+def _latex(column: Column, place: int) -> str:
+    cell = column.cells[place]
+    text = _escaped(cell.text)
+    text = f"\\textbf{{{text}}}" if cell.best else text
+    return f"{text} $\\pm$ {_escaped(cell.half)}" if cell.half else text
+
+
+def _escaped(text: str) -> str:
+    """A text that LaTeX sets as it stands, whatever it holds; a letter its fonts lack is told by its number."""
+    return _LIGATURES.sub(r"\1{}", "".join(map(_sign, " ".join(text.split()))))
+
+
+def _sign(sign: str) -> str:
+    if sign in _LATEX:
+        return _LATEX[sign]
+    usual = (sign.isascii() and sign.isprintable()) or sign in _ACCENTED
+    return sign if usual else f"U+{ord(sign):04X}"

@@ -1,0 +1,195 @@
+"""One run of a comparison, in this process: train, take the best checkpoint, measure it, write the outcome.
+
+    python -m regard.comparison.worker runs/…/job.json
+
+It goes on from what an earlier process left. A run that fails says why in its outcome; the whole story goes to stderr,
+which the engine keeps as the run's log. When stdin ends, whoever started this process is gone: it saves and stops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import torch
+
+from regard.comparison import earlier, use
+from regard.comparison.engines.stopped import Stopped
+from regard.comparison.job import Job, Outcome, Sums
+from regard.errors import BadValue, RegardError
+from regard.models import Model
+from regard.tasks import Task
+from regard.tasks.problem import Batch
+from regard.tasks.translate import Translate
+from regard.training.config import Config
+from regard.training.evaluation import add, evaluate, load_run
+from regard.training.folder import RunFolder, surroundings
+from regard.training.hardware import choose_device
+from regard.training.loop import Result, train
+from regard.training.metrics import plain
+from regard.training.position import seed_everything
+from regard.training.protocol import Asked, Fingerprint, decoding_of
+
+BLOCKS = 200  # enough for the test of a difference, few enough to be kept as text
+LARGEST_BATCH = 32
+PATIENCE = 60.0  # seconds until a process that was told to stop must have let go of the folder
+FAILED = 1
+
+
+def perform(job: Job) -> Outcome:
+    """Run a job, or take what is there of it. `Stopped` if a signal came: then there is no outcome yet."""
+    use.load(job.use)
+    torch.set_num_threads(job.threads)
+    if (found := earlier.finished(job)) is not None:
+        return found
+    earlier.note(job)
+    earlier.forget(job)
+    try:
+        _wait_for_the_folder(RunFolder(Path(job.folder)))
+        result = train({**job.settings, "out": job.folder}, resume="auto", quiet=True)
+        if result.exit_code:
+            raise Stopped(result.exit_code - 128)
+        outcome = _outcome(job, result)
+    except Stopped:
+        raise
+    except Exception as trouble:  # whatever it is, the other runs of the comparison go on
+        traceback.print_exc()
+        outcome = failed(job, reason(trouble))
+    outcome.save()
+    return outcome
+
+
+def failed(job: Job, why: str) -> Outcome:
+    """The outcome of a run that did not come to its end."""
+    return Outcome(
+        job.contestant.model, job.contestant.attention, job.seed, job.settings, job.folder, error=why,
+        steps=earlier.steps_taken(job), command=command_of(job), beam=job.beam,
+    )  # fmt: skip
+
+
+def reason(trouble: BaseException) -> str:
+    """One line about an error."""
+    lines = [line for line in str(trouble).splitlines() if line.strip()]
+    if isinstance(trouble, RegardError) and lines:
+        return " ".join(lines)
+    return ": ".join([type(trouble).__name__, *lines[:1]])
+
+
+def command_of(job: Job) -> str:
+    """What to type to get this run alone."""
+    words = ["regard", *(word for file in job.use for word in ("--use", file)), "train"]
+    for name, value in job.settings.items():
+        option = "--" + name.replace("_", "-")
+        if name == "task":
+            words.append(str(value))
+        elif isinstance(value, bool):
+            words.append(option if value else f"--no-{name}")
+        elif isinstance(value, (list, tuple)):
+            words += [option, ",".join(map(str, value))] if value else []
+        elif value is not None:
+            words += [option, str(value)]
+    return shlex.join(words)
+
+
+def in_blocks(task: Task, model: Model, config: Config) -> tuple[dict[str, float], list[Sums], str]:
+    """The metrics of the test split, what each block of it adds to them, and a hash of what the model read.
+
+    The blocks are cut by the number of examples alone, and what is random in a task (hidden words) is drawn in the same
+    way for everyone, so that two runs can be compared block by block.
+    """
+    count = len(task.examples("test"))
+    size = min(LARGEST_BATCH, -(-count // BLOCKS)) or 1
+    pieces: list[Sums] = []
+    device = choose_device(config.device)
+    fingerprint = Fingerprint()
+
+    def place(batch: Batch) -> Batch:
+        fingerprint.add(batch)
+        return batch.to(device)
+
+    found = evaluate(task, model, "test", batch_size=size, place=place, each=pieces.append) or {}
+    together = -(-len(pieces) // BLOCKS) or 1
+    blocks: list[Sums] = []
+    for start in range(0, len(pieces), together):
+        blocks.append({})
+        for piece in pieces[start : start + together]:
+            add(blocks[-1], piece)
+    return found, blocks, fingerprint.hexdigest
+
+
+def _outcome(job: Job, result: Result) -> Outcome:
+    device = choose_device(str(job.settings.get("device", "auto")))
+    task, model, config = load_run(job.folder, device=device)
+    asked = Asked(model, decoding_of(task, job.beam))
+    seed_everything(config.seed)  # whatever draws while it answers draws the same, however the run came here
+    validation = evaluate(task, asked, batch_size=config.batch_size or LARGEST_BATCH, seed=config.seed) or {}
+    test, blocks, read = in_blocks(task, asked, config) if job.test else ({}, [], "")
+    bleu = task.signature() if isinstance(task, Translate) and "bleu" in test else ""
+    return Outcome(
+        **dataclasses.asdict(job.contestant), seed=job.seed, settings=job.settings, folder=job.folder,
+        steps=result.steps, seconds=result.seconds, stopped_by=result.stopped_by,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        metric=task.metric, higher_is_better=task.higher_is_better,
+        validation=_numbers(validation), test=_numbers(test), best_step=(result.best or {}).get("step"), blocks=blocks,
+        data_sha256=read, command=command_of(job), versions=_versions(device), sacrebleu=bleu,
+        beam=job.beam,
+    )  # fmt: skip
+
+
+def _numbers(found: dict[str, float]) -> dict[str, float]:
+    """Without what is no number."""
+    return {name: value for name, value in plain(found).items() if value is not None}
+
+
+def _versions(device: torch.device) -> dict[str, str]:
+    facts = surroundings(str(device))
+    return {
+        "regard": facts["regard"],
+        "torch": str(torch.__version__),
+        "python": facts["python"],
+        "device": " ".join(part for part in (str(device), facts["gpu"] or "") if part),
+    }
+
+
+def _wait_for_the_folder(run: RunFolder) -> None:
+    """A process of a command that was killed may still be saving; soon it lets go."""
+    limit = time.monotonic() + PATIENCE
+    while run.exists and time.monotonic() < limit:
+        try:
+            with run.alone():
+                return
+        except BadValue:
+            time.sleep(0.1)
+
+
+def _stop_with_the_parent() -> None:
+    """Stop when stdin ends: the engine holds its other end, and does so until it dies, however it dies."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the job that a file describes. 0, 1 if the run failed, 128 + n after signal n."""
+    (file,) = sys.argv[1:] if arguments is None else arguments
+    _stop_with_the_parent()
+    try:
+        outcome = perform(Job.from_json(Path(file).read_text(encoding="utf-8")))
+    except Stopped as stopped:
+        return stopped.exit_code
+    return FAILED if outcome.error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

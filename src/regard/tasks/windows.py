@@ -1,0 +1,61 @@
+"""A long text as windows of one length: loose ones to learn from, fixed ones that ask for every token once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from regard.tasks.draws import Generated
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of text, how many of its tokens an earlier window asked for, and whether it is a prompt."""
+
+    tokens: Tensor
+    repeated: int = 0
+    prompt: bool = False
+    around: Tensor | None = None  # a longer stretch; the window is any part of it that is as long as `tokens`
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def drawn(self, generator: torch.Generator) -> Tensor:
+        """Its tokens, begun at a random place where it is loose."""
+        if self.around is None:
+            return self.tokens
+        places = len(self.around) - len(self.tokens) + 1
+        begin = int(torch.randint(places, (), generator=generator))
+        return self.around[begin : begin + len(self.tokens)]
+
+
+def training(ids: Tensor, context: int, loose: bool) -> Sequence[Window]:
+    """Windows one after the other; loose ones begin up to half a window earlier or later, at random each time.
+
+    Fixed ones would show every token at the same place in every epoch, and a small text is then learned by heart.
+    """
+    count = -(-(len(ids) - 1) // context)
+    return Generated(count, partial(_loose if loose else _fixed, ids, context, context))
+
+
+def asking(ids: Tensor, context: int, overlap: float) -> Sequence[Window]:
+    """Windows that ask for every token but the first once; in all but the first window a share is only read."""
+    stride = max(1, round(context * (1 - overlap)))
+    rest = max(0, len(ids) - 1 - context)  # what the first window does not reach
+    return Generated(1 + -(-rest // stride), partial(_fixed, ids, context, stride))
+
+
+def _fixed(ids: Tensor, context: int, stride: int, index: int) -> Window:
+    asked = context + (index - 1) * stride if index else 0  # tokens that earlier windows asked for
+    begin = max(0, min(asked + stride, len(ids) - 1) - context)  # the last window is as long as the others
+    return Window(ids[begin : begin + context + 1], repeated=asked - begin)
+
+
+def _loose(ids: Tensor, context: int, stride: int, index: int) -> Window:
+    begin = max(0, min(index * stride, len(ids) - 1 - context))
+    around = ids[max(0, begin - context // 2) : begin + context + context // 2 + 1]
+    return Window(ids[begin : begin + context + 1], around=around)

@@ -1,0 +1,61 @@
+"""What the processes of one run must agree on: whether one was told to stop, and what they used up together."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from accelerate.utils import gather_object  # type: ignore[import-untyped]
+from torch import Tensor
+
+from regard.training.hardware import Hardware
+
+Thing = TypeVar("Thing")
+
+
+class Company:
+    """All processes of a run, as one of them sees them. Each method is called by all of them, or by none."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.accelerator, self.alone = hardware.accelerator, hardware.alone
+        self.size: int = self.accelerator.num_processes
+        self.place: int = self.accelerator.process_index  # of this process among them
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes for all, and its clock counts."""
+        return bool(self.accelerator.is_main_process)
+
+    def heard(self, received: int) -> int:
+        """The signal that came, to any of them: all stop after the same step."""
+        if self.alone:
+            return received
+        mine = torch.zeros(signal.NSIG)
+        mine[received] = 1
+        mine[0] = 0
+        everyone = self._summed(mine)
+        return int(everyone.argmax()) if bool(everyone.any()) else 0
+
+    def used(self, tokens: int, seconds: float) -> tuple[int, float]:
+        """The tokens of all together, and the seconds of the first, so that no two count a different time."""
+        if self.alone:
+            return tokens, seconds
+        mine = torch.tensor([tokens, seconds if self.leads else 0.0], dtype=torch.float64)
+        total, clock = self._summed(mine).tolist()
+        return int(total), clock
+
+    def gather(self, mine: Thing) -> list[Thing]:
+        """What each of them has, in their order."""
+        return [mine] if self.alone else list(gather_object([mine]))
+
+    def follow(self, tensors: Sequence[Tensor]) -> None:
+        """Take over what the first process has in these tensors."""
+        if not self.alone:
+            for tensor in tensors:
+                torch.distributed.broadcast(tensor, src=0)
+
+    def _summed(self, numbers: Tensor) -> Tensor:
+        found: Tensor = self.accelerator.reduce(numbers.to(self.accelerator.device), "sum")
+        return found

@@ -1,0 +1,265 @@
+"""`regard compare` from the command line: what is asked for, wrong calls, exit codes, what goes to stdout."""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from regard.cli.main import main
+from regard.comparison import compare as module
+from regard.comparison import use
+from regard.comparison.engines.engine import Event
+from regard.comparison.engines.stopped import Stopped
+from regard.comparison.job import Contestant, Job
+from regard.errors import BadValue
+from regard.training.durable import StorageFailed
+from tests.comparison.made_up import comparison, outcome
+from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
+
+
+def run(*arguments):
+    try:
+        return main(["compare", *map(str, arguments)])
+    except SystemExit as stop:
+        return stop.code
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `compare` is asked for; it answers with numbers nobody measured."""
+    plans = []
+
+    def answer(plan, hear, tell):
+        plans.append(plan)
+        job = Job(Contestant("encoder"), 2, {"task": "digits"}, "folder")
+        for news in ("began", "step", "again", "done", "failed"):
+            hear(Event(job, news, "words", 7))
+        tell("a word")
+        return comparison()
+
+    monkeypatch.setattr(module, "compare", answer)
+    return plans
+
+
+def test_without_arguments_the_users_table_is_made(asked, capsys):
+    assert run() == 0
+    (plan,) = asked
+    assert plan.settings == {"task": "digits"}
+    assert plan.models == ["static-transformer", "dynamic-transformer", "lstm-attention"]
+    assert (plan.attentions, plan.seeds, plan.engine, plan.trials) == ([], [0, 1, 2], "local", 0)
+    out, err = capsys.readouterr()
+    for word in ("steps/s", "validation", "test", "±", "static-transformer", "report:"):
+        assert word in out
+    for word in (
+        "begins  encoder, seed 2",
+        "again   encoder, seed 2: words",
+        "FAILED  encoder, seed 2: words",
+        "a word",
+    ):
+        assert word in err
+
+
+def test_everything_that_can_be_said_reaches_the_plan(asked, tmp_path):
+    assert run("dates", "--models", "seq2seq,transformer(dim=16, layers=1)", "--attention", "global,local(window=3)",
+               "--seeds", "0,7", "--sweep", 4, "--space", "optim.lr=1e-4..1e-2", "--out", tmp_path, "--engine", "ray",
+               "--address", "auto", "--workers", 3, "--threads", 2, "--beam", 5, "--budget", "90s",
+               "--optim.lr", "3e-4", "--batch_size", 8, "--no-graph", "--device", "cpu") == 0  # fmt: skip
+    (plan,) = asked
+    assert plan.models == ["seq2seq", "transformer(dim=16, layers=1)"]
+    assert plan.attentions == ["global", "local(window=3)"]
+    assert plan.settings == {"task": "dates", "budget": "90s", "optim.lr": "3e-4", "batch_size": "8", "graph": False,
+                             "device": "cpu"}  # fmt: skip
+    assert (plan.seeds, plan.trials, plan.space) == ([0, 7], 4, "optim.lr=1e-4..1e-2")
+    assert (plan.engine, plan.address, plan.workers, plan.threads, plan.beam) == ("ray", "auto", 3, 2, 5)
+    assert plan.out == tmp_path
+
+
+def test_a_task_without_models_is_compared_with_its_recipes(asked):
+    assert run("dates") == 0 and run("digits", "--attention", "global,linear") == 0
+    assert [plan.models for plan in asked] == [["seq2seq"], ["encoder"]]
+
+
+def test_a_file_gives_settings_and_flags_win(asked, tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        "task: digits\nmodel: encoder(dim=8)\nattention: null\nseed: 3\nout: x\nsteps: 7\noptim:\n  lr: 1e-2\n"
+    )
+    assert run("--config", tmp_path / "c.yaml", "--steps", 9) == 0
+    (plan,) = asked
+    assert plan.settings == {"task": "digits", "steps": "9", "optim.lr": "1e-2"}
+    assert plan.models == ["encoder(dim=8)"] and plan.attentions == [] and plan.seeds == [0, 1, 2]
+
+
+def test_the_same_question_has_the_same_folder_and_another_one_another(asked):
+    run("digits", "--steps", 5)
+    run("digits", "--steps", 5, "--workers", 1)
+    run("digits", "--steps", 6)
+    run("digits(order=pixels)", "--steps", 5)
+    folders = [plan.out for plan in asked]
+    assert folders[0] == folders[1] and len(set(folders)) == 3
+    assert all(
+        folder.parent == Path("runs") and folder.name.startswith("compare-digits-") for folder in folders
+    )
+
+
+def test_rows_go_to_stdout_as_json(asked, capsys):
+    assert run("--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["model"] for row in rows] == ["static-transformer", "dynamic-transformer", "lstm-attention"]
+    for row in rows:
+        for key in ("model", "attention", "task", "seeds", "parameters", "steps_per_second", "validation", "test",
+                    "peak_memory_mib", "signature"):  # fmt: skip
+            assert key in row
+
+
+def test_a_failed_run_shows_in_the_table_and_in_the_exit_code(monkeypatch, capsys):
+    runs = [
+        outcome("static-transformer", 0, 0.9),
+        outcome("lstm-attention", 0, 0.9, error="no luck", blocks=[]),
+    ]
+    made = comparison(runs, [Contestant("static-transformer"), Contestant("lstm-attention")], seeds=[0])
+    monkeypatch.setattr(module, "compare", lambda *_: made)
+    assert run() == 1
+    out = capsys.readouterr().out
+    assert "failed" in out and "no luck" in out and "90.00" in out
+
+
+def test_a_signal_ends_with_its_number_and_the_way_to_go_on(monkeypatch, capsys):
+    def stopped(*_):
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(module, "compare", stopped)
+    monkeypatch.setattr(sys, "argv", ["regard", "compare", "--models", "a b"])
+    assert run() == 143
+    assert "SIGTERM" in (err := capsys.readouterr().err) and "regard compare --models 'a b'" in err
+
+
+def test_a_disk_that_takes_nothing_is_a_failure_in_words(monkeypatch, capsys):
+    def full(*_):
+        raise StorageFailed("cannot write x: the disk is full.")
+
+    monkeypatch.setattr(module, "compare", full)
+    assert run() == 1
+    assert "the disk is full" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["digts"], "Did you mean 'digits'?"),
+        (["--model", "encoder"], "Did you mean '--models'?"),
+        (["--seed", "3"], "Did you mean '--seeds'?"),
+        (["--models", "encodr"], "Did you mean 'encoder'?"),
+        (["--models", "encoder", "--attention", "locl"], "Did you mean 'local'?"),
+        (["--models", "encoder(dmi=3)"], "Did you mean 'dim'?"),
+        (["--models", ""], "--models: expected names"),
+        (["--models", ","], "--models: expected names"),
+        (["--attention", " , "], "--attention: expected names"),
+        (["--seeds", "0"], "--seeds: expected how many"),
+        (["--seeds=-1"], "--seeds: expected how many"),
+        (["--seeds", ""], "--seeds: expected how many"),
+        (["--steps", "few"], "steps: expected a whole number"),
+        (["--budget", "5 bananas"], "budget: expected"),
+        (["--steps", "5", "--budget", "5s"], "steps, budget: expected one"),
+        (["--sweep", "-1"], "--sweep: expected at least 0"),
+        (["--workers", "0"], "--workers: expected at least 1"),
+        (["--beam", "5"], "--beam: nothing is written"),
+        (["--beam", "0"], "--beam: expected at least 1"),
+        (["--engine", "rya"], "Did you mean 'ray'?"),
+        (["--address", "auto"], "only --engine ray"),
+        (["--config", "nowhere.yaml"], "cannot read nowhere.yaml"),
+        (["--out", "taken.txt"], "taken.txt is a file"),
+        (["--out", "taken.txt/deeper"], "cannot write in taken.txt/deeper: Not a directory"),
+    ],
+)
+def test_a_wrong_call_exits_with_two_and_helps(tmp_path, monkeypatch, capsys, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken.txt").write_text("")
+    monkeypatch.setattr(module.LocalEngine, "run", lambda *_: pytest.fail("it ran"))
+    assert run(*arguments) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/*/runs"))
+
+
+def test_the_help_ends_in_real_commands(capsys):
+    assert run("--help") == 0
+    text = capsys.readouterr().out
+    for option in (
+        "--models",
+        "--attention",
+        "--seeds",
+        "--sweep",
+        "--budget",
+        "--engine",
+        "--optim.lr",
+        "--json",
+        "--beam",
+    ):
+        assert option in text
+    assert "examples:\n  regard compare\n" in text and text.rstrip().endswith("--out runs/copy-race")
+
+
+def test_files_of_the_user_are_loaded_wherever_use_stands(capsys, tmp_path):
+    mark = tmp_path / "mark.py"
+    mark.write_text("import sys\nsys.modules['regard_test_mark'] = __name__\n")
+    for arguments in (["--use", str(mark), "list"], ["list", f"--use={mark}"]):
+        sys.modules.pop("regard_test_mark", None)
+        assert main(arguments) == 0
+        assert ("regard_test_mark" in sys.modules) == (arguments[0] == "--use")  # once is enough
+    assert str(mark) in use.loaded()
+    use._LOADED.pop(str(mark))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "there is no file"),
+        ("import nowhere_at_all", "No module named"),
+        ("1 +", "SyntaxError"),
+        ("x = 1 / 0", "line 1"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(capsys, tmp_path, content, said):
+    path = tmp_path / "mine.py"
+    if content is not None:
+        path.write_text(content)
+    assert main(["--use", str(path), "list"]) == 2
+    err = capsys.readouterr().err
+    assert "--use" in err and said in err
+    assert main(["list", "--use"]) == 2
+
+
+def test_the_plan_carries_the_users_files(asked):
+    assert main(["compare", "toy", "--use", STRANGERS]) == 0
+    assert STRANGERS in asked[0].use
+
+
+@pytest.fixture
+def nobody():
+    """This process without the rights of root, who may write anywhere."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+@pytest.fixture
+def locked():
+    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to others
+    folder.chmod(0o555)
+    yield folder
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("inside", ["", "deeper"])
+def test_a_folder_without_rights_is_refused_in_words(asked, locked, nobody, inside):
+    with (
+        pytest.raises(BadValue, match=r"--out: cannot write in .*: Permission denied"),
+        module._folder(locked / inside),
+    ):
+        pytest.fail("it went in")

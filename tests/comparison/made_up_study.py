@@ -1,0 +1,51 @@
+"""Folders of comparisons that nobody ran, as `regard compare` leaves them: outcomes of runs, and what a step costs."""
+
+import dataclasses
+import json
+import math
+
+from regard.comparison.job import Contestant, Cost, Outcome
+
+BLOCKS, IN_A_BLOCK = 40, 50
+
+
+def outcome(folder, contestant, seed, value, *, task="digits", metric="accuracy", steps=400, **changes):
+    """A finished run whose blocks make the value; a share, bits, or a perplexity."""
+    waves = [0.02 * math.sin(2 * math.pi * block / BLOCKS + seed) for block in range(BLOCKS)]
+    base = math.log(value) if metric == "perplexity" else value
+    blocks = [
+        {("loss" if metric == "perplexity" else metric): ((base + wave) * IN_A_BLOCK, float(IN_A_BLOCK))}
+        for wave in waves
+    ]
+    settings = {
+        "task": task, "model": contestant.model, "attention": contestant.attention, "seed": seed, "steps": steps,
+    }  # fmt: skip
+    settings = {name: found for name, found in settings.items() if found is not None}
+    return Outcome(
+        contestant.model, contestant.attention, seed, settings, str(folder),
+        **{
+            "steps": steps, "seconds": 10.0, "stopped_by": "steps", "parameters": 12345, "metric": metric,
+            "higher_is_better": metric not in ("perplexity", "bits_per_sequence"), "validation": {metric: value},
+            "test": {metric: value}, "best_step": steps, "blocks": blocks, "data_sha256": "1a2b3c4d" * 8,
+            "command": f"regard train {task} --model {contestant.model} --seed {seed}",
+            "versions": {"regard": "0.1.0", "torch": "2.13.0", "python": "3.11.7", "device": "cpu"},
+            **changes,
+        },
+    )  # fmt: skip
+
+
+def folder(out, reached, speeds, *, model="encoder", **how):
+    """A comparison in a folder: `reached` has for an attention (with model=None: a model) a number for each seed."""
+    costs = {}
+    for name, values in reached.items():
+        contestant = Contestant(name) if model is None else Contestant(model, name)
+        for seed, value in enumerate(values):
+            place = out / "runs" / f"{name}-seed-{seed}"
+            place.mkdir(parents=True)
+            found = outcome(place, contestant, seed, value, **how)
+            found.save()
+        if name in speeds:
+            cost = Cost(speeds[name], 20.0 + len(name), 1e9 / speeds[name], 12345, {}, "cpu")
+            costs[json.dumps([found.settings, 1], sort_keys=True)] = dataclasses.asdict(cost)
+    (out / "costs.json").write_text(json.dumps(costs))
+    return out

@@ -1,0 +1,22 @@
+"""What `strangers.py` registers, while a file of tests runs; tests over all models must not meet it."""
+
+from pathlib import Path
+
+import pytest
+
+from regard.comparison import use
+from regard.models.model import MODELS
+from regard.tasks.task import TASKS
+
+STRANGERS = str(Path(__file__).with_name("strangers.py"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def strangers_registered():
+    """`toy`, `toy-net`, `falls` and `refuses` can be asked for by name."""
+    use.load([STRANGERS])
+    yield
+    use._LOADED.pop(STRANGERS)
+    TASKS._things.pop("toy")
+    for name in ("toy-net", "falls", "refuses"):
+        MODELS._things.pop(name)

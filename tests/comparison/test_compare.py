@@ -1,0 +1,256 @@
+"""A comparison from the plan to its files. A killed command, given again, repeats nothing that was finished."""
+
+import csv
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from regard.comparison import compare as module
+from regard.comparison.compare import Plan, compare
+from regard.comparison.job import Cost, Job, Outcome
+from regard.comparison.worker import perform
+from regard.errors import BadValue
+from regard.training import metrics
+from regard.training.folder import RunFolder
+from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
+from tests.comparison.test_local import logged, plain
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {"steps": 30, "eval_every": 6, "save_every": 5, "log_every": 1, "device": "cpu"}
+MODELS = ["toy-net", "falls", "toy-net(dim=5)"]
+
+
+class Story:
+    """A command that is killed in the middle of its third run, and given again at once."""
+
+    def __init__(self, home):
+        self.out = home / "out"
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
+        self.command = [
+            sys.executable, "-m", "regard", "--use", STRANGERS, "compare", "toy", f"--models={','.join(MODELS)}",
+            "--seeds=1", "--workers=1", "--threads=1", *options, f"--out={self.out}",
+        ]  # fmt: skip
+        self.killed = self._kill()
+        self.finished_at = (self.first() / "outcome.json").stat().st_mtime_ns
+        self.again = subprocess.run(self.command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+
+    def first(self):
+        return self.out / "runs" / "toy-net-seed-0"
+
+    def third(self):
+        return next((self.out / "runs").glob("toy-net-dim-5-*"))
+
+    def _kill(self):
+        slow = {**os.environ, "REGARD_TOY_SLOW": "0.02"}
+        process = subprocess.Popen(
+            self.command, cwd=ROOT, env=slow, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        limit = time.monotonic() + 500
+        while not list((self.out / "runs").glob("toy-net-dim-5-*")) or self.step() < 12:
+            assert process.poll() is None and time.monotonic() < limit, process.communicate()
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return process.returncode
+
+    def step(self):
+        return max((line["step"] for line in metrics.read(self.third() / "metrics.jsonl")), default=0)
+
+    def rows(self):
+        return {row["model"]: row for row in json.loads((self.out / "results.json").read_bytes())}
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    return Story(tmp_path_factory.mktemp("story"))
+
+
+def test_the_command_was_killed_and_then_ran_to_its_end(story):
+    assert story.killed == -signal.SIGKILL
+    assert story.again.returncode == 1, story.again.stderr  # one of three contestants cannot but fail
+
+
+def test_a_finished_run_is_not_repeated(story):
+    assert (story.first() / "outcome.json").stat().st_mtime_ns == story.finished_at
+    assert (story.first() / "log.txt").read_text().count("--- ") == 1
+    assert "done    toy-net, seed 0: as an earlier command left it" in story.again.stderr
+
+
+def test_the_broken_run_noticed_saved_and_went_on(story):
+    log = (story.third() / "log.txt").read_text()
+    assert log.count("--- ") == 2
+    assert "SIGTERM: saving" in log and "Going on from step-" in log
+    assert [line["step"] for line in metrics.read(story.third() / "metrics.jsonl")] == list(range(1, 31))
+
+
+def test_the_broken_run_ends_as_if_nobody_had_touched_it(story, tmp_path):
+    job = Job.from_json((story.third() / "job.json").read_text())
+    untouched = perform(dataclasses.replace(job, folder=str(tmp_path / "untouched")))
+    assert plain(untouched) == plain(Outcome.load(story.third()))
+    assert logged(tmp_path / "untouched") == logged(story.third())
+
+
+def test_a_failing_contestant_leaves_the_others_their_rows(story):
+    rows = story.rows()
+    assert list(rows) == MODELS
+    assert (
+        rows["falls"]["failed"] == {"0": "RuntimeError: the floor gave way"} and rows["falls"]["seeds"] == []
+    )
+    for name in ("toy-net", "toy-net(dim=5)"):
+        assert rows[name]["seeds"] == [0] and not rows[name]["failed"]
+    shown = story.again.stdout
+    assert "failed" in shown and "RuntimeError: the floor gave way" in shown and "toy-net" in shown
+    assert "FAILED  falls, seed 0: RuntimeError: the floor gave way" in story.again.stderr
+
+
+def test_rows_hold_what_the_api_promises(story):
+    row = story.rows()["toy-net"]
+    assert (row["model"], row["task"], row["seeds"], row["parameters"]) == ("toy-net", "toy", [0], 185)
+    assert isinstance(row["attention"], str) and isinstance(row["signature"], str) and row["signature"]
+    assert row["steps_per_second"] > 0 and row["peak_memory_mib"] >= 0
+    outcome = Outcome.load(story.first())
+    for split in ("validation", "test"):
+        assert row[split]["accuracy"]["mean"] == getattr(outcome, split)["accuracy"]
+        assert set(row[split]["accuracy"]) == {"mean", "low", "high"}
+    assert "--use" in row["commands"]["0"]
+
+
+def test_every_file_is_there_and_the_report_stands_alone(story):
+    lines = list(csv.DictReader((story.out / "results.csv").read_text().splitlines()))
+    assert [line["model"] for line in lines] == MODELS
+    assert "\\begin{tabular}" in (story.out / "results.tex").read_text()
+    page = (story.out / "report.html").read_text()
+    assert "falls" in page and "http://" not in page.replace("http://www.w3.org", "")
+    assert str(story.out / "report.html") in story.again.stdout
+    costs = json.loads((story.out / "costs.json").read_bytes())
+    assert len(costs) == 2 and all(Cost(**cost).steps_per_second > 0 for cost in costs.values())
+
+
+# What follows runs in this process, without the report and without processes.
+
+
+class Here:
+    """An engine without processes."""
+
+    seen: list
+
+    def __init__(self, workers):
+        self.workers = workers
+
+    def run(self, jobs, hear):
+        jobs = list(jobs)
+        type(self).seen = jobs
+        return [perform(job) for job in jobs]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Only what `compare` itself does."""
+    monkeypatch.setattr(module, "LocalEngine", Here)
+    monkeypatch.setattr(module, "costs_of", lambda *_: {})
+    monkeypatch.setattr(module.report, "write", lambda *_: None)
+
+
+def plan_of(out, **changes):
+    settings = {"task": "toy", "steps": 2, "device": "cpu", **changes.pop("settings", {})}
+    models = changes.pop("models", ["toy-net"])
+    return Plan(settings=settings, models=models, out=out, **{"seeds": [0], "use": (STRANGERS,), **changes})
+
+
+def test_a_comparison_is_plain_data_about_everything(quick, tmp_path):
+    told = []
+    plan = plan_of(tmp_path, models=["toy-net", "refuses"], seeds=[3, 1], command="regard compare x")
+    found = compare(plan, tell=told.append)
+    assert (found.task, found.seeds, found.budget, found.engine, found.trials) == (
+        "toy",
+        [3, 1],
+        "2 steps",
+        "local",
+        0,
+    )
+    assert found.left_out == [("refuses", "model: refuses is not to be had.")]
+    assert told == ["left out: refuses: model: refuses is not to be had."]
+    assert [(outcome.model, outcome.seed, outcome.steps) for outcome in found.outcomes] == [
+        ("toy-net", 3, 2), ("toy-net", 1, 2)
+    ]  # fmt: skip
+    assert (found.out, found.command) == (tmp_path, "regard compare x")
+    assert [row["model"] for row in json.loads((tmp_path / "results.json").read_bytes())] == ["toy-net"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"steps": 2000}, "2,000 steps"),
+        ({"budget": "5ktokens", "steps": None}, "5,000 tokens"),
+        ({"budget": "1.5s", "steps": None}, "1.5 seconds"),
+    ],
+)
+def test_the_budget_is_said_in_words(quick, monkeypatch, tmp_path, settings, words):
+    monkeypatch.setattr(Here, "run", lambda self, jobs, hear: [])
+    monkeypatch.setattr(module, "rows", lambda comparison: [])
+    assert compare(plan_of(tmp_path, settings=settings)).budget == words
+
+
+def test_more_steps_go_on_and_the_user_hears_of_it(quick, tmp_path):
+    compare(plan_of(tmp_path))
+    told = []
+    found = compare(plan_of(tmp_path, settings={"steps": 4}), tell=told.append)
+    assert found.outcomes[0].steps == 4
+    (said,) = told
+    assert "a run of 2 steps" in said and "fresh --out" in said
+
+
+def test_other_settings_in_the_same_folder_are_refused_before_anything_runs(quick, monkeypatch, tmp_path):
+    compare(plan_of(tmp_path, seeds=[0, 1]))
+    monkeypatch.setattr(Here, "run", lambda *_: pytest.fail("it ran"))
+    with pytest.raises(BadValue, match="another --out") as error:
+        compare(plan_of(tmp_path, seeds=[0, 1], settings={"optim.lr": 0.5}))
+    assert str(error.value).count("optim.lr was") == 2
+
+
+def test_what_tuning_chose_goes_into_the_runs(quick, monkeypatch, tmp_path):
+    asked = []
+
+    def tune_all(contestants, settings, trials, space, engine, folder, threads, hear, *, use):
+        asked.append((len(contestants), settings["seed"], trials, space, folder, use))
+        return [{"optim.lr": 0.5}, {}]
+
+    monkeypatch.setattr("regard.comparison.sweep.tune_all", tune_all)
+    plan = plan_of(
+        tmp_path, models=["toy-net", "toy-net(dim=5)"], seeds=[7, 8], trials=4, space="optim.lr=1e-3..1"
+    )
+    found = compare(plan)
+    assert asked == [(2, 7, 4, "optim.lr=1e-3..1", tmp_path / "sweep", (STRANGERS,))]
+    assert found.chosen == {"toy-net": {"optim.lr": 0.5}, "toy-net(dim=5)": {}} and found.trials == 4
+    assert [job.settings.get("optim.lr") for job in Here.seen] == [0.5, 0.5, None, None]
+
+
+def test_a_folder_that_cannot_be_used_is_refused(quick, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadValue, match="is a file"):
+        compare(plan_of(tmp_path / "file"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("task: toy")
+    with pytest.raises(BadValue, match="is a run of"):
+        compare(plan_of(tmp_path / "run"))
+    with pytest.raises(BadValue, match="NUL"):
+        compare(plan_of(Path("a\0b")))
+
+
+def test_two_commands_do_not_work_in_one_folder(quick, tmp_path):
+    with RunFolder(tmp_path).alone(), pytest.raises(BadValue, match="another process"):
+        compare(plan_of(tmp_path))
+
+
+def test_an_engine_that_is_not_there_is_named(quick, tmp_path):
+    with pytest.raises(BadValue, match="Did you mean 'local'"):
+        compare(plan_of(tmp_path, engine="locl"))
+    with pytest.raises(BadValue, match="--engine ray"):
+        compare(plan_of(tmp_path, address="auto"))

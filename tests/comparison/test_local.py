@@ -1,0 +1,214 @@
+"""Runs as processes of this machine: finished ones are not repeated, killed ones go on, results depend on neither."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.comparison.engines import local
+from regard.comparison.engines.local import LocalEngine, Process, last_step, room_for
+from regard.comparison.engines.stopped import Stopped
+from regard.comparison.job import Contestant, Job
+from regard.training import metrics
+from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
+
+SETTINGS = {"task": "toy", "steps": 24, "eval_every": 5, "save_every": 4, "log_every": 1, "device": "cpu"}
+
+
+def job_of(folder, seed=0, model="toy-net", **changes):
+    settings = {**SETTINGS, **changes, "model": model, "seed": seed}
+    return Job(Contestant(model), seed, settings, str(folder), use=(STRANGERS,))
+
+
+class Heard(list):
+    """Every event, and something to do at one."""
+
+    def __init__(self, act=lambda event: None):
+        super().__init__()
+        self.act = act
+
+    def __call__(self, event):
+        self.append(event)
+        self.act(event)
+
+    def news(self, folder):
+        return [event.news for event in self if event.job.folder == str(folder) and event.news != "step"]
+
+
+def plain(outcome):
+    """What must be equal, to the last bit, between two runs of the same settings."""
+    return repr(dataclasses.replace(outcome, folder="", seconds=0.0, versions={}))
+
+
+def logged(folder):
+    """Every line of metrics.jsonl, without what the clock says."""
+    found = metrics.read(Path(folder) / "metrics.jsonl")
+    return [{k: v for k, v in line.items() if k not in ("seconds", "steps_per_second")} for line in found]
+
+
+@pytest.fixture(scope="module")
+def side_by_side(tmp_path_factory):
+    """Two seeds at once."""
+    home = tmp_path_factory.mktemp("two")
+    jobs = [job_of(home / f"seed-{seed}", seed) for seed in (0, 1)]
+    return jobs, LocalEngine(2).run(iter(jobs), Heard())
+
+
+def test_finished_runs_start_no_process(side_by_side, monkeypatch):
+    jobs, outcomes = side_by_side
+    monkeypatch.setattr(local.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    heard = Heard()
+    assert [repr(outcome) for outcome in LocalEngine(2).run(jobs, heard)] == [repr(o) for o in outcomes]
+    assert [event.news for event in heard] == ["done", "done"]
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Every process the engine starts, in order."""
+    found = []
+
+    def noted(*arguments, real=subprocess.Popen, **options):
+        found.append(real(*arguments, **options))
+        return found[-1]
+
+    monkeypatch.setattr(local.subprocess, "Popen", noted)
+    return found
+
+
+def test_one_by_one_and_killed_in_the_middle_they_end_as_if_nobody_had_touched_them(
+    side_by_side, tmp_path, monkeypatch, started
+):
+    jobs, outcomes = side_by_side
+    monkeypatch.setenv("REGARD_TOY_SLOW", "0.03")
+    monkeypatch.setattr(local, "SECONDS_BETWEEN_NEWS", 0.01)
+
+    def kill(event):
+        if event.news == "step" and event.step >= 10 and len(started) == 1:
+            started[0].kill()
+
+    heard = Heard(kill)
+    alone = [dataclasses.replace(job, folder=str(tmp_path / str(job.seed))) for job in jobs]
+    found = LocalEngine(1).run(alone, heard)
+    assert [(event.news, event.job.seed) for event in heard if event.news != "step"] == [
+        ("began", 0), ("again", 0), ("done", 0), ("began", 1), ("done", 1)
+    ]  # fmt: skip
+    assert [process.returncode for process in started] == [-signal.SIGKILL, 0, 0]
+    assert [plain(outcome) for outcome in found] == [plain(outcome) for outcome in outcomes]
+    assert not any(outcome.error for outcome in found)
+    for job in jobs:
+        assert logged(tmp_path / str(job.seed)) == logged(job.folder)
+    again = next(event for event in heard if event.news == "again")
+    assert again.step >= 8 and "SIGKILL" in again.text
+    assert f"Going on from step-{again.step:08}" in (tmp_path / "0" / "log.txt").read_text()
+
+
+def test_a_run_that_always_dies_fails_and_the_next_one_runs(tmp_path, monkeypatch, started):
+    monkeypatch.setattr(local, "SECONDS_BETWEEN_LOOKS", 0.001)
+
+    def kill(event):
+        if event.job.seed == 0 and event.news in ("began", "again"):
+            started[-1].kill()
+
+    jobs = [job_of(tmp_path / "dies"), job_of(tmp_path / "falls", 1, "falls")]
+    heard = Heard(kill)
+    dead, fallen = LocalEngine(1).run(jobs, heard)
+    assert "SIGKILL" in dead.error and "3 times" in dead.error
+    assert heard.news(tmp_path / "dies") == ["began", "again", "again", "failed"]
+    assert len(started) == 4
+    assert fallen.error == "RuntimeError: the floor gave way"
+    assert heard.news(tmp_path / "falls") == ["began", "failed"]
+    assert "Traceback" in (tmp_path / "falls" / "log.txt").read_text()
+
+
+def test_a_process_that_cannot_even_begin_leaves_its_last_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(local.sys, "executable", "/bin/false")
+    heard = Heard()
+    (outcome,) = LocalEngine(1).run([job_of(tmp_path / "run")], heard)
+    assert "log.txt" in outcome.error and heard.news(tmp_path / "run") == ["began", "failed"]
+
+
+def test_an_error_here_stops_the_processes(tmp_path, started):
+    def fail(event):
+        raise KeyError("the caller's own mistake")
+
+    with pytest.raises(KeyError):
+        LocalEngine(1).run([job_of(tmp_path / "run")], fail)
+    assert all(process.poll() is not None for process in started)
+
+
+def test_a_signal_stops_all_and_is_reported(tmp_path, monkeypatch, started):
+    monkeypatch.setenv("REGARD_TOY_SLOW", "0.05")
+    monkeypatch.setattr(local, "SECONDS_BETWEEN_NEWS", 0.01)
+
+    def interrupt(event):
+        if event.news == "step" and event.step >= 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Stopped) as stopped:
+        LocalEngine(1).run([job_of(tmp_path / "run"), job_of(tmp_path / "never", 1)], Heard(interrupt))
+    assert stopped.value.exit_code == 130
+    assert [process.returncode for process in started] == [128 + signal.SIGTERM]
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert not (tmp_path / "run" / "outcome.json").exists() and not (tmp_path / "never").exists()
+
+
+def test_the_last_step_is_that_of_the_last_whole_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert last_step(path) == 0
+    for content, step in (
+        (b"", 0),
+        (b'{"step": 3}\n', 3),
+        (b'{"step": 3}\n{"step": 4', 3),
+        (b"nonsense\n", 0),
+        (b"[]\n", 0),
+    ):
+        path.write_bytes(content)
+        assert last_step(path) == step
+    path.write_bytes(b"x" * 200_000 + b'\n{"step": 7}\n')
+    assert last_step(path) == 7
+
+
+@pytest.mark.parametrize(
+    ("cores", "jobs", "gpu", "asked", "workers", "threads"),
+    [
+        (2, 9, False, {}, 2, 1),
+        (2, 1, False, {}, 1, 2),  # alone it may have everything
+        (8, 3, False, {}, 3, 1),  # no more processes than jobs
+        (8, 9, False, {"threads": 3}, 2, 3),
+        (8, 9, False, {"threads": 20}, 1, 20),
+        (8, 9, False, {"workers": 2}, 2, 1),  # one thread all the same: results do not depend on workers
+        (8, 9, False, {"workers": 4, "threads": 4}, 4, 4),
+        (8, 9, True, {}, 1, 8),
+        (8, 9, True, {"workers": 3, "threads": 2}, 3, 2),
+    ],
+)
+def test_there_is_room_for_one_process_on_each_core_or_one_on_a_gpu(
+    monkeypatch, cores, jobs, gpu, asked, workers, threads
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    room = room_for(jobs, gpu=gpu, **asked)
+    assert (room.workers, room.threads) == (workers, threads)
+
+
+def test_threads_reach_the_process_and_its_words_the_log(tmp_path, monkeypatch):
+    spy = tmp_path / "python"
+    spy.write_text("#!/bin/sh\necho threads $OMP_NUM_THREADS\necho trouble >&2\nexit 1\n")
+    spy.chmod(0o755)
+    monkeypatch.setattr(local.sys, "executable", str(spy))
+    (outcome,) = LocalEngine(1).run([dataclasses.replace(job_of(tmp_path / "run"), threads=3)], Heard())
+    text = (tmp_path / "run" / "log.txt").read_text()
+    assert "threads 3\ntrouble\n" in text and outcome.error == f"trouble (see {tmp_path / 'run' / 'log.txt'})"
+
+
+def test_the_worker_is_started_as_a_module_of_this_python(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Process, "_say", lambda *_: None)
+    monkeypatch.setattr(local.subprocess, "Popen", lambda command, **options: seen.append((command, options)))
+    Process(job_of(tmp_path / "run"), Heard())
+    ((command, options),) = seen
+    assert command == [sys.executable, "-m", "regard.comparison.worker", str(tmp_path / "run" / "job.json")]
+    assert options["start_new_session"]  # Ctrl-C reaches the parent alone

@@ -1,0 +1,351 @@
+"""The page: whole, escaped, the same each time, without a wire to the outside, whatever the comparison holds."""
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from regard.comparison import report
+from regard.comparison.figures import svg
+from regard.comparison.report import tables, words
+from regard.comparison.results import pairs, rows
+from regard.training import train
+from tests.comparison.made_up_runs import made
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+HOSTILE = '<script>alert(1)</script>"\' onload="x" &amp; </style> {{ 7*7 }} $x$ `é'
+
+
+class Page(HTMLParser):
+    """A page taken apart: texts, attributes, and whether every tag is closed in order."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.texts, self.scripts, self.styles = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data):
+        where = {"script": self.scripts, "style": self.styles}.get(
+            self.open[-1] if self.open else "", self.texts
+        )
+        where.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+
+def drawn_only(patch):
+    """Pictures for the page alone: files are tested with the figures, and take most of the time."""
+    patch.setattr(svg, "publish", lambda drawing, folder, keys=None: svg.inline(drawing))
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No pictures at all, for tests of what stands around them."""
+    monkeypatch.setattr(svg, "publish", lambda drawing, folder, keys=None: "<svg></svg>")
+
+
+def written(comparison, found=None):
+    """The report of a comparison, as text."""
+    path = comparison.out / "report.html"
+    report.write(comparison, rows(comparison) if found is None else found, path)
+    return path.read_text()
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """Three contestants, of whom the first has a real run to look into."""
+    folder = tmp_path_factory.mktemp("three")
+    comparison = made(folder)
+    for number, model in enumerate(
+        ("static-transformer(dim=8, layers=1, num_heads=2, attention=static-memory)",)
+    ):
+        place = folder / "real" / str(number)
+        train(
+            {"task": "digits", "model": model, "steps": 2, "device": "cpu", "out": str(place)},
+            quiet=True,
+            tell=lambda text: None,
+        )
+    runs = [dataclasses.replace(comparison.outcomes[0], folder=str(place)), *comparison.outcomes[1:]]
+    return dataclasses.replace(comparison, outcomes=runs)
+
+
+@pytest.fixture(scope="module")
+def page(three):
+    with pytest.MonkeyPatch.context() as patch:
+        drawn_only(patch)
+        return written(three)
+
+
+def test_the_page_is_whole_and_has_its_sections(page):
+    found = Page(page)
+    ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for section in ("results", "curves", "pairs", "cost", "attention", "fairness", "details"):
+        assert section in ids
+    for _, attrs in found.tags:
+        for name, value in attrs.items():
+            for target in re.findall(r"^#(.+)$" if name == "href" else r"url\(#([^)]+)\)", value or ""):
+                assert target in ids, f"{name}={value} leads nowhere"
+
+
+def test_the_page_refers_to_nothing_outside(page):
+    found = Page(page)
+    for tag, attrs in found.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "base", "img")
+        for name, value in attrs.items():
+            assert not name.startswith("on"), f"{tag} {name}"
+            if name in ("src", "href", "action", "srcset", "data", "poster"):
+                assert value.startswith(("#", "data:image/png;base64,")), value
+            if "url(" in (value or ""):
+                assert re.fullmatch(r"url\(#[\w-]+\)", value)
+    own = "".join(found.styles + found.scripts)
+    assert not re.search(r"https?:|//\w|url\(|@import|fetch\(|XMLHttpRequest", own)
+    assert "http" not in re.sub(r"http-equiv", "", page)
+
+
+def test_the_page_allows_nothing_but_its_own_script(page):
+    found = Page(page)
+    (policy,) = [
+        attrs["content"] for tag, attrs in found.tags if attrs.get("http-equiv") == "Content-Security-Policy"
+    ]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'" and rules["img-src"] == "data:"
+    (script,) = found.scripts
+    assert (
+        rules["script-src"]
+        == f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    )
+
+
+def test_every_figure_says_in_words_what_it_shows(page):
+    charts = [attrs for tag, attrs in Page(page).tags if tag == "svg"]
+    assert all(attrs.get("aria-label") or attrs.get("aria-hidden") == "true" for attrs in charts)
+    assert sum(attrs.get("role") == "img" for attrs in charts) >= 12
+    assert all(len(attrs["aria-label"]) > 40 for attrs in charts if attrs.get("role") == "img")
+
+
+def test_every_number_of_the_rows_is_on_the_page(page, three):
+    text = Page(page).text
+    for row in rows(three):
+        for field in (
+            "parameters",
+            "steps_per_second",
+            "peak_memory_mib",
+            "flops_per_step",
+            "steps",
+            "seconds",
+        ):
+            value = row[field]
+            whole = f"{value:,.0f}" if float(value).is_integer() and value >= 1000 else f"{value:.6g}"
+            assert whole in text, (row["label"], field)
+        for split in ("validation", "test"):
+            for metric, over in row[split].items():
+                numbers = " ".join(f"{over[end]:.6g}" for end in ("mean", "low", "high"))
+                assert f"{split} {metric} {numbers}" in text
+        assert row["signature"] in text
+        for command in row["commands"].values():
+            assert command in text
+    assert all(
+        pair["claim"] in text for pair in pairs(three, lambda sums: {k: t / c for k, (t, c) in sums.items()})
+    )
+    assert three.command in text and "ntm: it serves bits" in text
+
+
+def test_a_run_that_can_be_looked_into_shows_where_it_looked(page):
+    text = Page(page).text
+    assert "static-memory of the last layer: writing the memory" in text
+    assert "seed 0 says “" in text
+    assert text.count("It could not be looked into") == 2  # the made-up runs have no checkpoint
+
+
+def test_the_same_runs_give_the_same_bytes_with_files_or_without(page, three, monkeypatch):
+    rendered = svg._rendered
+    monkeypatch.setattr(svg, "_rendered", lambda f, kind: b"%PDF" if kind == "pdf" else rendered(f, kind))
+    assert written(three) == page
+    figures = {path.name for path in (three.out / "figures").iterdir()}
+    assert {"test-bars.svg", "test-bars.pdf", "cost-parameters.pdf", "attention-1-1.svg"} <= figures
+
+
+def test_hostile_names_and_errors_stay_text(tmp_path, monkeypatch):
+    drawn_only(monkeypatch)
+    comparison = made(tmp_path, failed=[(1, 0), (1, 1), (1, 2)])
+    found = rows(comparison)
+
+    def spoilt(value):
+        return {
+            str: lambda: value.replace("dynamic-transformer", HOSTILE).replace("it ran out of luck", HOSTILE),
+            dict: lambda: {key: spoilt(inner) for key, inner in value.items()},
+            list: lambda: [spoilt(inner) for inner in value],
+        }.get(type(value), lambda: value)()
+
+    contestants = [dataclasses.replace(one, model=spoilt(one.model)) for one in comparison.contestants]
+    runs = [
+        dataclasses.replace(
+            run, model=spoilt(run.model), error=spoilt(run.error), command=spoilt(run.command)
+        )
+        for run in comparison.outcomes
+    ]
+    changed = dataclasses.replace(
+        comparison, contestants=contestants, outcomes=runs, task=HOSTILE, command=HOSTILE, budget=HOSTILE,
+        left_out=[(HOSTILE, HOSTILE)],
+    )  # fmt: skip
+    text = written(changed, [{**spoilt(row), "attention": HOSTILE} for row in found])
+    page = Page(text)
+    assert len(page.scripts) == 1 and len(page.styles) == 1
+    assert HOSTILE in page.text and "49" not in page.text.split("7*7")[0][-20:]
+    for tag, attrs in page.tags:
+        assert not [name for name in attrs if name.startswith("on")], tag
+    assert f"Seed 0 failed: RuntimeError: {HOSTILE}" in page.text
+
+
+def test_one_seed_has_no_intervals_and_claims_nothing(tmp_path, undrawn):
+    text = Page(written(made(tmp_path, seeds=1))).text
+    assert "one seed, so no interval" in text and "With one seed no difference can be claimed" in text
+    assert "±" not in text
+
+
+def test_a_contestant_that_failed_is_told_and_the_others_compared(tmp_path, undrawn):
+    text = Page(written(made(tmp_path, failed=[(1, 0), (1, 1), (1, 2), (2, 0)]))).text
+    assert "dynamic-transformer , seed 0, 1, 2: RuntimeError: it ran out of luck" in text
+    assert "lstm-attention , seed 0: RuntimeError" in text and "2 of 3" in text
+    assert "static-transformer is best on the test split" in text
+    assert "No run of it finished." in text
+
+
+def test_a_comparison_in_which_everything_failed_still_has_its_page(tmp_path, undrawn):
+    failed = [(place, seed) for place in range(3) for seed in range(3)]
+    text = Page(written(made(tmp_path, failed=failed))).text
+    assert "No run finished with a number, so there is nothing to compare." in text
+    assert "No run finished: there is nothing to compare." in text
+
+
+def test_without_costs_there_is_no_such_section(tmp_path, undrawn):
+    comparison = made(tmp_path, costs=False)
+    found = rows(comparison)
+    for row in found:
+        row |= {"parameters": None, "steps_per_second": None}
+    text = written(comparison, found)
+    assert 'id="cost"' not in text and "steps/s" not in Page(text).text
+
+
+def test_eighteen_contestants_fit_on_a_page(tmp_path, monkeypatch):
+    drawn_only(monkeypatch)
+    comparison = made(tmp_path, 18)
+    text = written(comparison)
+    assert len(text.encode()) < 1_000_000  # attention pictures add about 20 kB for each
+    found = Page(text)
+    assert "18 attentions in encoder on digits" in found.text
+    assert len([attrs for tag, attrs in found.tags if attrs.get("class") == "chip"]) == 36
+    assert f"Every pair in a sentence ({18 * 17 // 2})" in found.text
+
+
+def test_versions_and_machine_come_from_the_runs(tmp_path, undrawn):
+    comparison = made(tmp_path, 1, 1)
+    facts = {"system": "Minix-2", "processors": 3, "started": "2031-02-03T04:05:06Z", "gpu": None}
+    (tmp_path / "run-0-0" / "env.json").write_text(json.dumps(facts))
+    text = Page(written(comparison)).text
+    assert (
+        "system Minix-2" in text
+        and "processors 3" in text
+        and "begun 2031-02-03" in text
+        and "gpu" not in text
+    )
+
+
+# Sentences
+
+
+def row(label, mean, low, high, seeds=3, **more):
+    over = {"accuracy": {"mean": mean, "low": low, "high": high}}
+    return {
+        "label": label, "model": label, "attention": "x", "decides": "accuracy", "higher_is_better": True,
+        "seeds": list(range(seeds)), "failed": {}, "validation": over, "test": over, **more,
+    }  # fmt: skip
+
+
+def pair(first, second, better):
+    return {"first": first, "second": second, "better": better}
+
+
+THREE = [row("a", 0.90, 0.89, 0.91), row("b", 0.981, 0.97, 0.992), row("c", 0.97, 0.96, 0.98)]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        ((None, None, None), "The difference to c and a is not distinguishable with 3 seeds."),
+        (
+            ("b", None, None),
+            "The difference to a is distinguishable with 3 seeds, the difference to c is not.",
+        ),
+        (("b", None, "b"), "The difference to each other is distinguishable with 3 seeds."),
+        ((None, "c", None), "The difference to c and a is not distinguishable with 3 seeds."),
+    ],
+)
+def test_the_finding_names_the_best_and_from_whom_it_can_be_told_apart(verdicts, said):
+    couples = [pair(*names, better) for names, better in zip(("ab", "ac", "bc"), verdicts, strict=True)]
+    best = "b is best on the test split: 98.10 % accuracy (95 % interval over 3 seeds: 97.00–99.20 %). "
+    assert words.finding(THREE, couples, "test") == best + said
+
+
+def test_the_finding_where_less_is_better_and_all_have_one_model():
+    over = [{"perplexity": {"mean": mean, "low": mean, "high": mean}} for mean in (20.5, 18.25)]
+    found = [
+        {**row(f"m · {name}", 0, 0, 0, 1), "model": "m", "attention": name, "test": one, "decides": "perplexity",
+         "higher_is_better": False}
+        for name, one in zip(("dot", "local"), over, strict=True)
+    ]  # fmt: skip
+    assert words.finding(found, [], "test").startswith(
+        "local is best on the test split: 18.25 perplexity (one seed, so no interval). With one seed"
+    )
+    assert words.title(found, "dates") == "2 attentions in m on dates"
+
+
+def test_one_contestant_is_told_without_a_rival():
+    assert words.finding(THREE[:1], [], "test") == (
+        "a reaches 90.00 % accuracy (95 % interval over 3 seeds: 89.00–91.00 %) on the test split."
+    )
+    assert words.title(THREE[:1], "digits") == "a on digits"
+    assert words.title(THREE, "digits") == "a, b and c on digits"
+
+
+def test_where_nobody_was_tested_validation_counts():
+    assert words.shown_split([{**one, "test": {}} for one in THREE]) == "validation"
+    assert words.shown_split(THREE) == "test"
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [(1.234, 2, "+1.23"), (-1.234, 1, "−1.2"), (-0.001, 2, "0.00"), (0.0, 0, "0")],
+)
+def test_differences_have_a_sign_unless_they_are_nothing(value, decimals, text):
+    assert tables.signed(value, decimals) == text
+
+
+def test_the_matrix_turns_signs_with_the_point_of_view(three):
+    looks = report.page.keys(rows(three))
+    found = tables.matrix(pairs(three, lambda sums: {k: t / c for k, (t, c) in sums.items()}), looks)
+    (_, (own, other, _)), (_, (turned, _, _)), _ = found
+    assert own is None
+    assert other.difference.replace("+", "−") == turned.difference and other.difference.startswith("+")
+    assert {other.word, turned.word} in ({"better", "worse"}, {"unclear"})
+    assert other.claim == turned.claim

@@ -1,0 +1,272 @@
+"""Rows, pairs and sentences about fairness, from comparisons whose numbers are known."""
+
+import dataclasses
+import json
+import math
+import time
+
+import pytest
+from scipy import stats
+
+from regard import models, tasks
+from regard.comparison.job import Contestant
+from regard.comparison.results import attention_of, fairness, pairs, rows
+from regard.models.model import MODELS, Model, model
+from tests.comparison import made_up
+from tests.comparison.made_up import NAMES, comparison, cost, outcome
+
+PROMISED = {
+    "model", "attention", "task", "seeds", "parameters", "steps_per_second", "validation", "test", "peak_memory_mib",
+    "signature",
+}  # fmt: skip
+
+
+def finish(sums):
+    return tasks.build("digits").finish(sums)
+
+
+def changed(given, place, **changes):
+    """The comparison with one of its outcomes changed."""
+    runs = list(given.outcomes)
+    runs[place] = dataclasses.replace(runs[place], **changes)
+    return dataclasses.replace(given, outcomes=runs)
+
+
+def test_a_row_holds_what_the_interface_promises():
+    for row in rows(comparison()):
+        assert row.keys() >= PROMISED
+        assert isinstance(row["attention"], str) and row["attention"]
+        assert row["seeds"] == [0, 1, 2] and all(type(seed) is int for seed in row["seeds"])
+        for split in ("validation", "test"):
+            for found in row[split].values():
+                assert found.keys() == {"mean", "low", "high"}
+    assert [row["model"] for row in rows(comparison())] == list(NAMES)
+
+
+def test_numbers_of_a_row_are_means_with_t_intervals():
+    row = rows(comparison())[0]
+    low, high = stats.t.interval(0.95, 2, loc=0.97, scale=stats.sem([0.97, 0.96, 0.98]))
+    assert row["test"]["accuracy"] == pytest.approx({"mean": 0.97, "low": low, "high": high})
+    assert row["validation"]["accuracy"]["mean"] == pytest.approx(0.96)
+    assert (row["steps_per_second"], row["peak_memory_mib"], row["parameters"]) == (210.4, 31.2, 301_000)
+    assert (row["steps"], row["seconds"], row["flops_per_step"]) == (1000, 10, 1e9)
+    assert (row["decides"], row["higher_is_better"], row["budget"]) == ("accuracy", True, "1,000 steps")
+    assert row["commands"]["1"] == "regard train digits --model static-transformer --seed 1"
+    assert row["data_sha256"] == made_up.SHA and row["signature"].startswith("task:digits|model:static-trans")
+    assert not row["failed"] and not row["warnings"] and "settings_chosen" not in row
+
+
+def test_everything_is_plain_json_whatever_went_wrong():
+    given = changed(comparison(), 0, test={"accuracy": math.nan, "loss": math.inf})
+    given = changed(given, 4, error="OutOfMemoryError: sorry", test={}, validation={})
+    text = json.dumps([rows(given), pairs(given, finish)], allow_nan=False)
+    assert json.loads(text)[0] == rows(given)
+
+
+def test_a_number_that_is_none_makes_no_mean_and_is_told():
+    row = rows(changed(comparison(), 0, test={"accuracy": math.nan, "loss": 0.2}))[0]
+    assert row["test"]["accuracy"] == {"mean": None, "low": None, "high": None}
+    assert row["test"]["loss"]["mean"] == pytest.approx(0.2)
+    assert row["warnings"] == ["test accuracy is no number with seed 0, so it has no mean"]
+
+
+def test_a_metric_that_one_seed_lacks_makes_no_mean():
+    row = rows(changed(comparison(), 1, test={"loss": 0.2}))[0]
+    assert row["test"]["accuracy"]["mean"] is None and "seed 1" in row["warnings"][0]
+
+
+def test_the_deciding_metric_is_missed_where_no_seed_has_it():
+    given = comparison()
+    for place in range(3):
+        given = changed(given, place, test={"loss": 0.2})
+    assert rows(given)[0]["test"]["accuracy"]["mean"] is None
+
+
+def test_a_seed_that_failed_is_left_out_and_named():
+    row = rows(changed(comparison(), 4, error="ValueError: no", test={}, validation={}))[1]
+    assert row["seeds"] == [0, 2] and row["failed"] == {"1": "ValueError: no"}
+    assert row["test"]["accuracy"]["mean"] == pytest.approx(0.935)
+    assert "seeds:0,2|" in row["signature"]
+
+
+def test_a_contestant_that_failed_altogether_still_has_its_row():
+    given = comparison(costs={})
+    for place in range(3):
+        given = changed(given, place, error="ValueError: no", test={}, validation={}, metric="")
+    row = rows(given)[0]
+    assert row["seeds"] == [] and row["test"] == {} and row["steps_per_second"] is None
+    assert row["decides"] == "accuracy" and len(row["failed"]) == 3
+
+
+def test_without_a_measurement_of_its_own_speed_comes_from_training_and_says_so():
+    row = rows(comparison(costs={}))[0]
+    assert row["steps_per_second"] == pytest.approx(100.0) and row["peak_memory_mib"] is None
+    assert "not measured alone" in row["warnings"][0]
+
+
+def test_what_tuning_chose_is_told():
+    chosen = {"static-transformer": {"optim.lr": 3e-4}}
+    found = rows(comparison(trials=20, chosen=chosen))
+    assert found[0]["settings_chosen"] == {"optim.lr": 3e-4} and found[1]["settings_chosen"] == {}
+    assert "|trials:20|" in found[0]["signature"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "task", "attention"),
+    [
+        (Contestant("decoder", "local(window=65)"), "language", "local(window=65)"),
+        (Contestant("decoder(attention=linear, layers=2)"), "language", "linear"),
+        (Contestant("decoder"), "language", "causal"),
+        (Contestant("encoder(layers=3)"), "digits", "multihead"),
+        (Contestant("static-transformer"), "digits", "static-memory"),
+        (Contestant("dynamic-transformer"), "digits", "dynamic-memory(segment=4)"),
+        (Contestant("lstm-attention"), "digits", "additive"),
+        (Contestant("seq2seq"), "dates", "additive"),
+        (Contestant("transformer"), "dates", "multihead"),
+        (Contestant("gla"), "dates", "global-query"),
+        (Contestant("ntm"), "copy(max_length=5)", "ntm"),
+        (Contestant("transformer-xl"), "language", "relative(positions=transformer-xl)"),
+    ],
+)
+def test_attention_is_a_name_also_where_nobody_asked(asked, task, attention):
+    assert attention_of(asked, task) == attention
+
+
+def test_every_model_names_its_attention():
+    assert not [name for name, cls in zip(MODELS, map(MODELS.__getitem__, MODELS), strict=True)
+                if not cls.attention_default]  # fmt: skip
+
+
+def test_the_named_attention_is_the_one_a_model_is_built_with():
+    problem = tasks.build("digits").problems()[0]
+    for name in ("lstm-attention", "encoder", "static-transformer", "dynamic-transformer"):
+        usual = models.build(name, problem)
+        asked = models.build(name, problem, attention=MODELS[name].attention_default)
+        assert str(usual) == str(asked)
+
+
+def test_a_model_of_the_user_that_says_nothing_has_its_own():
+    @model("quiet-model", serves=("classify",))
+    class Quiet(Model):
+        """Says nothing."""
+
+    try:
+        assert attention_of(Contestant("quiet-model"), "digits") == "its own"
+    finally:
+        del MODELS._things["quiet-model"]
+
+
+def test_rows_with_the_same_model_are_told_apart_by_attention():
+    both = [Contestant("encoder", "multihead"), Contestant("encoder", "linear")]
+    runs = [outcome("encoder", 0, 0.9, "multihead"), outcome("encoder", 0, 0.8, "linear")]
+    found = rows(comparison(runs, both, costs={"encoder · linear": cost(5.0)}))
+    assert [row["test"]["accuracy"]["mean"] for row in found] == [0.9, 0.8]
+    assert [row["steps_per_second"] for row in found] == [100.0, 5.0]
+
+
+# Pairs.
+
+
+def test_every_pair_is_compared_on_the_deciding_metric():
+    found = pairs(comparison(), finish)
+    assert [(pair["first"], pair["second"]) for pair in found] == [
+        (NAMES[0], NAMES[1]), (NAMES[0], NAMES[2]), (NAMES[1], NAMES[2]),
+    ]  # fmt: skip
+    first = found[0]
+    scipys = stats.ttest_rel(made_up.TEST[NAMES[0]], made_up.TEST[NAMES[1]])
+    assert first["p"] == pytest.approx(scipys.pvalue) and first["metric"] == "accuracy"
+    assert first["p_holm"] == pytest.approx(2 * scipys.pvalue)  # two t tests: the third has no spread
+    assert found[2]["p"] is None and found[2]["p_holm"] is None
+    assert first["difference"]["mean"] == pytest.approx(0.03)
+    assert first["bootstrap"]["low"] < 0.03 < first["bootstrap"]["high"]
+    assert first["bootstrap"]["blocks"] == 20 and first["bootstrap"]["resamples"] == 10_000
+    assert first["better"] is None and first["claim"].startswith("No difference can be claimed")
+
+
+def test_a_clear_difference_is_claimed():
+    shares = {"encoder": (0.95, 0.96, 0.955), "static-transformer": (0.80, 0.815, 0.80)}
+    runs = [outcome(name, seed, share) for name, three in shares.items() for seed, share in enumerate(three)]
+    (pair,) = pairs(comparison(runs, [Contestant(name) for name in shares], costs={}), finish)
+    assert pair["better"] == "encoder" and pair["p_holm"] < 0.01 and pair["bootstrap"]["p_holm"] < 0.01
+
+
+def test_seeds_that_failed_on_one_side_are_left_out_of_a_pair_and_named():
+    found = pairs(changed(comparison(), 4, error="no", test={}, blocks=[]), finish)
+    assert found[0]["seeds"] == [0, 2] and found[0]["left_out"] == [1]
+    assert found[1]["seeds"] == [0, 1, 2] and found[1]["left_out"] == []
+    assert found[0]["bootstrap"]["p"] <= 1.0
+
+
+def test_different_test_data_are_never_resampled_together():
+    found = pairs(changed(comparison(), 0, data_sha256="f" * 64), finish)
+    assert all(pair["bootstrap"] is None for pair in found)
+
+
+def test_trials_without_a_test_make_no_pairs():
+    given = comparison([outcome(name, 0, 0.9, test={}, blocks=[]) for name in NAMES])
+    assert pairs(given, finish) == []
+
+
+def test_many_pairs_of_a_metric_made_by_finish_take_seconds():
+    """Twelve contestants, three seeds, 200 blocks: 66 pairs."""
+    contestants = [Contestant("encoder", f"local(window={2 * n + 1})") for n in range(12)]
+    blocks = [{"loss": (10.0 + place % 7, 20.0)} for place in range(200)]
+    runs = [
+        outcome("encoder", seed, 0.5, one.attention, metric="perplexity", higher_is_better=False, blocks=blocks,
+                test={"perplexity": 3.0 + 0.01 * seed + 0.1 * place})
+        for place, one in enumerate(contestants) for seed in range(3)
+    ]  # fmt: skip
+    started = time.perf_counter()
+    found = pairs(
+        comparison(runs, contestants, costs={}),
+        lambda sums: {"perplexity": math.exp(sums["loss"][0] / sums["loss"][1])},
+    )
+    assert len(found) == 66 and found[0]["bootstrap"]["resamples"] == 1000
+    assert time.perf_counter() - started < 10.0
+
+
+# Fairness.
+
+
+def test_a_fair_comparison_says_why():
+    said = " ".join(fairness(comparison()))
+    for words in (
+        "same batches in the same order", "All 9 runs were tested on the same examples (sha256 1a2b3c4d5e6f)",
+        "same budget: 1,000 steps.", "No contestant was tuned", "best on validation was tested, once",
+        "nothing else running, on cpu with 2 threads",
+    ):  # fmt: skip
+        assert words in said
+    assert "WARNING" not in said and "NOTE" not in said
+
+
+def test_different_test_data_are_told_loudly():
+    said = fairness(changed(comparison(), 0, data_sha256="f" * 64))
+    assert [line for line in said if line.startswith("WARNING: the runs were tested on 2 different sets")]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (comparison(trials=20), "the same effort: 20 trials"),
+        (comparison(costs={}), "may have run beside each other"),
+        (comparison(settings={"budget": "90 seconds"}, budget="90 seconds"), "depends on the machine"),
+        (comparison(left_out=[("ntm · dot", "ntm takes none.")]), "Left out: ntm · dot: ntm takes none."),
+        (
+            changed(comparison(), 3, error="no"),
+            "NOTE: failed, and in no mean: dynamic-transformer with seed 0.",
+        ),
+        (changed(comparison(), 0, stopped_by="patience"), "1 of 9 stopped earlier"),
+        (changed(comparison(), 0, parameters=5678), "from 1,234 to 5,678 parameters"),
+        (
+            changed(comparison(), 0, settings={"task": "digits", "batch_size": 64}),
+            "NOTE: runs differ in batch_size",
+        ),
+    ],
+)
+def test_what_is_not_equal_is_said(given, words):
+    assert words in " ".join(fairness(given))
+
+
+def test_a_comparison_in_which_nothing_finished_says_so():
+    given = comparison([outcome(name, 0, 0.9, error="no") for name in NAMES])
+    assert fairness(given) == ["No run finished: there is nothing to compare."]

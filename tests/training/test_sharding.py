@@ -1,0 +1,62 @@
+"""Which layers are brought together on their own, as far as one process can tell; `test_together.py` has the rest."""
+
+import pytest
+import torch
+from torch import nn
+
+from regard import models
+from regard.tasks import Problem, Tokens
+from regard.training import sharding
+
+LANGUAGE = Problem("language", Tokens(11), 11, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("decoder(layers=3)", 3), ("transformer-xl(layers=2)", 2), ("lstm-attention", 0)],
+)  # fmt: skip
+def test_the_layers_of_a_stack_are_units(name, layers):
+    model = models.build(name, LANGUAGE, dim=8)
+    assert sharding.units(model) == (list(model.stack.layers) if layers else [])
+
+
+def test_a_memory_that_begins_with_its_own_slots_stays_with_the_rest():
+    assert not sharding.units(models.build("dynamic-transformer", LANGUAGE, dim=8))
+
+
+class Layer(nn.Module):
+    def __init__(self, weight=None, state=None):
+        super().__init__()
+        self.map = nn.Linear(2, 2)
+        if weight is not None:
+            self.map.weight = weight
+        if state is not None:
+            self.initial_state = state
+
+
+def test_layers_that_share_a_weight_or_come_twice_or_have_none():
+    lone, twice = Layer(), Layer()
+    first = Layer()
+    second = Layer(first.map.weight)
+    inner = nn.Sequential(nn.ModuleList([Layer()]))
+    layers = nn.ModuleList([lone, twice, twice, first, second, nn.ReLU(), inner])
+    assert sharding.units(nn.Sequential(layers)) == [lone, twice, inner]
+
+
+def test_a_layer_with_another_idea_of_states_is_left_alone():
+    def unlike(batch):
+        return batch
+
+    def none(batch, device, dtype):
+        raise NotImplementedError
+
+    odd, fine = Layer(state=unlike), Layer(state=none)
+    assert sharding.units(nn.Sequential(nn.ModuleList([odd, fine]))) == [fine]
+
+
+def test_a_tensor_that_is_not_cut_up_stays_as_it_is():
+    tensor = torch.ones(3)
+    assert sharding.whole(tensor) is tensor and sharding.here(tensor) is tensor
+    assert sharding.part(tensor, torch.ones(3)) is tensor
+    assert sharding.collected({"b": tensor, "a": tensor}, keep=True) == {"a": tensor, "b": tensor}
+    assert sharding.collected({"a": tensor}, keep=False) == {}

@@ -1,0 +1,224 @@
+"""Several processes: DDP and FSDP learn what one process learns, and go on from where they were, bit for bit."""
+
+import os
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+
+from regard.training import checkpoints, evaluate, load_run, metrics, train
+from tests.training import together
+from tests.training.toy import assert_same, weights
+
+pytestmark = pytest.mark.slow
+
+STRATEGIES = ("ddp", "fsdp")
+TASKS = {
+    # ragged on both sides, and written out in validation
+    "transformer": ("dates(validation_size=9, test_size=7)", "transformer(dim=8, layers=2, num_heads=2, dropout=0.0)"),
+    # one matrix reads and writes
+    "decoder": ("language(context=12)", "decoder(dim=8, layers=2, num_heads=2, dropout=0.0)"),
+    # weights inside torch's own LSTM; attention outside of any stack
+    "lstm": ("digits", "lstm-attention(dim=8, dropout=0.0)"),
+}  # fmt: skip
+TOY = {"task": "toy", "steps": 9, "accumulate": 2, "batch_size": 3, "save_every": 4, "eval_every": 3, "log_every": 1,
+       "device": "cpu"}  # fmt: skip
+
+
+def settings(name, out, accumulate, **changes):
+    task, model = TASKS[name]
+    return {"task": task, "model": model, "steps": 4, "batch_size": 3, "accumulate": accumulate, "log_every": 1,
+            "eval_every": 2, "eval_limit": 9, "device": "cpu", "out": str(out), **changes}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("together")
+
+
+@pytest.fixture(scope="module")
+def found(place):
+    """Everything two processes do without being killed, in one launch; results by name, then by process."""
+    jobs = {}
+    for strategy in STRATEGIES:
+        own = {"strategy": strategy}
+        for name in TASKS:
+            jobs[f"{name}-{strategy}"] = {"values": settings(name, place / f"{name}-{strategy}", 2, **own)}
+        toy = {**TOY, **own}
+        jobs[f"toy-{strategy}"] = {"values": {**toy, "out": str(place / f"toy-{strategy}")}}
+        stopped = {**toy, "out": str(place / f"stopped-{strategy}")}
+        jobs[f"stopped-{strategy}"] = {"values": stopped, "stop_at": 10}
+        jobs[f"resumed-{strategy}"] = {"values": stopped, "resume": "auto"}
+        poison = {**toy, "task": "toy(poison=5)", "out": str(place / f"poison-{strategy}")}
+        jobs[f"poison-{strategy}"] = {"values": poison}
+    seconds = {
+        **TOY,
+        "steps": None,
+        "budget": "0.4 seconds",
+        "out": str(place / "seconds"),
+        "strategy": "fsdp",
+    }
+    jobs["seconds"] = {"values": seconds}
+    jobs["compiled"] = {
+        "values": {**TOY, "out": str(place / "compiled"), "strategy": "fsdp", "compile": True}
+    }
+    mixed = {"strategy": "fsdp", "precision": "bf16-mixed"}
+    jobs["mixed"] = {"values": settings("decoder", place / "mixed", 2, **mixed)}
+    train({**TOY, "steps": 2, "out": str(place / "grown")}, quiet=True)
+    jobs["grown"] = {"values": {"steps": 3, "strategy": "fsdp"}, "resume": str(place / "grown")}
+    results = together.run(list(jobs.values()), place)
+    return dict(zip(jobs, zip(*results, strict=True), strict=True))
+
+
+def records(folder):
+    return metrics.read(folder / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_two_processes_with_two_batches_each_are_one_with_four(tmp_path, place, found, name):
+    train(settings(name, tmp_path / "one", 4), quiet=True)
+    for strategy in STRATEGIES:
+        pairs = zip(records(tmp_path / "one"), records(place / f"{name}-{strategy}"), strict=True)
+        for one, two in pairs:
+            assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)
+            assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+            assert two["tokens"] == one["tokens"] and two["lr"] == one["lr"]
+            assert two.get("validation", {}) == pytest.approx(one.get("validation", {}), rel=1e-6)
+        assert ("validation" in one) and found[f"{name}-{strategy}"][0]["steps"] == 4
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_checkpoint_of_two_processes_is_one_of_one(tmp_path, place, found, strategy):
+    """The same names, shapes and kinds of tensors, and the same numbers within rounding."""
+    train(settings("decoder", tmp_path / "one", 4), quiet=True)
+    (ours, at), (theirs, there) = weights(place / f"decoder-{strategy}"), weights(tmp_path / "one")
+    assert {**at, "best": 0, "metrics": 0} == {**there, "best": 0, "metrics": 0}
+    for name, value in theirs.items():
+        assert ours[name].shape == value.shape and ours[name].dtype == value.dtype
+        if not name.startswith("random."):
+            torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=2e-4)
+    others = [name for name in ours if name not in theirs]
+    assert others and all(name.startswith("random.process-1.") for name in others)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_checkpoint_of_two_processes_measures_the_same_in_one(place, found, name):
+    for strategy in STRATEGIES:
+        last = checkpoints.found(place / f"{name}-{strategy}" / "checkpoints")[0]
+        task, model, config = load_run(last)
+        again = evaluate(task, model, batch_size=3, limit=9, seed=config.seed)
+        assert again == pytest.approx(found[f"{name}-{strategy}"][0]["metrics"], rel=1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_signal_to_one_process_stops_both_and_they_go_on_bit_for_bit(place, found, strategy):
+    first, second = found[f"stopped-{strategy}"]
+    assert first["stopped_by"] == second["stopped_by"] == "SIGTERM"
+    assert first["steps"] == second["steps"] == 5  # the tenth batch of a process ends its fifth step
+    assert [one["stopped_by"] for one in found[f"resumed-{strategy}"]] == ["steps", "steps"]
+    assert_same(place / f"stopped-{strategy}", place / f"toy-{strategy}")
+    clock = {"seconds": 0, "steps_per_second": 0}
+    lines = [[{**r, **clock} for r in records(place / f"{name}-{strategy}")] for name in ("stopped", "toy")]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_fsdp_keeps_every_weight_and_its_memory_once_in_all(found, name):
+    both = found[f"{name}-fsdp"]
+    whole = both[0]["whole"]
+    assert sum(one["kept"] for one in both) == whole and sum(one["remembered"] for one in both) == 2 * whole
+    assert max(one["kept"] for one in both) < 0.7 * whole
+    assert all(one["kept"] == whole for one in found[f"{name}-ddp"])
+
+
+def test_each_process_drops_out_its_own(place, found):
+    kept = weights(place / "toy-fsdp")[0]
+    assert not torch.equal(kept["random.torch"], kept["random.process-1.torch"])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_loss_that_is_no_number_stops_both_with_the_same_examples(place, found, strategy):
+    first, second = found[f"poison-{strategy}"]
+    assert first["error"] == second["error"] and "the loss is nan" in first["error"]
+    examples = first["error"].partition("[")[2].partition("]")[0].split(", ")
+    assert "5" in examples and len(examples) <= 3
+    step = int(first["error"].partition("step ")[2].partition(":")[0])
+    assert weights(place / f"poison-{strategy}")[1]["step"] == step - 1
+
+
+def test_the_first_clock_decides_when_seconds_are_over(place, found):
+    first, second = found["seconds"]
+    assert first["stopped_by"] == second["stopped_by"] == "budget"
+    assert (first["steps"], first["seconds"], first["tokens"]) == (
+        second["steps"],
+        second["seconds"],
+        second["tokens"],
+    )
+    assert first["seconds"] >= 0.4 and records(place / "seconds")[-1]["validation"]
+
+
+def test_what_fsdp_cannot_do_is_said_and_leaves_nothing(place, found):
+    assert all("Leave out --compile" in one["error"] for one in found["compiled"])
+    assert not (place / "compiled").exists()
+
+
+def test_mixed_precision_is_close_to_that_of_one_process(tmp_path, place, found):
+    train(settings("decoder", tmp_path / "one", 4, precision="bf16-mixed"), quiet=True)
+    for one, two in zip(records(tmp_path / "one"), records(place / "mixed"), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=2e-2)
+    assert all(tensor.dtype == torch.float32 for tensor in checkpoints.load(
+        checkpoints.found(place / "mixed" / "checkpoints")[0]).weights.values())  # fmt: skip
+
+
+def test_another_number_of_processes_goes_on_and_says_so(tmp_path, place, found):
+    assert found["grown"][0]["steps"] == 3
+    assert any("was 1 and is 2 now" in text for text in found["grown"][0]["told"])
+    told = []
+    shutil.copytree(place / "toy-fsdp", tmp_path / "run")
+    shrunk = train({"steps": 10}, resume=str(tmp_path / "run"), quiet=True, tell=told.append)
+    assert shrunk.steps == 10
+    assert any("was 2 and is 1 now" in text for text in told) and any(
+        "nobody to share" in text for text in told
+    )
+
+
+def test_killed_processes_go_on_bit_for_bit(tmp_path, place, found):
+    """SIGKILL of one process, then SIGTERM to torchrun, which passes it on; then to the end."""
+    run, log = tmp_path / "run", tmp_path / "log.txt"
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in TOY.items() if name != "task"]
+    command = (
+        "-m",
+        "tests.training.toy",
+        "train",
+        "toy",
+        *flags,
+        "--strategy=fsdp",
+        f"--out={run}",
+        "--resume=auto",
+    )
+
+    def reached(process, lines):
+        limit = time.monotonic() + 120
+        while len(records(run)) < lines:
+            assert process.poll() is None and time.monotonic() < limit, log.read_text()
+            time.sleep(0.01)
+
+    killed = together.start(*command, log=log, REGARD_TOY_SLOW="0.15")
+    reached(killed, 5)
+    os.kill(_workers(killed.pid)[-1], signal.SIGKILL)
+    assert killed.wait(120) != 0
+    asked = together.start(*command, log=log, REGARD_TOY_SLOW="0.15")
+    reached(asked, 6)
+    asked.send_signal(signal.SIGTERM)
+    asked.wait(120)
+    assert "SIGTERM: saving" in log.read_text() and len(records(run)) < 9
+    assert together.start(*command, log=log).wait(120) == 0, log.read_text()
+    assert_same(run, place / "toy-fsdp")
+
+
+def _workers(parent):
+    """The processes that torchrun started, in the order of their ranks."""
+    with open(f"/proc/{parent}/task/{parent}/children") as children:
+        return sorted(map(int, children.read().split()))
