@@ -32,7 +32,8 @@ from .verdict import Verdict
 
 SIZE = (7.6, 4.4)  # inches: as wide as a page on GitHub shows it
 WIDE = 4.0  # speeds that differ by more than this factor stand on a logarithmic axis
-FAR = 2.5  # what lies beyond so many times the spread of the better half is shown at the edge
+FEW = 6  # up to so many, all are shown where they are
+FAR = 2.5  # of more, what lies beyond so many times the spread of the better half is shown at the edge
 BLUE, ORANGE = COLOURS[0], COLOURS[1]
 OUT = "#737b84"
 
@@ -102,11 +103,10 @@ def _shade(verdict: Verdict, entry: Entry) -> str:
 def _limits(verdict: Verdict, timed: list[Entry]) -> tuple[float, float]:
     """A frame for the better ones: those far behind would press the others together, and stand at its edge."""
     means = [entry.mean for entry in timed]
-    half = means[: max(2, (len(means) + 1) // 2)]
+    half = means[: (len(means) + 1) // 2]
     spread = abs(half[-1] - half[0]) or 0.02 * abs(half[0]) or 1.0
-    shown = [mean for mean in means if abs(mean - means[0]) <= (1 + FAR) * spread] or means
-    if len(shown) >= len(means) - 1 and len(means) <= 6:
-        shown = means
+    near = [mean for mean in means if abs(mean - means[0]) <= (1 + FAR) * spread]
+    shown = means if len(means) <= FEW else near
     reach = max(shown) - min(shown) or 0.1 * abs(means[0]) or 1.0
     ends = [float(entry.over[end]) for entry in timed if entry.mean in shown for end in ("low", "high")]
     low = max(min([*ends, *shown]), min(shown) - 0.5 * reach) - 0.06 * reach

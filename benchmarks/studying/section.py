@@ -68,7 +68,7 @@ def table(verdict: Verdict) -> str:
 
 def _heading(verdict: Verdict) -> str:
     models = {row["model"] for row in (entry.row for entry in verdict.everyone)}
-    return f"attention in `{models.pop()}`" if len(models) == 1 else "model"
+    return f"attention in `{models.pop()}`" if len(models) == 1 < len(verdict.everyone) else "model"
 
 
 def _names(entry: Entry, verdict: Verdict, seeds: int) -> str:

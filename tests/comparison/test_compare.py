@@ -176,7 +176,7 @@ def test_a_comparison_is_plain_data_about_everything(quick, tmp_path):
         0,
     )
     assert found.left_out == [("refuses", "model: refuses is not to be had.")]
-    assert told == ["left out: refuses: model: refuses is not to be had."]
+    assert told == ["left out: refuses: model: refuses is not to be had.", "writing the report"]
     assert [(outcome.model, outcome.seed, outcome.steps) for outcome in found.outcomes] == [
         ("toy-net", 3, 2), ("toy-net", 1, 2)
     ]  # fmt: skip
@@ -203,7 +203,7 @@ def test_more_steps_go_on_and_the_user_hears_of_it(quick, tmp_path):
     told = []
     found = compare(plan_of(tmp_path, settings={"steps": 4}), tell=told.append)
     assert found.outcomes[0].steps == 4
-    (said,) = told
+    said, _ = told
     assert "a run of 2 steps" in said and "fresh --out" in said
 
 

@@ -145,6 +145,12 @@ def test_trying_a_cell_draws_nothing_from_the_callers_generator():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_what_tuning_chose_for_a_model_reaches_its_runs(tmp_path):
+    grid = compose({"task": "toy"}, ["toy-net"])
+    (job,) = jobs(grid, [0], tmp_path, chosen={"toy-net": {"model": "toy-net(dim=5)"}})
+    assert job.settings["model"] == "toy-net(dim=5)" and job.contestant.model == "toy-net"
+
+
 def test_each_contestant_and_seed_is_a_job_with_a_folder_of_its_own(tmp_path):
     grid = compose({"task": "toy", "steps": 3}, ["toy-net", "toy-net(dim=5)"])
     made = jobs(grid, [0, 11], tmp_path, chosen={"toy-net": {"optim.lr": 0.5}}, threads=3, use=("a.py",))

@@ -94,6 +94,7 @@ def compare(
             trials=plan.trials,
             chosen=chosen,
         )
+        tell("writing the report")
         write(comparison, rows(comparison))
     return comparison
 

@@ -174,7 +174,7 @@ def jobs(
     """One for each contestant and seed, each in OUT/runs/<contestant>-seed-<n>; `chosen`: settings by label."""
     found = []
     for contestant in grid.contestants:
-        own = {**grid.settings, **(chosen or {}).get(contestant.label, {}), **_named(contestant)}
+        own = {**grid.settings, **_named(contestant), **(chosen or {}).get(contestant.label, {})}
         for seed in seeds:
             folder = out.absolute() / RUNS / checked_name(f"{slug(contestant)}-seed-{seed}")
             found.append(

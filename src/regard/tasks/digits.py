@@ -65,7 +65,7 @@ class Digits(Task):
     recipe = Recipe(
         model="encoder", steps=600, batch_size=32, lr=1e-3, warmup=50,
         models={
-            "dynamic-transformer": "dynamic-transformer(layers=2)",
+            "dynamic-transformer": "dynamic-transformer(dim=96, layers=2)",
             "lstm-attention": "lstm-attention(dim=192, layers=2)",
         },
     )  # fmt: skip

@@ -34,8 +34,6 @@ class Watch:
             )  # fmt: skip
 
     def __enter__(self) -> Watch:
-        if self.progress is not None:
-            self.progress.start()
         return self
 
     def __exit__(
@@ -66,11 +64,14 @@ class Watch:
         if event.news in ("done", "failed"):
             if folder in self.bars:
                 progress.remove_task(self.bars.pop(folder))
+            if not self.bars:  # an empty display would go on printing empty lines
+                progress.stop()
             return
         if folder not in self.bars:
             length = budget.of(complete(event.job.settings))
             total = length.amount if length.kind == "steps" else None
             self.bars[folder] = progress.add_task(name_of(event.job), total=total)
+            progress.start()
         progress.update(self.bars[folder], completed=event.step)
 
     def _due(self, job: Job) -> bool:

@@ -163,8 +163,8 @@ def _listen(one: Sent, hear: Hear) -> Outcome | None:
     except StopIteration:
         return _again(one, "it ended without a word", hear)
     except RayError as death:
-        first, *_ = str(death).splitlines()[0].split(". ")  # the rest is a guide to Ray's own logs
-        return _again(one, f"{type(death).__name__}: {first}", hear)
+        first = worker.reason(death).split(". ")[0]  # the rest is a guide to Ray's own logs
+        return _again(one, first, hear)
     if isinstance(said, Return):
         return _take_in(one.job, said)
     if one.death and said.news == "began":
