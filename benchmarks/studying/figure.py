@@ -34,6 +34,7 @@ SIZE = (7.6, 4.4)  # inches: as wide as a page on GitHub shows it
 WIDE = 4.0  # speeds that differ by more than this factor stand on a logarithmic axis
 FEW = 6  # up to so many, all are shown where they are
 FAR = 2.5  # of more, what lies beyond so many times the spread of the better half is shown at the edge
+ROOM = 0.8  # of the spread, for intervals and yardsticks beyond it
 BLUE, ORANGE = COLOURS[0], COLOURS[1]
 OUT = "#737b84"
 
@@ -73,6 +74,10 @@ def _figure(verdict: Verdict) -> Figure:
         beyond = height != entry.mean
         if not beyond:
             frame.vlines(speed, max(low, floor), min(high, ceiling), color=shade, linewidth=1.1, alpha=0.5)
+            frame.plot(
+                [speed] * len(entry.seeds), [*entry.seeds.values()], "_", color=shade, markersize=5, alpha=0.8,
+                markeredgewidth=0.9, zorder=3,
+            )  # fmt: skip
         frame.plot(
             [speed], [height], marker="v" if beyond else "o", color=shade, markersize=7, zorder=4,
             markeredgewidth=1.3, linestyle="none", clip_on=False,
@@ -108,9 +113,10 @@ def _limits(verdict: Verdict, timed: list[Entry]) -> tuple[float, float]:
     near = [mean for mean in means if abs(mean - means[0]) <= (1 + FAR) * spread]
     shown = means if len(means) <= FEW else near
     reach = max(shown) - min(shown) or 0.1 * abs(means[0]) or 1.0
+    low, high = min(shown) - ROOM * reach, max(shown) + ROOM * reach
     ends = [float(entry.over[end]) for entry in timed if entry.mean in shown for end in ("low", "high")]
-    low = max(min([*ends, *shown]), min(shown) - 0.5 * reach) - 0.06 * reach
-    high = min(max([*ends, *shown]), max(shown) + 0.5 * reach) + 0.06 * reach
+    ends += [one.value for one in verdict.yardsticks if low < one.value < high]
+    low, high = max(low, min([*ends, *shown])) - 0.06 * reach, min(high, max([*ends, *shown])) + 0.06 * reach
     return within(verdict.metric, low if verdict.higher else max(low, 0.0), high)
 
 
@@ -135,30 +141,36 @@ def _axes(frame: Axes, verdict: Verdict, speeds: list[float], limits: tuple[floa
 
 
 def _yardsticks(frame: Axes, verdict: Verdict) -> None:
-    low, high = sorted(frame.get_ylim())
+    bottom, top = frame.get_ylim()
     for one in verdict.yardsticks:
-        if low < one.value < high:
+        place = (one.value - bottom) / (top - bottom)
+        if 0 < place < 1:
             frame.axhline(one.value, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
             frame.annotate(
-                one.words, (0.0, one.value), (4, 2), xycoords=("axes fraction", "data"),
-                textcoords="offset points", fontsize=6.5, color=MUTED, va="bottom",
+                one.words, (0.0, one.value), (4, 2 if place < 0.9 else -2), xycoords=("axes fraction", "data"),
+                textcoords="offset points", fontsize=6.5, color=MUTED, va="bottom" if place < 0.9 else "top",
             )  # fmt: skip
 
 
 def _legend(figure: Figure, verdict: Verdict) -> None:
+    there = {_shade(verdict, entry) for entry in verdict.everyone}
     kinds = [
-        ("take this", ORANGE, ORANGE), ("may be the best", BLUE, BLUE), ("is not the best", OUT, "white"),
-    ]  # fmt: skip
+        ("take this", ORANGE, ORANGE),
+        ("may be the best", BLUE, BLUE),
+        ("is not the best", OUT, "white"),
+    ]
     handles = [
         Line2D(
             [], [], marker="o", linestyle="none", color=edge, markerfacecolor=face, markersize=6, label=words
         )
         for words, edge, face in kinds
+        if edge in there
     ]
+    handles.append(Line2D([], [], marker="_", linestyle="none", color=OUT, markersize=5, label="a seed"))
     handles.append(
         Line2D([], [], color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), label="beaten by nobody on both")
     )
-    figure.legend(handles=handles, loc="outside upper left", ncols=4, fontsize=7.5)
+    figure.legend(handles=handles, loc="outside upper left", ncols=5, fontsize=7.5)
 
 
 def _number(value: float, metric: str) -> str:

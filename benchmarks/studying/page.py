@@ -16,7 +16,7 @@ from regard.training import durable
 from . import figure, prose, reading, yardsticks
 from .question import Question
 from .section import RACING, STRUCK, section
-from .sentences import because
+from .sentences import because, but, sure
 from .verdict import Verdict, judge
 from .wording import code, count, listed, value, wrapped
 
@@ -74,14 +74,15 @@ def _left_out(question: Question, task: str) -> list[tuple[str, str]]:
 
 def answers(verdicts: Sequence[Verdict]) -> str:
     """What to take for which job."""
-    lines = ["| job | take | because |", "| :-- | :-- | :-- |"]
+    lines = ["| job | take | because | certain? |", "| :-- | :-- | :-- | :-- |"]
     for verdict in verdicts:
         if verdict.take is None:
             lines.append(
-                f"| {_link(verdict)} | nothing yet | nobody got beyond guessing within this budget |"
+                f"| {_link(verdict)} | nothing yet | nobody got beyond guessing within this budget | – |"
             )
         else:
-            lines.append(f"| {_link(verdict)} | {code(verdict.take.name)} | {because(verdict)} |")
+            why = because(verdict) + but(verdict)
+            lines.append(f"| {_link(verdict)} | {code(verdict.take.name)} | {why} | {sure(verdict)} |")
     parts = ["## The short answer", "\n".join(lines), everywhere(verdicts)]
     return "\n\n".join(part for part in parts if part)
 

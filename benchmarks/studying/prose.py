@@ -73,6 +73,10 @@ fixed before the runs.
 measured after the runs, one contestant at a time in a process of its own. They belong to these sizes: a mechanism that
 is linear in the length of its input gains nothing on eight rows of pixels.
 
+**Yardsticks.** Beside every result stand what guessing would reach and, where there is one, what an old and simple
+method does with the same training data: naive Bayes for sentences, the nearest training image for digits, counts of
+what follows the last letters (smoothed after Witten and Bell) for text. They get neither seeds nor tuning either.
+
 **Words.** “Did not learn” means less than {100 * NOT_LEARNT:.0f} % of the way from guessing to the best contestant,
 “less than half” less than {100 * PARTLY:.0f} %. Contestants whose every metric is the same to the last digit with
 every seed are one computation under several names, and count once."""

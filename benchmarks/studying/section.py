@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from regard.comparison.columns import Column, counted, number, quality, significant
 
-from . import sentences
+from . import negatives, sentences
 from .entries import Entry
 from .verdict import Verdict
 from .wording import code
@@ -25,8 +25,8 @@ def section(verdict: Verdict, picture: str, alt: str, data: str, home: str) -> s
         f"![{alt}]({picture})",
         table(verdict),
         *_bullets("**Found.**", sentences.findings(verdict)),
-        *_bullets("**Negative results.**", sentences.negative(verdict, verdict.comparison.left_out)),
-        *_bullets("**Same thing, other name.**", sentences.check(verdict)),
+        *_bullets("**Negative results.**", negatives.negative(verdict, verdict.comparison.left_out)),
+        *_bullets("**Same thing, other name.**", negatives.check(verdict)),
         details(verdict, data, home),
     ]
     return "\n\n".join(parts)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
 
 from .entries import Entry
-from .verdict import AS_FAST, NOT_LEARNT, PARTLY, Verdict
+from .verdict import AS_FAST, PARTLY, Verdict
 from .wording import amount, code, count, gap, interval, joined, listed, times, value
 
 NAMED = 3  # names in half a sentence; of more, their number is told
 FASTER = 1.25  # times as fast, to be worth a word
+LARGER = 1.25  # times the parameters of the median, to be worth one
 
 
 def best(verdict: Verdict) -> str:
@@ -64,7 +65,8 @@ def advice(verdict: Verdict) -> str:
     """What to take, and why."""
     if verdict.take is None:
         return "Nobody got beyond guessing within this budget, so there is nothing to recommend."
-    return f"**Take {code(verdict.take.name)}**: {because(verdict)}.{faster(verdict)}"
+    said = [f"**Take {code(verdict.take.name)}**: {because(verdict)}.", size(verdict), faster(verdict)]
+    return " ".join(part for part in said if part)
 
 
 def because(verdict: Verdict) -> str:
@@ -89,6 +91,38 @@ def because(verdict: Verdict) -> str:
     return f"{number}, {best_mean}{speed}; the fastest of {rivals}"
 
 
+def but(verdict: Verdict) -> str:
+    """What speaks against taking it: something simpler that does better, as the end of a sentence."""
+    for one in verdict.yardsticks:  # the simplest first
+        if not one.guess and verdict.take is not None and not verdict.better(verdict.take, one.value):
+            return f"; but {one.words} gives {value(one.value, verdict.metric)}"
+    return ""
+
+
+def sure(verdict: Verdict) -> str:
+    """How far the tests stand behind what is taken: who else may be the best."""
+    rivals = [entry.name for entry in verdict.racing if entry is not verdict.take]
+    if not rivals:
+        return "yes: all others are struck off"
+    if len(rivals) <= NAMED:
+        return f"no: {joined([code(name) for name in rivals])} may be better"
+    return f"no: {count(len(rivals))} others may be better"
+
+
+def size(verdict: Verdict) -> str:
+    """Whether what is taken is larger than most, so that its size may be what helps."""
+    sizes = [entry.row["parameters"] for entry in verdict.everyone]
+    if verdict.take is None or len(sizes) < 3:
+        return ""
+    factor = verdict.take.row["parameters"] / statistics.median(sizes)
+    if factor < LARGER:
+        return ""
+    return (
+        f"Part of that may be size: {code(verdict.take.name)} has {times(factor)} the parameters of the contestant in "
+        "the middle."
+    )
+
+
 def _behind(entry: Entry, verdict: Verdict) -> str:
     if entry.mean == verdict.best.mean:
         return "level with"
@@ -105,7 +139,7 @@ def faster(verdict: Verdict) -> str:
             continue
         if entry.speed >= FASTER * chosen.speed:
             return (
-                f" Where speed counts more, {code(entry.name)} makes {times(entry.speed / chosen.speed)} the steps per "
+                f"Where speed counts more, {code(entry.name)} makes {times(entry.speed / chosen.speed)} the steps per "
                 f"second and ends {gap(entry.mean, chosen.mean, verdict.metric)} behind."
             )
     return ""
@@ -151,129 +185,10 @@ def scale(verdict: Verdict) -> str:
 
 def findings(verdict: Verdict) -> list[str]:
     """The paragraph of findings, one sentence or two in each."""
-    said = [f"{best(verdict)} {race(verdict)}".strip(), advice(verdict), undominated(verdict), scale(verdict)]
-    return [sentence for sentence in said if sentence]
-
-
-def negative(verdict: Verdict, left_out: Sequence[tuple[str, str]] = ()) -> list[str]:
-    """What did not work, costs more than it gives, or could not be asked."""
     said = [
-        _unlearnt(verdict),
-        _partly(verdict),
-        _wasteful(verdict),
-        _unsteady(verdict),
-        *_failed(verdict),
-        *_absent(left_out),
+        f"{best(verdict)} {race(verdict)}".strip(),
+        advice(verdict),
+        undominated(verdict),
+        scale(verdict),
     ]
     return [sentence for sentence in said if sentence]
-
-
-def _with_numbers(verdict: Verdict, chosen: Sequence[Entry]) -> str:
-    return joined([f"{code(entry.name)} ({value(entry.mean, verdict.metric)})" for entry in chosen])
-
-
-def _unlearnt(verdict: Verdict) -> str:
-    chosen = [entry for entry in verdict.everyone if verdict.progress(entry) < NOT_LEARNT]
-    if not chosen or verdict.guess is None:
-        return ""
-    return (
-        f"**Did not learn**: {_with_numbers(verdict, chosen)}, where {verdict.guess.words} gives "
-        f"{value(verdict.guess.value, verdict.metric)}."
-    )
-
-
-def _partly(verdict: Verdict) -> str:
-    chosen = [entry for entry in verdict.everyone if NOT_LEARNT <= verdict.progress(entry) < PARTLY]
-    if not chosen:
-        return ""
-    return f"**Learnt less than half of it**, on the way from guessing to the best: {_with_numbers(verdict, chosen)}."
-
-
-def _wasteful(verdict: Verdict) -> str:
-    chosen, taken = verdict.wasteful, verdict.take
-    if not chosen or taken is None or taken.speed is None:
-        return ""
-    speed = taken.speed
-
-    def behind(entry: Entry) -> tuple[str, str]:
-        slower = times(speed / (entry.speed or speed))
-        return slower, gap(entry.mean, taken.mean, verdict.metric)
-
-    (slower, less), *rest = map(behind, chosen)
-    text = (
-        f"**Costs more and gives less** than {code(taken.name)}: {code(chosen[0].name)} takes {slower} as long for a "
-        f"step and ends {less} behind"
-    )
-    also = [f"{code(one.name)} ({a}, {b})" for one, (a, b) in zip(chosen[1:], rest, strict=True)]
-    return text + (f"; likewise {joined(also)}." if also else ".")
-
-
-def _unsteady(verdict: Verdict) -> str:
-    told = []
-    for entry in verdict.unsteady:
-        low, high = min(entry.seeds.values()), max(entry.seeds.values())
-        told.append(f"{code(entry.name)} ({interval(low, high, verdict.metric)})")
-    if not told:
-        return ""
-    return f"**Unsteady**, its seeds far apart where others agree: {joined(told)}. A mean says little there."
-
-
-def _failed(verdict: Verdict) -> list[str]:
-    """Runs that broke, and runs that came to their end without a number."""
-    runs = verdict.comparison.outcomes
-    named = [(code(run.attention or run.model), run) for run in runs]
-    return [f"**Failed**: {name} with seed {run.seed}: {run.error}" for name, run in named if run.error] + [
-        f"**No number**: {name} with seed {run.seed} ended without a finite {noun(run.metric)}, so it is in no table."
-        for name, run in named
-        if not run.error and run.metric not in run.test
-    ]
-
-
-def _absent(left_out: Sequence[tuple[str, str]]) -> list[str]:
-    """Who could not take part, by reason."""
-    reasons: dict[str, list[str]] = {}
-    for name, why in left_out:
-        reasons.setdefault(why.removeprefix("attention: ").replace(f"{name} ", "it ", 1), []).append(name)
-    return [
-        f"**Could not take part**: {listed(names)}. Of {'each' if len(names) > 1 else 'it'} the library says: {why}"
-        for why, names in reasons.items()
-    ]
-
-
-def check(verdict: Verdict) -> list[str]:
-    """Whether what must be one computation came out as one, and what else did."""
-    wanted = set(verdict.question.same)
-    there = {name for entry in verdict.everyone for name in entry.names} & wanted
-    groups = [entry for entry in verdict.everyone if entry.twins]
-    said = []
-    if len(there) > 1:
-        held = next((entry for entry in verdict.everyone if there <= set(entry.names)), None)
-        names, why = listed(sorted(there)), verdict.question.why_same
-        if held is not None:
-            said.append(
-                f"{names} are one computation in this place: {why}. They had to come out alike, and did: every metric "
-                f"of every seed is the same to the last digit.{_timing(held)}"
-            )
-        else:
-            apart = [f"{code(entry.name)} ({value(entry.mean, verdict.metric)})" for entry in verdict.everyone
-                     if set(entry.names) & there]  # fmt: skip
-            said.append(
-                f"{names} should be one computation in this place: {why}. **They did not come out alike**: "
-                f"{joined(apart)}. Until that is explained, read their rows with care."
-            )
-    for entry in groups:
-        if not set(entry.names) <= wanted:
-            said.append(
-                f"{listed(entry.names)} came out the same to the last digit: here they are one thing."
-            )
-    return said
-
-
-def _timing(entry: Entry) -> str:
-    if len(entry.timed) < 2 or not entry.timed[0]:
-        return ""
-    low, high = entry.timed[0], entry.timed[-1]
-    return (
-        f" Timed one by one they made {low:.3g} to {high:.3g} steps per second: speeds closer than "
-        f"{100 * (high / low - 1):.0f} % should be read as equal."
-    )

@@ -99,7 +99,7 @@ def _letters(task: Task) -> list[Yardstick]:
         Yardstick("guessing by letter frequency", perplexity(train, test, 0, size), guess=True),
         Yardstick("counting which letter follows which", perplexity(train, test, 1, size)),
         Yardstick(
-            f"counting what follows the last {count(LETTERS)} letters (fewer where those are new)",
+            f"counting what follows the last {count(LETTERS)} letters",
             perplexity(train, test, LETTERS, size),
         ),
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from benchmarks.studying import page, prose, reading, sentences, yardsticks
+from benchmarks.studying import negatives, page, prose, reading, sentences, yardsticks
 from benchmarks.studying.entries import entries
 from benchmarks.studying.question import DATA, Margin, Question
 from benchmarks.studying.verdict import judge, strikes, take
@@ -139,7 +139,7 @@ def test_contestants_with_the_same_numbers_are_one_entry_with_the_models_own_nam
 
 
 def told(found):
-    return " ".join([*sentences.findings(found), *sentences.negative(found), *sentences.check(found)])
+    return " ".join([*sentences.findings(found), *negatives.negative(found), *negatives.check(found)])
 
 
 def test_the_check_says_that_what_must_be_alike_is_and_loudly_where_it_is_not(tmp_path):
@@ -156,7 +156,7 @@ def test_the_check_says_that_what_must_be_alike_is_and_loudly_where_it_is_not(tm
 
 def test_twins_that_nobody_expected_are_told(tmp_path):
     found = verdict_of(tmp_path, {"dot": (0.9, 0.8, 0.7), "general": (0.9, 0.8, 0.7)}, {})
-    assert sentences.check(found) == [
+    assert negatives.check(found) == [
         "`dot` and `general` came out the same to the last digit: here they are one thing."
     ]
 

@@ -78,7 +78,9 @@ class Outcome:
     validation: dict[str, float] = field(default_factory=dict)  # of the best checkpoint
     test: dict[str, float] = field(default_factory=dict)  # of the same checkpoint
     best_step: int | None = None
-    blocks: list[Sums] = field(default_factory=list)  # the test split in pieces, the same in every run of the task
+    blocks: list[Sums] = field(
+        default_factory=list
+    )  # the test split in pieces, the same in every run of the task
     data_sha256: str = ""  # of the test examples as the model read them
     command: str = ""  # what to type to get this run alone
     versions: dict[str, str] = field(default_factory=dict)  # regard, torch, python, device
@@ -109,7 +111,9 @@ class Cost:
     """What one step of a contestant costs, measured with nothing else running."""
 
     steps_per_second: float
-    peak_memory_mib: float  # on a GPU what torch allocated; on a CPU how far the process grew while it trained
+    peak_memory_mib: (
+        float  # on a GPU what torch allocated; on a CPU how far the process grew while it trained
+    )
     flops_per_step: float  # forward and backward, multiply and add counted as two
     parameters: int
     batch: dict[str, list[int]] = field(default_factory=dict)  # the shapes it was measured with

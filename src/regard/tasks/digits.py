@@ -63,10 +63,10 @@ class Digits(Task):
 
     # Recurrent and memory models in sizes that compare with two layers of an encoder: about half a million weights.
     recipe = Recipe(
-        model="encoder", steps=600, batch_size=32, lr=1e-3, warmup=50,
+        model="encoder", steps=500, batch_size=32, lr=1e-3, warmup=50,
         models={
             "dynamic-transformer": "dynamic-transformer(dim=96, layers=2)",
-            "lstm-attention": "lstm-attention(dim=192, layers=2)",
+            "lstm-attention": "lstm-attention(dim=256)",
         },
     )  # fmt: skip
 
