@@ -100,9 +100,9 @@ QUESTIONS = (
         margin=POINT,
         story=(
             "scikit-learn's 1,797 scanned digits of 8 × 8 pixels, read as eight rows, and the three models that "
-            "`regard compare` compares when it is told nothing else: an encoder whose layers write the sequence into a fixed "
-            "number of slots and read it back (static memory), one that carries a gated memory from segment to segment "
-            "(dynamic memory), and an LSTM that looks back over its own rows."
+            "`regard compare` compares when it is told nothing else: an encoder whose layers write the sequence into a "
+            "fixed number of slots and read it back (static memory), a decoder that carries a gated memory from "
+            "segment to segment (dynamic memory), and an LSTM that looks back over its own rows."
         ),
     ),
     Question(

@@ -44,10 +44,9 @@ class Entry:
         return found
 
     @property
-    def speed(self) -> float | None:
+    def speed(self) -> float:
         """Steps per second."""
-        found: float | None = self.row["steps_per_second"]
-        return found
+        return float(self.row["steps_per_second"] or 0.0)
 
 
 def entries(comparison: Comparison) -> list[Entry]:

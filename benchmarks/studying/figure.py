@@ -10,7 +10,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 
 from regard.comparison.figures.labels import beside
 from regard.comparison.figures.style import (
@@ -34,7 +33,7 @@ SIZE = (7.6, 4.4)  # inches: as wide as a page on GitHub shows it
 WIDE = 4.0  # speeds that differ by more than this factor stand on a logarithmic axis
 FEW = 6  # up to so many, all are shown where they are
 FAR = 2.5  # of more, what lies beyond so many times the spread of the better half is shown at the edge
-ROOM = 0.8  # of the spread, for intervals and yardsticks beyond it
+ROOM = 1.0  # of the spread, for intervals and yardsticks beyond it
 BLUE, ORANGE = COLOURS[0], COLOURS[1]
 OUT = "#737b84"
 
@@ -64,11 +63,11 @@ def draw(verdict: Verdict, path: Path) -> str:
 def _figure(verdict: Verdict) -> Figure:
     figure = Figure(figsize=SIZE, layout="constrained", facecolor="white")
     frame = figure.add_subplot(facecolor="white")
-    timed = [entry for entry in verdict.everyone if entry.speed is not None]
+    timed = [entry for entry in verdict.everyone if entry.speed]
     floor, ceiling = _limits(verdict, timed)
     points: list[tuple[float, float, Key]] = []
     for number, entry in enumerate(timed, 1):
-        shade, speed = _shade(verdict, entry), float(entry.speed or 0)
+        shade, speed = _shade(verdict, entry), entry.speed
         low, high = (float(entry.over[end]) for end in ("low", "high"))
         height = min(max(entry.mean, floor), ceiling)
         beyond = height != entry.mean
@@ -90,7 +89,7 @@ def _figure(verdict: Verdict) -> Figure:
     _yardsticks(frame, verdict)
     beside(figure, frame, points, {})
     for text in frame.texts:  # a line behind a name does not cross it out
-        text.set_path_effects([withStroke(linewidth=2.2, foreground="white")])
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.4})
     _legend(figure, verdict)
     return figure
 
@@ -117,7 +116,7 @@ def _limits(verdict: Verdict, timed: list[Entry]) -> tuple[float, float]:
     ends = [float(entry.over[end]) for entry in timed if entry.mean in shown for end in ("low", "high")]
     ends += [one.value for one in verdict.yardsticks if low < one.value < high]
     low, high = max(low, min([*ends, *shown])) - 0.06 * reach, min(high, max([*ends, *shown])) + 0.06 * reach
-    return within(verdict.metric, low if verdict.higher else max(low, 0.0), high)
+    return within(verdict.metric, low if verdict.higher else max(low, -0.03 * reach), high)
 
 
 def _front(frame: Axes, verdict: Verdict) -> None:
@@ -156,8 +155,8 @@ def _legend(figure: Figure, verdict: Verdict) -> None:
     there = {_shade(verdict, entry) for entry in verdict.everyone}
     kinds = [
         ("take this", ORANGE, ORANGE),
-        ("may be the best", BLUE, BLUE),
-        ("is not the best", OUT, "white"),
+        ("may be the best, too", BLUE, BLUE),
+        ("struck off", OUT, "white"),
     ]
     handles = [
         Line2D(
@@ -167,9 +166,9 @@ def _legend(figure: Figure, verdict: Verdict) -> None:
         if edge in there
     ]
     handles.append(Line2D([], [], marker="_", linestyle="none", color=OUT, markersize=5, label="a seed"))
-    handles.append(
-        Line2D([], [], color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), label="beaten by nobody on both")
-    )
+    if len(verdict.front) > 1:
+        label = "beaten by nobody on both"
+        handles.append(Line2D([], [], color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), label=label))
     figure.legend(handles=handles, loc="outside upper left", ncols=5, fontsize=7.5)
 
 
@@ -179,7 +178,7 @@ def _number(value: float, metric: str) -> str:
 
 def _words(verdict: Verdict) -> str:
     parts = [
-        f"{_name(entry)} {_number(entry.mean, verdict.metric)} at {short(entry.speed or 0)} steps/s"
+        f"{_name(entry)} {_number(entry.mean, verdict.metric)} at {short(entry.speed)} steps/s"
         for entry in verdict.everyone
     ]
     return f"Test {titled(verdict.metric)} against training speed. " + "; ".join(parts) + "."

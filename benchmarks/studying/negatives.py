@@ -49,18 +49,17 @@ def _partly(verdict: Verdict) -> str:
 
 def _wasteful(verdict: Verdict) -> str:
     chosen, taken = verdict.wasteful, verdict.take
-    if not chosen or taken is None or taken.speed is None:
+    if not chosen or taken is None:
         return ""
-    speed = taken.speed
 
     def behind(entry: Entry) -> tuple[str, str]:
-        slower = times(speed / (entry.speed or speed))
+        slower = times(taken.speed / entry.speed)
         return slower, gap(entry.mean, taken.mean, verdict.metric)
 
     (slower, less), *rest = map(behind, chosen)
     text = (
-        f"**Costs more and gives less** than {code(taken.name)}: {code(chosen[0].name)} takes {slower} as long for a "
-        f"step and ends {less} behind"
+        f"**Costs more and gives no more** than {code(taken.name)}: {code(chosen[0].name)} takes {slower} as long for "
+        f"a step and ends {less} behind"
     )
     also = [f"{code(one.name)} ({a}, {b})" for one, (a, b) in zip(chosen[1:], rest, strict=True)]
     return text + (f"; likewise {joined(also)}." if also else ".")
@@ -121,17 +120,18 @@ def check(verdict: Verdict) -> list[str]:
             )
     for entry in groups:
         own = [name for name in entry.names if name not in wanted]
-        if own and wanted.isdisjoint(entry.names):
-            said.append(f"{listed(entry.names)} came out the same to the last digit, too{_window(own)}.")
-        elif own:
-            said.append(f"So did {listed(own)}{_window(own)}.")
+        if own:
+            said.append(f"{listed(entry.names)} came out the same to the last digit{_window(own)}.")
+    for group in verdict.alike:
+        ones = [entry.name for entry in group]
+        said.append(f"{listed(ones)} agree with every seed but for rounding{_window(ones)}.")
     return said
 
 
 def _window(names: Sequence[str]) -> str:
     """Why names of local attentions may be those of global ones."""
     if not any("window" in options_of(MECHANISMS[parse(name)[0]].layer) for name in names):
-        return ", which nobody had asked for: here they are one thing"
+        return ": here they are one thing"
     return ": a window that reaches past the whole input hides nothing"
 
 

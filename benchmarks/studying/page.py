@@ -83,7 +83,7 @@ def answers(verdicts: Sequence[Verdict]) -> str:
         else:
             why = because(verdict) + but(verdict)
             lines.append(f"| {_link(verdict)} | {code(verdict.take.name)} | {why} | {sure(verdict)} |")
-    parts = ["## The short answer", "\n".join(lines), everywhere(verdicts)]
+    parts = ["## The short answer", "\n".join(lines), tally(verdicts), everywhere(verdicts)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -105,19 +105,27 @@ def everywhere(verdicts: Sequence[Verdict]) -> str:
             for name in entry.names:
                 tried.setdefault(parse(name)[0], []).append(entry in verdict.close)
     good = sorted(name for name, marks in tried.items() if len(marks) == len(asked) and all(marks))
-    rule = (
-        f"in each of the {count(len(asked))} comparisons of attentions it was still in the race and within the "
-        "margin of the best"
-    )
+    where = f"in {'both' if len(asked) == 2 else f'all {count(len(asked))}'} comparisons of attentions"
     if good:
-        return f"If one default must do for everything: {listed(good)} ({rule})."
-    rest = sorted(
-        name for name, marks in tried.items() if len(marks) > 1 and sum(marks) == len(marks) < len(asked)
-    )
-    text = f"No single mechanism passed everywhere ({rule}: none did)."
-    return text + (
-        f" Good wherever they were tried, but not tried everywhere: {listed(rest)}." if rest else ""
-    )
+        return f"If one default must do: {listed(good)} stayed in the race and within the margin of the best {where}."
+    return f"No mechanism was in the race and within the margin of the best {where}."
+
+
+def tally(verdicts: Sequence[Verdict]) -> str:
+    """How often there is a clear winner, and how often something simpler does better."""
+    clear = sum(len(verdict.racing) == 1 for verdict in verdicts)
+    text = f"The tests name one winner in {count(clear)} of {count(len(verdicts))} jobs"
+    text += "; elsewhere several may be the best." if clear < len(verdicts) else "."
+    simple = [verdict for verdict in verdicts if any(not one.guess for one in verdict.yardsticks)]
+    lost = [verdict for verdict in simple if any(not one.guess for one in verdict.unbeaten)]
+    if lost:
+        often = "each of these" if len(lost) == len(simple) else f"{count(len(lost))} of these"
+        text += (
+            f" For {count(len(simple))} of them an old and simple method was tried as well, and for {often} it "
+            "does better than everything here: small models that learn from scratch for minutes are no match for it, "
+            "and a table without it would flatter them."
+        )
+    return text
 
 
 def glance(verdicts: Sequence[Verdict]) -> str:

@@ -66,8 +66,7 @@ below 5 % in all; so with 95 % confidence it is among those still in the race ({
 as the best”: it may only mean that the seeds could not tell. Each section says which gap they could have told.
 
 **What to take.** Of those in the race whose mean lies within a margin of the best ({margins}), the fastest; where
-several are within {100 * AS_FAST:.0f} % of the fastest, the best of these. The margins are a matter of taste, and were
-fixed before the runs.
+several are within {100 * AS_FAST:.0f} % of the fastest, the best of these. The margins are a matter of taste.
 
 **Cost.** Speed, FLOPs and the peak of additional memory are those of one training step (forward, backward, update),
 measured after the runs, one contestant at a time in a process of its own. They belong to these sizes: a mechanism that

@@ -49,16 +49,15 @@ def race(verdict: Verdict) -> str:
             f"{amount(verdict.needed, verdict.metric)} to show."
         )
     if len(left) == len(everyone):
-        return f"The tests strike nobody off: any of the {count(len(left))} may be the best.{hidden}"
+        return f"The tests strike nobody off: none of the {count(len(left))} can be ruled out as the best.{hidden}"
     out = len(everyone) - len(left)
     if len(left) == 1:
-        others = "the other" if out == 1 else f"all {count(out)} others"
+        others = {1: "the other", 2: "both others"}.get(out, f"all {count(out)} others")
         return f"The tests strike off {others}, so with 95 % confidence it is the best of them."
     rivals = listed([entry.name for entry in left if entry is not verdict.best])
-    return (
-        f"The tests strike off {count(out)} of the {count(len(everyone))}; besides it, {rivals} may be the best."
-        f"{hidden}"
-    )
+    lost = [entry.name for entry in everyone if entry not in left]
+    who = listed(lost) if out <= NAMED else f"{count(out)} of the {count(len(everyone))}"
+    return f"The tests strike off {who}; besides it, {rivals} cannot be ruled out.{hidden}"
 
 
 def advice(verdict: Verdict) -> str:
@@ -105,8 +104,8 @@ def sure(verdict: Verdict) -> str:
     if not rivals:
         return "yes: all others are struck off"
     if len(rivals) <= NAMED:
-        return f"no: {joined([code(name) for name in rivals])} may be better"
-    return f"no: {count(len(rivals))} others may be better"
+        return f"no: {joined([code(name) for name in rivals])} cannot be ruled out"
+    return f"no: {count(len(rivals))} others cannot be ruled out"
 
 
 def size(verdict: Verdict) -> str:
@@ -132,10 +131,10 @@ def _behind(entry: Entry, verdict: Verdict) -> str:
 def faster(verdict: Verdict) -> str:
     """What to take where speed counts more: of those that nobody beats on both, the best that is clearly faster."""
     chosen = verdict.take
-    if chosen is None or chosen.speed is None:
+    if chosen is None or not chosen.speed:
         return ""
     for entry in sorted(verdict.front, key=lambda entry: -entry.mean if verdict.higher else entry.mean):
-        if entry.speed is None or entry is chosen or verdict.progress(entry) < PARTLY:
+        if entry is chosen or verdict.progress(entry) < PARTLY:
             continue
         if entry.speed >= FASTER * chosen.speed:
             return (
@@ -166,6 +165,8 @@ def scale(verdict: Verdict) -> str:
     parts = []
     for one in verdict.yardsticks:
         number = value(one.value, verdict.metric)
+        if one.guess and not one.value:
+            continue  # that nothing comes of nothing needs no telling
         if one.guess:
             parts.append(f"{one.words} gives {number}")
             continue
@@ -183,6 +184,19 @@ def scale(verdict: Verdict) -> str:
     return f"For scale: {'; '.join(parts)}." if parts else ""
 
 
+def unripe(verdict: Verdict) -> str:
+    """Whether the budget ended before learning did."""
+    done = sum(not run.error for run in verdict.comparison.outcomes)
+    late = round(verdict.learning * done)
+    if verdict.learning <= PARTLY:
+        return ""
+    runs = f"all {done}" if late == done else f"{late} of {done}"
+    return (
+        f"In {runs} runs the last checkpoint was the best: they were still learning when the budget ended, so this "
+        "says who starts well, and not where anybody ends."
+    )
+
+
 def findings(verdict: Verdict) -> list[str]:
     """The paragraph of findings, one sentence or two in each."""
     said = [
@@ -190,5 +204,6 @@ def findings(verdict: Verdict) -> list[str]:
         advice(verdict),
         undominated(verdict),
         scale(verdict),
+        unripe(verdict),
     ]
     return [sentence for sentence in said if sentence]

@@ -11,6 +11,7 @@ these.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from dataclasses import dataclass
 from scipy.special import stdtrit
 
 from regard.comparison.comparison import Comparison
-from regard.comparison.figures.cost import front
 from regard.comparison.results import Row, pairs
 from regard.comparison.statistics import ALPHA, LEVEL
 
@@ -29,6 +29,7 @@ from .yardsticks import Yardstick
 
 AS_FAST = 0.10  # speeds this close, as a part of the faster, are one speed
 NOT_LEARNT, PARTLY = 0.10, 0.50  # of the way from guessing to the best
+ROUNDING = 1e-6  # of a number: less is no difference
 UNSTEADY = 4.0  # a range over seeds that is so many times the usual one
 
 
@@ -72,6 +73,11 @@ class Verdict:
         """What is reached without having learnt anything."""
         return next((one for one in self.yardsticks if one.guess), None)
 
+    @property
+    def unbeaten(self) -> list[Yardstick]:
+        """The yardsticks that not even the best passes."""
+        return [one for one in self.yardsticks if not self.better(self.best, one.value)]
+
     def progress(self, entry: Entry) -> float:
         """How far an entry came on the way from guessing to the best; 1 where guessing is not known."""
         if self.guess is None or self.best.mean == self.guess.value:
@@ -84,27 +90,43 @@ class Verdict:
 
     @property
     def front(self) -> list[Entry]:
-        """Those that nobody beats on both quality and speed, the fastest last."""
-        timed = [entry for entry in self.everyone if entry.speed is not None]
-        sign = 1 if self.higher else -1
-        chosen = front([(float(entry.speed or 0), sign * entry.mean) for entry in timed])
-        return sorted((timed[place] for place in chosen), key=lambda entry: entry.speed or 0)
+        """Those to which nobody is ahead in quality and about as fast, or faster; the fastest last."""
+        timed = [entry for entry in self.everyone if entry.speed]
+        found: list[Entry] = []
+        for entry in timed:  # the best first, so that only those before it can beat it
+            if all(other.speed < (1 - AS_FAST) * entry.speed for other in found):
+                found.append(entry)
+        return found
+
+    @property
+    def alike(self) -> list[list[Entry]]:
+        """Those whose seeds all agree but for rounding, where there are any."""
+        groups: list[list[Entry]] = []
+        for entry in self.everyone:
+            home = next((group for group in groups if _agree(group[0], entry)), None)
+            groups.append([entry]) if home is None else home.append(entry)
+        return [group for group in groups if len(group) > 1]
+
+    @property
+    def learning(self) -> float:
+        """The share of runs whose last checkpoint was the best: they had not finished learning."""
+        done = [run for run in self.comparison.outcomes if not run.error]
+        return sum(run.best_step == run.steps for run in done) / len(done)
 
     @property
     def wasteful(self) -> list[Entry]:
         """Those that are slower than what is taken and no better, the slowest first."""
-        if self.take is None or self.take.speed is None:
+        if self.take is None:
             return []
         limit = self.take.speed * (1 - AS_FAST)
         found = [
             entry
             for entry in self.everyone
-            if entry.speed is not None
-            and entry.speed < limit
+            if 0 < entry.speed < limit
             and not self.better(entry, self.take.mean)
             and self.progress(entry) >= NOT_LEARNT
         ]
-        return sorted(found, key=lambda entry: entry.speed or 0)
+        return sorted(found, key=lambda entry: entry.speed)
 
     @property
     def unsteady(self) -> list[Entry]:
@@ -124,14 +146,20 @@ class Verdict:
         ]
 
 
+def _agree(one: Entry, other: Entry) -> bool:
+    return one.seeds.keys() == other.seeds.keys() and all(
+        math.isclose(number, other.seeds[seed], rel_tol=ROUNDING) for seed, number in one.seeds.items()
+    )
+
+
 def judge(question: Question, comparison: Comparison, yardsticks: Sequence[Yardstick] = ()) -> Verdict:
     """All that is said of a question, from the numbers of its comparison."""
     everyone = entries(comparison)
     higher = bool(everyone[0].row["higher_is_better"])
     distinct = _only(comparison, everyone)
     found = pairs(distinct, finish) if len(everyone) > 1 else []
-    struck = strikes(found, len(everyone), higher_is_better=higher)
     best = everyone[0]
+    struck = strikes(found, len(everyone), higher_is_better=higher, tiny=ROUNDING * abs(best.mean))
     close = [
         entry
         for entry in everyone
@@ -147,12 +175,12 @@ def judge(question: Question, comparison: Comparison, yardsticks: Sequence[Yards
     )  # fmt: skip
 
 
-def strikes(found: Sequence[Row], count: int, *, higher_is_better: bool) -> dict[str, str]:
-    """Who is struck off, and by whom: of several rivals the one furthest ahead."""
+def strikes(found: Sequence[Row], count: int, *, higher_is_better: bool, tiny: float = 0.0) -> dict[str, str]:
+    """Who is struck off, and by whom: of several rivals the one furthest ahead. `tiny` differences are rounding."""
     lead: dict[str, tuple[float, str]] = {}
     for pair in found:
         mean = pair["difference"]["mean"]
-        if not mean or _p(pair) >= ALPHA / (count - 1):
+        if not mean or abs(mean) <= tiny or _p(pair) >= ALPHA / (count - 1):
             continue
         ahead, behind = pair["first"], pair["second"]
         if (mean > 0) != higher_is_better:
@@ -171,8 +199,8 @@ def _p(pair: Row) -> float:
 
 def take(close: Sequence[Entry]) -> Entry:
     """The best of those that are about as fast as the fastest; the best of all where nothing was timed."""
-    fastest = max((entry.speed or 0.0 for entry in close), default=0.0)
-    return next(entry for entry in close if (entry.speed or 0.0) >= fastest * (1 - AS_FAST))
+    fastest = max(entry.speed for entry in close)
+    return next(entry for entry in close if entry.speed >= fastest * (1 - AS_FAST))
 
 
 def _only(comparison: Comparison, everyone: Sequence[Entry]) -> Comparison:

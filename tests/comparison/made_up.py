@@ -1,6 +1,7 @@
 """A comparison of three models over three seeds whose numbers are known, made up without running anything."""
 
 import math
+from pathlib import Path
 
 from regard.comparison.comparison import Comparison
 from regard.comparison.job import Contestant, Cost, Outcome
@@ -57,7 +58,7 @@ def comparison(runs=None, contestants=None, **changes):
         runs = [outcome(name, seed, share) for name in NAMES for seed, share in enumerate(TEST[name])]
     given = {
         "task": "digits", "settings": {"task": "digits", "steps": 1000}, "seeds": [0, 1, 2], "costs": COSTS,
-        "left_out": [], "budget": "1,000 steps", "command": "regard compare", "out": "runs/compare",
+        "left_out": [], "budget": "1,000 steps", "command": "regard compare", "out": Path("runs/compare"),
     }  # fmt: skip
     return Comparison(
         contestants=contestants or [Contestant(name) for name in NAMES], outcomes=runs, **{**given, **changes}

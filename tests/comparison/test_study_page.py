@@ -1,0 +1,177 @@
+"""The study is read and written: folders that are refused, yardsticks, numbers as people write them, the page."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.studying import page, prose, reading, yardsticks
+from benchmarks.studying.question import DATA, Margin
+from benchmarks.studying.verdict import judge
+from benchmarks.studying.wording import gap, interval, joined, value, wrapped
+
+from regard.cli.main import main
+from regard.comparison.engines.stopped import Stopped
+from tests.comparison.made_up_study import CLEAR, folder, question, told, verdict_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_runs_older_than_the_recipe_are_refused(tmp_path):
+    place = folder(tmp_path / "one", CLEAR, {})
+    path = place / "runs" / "dot-seed-0" / "outcome.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "steps": 399}))
+    with pytest.raises(reading.Unreadable, match="older than the recipe"):
+        reading.read(place, "")
+
+
+def test_a_failed_run_and_one_without_a_number_are_told_and_in_no_table(tmp_path):
+    place = folder(tmp_path / "one", {**CLEAR, "linear": (0.5, 0.5, 0.5)}, {})
+    for name, changes in (("hard-seed-1", {"error": "RuntimeError: no"}), ("linear-seed-0", {"test": {}})):
+        path = place / "runs" / name / "outcome.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    found = judge(question(), reading.read(place, ""))
+    assert [(entry.name, len(entry.seeds)) for entry in found.everyone] == [("dot", 3), ("hard", 2)]
+    text = told(found)
+    assert "**Failed**: `hard` with seed 1: RuntimeError: no" in text
+    assert "**No number**: `linear` with seed 0 ended without a finite accuracy" in text
+
+
+def test_a_run_whose_blocks_do_not_make_its_number_is_refused(tmp_path):
+    place = folder(tmp_path / "one", CLEAR, {})
+    path = place / "runs" / "dot-seed-0" / "outcome.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "test": {"accuracy": 0.99}}))
+    with pytest.raises(reading.Unreadable, match="its blocks make"):
+        reading.read(place, "")
+
+
+def test_runs_of_two_recipes_in_one_folder_are_refused(tmp_path):
+    place = folder(tmp_path / "one", CLEAR, {})
+    path = place / "runs" / "dot-seed-0" / "outcome.json"
+    content = json.loads(path.read_text())
+    content["settings"]["steps"] = 401
+    path.write_text(json.dumps(content))
+    with pytest.raises(reading.Unreadable, match="2 different settings"):
+        reading.read(place, "")
+
+
+def test_a_list_that_says_something_else_than_the_runs_is_noticed():
+    asked = question(
+        arguments=(
+            "digits",
+            "--data",
+            f"{DATA}/a/b.txt",
+            "--steps",
+            "400",
+            "--optim.lr",
+            "2e-3",
+            "--seeds",
+            "3",
+        )
+    )
+    settings = {"task": "digits", "data": ["elsewhere/a/b.txt"], "steps": 400, "optim.lr": 0.002}
+    assert asked.contradicted(settings) == ""
+    assert "steps is 300 in its runs and '400' in the list" in asked.contradicted({**settings, "steps": 300})
+    assert "data" in asked.contradicted({**settings, "data": ["elsewhere/a/c.txt"]})
+    assert "task" in asked.contradicted({**settings, "task": "dates"})
+
+
+def test_numbers_read_as_people_write_them():
+    assert value(0.98125, "accuracy") == "98.1 %"
+    assert (value(8.1666, "perplexity"), value(0.00123, "bits_per_sequence"), value(45.3, "bits_per_sequence")) == (
+        "8.17", "0.0012", "45.3",
+    )  # fmt: skip
+    assert interval(0.95, 1.02, "accuracy") == "95.0–100.0 %"
+    assert interval(-0.1, 2.0, "bits_per_sequence") == "0–2.00"
+    assert (gap(0.9, 0.95, "accuracy"), gap(8.4, 8.0, "perplexity")) == ("5.0 points", "5.0 %")
+    assert (joined(["a"]), joined(["a", "b", "c"])) == ("a", "a, b and c")
+
+
+def test_paragraphs_are_broken_and_everything_else_stays():
+    long = "word " * 60
+    text = wrapped(f"# {long}\n\n{long}\n\n- {long}\n- b\n\n| {long} |")
+    head, paragraph, bullets, table = text.split("\n\n")
+    assert max(map(len, paragraph.splitlines())) <= 120
+    assert [line[:2] for line in bullets.splitlines()] == ["- ", "  ", "  ", "- "]
+    assert (len(head.splitlines()), len(table.splitlines())) == (1, 1)
+
+
+def test_counting_letters_gives_the_perplexity_worked_out_by_hand():
+    # After 0 came 1 twice, after 1 came 0 once. Witten and Bell: (count + kinds · p of the shorter) / (n + kinds).
+    p0, p1 = (2 + 2 / 2) / (4 + 2), (2 + 2 / 2) / (4 + 2)
+    assert math.isclose(yardsticks.perplexity([0, 1, 0, 1], [0, 1, 0], 0, 2), 1 / math.sqrt(p0 * p1))
+    after0, after1 = (2 + 1 * p1) / (2 + 1), (1 + 1 * p0) / (1 + 1)
+    assert math.isclose(yardsticks.perplexity([0, 1, 0, 1], [0, 1, 0], 1, 2), 1 / math.sqrt(after0 * after1))
+
+
+def test_yardsticks_are_kept_beside_the_runs(tmp_path):
+    yardsticks.write(tmp_path, {"task": "copy(max_length=2)"})
+    (coin,) = yardsticks.read(tmp_path)
+    assert coin.guess and 8 < coin.value < 16  # one or two vectors of eight bits
+    yardsticks.write(tmp_path, {"task": "digits"})
+    guess, nearest = yardsticks.read(tmp_path)
+    assert 0.09 < guess.value < 0.12 < 0.97 < nearest.value < 1
+    assert yardsticks.read(tmp_path / "nowhere") == []
+
+
+def test_the_page_is_the_same_each_time_and_names_every_part(tmp_path):
+    place = folder(tmp_path / "home" / "digits-attention", CLEAR, {"dot": 10.0, "hard": 20.0})
+    yardsticks.write(place, {"task": "digits"})
+    asked, other = question(), question("copy")
+    written = []
+    for name in ("a", "b"):
+        page.write([asked, other], tmp_path / "home", tmp_path / name / "study.md")
+        written.append(
+            (
+                (tmp_path / name / "study.md").read_text(),
+                (tmp_path / name / "images" / "study-digits-attention.svg").read_bytes(),
+            )
+        )
+    assert written[0] == written[1]
+    text, picture = written[0]
+    for part in (
+        "The short answer",
+        "How it was done",
+        "Recognise a digit",
+        "All mechanisms",
+        "What this does not",
+    ):
+        assert f"\n## {part}" in text
+    assert "| [classify](#recognise-a-digit-which-attention) | `dot` |" in text
+    assert "| ● | **`dot`** | **96.00** ± 2.48 |" in text
+    assert "task:digits|model:encoder|attention:dot|seeds:0,1,2|budget:400 steps|" in text
+    assert "**Unfinished**" in text
+    assert "Not in this edition: `copy`." in text
+    assert b"<svg" in picture and b"#ffffff" in picture
+
+
+def test_margins_and_rules_on_the_page_are_those_of_the_code(tmp_path):
+    found = verdict_of(tmp_path, CLEAR, {}, margin=Margin(0.5, "half a bit"))
+    assert "(half a bit of accuracy)" in prose.method([found])
+
+
+def test_the_script_refuses_an_empty_folder(tmp_path):
+    script = [sys.executable, str(ROOT / "benchmarks" / "study.py"), "write"]
+    failed = subprocess.run(script, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "no comparison there has a finished run" in failed.stderr
+
+
+def test_every_question_of_the_script_is_a_call_that_regard_takes(monkeypatch):
+    """The command line reads it, and its plan has the settings by which `write` later knows the runs."""
+    plans = []
+
+    def compare(plan, hear, tell):
+        plans.append(plan)
+        raise Stopped(15)
+
+    monkeypatch.setattr("regard.comparison.compare.compare", compare)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import study
+
+    for one in study.QUESTIONS:
+        assert main(one.command("some/data", f"runs/{one.name}")[1:]) == 128 + 15
+        assert one.contradicted(plans[-1].settings) == ""
+    assert len({plan.out for plan in plans}) == len(study.QUESTIONS)
