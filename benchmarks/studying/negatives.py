@@ -12,6 +12,8 @@ from .sentences import noun
 from .verdict import NOT_LEARNT, PARTLY, Verdict
 from .wording import code, gap, interval, joined, listed, times, value
 
+QUIET = 1.25  # a ratio of two timings of the same work that is still ordinary
+
 
 def negative(verdict: Verdict, left_out: Sequence[tuple[str, str]] = ()) -> list[str]:
     """What did not work, costs more than it gives, or could not be asked."""
@@ -136,10 +138,14 @@ def _window(names: Sequence[str]) -> str:
 
 
 def _timing(entry: Entry) -> str:
+    """What timing the same work several times says about the timings."""
     if len(entry.timed) < 2 or not entry.timed[0]:
         return ""
     low, high = entry.timed[0], entry.timed[-1]
+    text = f" Timed one by one they made {low:.3g} to {high:.3g} steps per second"
+    if high / low < QUIET:
+        return f"{text}: speeds closer than {100 * (high / low - 1):.0f} % should be read as equal."
     return (
-        f" Timed one by one they made {low:.3g} to {high:.3g} steps per second: speeds closer than "
-        f"{100 * (high / low - 1):.0f} % should be read as equal."
+        f"{text} for the same work: the machine was not quiet, and differences in speed below a factor of "
+        f"{high / low:.1f} say nothing here."
     )

@@ -148,12 +148,18 @@ def undominated(verdict: Verdict) -> str:
     """Whom nobody beats on quality and speed together."""
     chosen = verdict.front
     if len(chosen) < 2:
-        return f"{code(chosen[0].name)} is both the best and the fastest." if chosen else ""
+        return f"{code(chosen[0].name)} is both the best and {_among_the_fastest(verdict)}." if chosen else ""
     parts = [
         f"{code(entry.name)} ({value(entry.mean, verdict.metric)} at {_pace(entry)} steps/s)"
         for entry in chosen
     ]
     return f"On quality and speed together nobody beats {joined(parts)}."
+
+
+def _among_the_fastest(verdict: Verdict) -> str:
+    slowest_alike = max(entry.speed for entry in verdict.everyone) * (1 - AS_FAST)
+    rivals = [entry for entry in verdict.everyone if entry.speed >= slowest_alike]
+    return "the fastest" if rivals == [verdict.best] else "as fast as any"
 
 
 def _pace(entry: Entry) -> str:

@@ -26,6 +26,7 @@ WORDS = (
     "twelve",
 )
 WIDTH = 120
+HELD = "\u00a0"  # a space at which no line is broken
 AS_IT_IS = ("#", "|", "```", "<", "![")
 
 
@@ -98,12 +99,12 @@ def wrapped(text: str) -> str:
 
 def _lines(block: str) -> list[str]:
     """A paragraph, or bullets, in lines."""
-    parts = re.split(r"\n(?=- )", block)
+    parts = re.split(r"\n(?=- )", block.replace(" %", HELD + "%"))
     return [
-        line
+        line.replace(HELD, " ")
         for part in parts
         for line in textwrap.wrap(
-            " ".join(part.split()), WIDTH, subsequent_indent="  " if part.startswith("- ") else "",
+            re.sub(r"[ \n]+", " ", part).strip(), WIDTH, subsequent_indent="  " if part.startswith("- ") else "",
             break_long_words=False, break_on_hyphens=False,
         )
     ]  # fmt: skip

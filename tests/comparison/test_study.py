@@ -145,6 +145,18 @@ def test_a_hair_of_speed_does_not_put_the_worse_on_the_front(tmp_path):
     assert [entry.name for entry in found.front] == ["dot", "general"]
 
 
+def test_timings_of_one_computation_that_lie_far_apart_are_a_warning(tmp_path):
+    alike = {"causal": (8.1, 8.2, 8.3), "global": (8.1, 8.2, 8.3), "linear": (9.0, 9.1, 9.3)}
+    asked = question(same=("causal", "global"), why_same="of a reason")
+    for name, pace, words in (
+        ("a", 11.0, "closer than 10 %"),
+        ("b", 20.0, "below a factor of 2.0 say nothing"),
+    ):
+        speeds = {"causal": 10.0, "global": pace, "linear": 5.0}
+        place = folder(tmp_path / name, alike, speeds, model="decoder", task="language", metric="perplexity")
+        assert words in told(judge(asked, reading.read(place, "")))
+
+
 def test_runs_that_were_still_learning_are_told(tmp_path):
     place = folder(tmp_path / "one", CLEAR, {})
     assert "In all 6 runs the last checkpoint was the best" in told(

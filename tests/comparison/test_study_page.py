@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,11 @@ def test_paragraphs_are_broken_and_everything_else_stays():
     assert (len(head.splitlines()), len(table.splitlines())) == (1, 1)
 
 
+def test_no_line_ends_between_a_number_and_its_per_cent():
+    for words in range(100, 121):
+        assert "\n%" not in wrapped("x" * words + " 98.5 % and more words that follow after it")
+
+
 def test_counting_letters_gives_the_perplexity_worked_out_by_hand():
     # After 0 came 1 twice, after 1 came 0 once. Witten and Bell: (count + kinds · p of the shorter) / (n + kinds).
     p0, p1 = (2 + 2 / 2) / (4 + 2), (2 + 2 / 2) / (4 + 2)
@@ -175,3 +181,11 @@ def test_every_question_of_the_script_is_a_call_that_regard_takes(monkeypatch):
         assert main(one.command("some/data", f"runs/{one.name}")[1:]) == 128 + 15
         assert one.contradicted(plans[-1].settings) == ""
     assert len({plan.out for plan in plans}) == len(study.QUESTIONS)
+
+
+def test_the_page_in_the_repository_is_finished_and_its_pictures_are_there():
+    text = (ROOT / "docs" / "study.md").read_text()
+    pictures = re.findall(r"\]\((images/[^)]+)\)", text)
+    assert len(pictures) >= 5
+    assert not [name for name in pictures if not (ROOT / "docs" / name).is_file()]
+    assert "Unfinished" not in text and "Not in this edition" not in text
