@@ -1,5 +1,6 @@
 """`regard compare` from the command line: what is asked for, wrong calls, exit codes, what goes to stdout."""
 
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.cli.main import main
+from regard.cli.pages import watching
 from regard.comparison import compare as module
 from regard.comparison import use
 from regard.comparison.engines.engine import Event
@@ -235,6 +237,29 @@ def test_a_file_that_cannot_be_used_says_why(capsys, tmp_path, content, said):
 def test_the_plan_carries_the_users_files(asked):
     assert main(["compare", "toy", "--use", STRANGERS]) == 0
     assert STRANGERS in asked[0].use
+
+
+def test_a_terminal_shows_a_bar_for_each_run_and_takes_it_down(monkeypatch):
+    shown = io.StringIO()
+    real = watching.Console
+    monkeypatch.setattr(watching, "Console", lambda **_: real(file=shown, force_terminal=True, width=90))
+    steps = Job(Contestant("encoder[bold]"), 1, {"task": "digits", "steps": 50}, "a")
+    seconds = Job(Contestant("decoder"), 2, {"task": "digits", "budget": "9s"}, "b/trial-003", test=False)
+    with watching.Watch() as watch:
+        for job in (steps, seconds):
+            watch.hear(Event(job, "began"))
+            watch.hear(Event(job, "step", step=20))
+        assert watch.progress is not None and watch.progress.live.is_started
+        assert [task.total for task in watch.progress.tasks] == [50, None]
+        watch.progress.refresh()
+        watch.hear(Event(steps, "done", "50 steps"))
+        watch.hear(Event(seconds, "failed", "no luck"))
+        assert not watch.progress.live.is_started
+        watch.tell("writing")
+    text = shown.getvalue()
+    for said in ("encoder[bold], seed 1", "20/50", "done    encoder[bold], seed 1: 50 steps", "writing"):
+        assert said in text
+    assert "FAILED  decoder, seed 2, trial-003: no luck" in text
 
 
 @pytest.fixture

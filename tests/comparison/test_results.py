@@ -216,13 +216,13 @@ def test_many_pairs_of_a_metric_made_by_finish_take_seconds():
                 test={"perplexity": 3.0 + 0.01 * seed + 0.1 * place})
         for place, one in enumerate(contestants) for seed in range(3)
     ]  # fmt: skip
-    started = time.perf_counter()
+    started = time.process_time()
     found = pairs(
         comparison(runs, contestants, costs={}),
         lambda sums: {"perplexity": math.exp(sums["loss"][0] / sums["loss"][1])},
     )
-    assert len(found) == 66 and found[0]["bootstrap"]["resamples"] == 1000
-    assert time.perf_counter() - started < 10.0
+    assert len(found) == 66 and found[0]["bootstrap"]["resamples"] == 10_000
+    assert time.process_time() - started < 10.0
 
 
 # Fairness.

@@ -114,7 +114,7 @@ def test_a_metric_made_by_finish_is_made_anew_from_summed_blocks():
     blocks = [{"loss": (float(generator.uniform(0, 30)), 10.0), "more": (1.0, 1.0)} for _ in range(6)]
     drawn = draws(6)
     found = resampled(blocks, "perplexity", perplexity_of, drawn)
-    assert len(found) == boot.RESAMPLES_FINISHED
+    assert len(found) == boot.RESAMPLES
     for row, value in zip(drawn[:20], found[:20], strict=True):
         loss = sum(times * block["loss"][0] for times, block in zip(row, blocks, strict=True))
         assert value == pytest.approx(math.exp(loss / 60.0))
@@ -229,3 +229,9 @@ def test_a_wide_interval_says_how_large_a_difference_would_have_shown():
 def test_what_cannot_be_claimed_is_not(given, p, words):
     found = judge(("a", "b"), given, SURE, (p, 0.001))
     assert found.better is None and words in found.sentence
+
+
+def test_the_smallest_p_survives_holms_correction_over_the_pairs_of_twenty():
+    """With fewer resamples nothing could ever be claimed among many contestants."""
+    pairs_of_twenty = 20 * 19 // 2
+    assert holm([2 / (1 + boot.RESAMPLES)] * pairs_of_twenty)[0] < 0.05

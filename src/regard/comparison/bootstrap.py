@@ -22,8 +22,8 @@ from regard.comparison.statistics import LEVEL, Bootstrap
 Finish = Callable[[Sums], dict[str, float]]
 Numbers = NDArray[np.float64]
 
-RESAMPLES = 10_000  # of a metric that is a plain mean
-RESAMPLES_FINISHED = 1_000  # of one that `finish` must make anew each time
+# The smallest p there can be is 2 / RESAMPLES; Holm's correction over the pairs of some twenty must leave it small.
+RESAMPLES = 10_000
 _SEED = 20141
 
 
@@ -33,12 +33,11 @@ def draws(blocks: int) -> NDArray[np.int64]:
 
 
 def resampled(blocks: Sequence[Sums], metric: str, finish: Finish, drawn: NDArray[np.int64]) -> Numbers:
-    """The metric of one run in each resample; fewer of them where `finish` has to be called for each."""
+    """The metric of one run in each resample; a plain mean takes no call of `finish`."""
     if is_mean(blocks, metric, finish):
         totals, counts = (np.array([block[metric][part] for block in blocks]) for part in (0, 1))
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray((drawn @ totals) / (drawn @ counts), dtype=np.float64)
-    drawn = drawn[:RESAMPLES_FINISHED]
     names = list(dict.fromkeys(name for block in blocks for name in block))
     pieces = np.array([[block.get(name, (0.0, 0.0)) for name in names] for block in blocks])
     sums = np.einsum("rb,bmp->rmp", drawn, pieces).tolist()
