@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from regard import models, tasks
-from regard.comparison import pace
+from regard.comparison import memory
 from regard.comparison.job import Cost
+from regard.comparison.memory import peak_memory
 from regard.comparison.pace import measure
 from regard.training.trainer import Trainer
 
@@ -107,7 +108,7 @@ def test_batches_of_different_lengths_are_averaged(threads):
 
 
 def test_the_peak_is_the_highest_point_and_not_the_end():
-    with pace._peak_memory(torch.device("cpu")) as peak:
+    with peak_memory(torch.device("cpu")) as peak:
         block = bytearray(64 * 2**20)
         block[::4096] = b"x" * len(block[::4096])
         del block
@@ -115,6 +116,6 @@ def test_the_peak_is_the_highest_point_and_not_the_end():
 
 
 def test_without_a_mark_to_reset_the_largest_size_ever_is_taken(monkeypatch, tmp_path):
-    monkeypatch.setattr(pace, "_CLEAR", tmp_path / "nowhere" / "clear_refs")
-    with pace._peak_memory(torch.device("cpu")) as peak:
+    monkeypatch.setattr(memory, "_CLEAR", tmp_path / "nowhere" / "clear_refs")
+    with peak_memory(torch.device("cpu")) as peak:
         assert peak() >= 0

@@ -259,9 +259,9 @@ def test_longer_trials_begin_anew(tmp_path):
     assert not kept.exists()
 
 
-def test_tune_is_for_one(tmp_path):
+def test_every_trial_is_heard_of(tmp_path):
     heard = []
-    found = sweep.tune(ENCODER, SETTINGS, 3, SPACE, Computer(), tmp_path / "one", 1, heard.append)
+    found = sweep.tune_all([ENCODER], SETTINGS, 3, SPACE, Computer(), tmp_path / "one", 1, heard.append)[0]
     everyone, _ = tune(tmp_path / "all", Computer(), trials=3)
     assert found == everyone["encoder"]
     assert [event.news for event in heard] == ["began"] * 3

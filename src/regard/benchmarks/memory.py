@@ -4,9 +4,6 @@ A process that has already run something keeps freed memory around and hides wha
 reading starts a fresh interpreter: it builds the inputs, runs the same work once on a small size (imports and
 lazily loaded libraries are not the call's memory), resets the high-water mark, runs the call, and reports how
 far the mark rose above what was in use before. Outputs and gradients count; inputs do not.
-
-The mark is the kernel's `VmHWM`, not `ru_maxrss`: the latter survives `exec`, so a child of a large parent
-starts with the parent's peak and under-reports.
 """
 
 from __future__ import annotations
@@ -19,21 +16,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 from regard.benchmarks.case import Measurement, Setting
 from regard.benchmarks.timing import quartiles
+from regard.comparison.memory import peak_memory
 
 MIB = 2**20
 PATIENCE = 30.0  # seconds of readings after which no further one is started
 
 # Given the device and whether to build the small size, makes the inputs and returns the call to measure.
 Prepare = Callable[[str, bool], Callable[[], object]]
-
-_STATUS = Path("/proc/self/status")
-_CLEAR = Path("/proc/self/clear_refs")
 
 
 def extra_memory(prepare: Prepare, setting: Setting, impl: str = "") -> Measurement:
@@ -80,48 +74,11 @@ def child() -> None:
     prepare(task["device"], True)()
     call = prepare(task["device"], False)
     gc.collect()
-    reading = _cuda_peak(call) if task["device"] == "cuda" else _cpu_peak(call)
+    with peak_memory(torch.device(task["device"])) as grown:
+        result = call()  # kept: what a call returns counts
+        reading = grown()
+    del result
     print(json.dumps({"extra_mib": reading / MIB}))
-
-
-def _cuda_peak(call: Callable[[], object]) -> float:
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    result = call()
-    torch.cuda.synchronize()
-    del result
-    return float(torch.cuda.max_memory_allocated() - before)
-
-
-def _cpu_peak(call: Callable[[], object]) -> float:
-    if not _CLEAR.exists():
-        return _cpu_peak_elsewhere(call)
-    _CLEAR.write_text("5")  # documented in proc(5): sets the high-water mark to the current size
-    before = _status("VmRSS")
-    result = call()
-    peak = _status("VmHWM")
-    del result
-    return float(peak - before)
-
-
-def _status(field: str) -> int:
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"{_STATUS} has no {field}")
-
-
-def _cpu_peak_elsewhere(call: Callable[[], object]) -> float:
-    """Without procfs (macOS): the lifetime peak cannot be reset, so this can only under-report."""
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    result = call()
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    del result
-    return float((after - before) * unit)
 
 
 def known_allocation(device: str, small: bool) -> Callable[[], object]:

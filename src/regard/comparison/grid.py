@@ -58,7 +58,7 @@ def compose(
     clean = {name: value for name, value in clean.items() if value is not None}
     checks: list[Callable[[], object]] = [] if mistakes else [partial(complete, clean)]
     checks += [partial(_model, name) for name in models] + [partial(_attention, name) for name in attentions]
-    mistakes += [found for check in checks for found in _mistakes(check)]
+    mistakes += [found for check in checks for found in config.mistakes_of(check)]
     mistakes += ["models: expected at least one."] if not models else []
     config.refuse(mistakes)
 
@@ -146,14 +146,6 @@ def _model(name: str) -> object:
 
 def _attention(name: str) -> object:
     return name == ALL or entry(parse(name)[0])
-
-
-def _mistakes(check: Callable[[], object]) -> list[str]:
-    try:
-        check()
-    except RegardError as mistake:
-        return [str(mistake)]
-    return []
 
 
 def _named(contestant: Contestant) -> Settings:

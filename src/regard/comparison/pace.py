@@ -17,16 +17,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from regard.comparison import flops, use
 from regard.comparison.job import Cost, Settings
+from regard.comparison.memory import peak_memory
 from regard.tasks.problem import Batch
 from regard.training.assembly import Parts, build_model, build_task, complete
 from regard.training.config import Config
@@ -43,8 +42,6 @@ _FEWEST = 3  # readings, however slow a step is
 _COUNTED = 8  # batches whose operations are counted; they differ where lengths do
 _NEVER = 10**9  # steps: no validation, no checkpoint, no end
 _MIB = 2**20
-
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
@@ -67,7 +64,7 @@ def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
         # Data, and what torch loads when such a network first learns, are not the network's memory.
         _steps(training(dataclasses.replace(config, batch_size=1)), 0.0)
         _give_back_memory()
-        with _peak_memory(hardware.device) as peak:
+        with peak_memory(hardware.device) as peak:
             trainer = training(config)
             pace = _steps(trainer, seconds)
             memory = peak()
@@ -77,7 +74,7 @@ def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
         peak_memory_mib=memory / _MIB,
         flops_per_step=_mean_operations(trainer, batches),
         parameters=sum(parameter.numel() for parameter in trainer.raw.parameters()),
-        batch=_shapes(batches[0]),
+        batch=batches[0].shapes(),
         device=_named(hardware.device),
         threads=threads,
     )
@@ -110,20 +107,11 @@ def _mean_operations(trainer: Trainer, batches: list[Batch]) -> float:
     """Operations of a step, which may be made of several batches, as the mean over some; equal shapes cost the same."""
     known: dict[str, float] = {}
     for batch in batches:
-        name = json.dumps(_shapes(batch))
+        name = json.dumps(batch.shapes())
         if name not in known:
             known[name] = flops.of_step(trainer.task, trainer.raw, batch)
-    each = [known[json.dumps(_shapes(batch))] for batch in batches]
+    each = [known[json.dumps(batch.shapes())] for batch in batches]
     return trainer.accumulate * statistics.fmean(each)
-
-
-def _shapes(batch: Batch) -> dict[str, list[int]]:
-    """The shape of each tensor of a batch."""
-    return {
-        one.name: list(value.shape)
-        for one in dataclasses.fields(batch)
-        if isinstance(value := getattr(batch, one.name), Tensor)
-    }
 
 
 def _named(device: torch.device) -> str:
@@ -135,44 +123,6 @@ def _give_back_memory() -> None:
     gc.collect()
     with suppress(OSError, AttributeError, TypeError):  # only the C library of Linux offers it
         ctypes.CDLL(None).malloc_trim(0)
-
-
-@contextmanager
-def _peak_memory(device: torch.device) -> Iterator[Callable[[], float]]:
-    """Gives a function that tells by how many bytes memory has grown since, at most."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        yield lambda: float(torch.cuda.max_memory_allocated(device) - before)
-        return
-    if _reset_mark():
-        before = _status("VmRSS")
-        yield lambda: float(_status("VmHWM") - before)
-        return
-    before = _largest_ever()
-    yield lambda: float(_largest_ever() - before)
-
-
-def _reset_mark() -> bool:
-    """Set the high-water mark of this process to its present size (proc(5)); False where that is not possible."""
-    try:
-        _CLEAR.write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _status(field: str) -> int:
-    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(field + ":"))
-    return int(line.split()[1]) * 1024
-
-
-def _largest_ever() -> int:
-    """The largest size of this process so far. It cannot be reset, so that growth below it stays unseen."""
-    import resource  # not on Windows
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def main(arguments: list[str] | None = None) -> int:

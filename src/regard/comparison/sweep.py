@@ -123,21 +123,6 @@ class Study:
         }
 
 
-def tune(
-    contestant: Contestant,
-    settings: Settings,
-    trials: int,
-    space: str | None,
-    engine: Engine,
-    folder: Path,
-    threads: int,
-    hear: Callable[[Event], None],
-    use: tuple[str, ...] = (),
-) -> Settings:
-    """What suits one contestant best, by dotted name; nothing where the recipe's own settings do."""
-    return tune_all([contestant], settings, trials, space, engine, folder, threads, hear, use)[0]
-
-
 def tune_all(
     contestants: Sequence[Contestant],
     settings: Settings,

@@ -6,7 +6,7 @@ inside. So every model that serves a kind of problem runs on every task that pos
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
@@ -65,6 +65,15 @@ class Batch:
     def size(self) -> int:
         """How many examples."""
         return len(self.inputs)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What there is of it, by name."""
+        every = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in every.items() if isinstance(value, Tensor)}
+
+    def shapes(self) -> dict[str, list[int]]:
+        """The shape of each tensor."""
+        return {name: list(tensor.shape) for name, tensor in self.tensors().items()}
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from regard import models, tasks
-from regard.errors import BadValue, RegardError
+from regard.errors import BadValue
 from regard.models.model import MODELS
 from regard.nn.mechanism import entry
 from regard.registry import parse
@@ -38,7 +38,7 @@ def complete(values: Mapping[str, Any] | Config) -> Config:
     clean, mistakes = settings.read(values)
     mistakes += _unknown_names(clean)
     if clean.get("name"):
-        mistakes += _mistake(lambda: checked_name(clean["name"]))
+        mistakes += settings.mistakes_of(lambda: checked_name(clean["name"]))
     if not clean.get("task"):
         mistakes.append(f"task: say what to learn. There are: {', '.join(tasks.names())}.")
     mistakes += _one_length(clean)
@@ -206,17 +206,9 @@ def take_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> No
 def _unknown_names(clean: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     if clean.get("task"):
-        found += _mistake(lambda: TASKS[parse(clean["task"])[0]])
+        found += settings.mistakes_of(lambda: TASKS[parse(clean["task"])[0]])
     if clean.get("model"):
-        found += _mistake(lambda: MODELS[parse(clean["model"])[0]])
+        found += settings.mistakes_of(lambda: MODELS[parse(clean["model"])[0]])
     if clean.get("attention"):
-        found += _mistake(lambda: entry(parse(clean["attention"])[0]))
+        found += settings.mistakes_of(lambda: entry(parse(clean["attention"])[0]))
     return found
-
-
-def _mistake(check: Any) -> list[str]:
-    try:
-        check()
-    except RegardError as mistake:
-        return [str(mistake)]
-    return []

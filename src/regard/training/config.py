@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from regard.errors import BadValue
+from regard.errors import BadValue, RegardError
 from regard.training import budget as budgets
 from regard.training.readers import (
     Expected,
@@ -184,6 +184,15 @@ def said(config: Config) -> dict[str, Any]:
     """What a Config says beyond the defaults, by dotted name."""
     given = flat(dataclasses.asdict(config))
     return {name: given[name] for name, one in settings().items() if given[name] != one.default}
+
+
+def mistakes_of(check: Callable[[], object]) -> list[str]:
+    """What a check has to say against a setting: one text, or nothing."""
+    try:
+        check()
+    except RegardError as mistake:
+        return [str(mistake)]
+    return []
 
 
 def refuse(mistakes: list[str]) -> None:

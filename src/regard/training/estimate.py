@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -34,11 +33,6 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
     examples = task.examples("train")
     order = Order(examples, config.batch_size, config.seed, task.length, config.bucket)
     batch = task.collate([examples[i] for i in order[0]], generator(config.seed, "batch", 0))
-    shapes = {
-        one.name: list(value.shape)
-        for one in fields(batch)
-        if isinstance(value := getattr(batch, one.name), Tensor)
-    }
     outputs, activations = _forward(model, task, batch)
     return {
         "task": config.task,
@@ -47,7 +41,7 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
         "attention": config.attention,
         "out": str(run.path),
         "examples": {split: _count(task, split) for split in ("train", "validation", "test")},
-        "batch": shapes,
+        "batch": batch.shapes(),
         "outputs": outputs,
         "parameters": sum(p.numel() for p in model.parameters()),
         "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),

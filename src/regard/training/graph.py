@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -116,8 +116,8 @@ class GraphedStep:
 
     def _replay(self, batch: Batch) -> Taken:
         assert self.graph is not None and self.inputs is not None and self.found is not None
-        for name in _tensors(batch):
-            getattr(self.inputs, name).copy_(getattr(batch, name), non_blocking=True)
+        for name, tensor in batch.tensors().items():
+            getattr(self.inputs, name).copy_(tensor, non_blocking=True)
         self.graph.replay()
         loss, norm = self.found.tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -127,13 +127,9 @@ class GraphedStep:
 
 def layout(batch: Batch) -> tuple[Any, ...]:
     """What must be the same in every batch of a graph."""
-    return tuple((name, getattr(batch, name).shape, getattr(batch, name).dtype) for name in _tensors(batch))
-
-
-def _tensors(batch: Batch) -> list[str]:
-    return [one.name for one in fields(batch) if isinstance(getattr(batch, one.name), Tensor)]
+    return tuple((name, tensor.shape, tensor.dtype) for name, tensor in batch.tensors().items())
 
 
 def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    changed: dict[str, Any] = {name: change(getattr(batch, name)) for name in _tensors(batch)}
+    changed: dict[str, Any] = {name: change(tensor) for name, tensor in batch.tensors().items()}
     return replace(batch, **changed)

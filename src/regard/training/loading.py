@@ -39,7 +39,7 @@ class Loaded:
 
 def to_stderr(text: str) -> None:
     """News that is no result."""
-    print(text, file=sys.stderr)
+    print(text, file=sys.stderr, flush=True)
 
 
 def load(

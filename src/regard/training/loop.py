@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -20,7 +19,8 @@ from regard.training.assembly import Parts, arrange, build_model, build_task
 from regard.training.checkpoints import Checkpoint
 from regard.training.config import Config, said
 from regard.training.folder import RunFolder
-from regard.training.hardware import any_shape, deterministic, prepare
+from regard.training.hardware import deterministic, prepare
+from regard.training.loading import to_stderr
 from regard.training.position import seed_everything
 from regard.training.signals import Signals
 from regard.training.trainer import Trainer
@@ -50,17 +50,13 @@ class Result:
         return f"regard train --resume {shlex.quote(str(self.folder))}"
 
 
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def train(
     config: Config | Mapping[str, Any],
     *,
     resume: str | None = None,
     fast_dev_run: bool = False,
     quiet: bool = False,
-    tell: Callable[[str], None] = _to_stderr,
+    tell: Callable[[str], None] = to_stderr,
 ) -> Result:
     """Train as `config` says; a mapping holds settings by (dotted) name. What is not said comes from the task's recipe.
 
@@ -91,7 +87,6 @@ def train(
             settings = dataclasses.replace(settings, eval_limit=settings.batch_size)
         signals = stack.enter_context(Signals())
         stack.enter_context(deterministic(settings.deterministic))
-        stack.enter_context(any_shape())
         return _run(settings, run, chosen, signals, tell, quiet, stack)
 
 

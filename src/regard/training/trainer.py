@@ -25,7 +25,7 @@ from regard.training.company import Company
 from regard.training.config import Config
 from regard.training.evaluation import evaluate
 from regard.training.folder import RunFolder
-from regard.training.hardware import Hardware
+from regard.training.hardware import Hardware, any_shape
 from regard.training.learner import Learner
 from regard.training.metrics import Metrics, Record, plain
 from regard.training.order import Order, generator
@@ -90,7 +90,8 @@ class Trainer:
         self.stepping, self.began_at = 0.0, self.position.step
         self.raw.train()
         try:
-            yield
+            with any_shape():
+                yield
         finally:
             self.display.close()
             if self.board is not None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from regard import models, tasks
 from regard.cli.pages import catalogue, docstring, options
 from regard.errors import BadValue, unknown_name
-from regard.models.model import MODELS, Model, options_of
+from regard.models.model import MODELS, options_of
 from regard.tasks.task import TASKS
 
 Facts = dict[str, Any]
@@ -114,7 +114,7 @@ def of_model(name: str, given: Mapping[str, Any]) -> Facts:
         "serves": {kind: KINDS_IN_WORDS.get(kind, "") for kind in cls.serves},
         "tasks": able,
         "attention": cls.takes_attention,
-        "attention_default": _attention_default(cls),
+        "attention_default": cls.attention_default,
         "options": options.rows(known, SHARED_OPTIONS | docstring.meanings(cls)),
         "example": f"regard train {_usual_task(name, able)} --model {_written(name, given)}" if able else "",
         "picture": None,
@@ -149,17 +149,6 @@ def _refuse_unknown(name: str, given: Mapping[str, Any], known: Mapping[str, ins
     for option in given:
         if option not in known:
             raise BadValue(str(unknown_name(f"option of {name}", option, [*known])))
-
-
-def _attention_default(cls: type[Model]) -> str:
-    """The mechanism a model has when nothing is said, where its class tells and no heir decides otherwise."""
-    for parent in cls.__mro__:
-        if "attention_default" in parent.__dict__:
-            return str(parent.__dict__["attention_default"])
-        made = parent.__dict__.get("__init__")
-        if made is not None and "attention" in inspect.signature(made).parameters:
-            return ""
-    return ""
 
 
 def _usual_task(name: str, able: list[str]) -> str:
