@@ -38,8 +38,11 @@ tour: $(STAMP)  ## a tour of the core: a printed table and demo/attention.png
 	@$(BIN)/python examples/tour.py $(ARGS)
 
 # One torch thread per worker, so that the workers do not fight over the cores.
+# Triton's interpreter has to be asked for before a kernel is defined, so the kernels' tests get processes of their own.
 test: $(STAMP)  ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/triton $(ARGS)
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -n $(WORKERS) tests/triton $(ARGS) \
+		|| { test $$? -eq 5 && test -n "$(ARGS)"; }  # nothing chosen by ARGS here
 
 check: $(STAMP)  ## lint, formatting and types
 	$(BIN)/ruff check

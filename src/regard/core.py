@@ -209,6 +209,9 @@ def weights(
     chosen_rows = selection("rows", rows, row_count, device)
     chosen_heads = selection("heads", None if query.dim() == 3 else heads, head_count, device)
     with torch.autocast(device.type, enabled=False):
+        fused = _fused_weights(asked, chosen_rows, chosen_heads) if device.type == "cuda" else None
+        if fused is not None:
+            return fused.squeeze(1) if query.dim() == 3 else fused
         score_of_pairs, wide_query, wide_key = asked.score.reduce(
             asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
         )
@@ -223,6 +226,16 @@ def weights(
         )
         found = formula.normalised(asked.normalizer, scores, visible, asked.sink, grid).to(dtype)
     return found.squeeze(1) if query.dim() == 3 else found
+
+
+def _fused_weights(asked: request.Request, rows: Part | None, heads: Part | None) -> Tensor | None:
+    """The weights by kernels, where a GPU has some for the request and nobody asks for a gradient."""
+    from regard.implementations.triton import rows as kernels
+
+    if asked.needs_grad or asked.forward_mode:
+        return None
+    reduced = asked.widened().reduced()
+    return kernels.run(reduced, rows, heads, asked.query.dtype) if kernels.runs(reduced) else None
 
 
 def summarize(

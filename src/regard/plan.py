@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard.errors import BadType, Unsupported, unknown_name
-from regard.implementations import reference, sdpa, tiled
+from regard.implementations import measured, reference, sdpa, tiled
 from regard.request import Request
 from regard.value import Value
 
@@ -36,11 +36,9 @@ class Implementation(Protocol):
         """The output (b,h,q,v) of a request and, where asked for, its log-sum-exp (b,h,q)."""
 
 
-# Known implementations, and the order in which `auto` asks them, by device: fastest first, as docs/results.md shows.
+# Known implementations, and the order in which `auto` asks them on a CPU: fastest first, as docs/results.md shows.
 NAMES = ("reference", "tiled", "sdpa", "flex", "triton")
-_NOT_YET = {"triton": "this version of regard has no Triton kernels yet"}
-_ORDER = {"cpu": ("sdpa", "tiled", "reference")}
-_ORDER_ELSEWHERE = ("sdpa", "tiled", "reference")
+_ORDER = ("sdpa", "tiled", "reference")  # on a GPU a measured table decides
 _LOADED: dict[str, Implementation] = {"reference": reference, "tiled": tiled, "sdpa": sdpa}
 _NEVER_AUTOMATIC = {
     "reference": "it needs memory quadratic in the length; tiled gives the same numbers in linear memory",
@@ -51,6 +49,7 @@ _REASONS = {
     "tiled": "strips in linear memory; nothing faster can run this request",
     "reference": "the plain formula",
     "flex": "FlexAttention, compiled",
+    "triton": "fused kernels with the mask, the bias and the score inside",
 }
 
 
@@ -75,6 +74,10 @@ def implementation(name: str) -> Implementation:
         from regard.implementations import flex
 
         return flex
+    if name == "triton":
+        from regard.implementations import triton
+
+        return triton
     return _LOADED[name]
 
 
@@ -96,11 +99,11 @@ def make(request: Request, impl: str, complete: bool = False) -> Plan:
 
 
 def _refusal(name: str, request: Request) -> str | None:
-    return _NOT_YET[name] if name in _NOT_YET else implementation(name).refuse(request)
+    return implementation(name).refuse(request)
 
 
 def _automatic(request: Request, complete: bool) -> Plan:
-    order = _ORDER.get(request.query.device.type, _ORDER_ELSEWHERE)
+    order, basis = measured.order(request) if request.query.device.type == "cuda" else (_ORDER, "")
     chosen, rejected = "", {}
     for name in order:
         why = _refusal(name, request) if not chosen else None
@@ -117,7 +120,8 @@ def _automatic(request: Request, complete: bool) -> Plan:
                 rejected[name] = (
                     refused or _NEVER_AUTOMATIC.get(name) or f"slower than {chosen} here, by measurement"
                 )
-    return Plan(chosen, _REASONS[chosen], rejected)
+    reason = f"{_REASONS[chosen]} ({basis})" if basis else _REASONS[chosen]
+    return Plan(chosen, reason, rejected)
 
 
 def signature(

@@ -33,10 +33,20 @@ class Summary:
 
 @torch.no_grad()
 def summarize_request(request: Request, top: int) -> Summary:
-    """Walk the strips of a request and keep what is linear in its length."""
+    """The statistics of a request: by kernels where a GPU has some for it, strip by strip elsewhere."""
     top = whole_number("top", top, least=0)
     with torch.autocast(request.query.device.type, enabled=False):
         request = request.widened().reduced()
+    if request.query.device.type == "cuda":
+        from regard.implementations.triton import summary as kernels
+
+        if kernels.runs(request, top):
+            return Summary(*kernels.run(request, top))
+    return walked(request, top)
+
+
+def walked(request: Request, top: int) -> Summary:
+    """Walk the strips of a request, whose score is one of pairs, and keep what is linear in its length."""
     attention = Attention(
         request.query, request.key, request.score, request.mask, request.bias, request.normalizer, request.scale,
         request.sink,

@@ -14,5 +14,6 @@ FAMILIES = ("dot", "window", "additive", "views", "overhead", "ntm", "layers", "
 
 for _family in FAMILIES:
     import_module(f"{__name__}.{_family}")
+import_module(f"{__name__}.gpu")
 
 __all__ = ["CASES", "FAMILIES", "Case", "Setting"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from regard.errors import unknown_name
+from regard.errors import RegardError, unknown_name
 from regard.registry import Registry
 
 
@@ -18,12 +18,17 @@ class Setting:
     quick: bool = False
 
 
+class Wrong(RegardError):
+    """What was to be timed gives wrong numbers, so it is not timed."""
+
+
 @dataclass(frozen=True)
 class Measurement:
     """One measured number with its spread.
 
     `value` is the median of `samples` readings, `low` and `high` their quartiles. `ours` and `peer` are the
-    median seconds of the two sides where time was taken.
+    median seconds of the two sides where time was taken. Where there were several peers, `peers` has the seconds of
+    each (or why it could not run) and `best` names the one that counts. `details` are further numbers for machines.
     """
 
     value: float
@@ -33,6 +38,9 @@ class Measurement:
     ours: float | None = None
     peer: float | None = None
     impl: str = ""
+    best: str = ""
+    peers: Mapping[str, float | str] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,18 +54,28 @@ class Case:
     unit: str
     at_most: bool
     measure: Callable[[Setting], Measurement]
+    device: str = "cpu"
+    ahead: Callable[[Setting], object] | None = (
+        None  # compiles what it needs, for all processes of this machine
+    )
+    rank: int = 0  # those of a lower one are measured first: time may run out
+
+    @property
+    def bound(self) -> str:
+        """The bar as people read it."""
+        return f"{'≤' if self.at_most else '≥'} {self.bar:g} {self.unit}"
 
     def row(self, found: Measurement, setting: Setting) -> dict[str, object]:
-        """The case and what was found, as one flat record.
+        """The case and what was found, as one record.
 
-        The bars were set for the CPU; on another device the number is reported and not judged (`met` is None).
+        A bar was set for one device; on another the number is reported and not judged (`met` is None).
         """
-        judged = setting.device == "cpu"
+        judged = setting.device == self.device
         within = found.value <= self.bar if self.at_most else found.value >= self.bar
         return {
             "name": self.name,
             "work": self.work,
-            "peer": self.peer,
+            "peer": found.best or self.peer,
             "measured": found.value,
             "low": found.low,
             "high": found.high,
@@ -69,7 +87,18 @@ class Case:
             "ours_seconds": found.ours,
             "peer_seconds": found.peer,
             "impl": found.impl,
+            "peers": dict(found.peers),
+            "details": dict(found.details),
+            "trouble": None,
         }
+
+    def failed(self, trouble: Exception, setting: Setting) -> dict[str, object]:
+        """The case with nothing measured, and why. What is wrong or breaks meets no bar."""
+        nothing = Measurement(0.0, 0.0, 0.0, 0)
+        words = str(trouble) if isinstance(trouble, RegardError) else f"{type(trouble).__name__}: {trouble}"
+        empty = dict.fromkeys(("measured", "low", "high"))
+        met = False if setting.device == self.device else None
+        return {**self.row(nothing, setting), **empty, "met": met, "trouble": words}
 
 
 CASES: Registry[Case] = Registry("benchmark case")
@@ -78,29 +107,43 @@ Measure = Callable[[Setting], Measurement]
 
 
 def case(name: str, *, work: str, peer: str, unit: str, at_most: float | None = None,
-         at_least: float | None = None) -> Callable[[Measure], Measure]:  # fmt: skip
-    """Register the decorated function as the case `name`, with a ceiling (`at_most`) or a floor (`at_least`)."""
+         at_least: float | None = None, device: str = "cpu", ahead: Callable[[Setting], object] | None = None,
+         rank: int = 0) -> Callable[[Measure], Measure]:  # fmt: skip
+    """Register the decorated function as the case `name`, with a ceiling (`at_most`) or a floor (`at_least`).
+
+    `device`: where the bar holds.
+    """
     assert (at_most is None) != (at_least is None), "a case has one bar"
     bar = at_most if at_most is not None else at_least
     assert bar is not None
 
     def register(measure: Measure) -> Measure:
-        CASES.add(name, Case(name, work, peer, bar, unit, at_most is not None, measure))
+        CASES.add(name, Case(name, work, peer, bar, unit, at_most is not None, measure, device, ahead, rank))
         return measure
 
     return register
 
 
-def select(only: str | None) -> list[Case]:
-    """The cases that `only` names: nothing for all, else names or families (`window`) joined by commas."""
+def select(only: str | None, device: str = "cpu") -> list[Case]:
+    """The cases that `only` names: nothing for all of a device, else names or beginnings of names, joined by commas.
+
+    `window` is the family of that name, `window-16k` a part of it. What a device has no case of is measured by the
+    other device's case, and not judged.
+    """
+    every = sorted((CASES[name] for name in CASES), key=lambda one: one.rank)
+    own = [one for one in every if one.device == device]
+    others = [one for one in every if one.device != device]
     if not only:
-        return [CASES[name] for name in CASES]
-    families = {name.split("-")[0] for name in CASES}
+        return own
     wanted: dict[str, Case] = {}
     for part in (p.strip().replace("_", "-") for p in only.split(",")):
-        if part not in families and part not in CASES:
+        found = next(filter(None, (_beginning(part, cases) for cases in (own, others))), None)
+        if found is None:
+            families = {name.split("-")[0] for name in CASES}
             raise unknown_name("--only", part, [*families, *CASES])
-        for name in CASES:
-            if name == part or name.split("-")[0] == part:
-                wanted[name] = CASES[name]
-    return list(wanted.values())
+        wanted.update({one.name: one for one in found})
+    return sorted(wanted.values(), key=lambda one: one.rank)
+
+
+def _beginning(part: str, cases: list[Case]) -> list[Case]:
+    return [one for one in cases if one.name == part or one.name.startswith(f"{part}-")]

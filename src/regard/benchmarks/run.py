@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import gc
+import math
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -15,21 +18,56 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.benchmarks.case import Case, Setting
+from regard.benchmarks.gpu.warm import compile_ahead
 
 Row = dict[str, object]
 
 
 def run(
-    cases: Sequence[Case], setting: Setting, announce: Callable[[str], None] = lambda text: None
+    cases: Sequence[Case],
+    setting: Setting,
+    announce: Callable[[str], None] = lambda text: None,
+    each: Callable[[list[Row]], None] = lambda rows: None,
+    seconds: float = math.inf,
 ) -> list[Row]:
-    """Measure the cases one after the other; `announce` hears which one is on."""
-    about = environment(setting)
+    """Measure the cases one after the other; after `seconds` no further one is begun.
+
+    `announce` hears which one is on and how the last one went, `each` gets the rows so far after every case.
+    """
+    started, about = time.perf_counter(), environment(setting)
     rows: list[Row] = []
     with _threads(setting):
+        workers = compile_ahead(cases, setting)
+        if workers:
+            announce(f"compiled ahead in {workers} processes, {time.perf_counter() - started:.0f} s")
         for number, case in enumerate(cases, start=1):
+            if time.perf_counter() - started > seconds:
+                announce(f"no time left for {len(cases) - len(rows)} cases, from {case.name} on")
+                break
             announce(f"[{number}/{len(cases)}] {case.name}")
-            rows.append({**case.row(case.measure(setting), setting), **about})
+            begun = time.perf_counter()
+            rows.append({**_measured(case, setting), **about, "spent": round(time.perf_counter() - begun, 1)})
+            announce(line(rows[-1]))
+            each(rows)
+            if setting.device == "cuda":  # what one case kept is memory the next one lacks
+                gc.collect()
+                torch.cuda.empty_cache()
     return rows
+
+
+def _measured(case: Case, setting: Setting) -> Row:
+    """One row; a case that is wrong or breaks says so in its row, and the others go on."""
+    try:
+        return case.row(case.measure(setting), setting)
+    except Exception as trouble:
+        return case.failed(trouble, setting)
+
+
+def line(row: Row) -> str:
+    """A row in short, for those who watch."""
+    cells = _cells(row)
+    shown = [cells[3], *cells[5:-1]] if row["trouble"] is None else [str(row["trouble"])]
+    return "  ".join([f"{cells[0]:28s}", *shown, f"[{row['impl']}] against {row['peer']}, {row['spent']} s"])
 
 
 def environment(setting: Setting) -> Row:
@@ -49,43 +87,61 @@ def environment(setting: Setting) -> Row:
 
 
 HEADERS = ("case", "work", "against", "measured", "quartiles", "bar", "", "plan")
+TIMES = ("ours", "peer")  # two more columns where a GPU was measured
 
 
 def table(rows: Sequence[Row]) -> Table:
     """One line per number: measured, bar, met or MISSED."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in HEADERS:
-        right = header in ("measured", "quartiles", "bar")
+    for header in _headers(rows):
+        right = header in ("measured", "quartiles", "bar", *TIMES)
         shown.add_column(header, justify="right" if right else "left", overflow="fold")
     for row in rows:
         *cells, verdict, plan = _cells(row)
-        style = {"met": "green", "MISSED": "bold red"}.get(verdict, "dim")
+        style = {"met": "green", "MISSED": "bold red", "FAILED": "bold red"}.get(verdict, "dim")
         shown.add_row(*cells, Text(verdict, style=style), plan)
     return shown
 
 
+def _headers(rows: Sequence[Row]) -> list[str]:
+    timed = any(row["device"] == "cuda" for row in rows)
+    return [*HEADERS[:5], *(TIMES if timed else ()), *HEADERS[5:]]
+
+
 def markdown(rows: Sequence[Row]) -> str:
     """The same table for a document, with the footer under it."""
-    lines = [HEADERS, ["---"] * len(HEADERS), *map(_cells, rows)]
+    headers = _headers(rows)
+    lines = [headers, ["---"] * len(headers), *map(_cells, rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{footer(rows)}"
 
 
 def _cells(row: Row) -> list[str]:
     sign = {"<=": "≤", ">=": "≥"}[str(row["relation"])]
+    broken = row["trouble"] is not None
+    times = [_time(row["ours_seconds"]), _time(row["peer_seconds"])] if row["device"] == "cuda" else []
     return [
         str(row["name"]),
         str(row["work"]),
         str(row["peer"]),
-        f"{_short(row['measured'])} {row['unit']}",
-        f"{_short(row['low'])} to {_short(row['high'])}",
+        "–" if broken else f"{_short(row['measured'])} {row['unit']}",
+        str(row["trouble"])[:200] if broken else f"{_short(row['low'])} to {_short(row['high'])}",
+        *times,
         "–" if row["bar"] is None else f"{sign} {row['bar']:g}",
-        "not judged" if row["met"] is None else "met" if row["met"] else "MISSED",
+        "FAILED" if broken else "not judged" if row["met"] is None else "met" if row["met"] else "MISSED",
         str(row["impl"]),
     ]
 
 
+def _time(seconds: object) -> str:
+    if not isinstance(seconds, float):
+        return "–"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
 def footer(rows: Sequence[Row]) -> str:
     """One line under the table: the verdict in numbers and where it was reached."""
+    if not rows:
+        return "nothing was measured"
     about = rows[0]
     judged = [row for row in rows if row["met"] is not None]
     verdict = (

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
@@ -14,12 +17,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from regard.benchmarks.case import Case
+    from regard.benchmarks.run import Row
     from regard.cli.parser import Parser
 
 SUMMARY = "Measure the promised numbers side by side with their peers."
 EXAMPLES = (
     "regard bench --device cpu",
     "regard bench --only window,additive-time --json > window.json",
+    "regard bench --device cuda --seconds 200 --json bench.json --figure speed.svg",
 )
 
 TABLE_WIDTH = 150  # when stdout is not a terminal
@@ -27,29 +32,38 @@ TABLE_WIDTH = 150  # when stdout is not a terminal
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    devices = "where to measure; auto takes cuda when there is one. Bars are judged on the cpu only"
+    devices = "where to measure; auto takes cuda when there is one. Each device has its own cases and bars"
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help=devices)
-    names = "cases or families to run, joined by commas; see --list"
+    names = "cases, families or beginnings of names to run, joined by commas; see --list"
     parser.add_argument("--only", type=str, metavar="NAME", help=names)
     parser.add_argument("--list", action="store_true", help="show the cases and their bars, measure nothing")
     parser.add_argument("--quick", action="store_true", help="few repeats: a first look, not for the record")
-    parser.add_argument("--json", action="store_true", help="rows as JSON on stdout instead of a table")
+    rows = (
+        "rows as JSON on stdout instead of a table; with a FILE, into that after every case, beside the table"
+    )
+    parser.add_argument("--json", type=str, nargs="?", const="-", metavar="FILE", help=rows)
+    limit = "begin no further case after so many; those that matter most come first"
+    parser.add_argument("--seconds", type=float, metavar="N", help=limit)
     parser.add_argument("--markdown", action="store_true", help="the table as Markdown, for a document")
+    picture = "also draw how fast each case is beside its best peer (.svg, .pdf or .png)"
+    parser.add_argument("--figure", type=str, metavar="FILE", help=picture)
 
 
 def run(options: Namespace) -> int:
-    """Measure the chosen cases; a missed bar is a result, so it does not change the exit code."""
+    """Measure the chosen cases. A missed bar is a result; a case that is wrong or breaks makes the exit code 1."""
     from rich.console import Console
 
     from regard.benchmarks.case import Setting, select
     from regard.benchmarks.run import footer, markdown, table
     from regard.benchmarks.run import run as measure
 
-    cases = select(options.only)
     if options.list:
-        return _list(cases, options.json)
-
+        return _list(select(options.only, _listed(options.device)), options.json is not None)
+    if options.figure is not None:
+        _check_figure(options.figure)
+    kept = None if options.json in (None, "-") else _checked_folder("--json", options.json)
     setting = Setting(device=_device(options.device), quick=options.quick)
+    cases = select(options.only, setting.device)
     progress = Console(stderr=True)
     with progress.status("starting") as status:
 
@@ -58,9 +72,14 @@ def run(options: Namespace) -> int:
             if not progress.is_terminal:
                 print(text, file=sys.stderr)
 
-        rows = measure(cases, setting, announce)
+        def keep(rows: list[Row]) -> None:
+            if kept is not None:
+                kept.write_text(json.dumps(rows, indent=1, ensure_ascii=False))
 
-    if options.json:
+        seconds = math.inf if options.seconds is None else options.seconds
+        rows = measure(cases, setting, announce, keep, seconds)
+
+    if options.json == "-":
         print(json.dumps(rows, indent=1, ensure_ascii=False))
     elif options.markdown:
         print(markdown(rows))
@@ -68,7 +87,11 @@ def run(options: Namespace) -> int:
         console = _wide_console()
         console.print(table(rows))
         console.print(footer(rows), highlight=False)
-    return 0
+    if options.figure is not None:
+        from regard.benchmarks.figure import draw
+
+        draw(rows, options.figure)
+    return 1 if any(row["trouble"] is not None for row in rows) else 0
 
 
 def _list(cases: list[Case], as_json: bool) -> int:
@@ -85,11 +108,32 @@ def _list(cases: list[Case], as_json: bool) -> int:
 
     shown = Table("case", "work", "against", "bar", box=box.SIMPLE_HEAD, pad_edge=False)
     for case in cases:
-        shown.add_row(
-            case.name, case.work, case.peer, f"{'≤' if case.at_most else '≥'} {case.bar:g} {case.unit}"
-        )
+        shown.add_row(case.name, case.work, case.peer, case.bound)
     _wide_console().print(shown)
     return 0
+
+
+def _listed(asked: str) -> str:
+    """Whose cases to list; those of a GPU may be read where there is none."""
+    return "cuda" if asked == "cuda" else _device(asked)
+
+
+def _check_figure(path: str) -> None:
+    """Say before a long measurement that its picture could not be kept."""
+    kinds = (".svg", ".pdf", ".png")
+    if Path(path).suffix not in kinds:
+        raise BadValue(f"--figure: expected a file that ends in {', '.join(kinds)}, got {path!r}.")
+    _checked_folder("--figure", path)
+    if find_spec("matplotlib") is None:
+        raise BadValue(
+            "--figure: matplotlib is not installed here. Keep the rows with --json FILE and draw them later."
+        )
+
+
+def _checked_folder(flag: str, path: str) -> Path:
+    if not Path(path).absolute().parent.is_dir():
+        raise BadValue(f"{flag}: there is no folder {str(Path(path).absolute().parent)!r} to write to.")
+    return Path(path)
 
 
 def _device(asked: str) -> str:

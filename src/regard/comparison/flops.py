@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.implementations.packing import unpack
 from regard.implementations.tiled import op as tiled
 from regard.implementations.tiled.walk import Attention
 from regard.models import Model
@@ -29,16 +30,19 @@ from regard.tasks import Task
 from regard.tasks.problem import Batch
 
 Shape = Sequence[int]
-aten, ours = torch.ops.aten, torch.ops.regard
+aten = torch.ops.aten
 
 # torch shows a counter an operator of ours as one thing. These are the functions inside, which it can look into.
-_INSIDE: dict[Any, Callable[..., Any]] = {
-    ours.tiled.default: tiled._forward,
-    ours.tiled_backward.default: tiled._backward,
-    ours.scan.default: scan._forward,
-    ours.scan_backward.default: scan._backward,
-    ours.ntm.default: ntm._forward,
-    ours.ntm_backward.default: ntm._backward,
+# A fused kernel shows nothing, so the strips stand in for it: the same products.
+_INSIDE: dict[str, Callable[..., Any]] = {
+    "regard::tiled": tiled._forward,
+    "regard::tiled_backward": tiled._backward,
+    "regard::fused": lambda *arguments: tiled._forward(*arguments, True),  # type: ignore[call-arg]
+    "regard::fused_backward": lambda grad, grad_lse, out, lse, *rest: tiled._backward(grad, grad_lse, *rest),
+    "regard::scan": scan._forward,
+    "regard::scan_backward": scan._backward,
+    "regard::ntm": ntm._forward,
+    "regard::ntm_backward": ntm._backward,
 }
 
 
@@ -71,22 +75,20 @@ class _Opened(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        inside = _INSIDE.get(func)
+        inside = _INSIDE.get(func._schema.name)
         if inside is None:
             return func(*args, **(kwargs or {}))
         before = self.counter.get_total_flops()
         with self:
             found = inside(*args, **(kwargs or {}))
-        if func in _STRIPS:
+        if func._schema.name in _STRIPS:
             done = self.counter.get_total_flops() - before
-            self.hidden += done * (1 - _visible_share(*args[_STRIPS[func] :]))
+            self.hidden += done * (1 - _visible_share(*args[_STRIPS[func._schema.name] :]))
         return found
 
 
-_STRIPS = {
-    ours.tiled.default: 0,
-    ours.tiled_backward.default: 2,
-}  # where the query stands among the arguments
+# Where the query stands among the arguments of what walks strips.
+_STRIPS = {"regard::tiled": 0, "regard::tiled_backward": 2, "regard::fused": 0, "regard::fused_backward": 4}
 
 
 def _visible_share(
@@ -94,7 +96,7 @@ def _visible_share(
     spec: str, scale: float, *rest: Any,
 ) -> float:  # fmt: skip
     """Of the pairs that the strips of `tiled` walk, the share that the mask leaves."""
-    score, mask, bias, normalizer = tiled._unpack(spec, tensors)
+    score, mask, bias, normalizer = unpack(spec, tensors)
     walk = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
     walked = visible = 0.0
     for strip in walk.strips():

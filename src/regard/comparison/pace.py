@@ -97,8 +97,9 @@ def _steps(trainer: Trainer, seconds: float) -> float:
         while len(readings) < _FEWEST or time.perf_counter() - began < seconds:
             start, taken = time.perf_counter(), 0
             while not taken or time.perf_counter() - start < min(_WINDOW, seconds):
-                trainer.advance()  # it reads the loss, so that a GPU is done when it returns
+                trainer.advance()
                 taken += 1
+            trainer.land()  # a GPU is done then
             readings.append(taken / (time.perf_counter() - start))
     return statistics.median(readings)
 

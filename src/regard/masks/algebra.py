@@ -84,6 +84,13 @@ class Mask(Value):
         shape = (1, 1, len(blocks.first_row), len(blocks.first_column))
         return torch.full(shape, PARTIAL, dtype=torch.int8, device=blocks.device)
 
+    def ends(self, sizes: Sizes, device: torch.device) -> tuple[Tensor, Tensor] | None:
+        """For a mask that shows each query one run of keys: the first of them and the one behind the last, (b|1,h|1,q).
+
+        A mask of your own that says so runs in fused kernels, too.
+        """
+        return None
+
     def check(self, sizes: Sizes) -> None:
         """Raise when this mask does not fit a request of these sizes."""
 

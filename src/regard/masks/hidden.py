@@ -1,4 +1,4 @@
-"""Which keys no query may attend to, found without a q×k array and, on a GPU, without waiting for it."""
+"""Which keys no query may attend to, and which queries are padding: without a q×k array, without waiting for a GPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.grid import Sizes, whole
-from regard.masks.algebra import EMPTY, FULL, And, Mask, cut
-from regard.masks.given import Dense
+from regard.masks.algebra import EMPTY, FULL, And, Mask, Or, cut
+from regard.masks.given import Dense, Documents, Lengths, Padding
 from regard.value import rebuild
 
 _BLOCK = 128
@@ -67,3 +67,21 @@ def _by_looking(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> 
         grid = complete.part(rows=slice(top, min(sizes[2], top + rows)), columns=keys)
         seen = seen | mask.tile(grid).any(-2)
     return seen
+
+
+def hidden_queries(mask: Mask, queries: int, device: torch.device) -> Tensor | None:
+    """True for the queries that a mask declares to be padding, (b|1,q); None where it does not speak of that."""
+    if isinstance(mask, Lengths) and mask.query_lengths is not None:
+        return torch.arange(queries, device=device) >= mask.query_lengths[:, None]
+    if isinstance(mask, Padding) and mask.query_keep is not None:
+        return ~mask.query_keep
+    if isinstance(mask, Documents):
+        return mask.query_ids < 0
+    if isinstance(mask, (And, Or)):
+        left = hidden_queries(mask.left, queries, device)
+        right = hidden_queries(mask.right, queries, device)
+        if left is not None and right is not None:
+            return left | right if isinstance(mask, And) else left & right
+        if isinstance(mask, And):
+            return right if left is None else left
+    return None

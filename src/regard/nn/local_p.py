@@ -51,6 +51,12 @@ class Around(Mask):
             some, every = some & (blocks.first_column < high), every & (blocks.last_column < low)
         return grade(some, every)
 
+    def ends(self, sizes: Sizes, device: torch.device) -> tuple[Tensor, Tensor]:
+        lost = self.center.isnan()
+        first = torch.ceil(self.center.masked_fill(lost, 0) - self.reach).long().masked_fill(lost, 0)
+        last = torch.floor(self.center.masked_fill(lost, 0) + self.reach).long().masked_fill(lost, sizes[3])
+        return first, last + 1 if self.end is None else torch.minimum(last + 1, self.end.long())
+
     def check(self, sizes: Sizes) -> None:
         shape = tuple(self.center.shape)
         if len(shape) != 3 or not broadcasts(shape, sizes[:3]):

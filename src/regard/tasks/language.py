@@ -184,6 +184,13 @@ class Language(Task):
             target_keep = asked if target_keep is None else target_keep & asked
         return Batch(inputs, keep, targets, target_keep)
 
+    def batch(self, examples: Sequence[Any], chosen: Sequence[int], generator: torch.Generator) -> Batch:
+        """The same batch as by `collate`, windows cut out of the text all at once where that can be done."""
+        if isinstance(examples, windows.Loose) and self.problem.kind == "language":
+            rows = examples.rows(chosen, generator)
+            return Batch(rows[:, :-1].contiguous(), targets=rows[:, 1:].contiguous())
+        return super().batch(examples, chosen, generator)
+
     def _hidden(self, rows: list[Tensor], generator: torch.Generator) -> Batch:
         assert self.vocabulary is not None
         targets, keep = padded(rows, PADDING)

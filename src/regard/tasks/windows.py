@@ -39,7 +39,37 @@ def training(ids: Tensor, context: int, loose: bool) -> Sequence[Window]:
     Fixed ones would show every token at the same place in every epoch, and a small text is then learned by heart.
     """
     count = -(-(len(ids) - 1) // context)
-    return Generated(count, partial(_loose if loose else _fixed, ids, context, context))
+    if loose:
+        return Loose(count, ids, context)
+    return Generated(count, partial(_fixed, ids, context, context))
+
+
+class Loose(Generated[Window]):
+    """Windows that begin up to half a window earlier or later, at random each time."""
+
+    even = True  # all are of one length
+
+    def __init__(self, count: int, ids: Tensor, context: int) -> None:
+        super().__init__(count, partial(_loose, ids, context))
+        size, half = min(context + 1, len(ids)), context // 2
+        begin = (torch.arange(count) * context).clamp(max=max(0, len(ids) - 1 - context))
+        self.first = (begin - half).clamp(min=0)  # where each may begin, …
+        self.places = (
+            (begin + context + half + 1).clamp(max=len(ids)) - self.first - size + 1
+        )  # … and at how many
+        self.most = int(self.places.max())
+        self.narrow = set((self.places < self.most).nonzero().flatten().tolist())  # at the ends of the text
+        self.stretches = ids.unfold(0, size, 1)  # every window there is, as a view
+
+    def rows(self, chosen: Sequence[int], generator: torch.Generator) -> Tensor:
+        """The tokens (b,n) of some windows, drawn as each of them on its own would be."""
+        index = torch.tensor(chosen)
+        if self.narrow.isdisjoint(chosen):
+            drawn = torch.randint(self.most, (len(chosen),), generator=generator)
+        else:
+            places = self.places[index].tolist()
+            drawn = torch.stack([torch.randint(count, (), generator=generator) for count in places])
+        return self.stretches[self.first[index] + drawn]
 
 
 def asking(ids: Tensor, context: int, overlap: float) -> Sequence[Window]:
@@ -55,7 +85,7 @@ def _fixed(ids: Tensor, context: int, stride: int, index: int) -> Window:
     return Window(ids[begin : begin + context + 1], repeated=asked - begin)
 
 
-def _loose(ids: Tensor, context: int, stride: int, index: int) -> Window:
-    begin = max(0, min(index * stride, len(ids) - 1 - context))
+def _loose(ids: Tensor, context: int, index: int) -> Window:
+    begin = max(0, min(index * context, len(ids) - 1 - context))
     around = ids[max(0, begin - context // 2) : begin + context + context // 2 + 1]
     return Window(ids[begin : begin + context + 1], around=around)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
@@ -48,6 +49,10 @@ class Hardware:
 
     def place(self, batch: Batch) -> Batch:
         """A batch on the device; numbers in it as the weights are."""
+        if self.device.type == "cuda":
+            # From memory that may be paged out, a copy waits until the device has done all it was sent.
+            pinned: dict[str, Any] = {name: tensor.pin_memory() for name, tensor in batch.tensors().items()}
+            batch = replace(batch, **pinned)
         if self.device.type != "cpu":
             batch = batch.to(self.device)
         if batch.inputs.is_floating_point() and batch.inputs.dtype != self.dtype:

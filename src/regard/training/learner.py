@@ -15,7 +15,7 @@ from regard.training.assembly import Parts, own_tensors, take_weights
 from regard.training.checkpoints import Checkpoint
 from regard.training.company import Company
 from regard.training.config import Config
-from regard.training.graph import GraphedStep, refusal
+from regard.training.graph import AHEAD, Flight, GraphedStep, refusal
 from regard.training.hardware import Hardware
 from regard.training.position import Boundary, Buffers
 from regard.training.random_state import RandomState
@@ -49,8 +49,9 @@ class Learner:
         self.names = list(own_tensors(model))  # here: parts do not show which of them are one tensor
         self._step = self._prepare(checkpoint)
         self.buffers = Buffers(model)
+        self._random: RandomState | None = None
 
-    def _prepare(self, checkpoint: Checkpoint | None) -> Callable[[Iterator[Batch]], Taken]:
+    def _prepare(self, checkpoint: Checkpoint | None) -> Callable[[Iterator[Batch]], Taken | Flight]:
         config, hardware = self.config, self.hardware
         accelerator = hardware.accelerator
         model: torch.nn.Module = self.model
@@ -73,17 +74,25 @@ class Learner:
             accelerator, model, prepared, self.task, accumulate=config.accumulate or 1, clip=config.optim.clip or 0.0,
             smoothing=config.optim.smoothing or 0.0,
         )  # fmt: skip
-        return GraphedStep(step, self.optimizer, self.tell) if captured else step
+        return GraphedStep(step, self.optimizer, self.tell, AHEAD, hardware.place) if captured else step
 
-    def step(self, batches: Iterator[Batch]) -> Taken:
-        """Take one step."""
+    def step(self, batches: Iterator[Batch]) -> Taken | Flight:
+        """Take one step, or send it on its way."""
         if self.sharded:  # DDP does so by itself
             self._even()
-        return self._step(batches)
+        if isinstance(self._step, GraphedStep):  # it knows a quicker way for batches of a known shape
+            return self._step(batches)
+        return self._step(map(self.hardware.place, batches))
 
     def boundary(self) -> Boundary:
         """What a step may change before it is sure to be taken, as it is now."""
-        return Boundary(RandomState.now(), self.buffers.now())
+        if self._random is not None and getattr(self._step, "on_device", False):
+            self._random = (
+                self._random.later()
+            )  # a replay draws nothing on the host, and asking there takes time
+        else:
+            self._random = RandomState.now()
+        return Boundary(self._random, self.buffers.now())
 
     @contextmanager
     def usable(self) -> Iterator[models.Model]:

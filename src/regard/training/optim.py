@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import BadValue
 from regard.training.config import Optim
+from regard.training.rmsprop import SkippableRMSprop
 from regard.training.sharding import part
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
@@ -37,14 +38,14 @@ def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.op
     given = groups(model, optim.weight_decay)
     if not given:
         raise BadValue("model: it has no parameters to train.")
+    rate = torch.tensor(optim.lr, device=given[0]["params"][0].device)
     if optim.optimizer == "rmsprop":
         # With the constants of Graves 2013, section 4.2, as Neural Turing Machines are trained. No decay: in RMSprop it
         # is a gradient like any other, and is scaled up where the true one is small.
         plain = [{"params": group["params"]} for group in given]
-        return torch.optim.RMSprop(plain, lr=optim.lr, alpha=0.95, momentum=0.9)
+        kind = SkippableRMSprop if captured else torch.optim.RMSprop
+        return kind(plain, lr=rate if captured else optim.lr, alpha=0.95, momentum=0.9)
     if captured:
-        device = given[0]["params"][0].device
-        rate = torch.tensor(optim.lr, device=device)
         return torch.optim.AdamW(given, lr=rate, betas=optim.betas, fused=True, capturable=True)
     where = {p.device.type for group in given for p in group["params"]}
     # One kernel for all parameters: for small models the update is otherwise a visible part of a step.
@@ -77,11 +78,14 @@ def rate(optim: Optim, step: int, steps: float) -> float:
 
 def set_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
     """Give every group the learning rate of this step."""
+    filled: list[Tensor] = []  # groups may share one
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(value)
-        else:
+        held = group["lr"]
+        if not isinstance(held, Tensor):
             group["lr"] = value
+        elif not any(held is other for other in filled):
+            held.fill_(value)
+            filled.append(held)
 
 
 def memory(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

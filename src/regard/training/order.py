@@ -1,7 +1,8 @@
 """Which examples make which batch: a pure function of the seed and a counter, so that a position is one number.
 
 An epoch is shuffled as a whole. Pools of `bucket` batches are then sorted by length and cut into batches of similar
-length, which come in random order. Only the pool at hand asks examples for their length.
+length, which come in random order. Only the pool at hand asks examples for their length, and none does if they say that
+they are `even`: all of one length.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Order:
         """The batches of one pool."""
         width = self.bucket * self.batch_size
         pool = self._shuffled(epoch)[number * width : (number + 1) * width].tolist()
-        if self.length is not None:
+        if self.length is not None and not getattr(self.examples, "even", False):
             sizes = {index: self.length(self.examples[index]) for index in pool}
             pool = sorted(pool, key=sizes.__getitem__)
         batches = [pool[i : i + self.batch_size] for i in range(0, len(pool), self.batch_size)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,10 @@ class RandomState:
         """The present state; drawing goes on undisturbed."""
         cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []  # this process's device
         return cls(torch.get_rng_state(), cuda, random.getstate(), np.random.get_state(legacy=True))
+
+    def later(self) -> RandomState:
+        """The state after draws on the device alone."""
+        return replace(self, cuda=[torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])
 
     def restore(self) -> None:
         """Draw from here on as if nothing had been drawn since."""

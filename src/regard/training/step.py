@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from accelerate.utils import gather_object  # type: ignore[import-untyped]
@@ -22,6 +22,9 @@ from regard.errors import RegardError
 from regard.tasks.problem import Batch
 from regard.tasks.task import Task
 from regard.training.sharding import here, unshared, whole
+
+if TYPE_CHECKING:  # its kernels are for a GPU
+    from regard.training.update import Update
 
 
 class NonFinite(RegardError, ArithmeticError):
@@ -34,6 +37,11 @@ class Taken:
 
     loss: float
     norm: float
+    ready: ClassVar[bool] = True  # there is nothing to wait for, as there is with a `Flight`
+
+    def landed(self) -> Taken:
+        """Itself."""
+        return self
 
 
 class Step:
@@ -61,9 +69,21 @@ class Step:
         # A shared model is not wrapped by Accelerate, which else enters autocast.
         self.surrounding = accelerator.autocast if self.sharded else nullcontext
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        # A compiled model is compiled once more together with its loss, which is as many small kernels as a layer.
+        inner = getattr(model, "_orig_mod", None)
+        self.forward = self._forward
+        if inner is not None and self.processes == 1:
+            self.model = inner
+            self.forward = torch.compile(self._forward)
+        self.update: Update | None = (
+            None  # takes the place of clipping and optimiser, where a graph may be recorded
+        )
 
     def __call__(self, batches: Iterable[Batch]) -> Taken:
         """Take one step; `NonFinite` before anything is changed if the loss or the gradient is no number."""
+        if self.update is not None:
+            (batch,) = batches
+            return self._on_device(batch, self.update)
         self.optimizer.zero_grad(set_to_none=True)
         sums: list[Tensor] = []
         counts: list[Tensor] = []
@@ -71,9 +91,7 @@ class Step:
         first: Tensor | None = None
         for number, batch in enumerate(batches):
             with self._unshared(number):
-                with self.surrounding():
-                    outputs = self.model(batch)
-                total, count = self.task.loss(outputs, batch, self.smoothing)
+                total, count = self.forward(batch)
                 count = count.detach()
                 if first is None:
                     mean = count if self.processes == 1 else self.accelerator.reduce(count, "mean")
@@ -94,6 +112,28 @@ class Step:
         self._check(loss_value, norm_value, sums, seen)
         self.optimizer.step()
         return Taken(loss_value, norm_value)
+
+    def backward(self, batch: Batch) -> Tensor:
+        """The mean loss of one batch; its gradient lies in the parameters."""
+        total, count = self.forward(batch)
+        loss = total / count.detach().clamp(min=1.0)
+        loss.backward()
+        return loss.detach()
+
+    def _on_device(self, batch: Batch, update: Update) -> Taken:
+        """A step whose update is left out on the device itself where it must not happen."""
+        self.optimizer.zero_grad(set_to_none=True)
+        update.ready()
+        loss = self.backward(batch)
+        update.write(update.loose)
+        loss_value, norm_value, _ = update(loss, update.loose).tolist()
+        self._check(loss_value, norm_value, [loss], [batch.index])
+        return Taken(loss_value, norm_value)
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        with self.surrounding():
+            outputs = self.model(batch)
+        return self.task.loss(outputs, batch, self.smoothing)
 
     def _unshared(self, number: int) -> Any:
         """Gradients of several processes are brought together once, with the last batch."""

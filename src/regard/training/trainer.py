@@ -1,14 +1,20 @@
 """The loop: steps, log lines, validations, checkpoints, until the steps are done or someone says stop.
 
-Between two steps nothing is in flight, and that is the only moment a checkpoint speaks of. A run that is stopped inside
-a step is saved as of the moment before it, and the step's batches come again.
+A checkpoint speaks of the moment between two steps with nothing in flight. A run that is stopped inside a step is saved
+as of the moment before it, and the step's batches come again.
+
+On a GPU steps are sent ahead, and the loop reads what they found when it is there. What needs to know (a validation, a
+checkpoint, the end) waits for all of them first. If one turns out not to have been taken, neither were those behind
+it, and the run goes back to the moment before it.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
@@ -25,6 +31,7 @@ from regard.training.company import Company
 from regard.training.config import Config
 from regard.training.evaluation import evaluate
 from regard.training.folder import RunFolder
+from regard.training.graph import AHEAD, Flight
 from regard.training.hardware import Hardware, any_shape
 from regard.training.learner import Learner
 from regard.training.metrics import Metrics, Record, plain
@@ -36,6 +43,16 @@ from regard.training.signals import Interrupted, Signals
 from regard.training.step import NonFinite, Taken
 
 SECONDS_AT_RISK = 300.0  # slow steps: save at least so often, whatever --save-every says
+
+
+@dataclasses.dataclass
+class Sent:
+    """A step that is under way, and what to go back to if it turns out not to have been taken."""
+
+    result: Taken | Flight
+    boundary: Boundary
+    position: Position  # as it was before
+    record: Record | None = None  # its line of metrics, where it gets one
 
 
 class Trainer:
@@ -59,6 +76,8 @@ class Trainer:
         self.position = Position() if checkpoint is None else Position.read(checkpoint.state["progress"])
         self.saved, self.saved_at = -1 if checkpoint is None else checkpoint.step, self.position.seconds
         self.tokens = 0  # of the step at hand
+        self.under_way: deque[Sent] = deque()
+        self.latest: Taken | None = None  # what the last step found of which anything is known
         self.examples = self.task.examples("train")
         self.order = Order(self.examples, config.batch_size, config.seed, self.task.length, config.bucket)
         self.validates = len(self.task.examples("validation")) > 0
@@ -107,6 +126,7 @@ class Trainer:
                 self._settle(marked=True)
             while not (reason := self._reason_to_stop()):
                 self.advance()
+            self.land()
             self.save()
             return reason
 
@@ -125,17 +145,20 @@ class Trainer:
     def advance(self) -> None:
         """One step and what follows from it. A signal inside the step leaves everything as it was before."""
         started = time.perf_counter()
+        self.land(behind=AHEAD - 1)
         boundary = self.learner.boundary()
-        position = self.position
+        position, before = self.position, copy.copy(self.position)
         self.tokens = 0
         rate = optim.rate(self.config.optim, position.step, self.budget.expected_steps(position))
         optim.set_rate(self.learner.optimizer, rate)
         try:
-            taken = self.learner.step(self._batches())
+            result = self.learner.step(self._batches())
         except Interrupted:
+            self.land()
             self.save(boundary)
             return
         except NonFinite as trouble:
+            self.land()  # of several, the first is the one to name
             self._stop_at(boundary, trouble)
         except Exception:  # out of memory, a mistake in a task: not a reason to lose what was learned
             self._rescue(boundary)
@@ -143,18 +166,56 @@ class Trainer:
         marks = self.budget.marks(position)
         position.step += 1
         position.batches += self.accumulate * self.company.size
+        self.under_way.append(Sent(result, boundary, before))
         passed = time.perf_counter() - started
         self.stepping += passed
         tokens, seconds = self.company.used(self.tokens, passed)
         position.tokens += tokens
         position.seconds += seconds
-        self.display.step(taken.loss, self.speed)
-        position.pending = self._record(taken, rate)
+        marked = self.budget.marks(position) > marks
+        if not self._pauses(marked):
+            if self._logs():
+                self.under_way[-1].record = self._record(rate)
+            self.land(behind=AHEAD)
+            self._show()
+            return
+        started = time.perf_counter()
+        self.land()
+        passed = time.perf_counter() - started
+        self.stepping += passed
+        position.seconds += passed if self.company.alone else 0.0  # several processes are never ahead
+        self._show()
+        position.pending = self._found(self._record(rate))
         try:
-            self._settle(marked=self.budget.marks(position) > marks)
+            self._settle(marked)
         except Exception:
             self._rescue(None)
             raise
+
+    def land(self, behind: int = 0) -> None:
+        """Take note of the steps that are done, and wait until at most `behind` are under way."""
+        while self.under_way:
+            sent = self.under_way[0]
+            if len(self.under_way) <= behind and not sent.result.ready:
+                return
+            self.under_way.popleft()
+            try:
+                self.latest = sent.result.landed()
+            except NonFinite as trouble:
+                self.under_way.clear()
+                vars(self.position).update(vars(sent.position))
+                self._stop_at(sent.boundary, trouble)
+            if sent.record is not None:
+                self._log(self._found(sent.record))
+
+    def _show(self) -> None:
+        if self.latest is not None:
+            self.display.step(self.latest.loss, self.speed)
+
+    def _found(self, record: Record) -> Record:
+        """A record with what its step, the last of which anything is known, found."""
+        assert self.latest is not None
+        return {**record, "loss": self.latest.loss, "grad_norm": self.latest.norm}
 
     def _rescue(self, boundary: Boundary | None) -> None:
         """Save before an error ends the run; if that fails too, the first error is the one to hear of.
@@ -164,6 +225,7 @@ class Trainer:
         if not self.company.alone:
             return
         with suppress(Exception):
+            self.land()
             self.save(boundary)
             self.tell(f"Saved at step {self.position.step} in {self.run.path}.")
 
@@ -172,23 +234,25 @@ class Trainer:
         for number in range(self.accumulate):
             if number and self._hurried():
                 raise Interrupted
-            yield self.batch(self.position.batches + number * self.company.size + self.company.place)
+            yield self.collated(self.position.batches + number * self.company.size + self.company.place)
 
     def batch(self, place: int) -> Batch:
+        """The batch at a place in the data, where the model is."""
+        return self.hardware.place(self.collated(place))
+
+    def collated(self, place: int) -> Batch:
         """The batch at a place in the data, a function of the seed and the place alone; its tokens are counted."""
         chosen = self.order[place]
-        batch = self.task.collate(
-            [self.examples[i] for i in chosen], generator(self.config.seed, "batch", place)
-        )
+        batch = self.task.batch(self.examples, chosen, generator(self.config.seed, "batch", place))
         self.tokens += positions(batch, self.task.problem)  # here, where counting need not wait for a device
-        return self.hardware.place(dataclasses.replace(batch, index=tuple(chosen)))
+        return dataclasses.replace(batch, index=tuple(chosen))
 
-    def _record(self, taken: Taken, rate: float) -> Record:
+    def _record(self, rate: float) -> Record:
         return {
             "step": self.position.step,
-            "loss": taken.loss,
+            "loss": None,  # known when the step is done
             "lr": rate,
-            "grad_norm": taken.norm,
+            "grad_norm": None,
             "epoch": self.order.epoch(self.position.batches - 1),
             "tokens": self.position.tokens,
             "seconds": round(self.position.seconds, 3),
@@ -200,15 +264,33 @@ class Trainer:
         """Steps per second of this process, validations and checkpoints not counted."""
         return (self.position.step - self.began_at) / self.stepping if self.stepping else 0.0
 
+    def _logs(self) -> bool:
+        assert self.config.log_every
+        step = self.position.step
+        return step == 1 or step % self.config.log_every == 0 or self.budget.ends(self.position)
+
+    def _saves(self, marked: bool) -> bool:
+        assert self.config.save_every
+        late = self.position.seconds - self.saved_at > SECONDS_AT_RISK  # by the clock that all agree on
+        return marked or late or self.position.step % self.config.save_every == 0
+
+    def _validates(self, marked: bool) -> bool:
+        assert self.config.eval_every
+        last = self.budget.ends(self.position)
+        return self.validates and (marked or last or self.position.step % self.config.eval_every == 0)
+
+    def _pauses(self, marked: bool) -> bool:
+        """Whether something is to be done with nothing in flight."""
+        return self._saves(marked) or self._validates(marked) or self.budget.ends(self.position)
+
     def _settle(self, marked: bool) -> None:
         """Finish what the last step leaves to do: validation, log line, checkpoint. A signal may cut it short.
 
         `marked`: validation and checkpoint are due whatever the number of the step.
         """
-        record, step, config = self.position.pending, self.position.step, self.config
-        assert record is not None and config.eval_every and config.save_every and config.log_every
-        better, last = False, self.budget.ends(self.position)
-        due = self.validates and (marked or last or step % config.eval_every == 0)
+        record = self.position.pending
+        assert record is not None
+        better, due = False, self._validates(marked)
         if due:
             found = self._validate()
             if found is None:
@@ -218,13 +300,16 @@ class Trainer:
             record["validation"] = plain(found)
             self.display.validated(self.task.metric, found[self.task.metric], better)
         self.position.pending = None
-        if self.metrics is not None and (due or last or step == 1 or step % config.log_every == 0):
+        if due or self._logs():
+            self._log(record)
+        if better or self._saves(marked):
+            self.save()
+
+    def _log(self, record: Record) -> None:
+        if self.metrics is not None:
             self.metrics.append(record)
             if self.board is not None:
                 self.board.write(record)
-        late = self.position.seconds - self.saved_at > SECONDS_AT_RISK  # by the clock that all agree on
-        if better or marked or late or step % config.save_every == 0:
-            self.save()
 
     def _validate(self) -> dict[str, float] | None:
         with self.learner.usable() as model:

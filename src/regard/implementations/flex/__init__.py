@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.differentiate import forbid_second_derivative
 from regard.implementations.flex.call import attend
-from regard.implementations.flex.lowering import unknown_part
+from regard.implementations.lowering import unknown_part
 from regard.masks.positional import Full
 from regard.normalizers import Softmax
 from regard.request import Request

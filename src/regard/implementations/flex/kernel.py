@@ -13,7 +13,7 @@ import torch.fx.experimental._config as shape_config
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from regard.implementations.flex.lowering import Node
+from regard.implementations.lowering import Node
 
 BLOCK = 128
 _LOWEST = -1e38  # kernels multiply scores by log₂e, after which a finite score must still be finite
@@ -79,7 +79,7 @@ def _options(gathering: bool) -> Any:
 
 def gathers(node: Node | None) -> bool:
     """Whether a node looks up an entry for each pair, not only for each query or key."""
-    if node is None or node[0] in ("span", "same", "slope", "gaussian"):
+    if node is None or node[0] in ("span", "ends", "same", "slope", "gaussian"):
         return False
     return node[0] in ("dense", "distance") or any(gathers(part) for part in node[1:])
 
@@ -97,8 +97,9 @@ def _visible(node: Node, pair: Pair, data: Data) -> Tensor:
         return _entry(node[1], pair, (0, 1, 2, 3), data)
     if kind == "same":
         return _entry(node[1], pair, (0, 2), data) == _entry(node[2], pair, (0, 3), data)
-    assert kind == "span"
-    return (pair[3] >= _entry(node[1], pair, (0, 2), data)) & (pair[3] < _entry(node[2], pair, (0, 2), data))
+    assert kind in ("span", "ends")
+    axes = (0, 2) if kind == "span" else (0, 1, 2)
+    return (pair[3] >= _entry(node[1], pair, axes, data)) & (pair[3] < _entry(node[2], pair, axes, data))
 
 
 def _bias(node: Node, pair: Pair, data: Data, numbers: Tensor) -> Tensor:

@@ -11,10 +11,9 @@ from torch.nn.functional import pad
 
 from regard.grid import Sizes
 from regard.implementations.flex.kernel import BLOCK, Data, of_any_size
-from regard.implementations.flex.lowering import Lowering, Node, constant, may_remember
+from regard.implementations.lowering import Lowering, Node, constant, may_remember
 from regard.masks import FULL, PARTIAL, Mask
-from regard.masks.algebra import And, Or, cut
-from regard.masks.given import Documents, Lengths, Padding
+from regard.masks.algebra import cut
 from regard.masks.hidden import visible_keys
 from regard.value import rebuild
 
@@ -76,21 +75,3 @@ def _ordered(chosen: Tensor) -> tuple[Tensor, ...]:
     counts = chosen.sum(-1, dtype=torch.int32)
     columns = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
     return counts[0], columns[0], counts[1], columns[1]
-
-
-def hidden_queries(mask: Mask, queries: int, device: torch.device) -> Tensor | None:
-    """True for the queries that a mask declares to be padding, (b|1,q); None where it does not speak of that."""
-    if isinstance(mask, Lengths) and mask.query_lengths is not None:
-        return torch.arange(queries, device=device) >= mask.query_lengths[:, None]
-    if isinstance(mask, Padding) and mask.query_keep is not None:
-        return ~mask.query_keep
-    if isinstance(mask, Documents):
-        return mask.query_ids < 0
-    if isinstance(mask, (And, Or)):
-        left = hidden_queries(mask.left, queries, device)
-        right = hidden_queries(mask.right, queries, device)
-        if left is not None and right is not None:
-            return left | right if isinstance(mask, And) else left & right
-        if isinstance(mask, And):
-            return right if left is None else left
-    return None

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from regard.dropout import draw_seed
-from regard.implementations.tiled.op import pack
+from regard.implementations.packing import pack
+from regard.implementations.tiled import op as op  # registers the operator
 from regard.request import Request
 
 name = "tiled"

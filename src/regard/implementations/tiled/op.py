@@ -6,23 +6,15 @@ second derivatives, it differentiates the reference instead.
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard import formula
-from regard.biases import Bias
-from regard.differentiate import apart, gradients
-from regard.implementations import reference
+from regard.implementations.packing import recorded, unpack
 from regard.implementations.tiled.walk import Attention
-from regard.masks import Mask
-from regard.normalizers import Normalizer
-from regard.request import Request
-from regard.scores import Score
-from regard.value import Value, rebuild
+from regard.value import Value
 
 _LIBRARY = torch.library.Library("regard", "DEF")
 _INPUTS = (
@@ -33,29 +25,11 @@ _LIBRARY.define(f"tiled({_INPUTS}, bool want_logsumexp) -> (Tensor, Tensor)")
 _LIBRARY.define(f"tiled_backward(Tensor grad, Tensor? grad_logsumexp, {_INPUTS}, bool[] needed) -> Tensor[]")
 
 
-def pack(request: Request) -> tuple[list[Tensor], str]:
-    """The values of a request as the operator takes them."""
-    values = (request.score, request.mask, request.bias, request.normalizer)
-    tensors = [tensor for value in values if value is not None for tensor in value.tensors]
-    return tensors, "[" + ",".join([value.spec if value is not None else "null" for value in values]) + "]"
-
-
-@lru_cache(maxsize=1024)
-def _specs(spec: str) -> tuple[str | None, ...]:
-    return tuple(None if part is None else json.dumps(part) for part in json.loads(spec))
-
-
-def _unpack(spec: str, tensors: list[Tensor]) -> tuple[Score, Mask | None, Bias | None, Normalizer]:
-    remaining = iter(tensors)
-    values: Any = [None if part is None else rebuild(part, remaining) for part in _specs(spec)]
-    return tuple(values)
-
-
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    score, mask, bias, normalizer = _unpack(spec, tensors)
+    score, mask, bias, normalizer = unpack(spec, tensors)
     attention = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
     output = query.new_empty(*query.shape[:3], value.shape[3])
     attention.blank_rows(output)
@@ -72,7 +46,7 @@ def _backward(
     grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
     seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    score, mask, bias, normalizer = _unpack(spec, tensors)
+    score, mask, bias, normalizer = unpack(spec, tensors)
     attention = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
     totals = [
@@ -164,28 +138,13 @@ def _differentiate(ctx: Any, grad: Tensor, grad_logsumexp: Tensor) -> tuple[Any,
     upstream = grad_logsumexp if want_logsumexp else None
     with torch.autocast(query.device.type, enabled=False):  # backward() may be called where autocast is on
         if torch.is_grad_enabled():
-            found = _recorded(inputs, seed, spec, scale, dropout, grad, upstream)
+            found = recorded(inputs, seed, spec, scale, dropout, grad, upstream)
         else:
             parts = torch.ops.regard.tiled_backward.default(
                 grad, upstream, query, key, value, sink, seed, tensors, spec, scale, dropout, needed
             )
             found = [part if need else None for part, need in zip(parts, needed, strict=True)]
     return (*found[:4], None, found[4:], None, None, None, None)
-
-
-def _recorded(
-    inputs: list[Any], seed: Tensor | None, spec: str, scale: float, dropout: float, grad: Tensor,
-    grad_logsumexp: Tensor | None,
-) -> list[Tensor | None]:  # fmt: skip
-    """The same gradient with a graph of its own, through the reference."""
-    views: list[Any] = apart(inputs)
-    query, key, value, sink, *tensors = views
-    score, mask, bias, normalizer = _unpack(spec, tensors)
-    wanted = grad_logsumexp is not None
-    request = Request(query, key, value, score, mask, bias, normalizer, scale, dropout, sink, wanted)
-    output, logsumexp = reference.compute(request, seed)
-    pairs = [(output, grad)] if logsumexp is None else [(output, grad), (logsumexp, grad_logsumexp)]
-    return gradients(pairs, views, again=True)
 
 
 _LIBRARY.impl("tiled", _forward, "CompositeExplicitAutograd")

@@ -90,6 +90,8 @@ class Tape(nn.Module):
         if initial not in ("constant", "learned"):
             raise unknown_name("initial", initial, ["constant", "learned"])
         self.initial = initial
+        self.places: Tensor  # where the heads stand first; the sizes say so, and no checkpoint needs to
+        self.register_buffer("places", None if initial == "learned" else self._places(), persistent=False)
         self.controller = kind(inputs, self.layout.fed_back, hidden)
         self.heads = nn.Linear(hidden, self.layout.parameters)
         nn.init.xavier_uniform_(self.heads.weight)
@@ -137,9 +139,9 @@ class Tape(nn.Module):
         places: Tensor
         if self.initial == "learned":
             memory, reads, places = self.first_memory, self.first_reads, self.first_places.softmax(-1)
-        else:
-            memory = torch.full((layout.slots, layout.width), CONSTANT, dtype=dtype)
-            reads, places = torch.zeros(layout.read_heads, layout.width), self._places()
+        else:  # made where it is used: nothing to carry to a GPU, where a step may be a recorded graph
+            memory = torch.full((layout.slots, layout.width), CONSTANT, dtype=dtype, device=device)
+            reads, places = torch.zeros(layout.read_heads, layout.width, device=device), self.places
         empty = torch.zeros(batch, layout.hidden, device=device, dtype=dtype)
         memory, reads, places = (
             tensor.to(device=device, dtype=dtype).expand(batch, -1, -1) for tensor in (memory, reads, places)

@@ -1,6 +1,7 @@
 """The steps of a machine as one operator of torch, so that autograd and `torch.compile` see a single node.
 
-When a backward pass is itself recorded, for second derivatives, it differentiates the plain steps instead.
+On a GPU all steps are one kernel (`fused`), elsewhere a loop of few operations a step (`forward`, `backward`). When a
+backward pass is itself recorded, for second derivatives, it differentiates the plain steps instead.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.differentiate import apart, gradients
-from regard.nn.ntm import backward, forward, plain
+from regard.nn.ntm import backward, forward, fused, plain
 from regard.nn.ntm.forward import Record, make_record
 from regard.nn.ntm.layout import Layout
 from regard.nn.ntm.plain import Carried, Weights
@@ -54,7 +55,8 @@ def _forward(
     layout = layout_of(heads, weights, memory.shape[1], memory.shape[2], read_heads, lstm)
     trained, before = Weights(recurrent, heads, bias), Carried(seen, cell, weights, memory)
     with torch.autocast(drive.device.type, enabled=False):
-        *results, record = forward.run(layout, drive, trained, before, keep, saves)
+        run = fused.run_forward if fused.takes(layout, drive) else forward.run
+        *results, record = run(layout, drive, trained, before, keep, saves)
     return (*results, *(record[3:] if saves else [drive.new_empty(0) for _ in range(_RECORD)]))
 
 
@@ -75,7 +77,8 @@ def _backward(
     left = Record(*record)
     layout = layout_of(heads, left.weights, left.memory.shape[3], left.memory.shape[2], read_heads, lstm)
     with torch.autocast(d_seen.device.type, enabled=False):
-        d_drive, d_trained, d_first = backward.run(
+        run = fused.run_backward if fused.takes(layout, left.gates) else backward.run
+        d_drive, d_trained, d_first = run(
             layout, Weights(recurrent, heads, bias), left, keep, d_seen, d_cell, d_weights, d_memory
         )
     return (d_drive, *d_trained, *d_first)

@@ -6,6 +6,7 @@ expression only:
 
 - a *span*: a query sees the keys from its low to its high − 1. Causal masks, windows, lengths, prefixes, blocks and
   packed documents are spans, and so is every `&` of them;
+- *ends*: the same for a mask that says so itself, and whose spans may differ from head to head;
 - the *same* id: a query sees the keys that carry its id. Documents, padding and dilated masks are of this kind, and
   so is what the global tokens leave over;
 - a *dense* tensor;
@@ -43,7 +44,7 @@ _KNOWN = (
 def unknown_part(value: Mask | Bias) -> str | None:
     """The name of a part that cannot be lowered, if there is one: a user's own class, derived from ours or not."""
     if type(value) not in _KNOWN:
-        return value.name
+        return None if isinstance(value, Mask) and type(value).ends is not Mask.ends else value.name
     if isinstance(value, (And, Or, Sum)):
         return unknown_part(value.left) or unknown_part(value.right)
     return unknown_part(value.inner) if isinstance(value, Not) else None
@@ -75,6 +76,10 @@ class Lowering:
             return ("not", self.mask(mask.inner))
         if isinstance(mask, Dense):
             return ("dense", self._table(mask.tensor))
+        ends = mask.ends(self.sizes, self.device)
+        if ends is not None:
+            low, high = [end.clamp(0, self.sizes[3]).to(torch.int32)[..., None] for end in ends]
+            return ("ends", self._table(low), self._table(high))
         mine, theirs = self._ids(mask)
         same = ("same", self._table(mine[:, None, :, None]), self._table(theirs[:, None, None, :]))
         return ("not", same) if isinstance(mask, GlobalTokens) else same
@@ -96,7 +101,11 @@ class Lowering:
             self.strides.append(self.shift)
             return ("slope", len(self.strides) - 1, self._table(slopes.view(1, -1, 1, 1)))
         self.strides.append(self.sizes[2] - 1)  # where the first query meets the first key
-        return ("distance", len(self.strides) - 1, self._table(self._by_distance(bias)))
+        return (
+            "distance",
+            len(self.strides) - 1,
+            self._table(by_distance(bias, self.sizes, self.device).detach()),
+        )
 
     def _table(self, tensor: Tensor) -> Node:
         """The places of a tensor (b|1, h|1, q|1, k|1), laid out flat, and of its strides; an axis of one has none."""
@@ -118,6 +127,10 @@ class Lowering:
             if left is None or right is None:
                 return None
             return torch.maximum(left[0], right[0]), torch.minimum(left[1], right[1])
+        if isinstance(mask, Or) and _starts_at_first(mask):
+            left, right = self._span(mask.left), self._span(mask.right)
+            assert left is not None and right is not None
+            return first, torch.maximum(left[1], right[1])
         if isinstance(mask, Full):
             return first, first + self.sizes[3]
         if isinstance(mask, Causal):
@@ -168,15 +181,23 @@ class Lowering:
         keys = mask.query_ids if mask.key_ids is None else mask.key_ids
         return mask.query_ids.long().clamp(min=-1), keys.long().masked_fill(keys < 0, -2)
 
-    def _by_distance(self, bias: Bias) -> Tensor:
-        """The values of a bias that depends on the distance alone, (1, h|1, 1, q+k−1)."""
-        # The first query meets every distance there is, if keys stand to the left of the first one too.
-        columns = torch.arange(1 - self.sizes[2], self.sizes[3], device=self.device)
-        heads = torch.arange(self.sizes[1], device=self.device).view(-1, 1, 1)
-        first = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-        parts = (slice(0, 1), slice(0, self.sizes[1]), slice(0, 1), columns)
-        grid = Grid(self.sizes, batch=first, head=heads, row=first, column=columns, parts=parts)
-        return bias.values(grid, torch.float32).detach().view(1, -1, 1, columns.shape[0])
+
+def by_distance(bias: Bias, sizes: Sizes, device: torch.device) -> Tensor:
+    """The values of a bias that depends on the distance alone, (1, h|1, 1, q+k−1), with gradient to its table."""
+    # The first query meets every distance there is, if keys stand to the left of the first one too.
+    columns = torch.arange(1 - sizes[2], sizes[3], device=device)
+    heads = torch.arange(sizes[1], device=device).view(-1, 1, 1)
+    first = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    parts = (slice(0, 1), slice(0, sizes[1]), slice(0, 1), columns)
+    grid = Grid(sizes, batch=first, head=heads, row=first, column=columns, parts=parts)
+    return bias.values(grid, torch.float32).view(1, -1, 1, columns.shape[0])
+
+
+def _starts_at_first(mask: Mask) -> bool:
+    """Whether what a query sees is always the first keys up to some other: then `|` is the longer of two."""
+    if isinstance(mask, (And, Or)):
+        return _starts_at_first(mask.left) and _starts_at_first(mask.right)
+    return isinstance(mask, (Full, Causal, Prefix, Lengths))
 
 
 def constant(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -1,0 +1,116 @@
+"""The additive score on a GPU: without an n×n×d array it is bound by special functions, with one by memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import regard
+from regard import scores
+from regard.benchmarks.additive import plain_formula
+from regard.benchmarks.case import Measurement, Setting, case
+from regard.benchmarks.gpu import check
+from regard.benchmarks.gpu.events import alone, compared, extra_bytes, side_by_side
+from regard.benchmarks.gpu.peers import many_shapes
+from regard.benchmarks.gpu.work import Size
+from regard.benchmarks.timing import Call
+
+LONG, MANY = Size(1, 1, 4096, 128), Size(64, 1, 256, 256)
+ROWS = 256  # queries that are checked, with all keys and all gradients
+EAGER, COMPILED = "eager", "torch.compile"
+NAMES = ("query", "key", "value", "weight")
+
+
+def _leaves(size: Size, device: str) -> tuple[list[Tensor], Tensor]:
+    """Query, key, value, the score's weight; and the gradient of the output."""
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (size.batch, size.heads, size.length, size.width)
+    made = [torch.randn(shape, generator=generator, device=device) for _ in range(4)]
+    weight = torch.randn(size.width, generator=generator, device=device)
+    return [*[tensor.requires_grad_() for tensor in made[:3]], weight.requires_grad_()], made[3]
+
+
+def _ours(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
+    found = regard.attend(query, key, value, score=scores.additive(weight))
+    assert isinstance(found, Tensor)
+    return found
+
+
+def checked(leaves: list[Tensor], upstream: Tensor) -> dict[str, float]:
+    """Outputs of the last rows, and every gradient of a loss that reads those rows alone, against float64."""
+    rows = slice(-ROWS, None)
+    told = torch.zeros_like(upstream)
+    told[-1:, :, rows] = upstream[-1:, :, rows]
+    output = _ours(*leaves)
+    found = torch.autograd.grad(output, leaves, told)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    query, key, value, weight = exact
+    part = regard.attend(
+        query[-1:, :, rows], key[-1:], value[-1:], score=scores.additive(weight), impl="reference"
+    )
+    assert isinstance(part, Tensor)
+    wanted = torch.autograd.grad(part, exact, told[-1:, :, rows].double())
+    errors = {"output": check.distance(output[-1:, :, rows], part)}
+    errors |= {f"{n}'s gradient": check.distance(a, b) for n, a, b in zip(NAMES, found, wanted, strict=True)}
+    check.require(errors, check.LIMITS[torch.float32])
+    return errors
+
+
+def _call(attend: Callable[..., Tensor], leaves: list[Tensor], upstream: Tensor | None) -> Call:
+    if upstream is None:
+
+        def forward() -> object:
+            with torch.no_grad():
+                return attend(*leaves)
+
+        return forward
+    return lambda: torch.autograd.grad(attend(*leaves), leaves, upstream)
+
+
+def measured(setting: Setting, size: Size, train: bool, against_compiled: bool = False) -> Measurement:
+    """Milliseconds of ours, or how many times faster than the compiled formula."""
+    leaves, upstream = _leaves(size, setting.device)
+    errors = checked(leaves, upstream)
+    many_shapes()
+    sides = {"ours": _ours, EAGER: plain_formula, COMPILED: torch.compile(plain_formula, dynamic=False)}
+    times = side_by_side(
+        {name: _call(side, leaves, upstream if train else None) for name, side in sides.items()}, setting
+    )
+    impl = regard.explain(*leaves[:3], score=scores.additive(leaves[3])).impl
+    details = {"errors": errors, "dtype": "float32"}
+    if against_compiled:
+        return compared(times, [COMPILED], faster=True, impl=impl, details=details)
+    return alone(times, impl=impl, scale=1e3, details=details)
+
+
+def memory(setting: Setting, size: Size = LONG) -> Measurement:
+    """Peak memory of a forward and backward pass beyond the inputs, in MiB."""
+    leaves, upstream = _leaves(size, setting.device)
+    errors = checked(leaves, upstream)
+    found = extra_bytes(_call(_ours, leaves, upstream), setting.device) / 2**20
+    impl = regard.explain(*leaves[:3], score=scores.additive(leaves[3])).impl
+    return Measurement(found, found, found, 1, impl=impl, details={"errors": errors})
+
+
+def compiled(setting: Setting, size: Size, train: bool) -> None:
+    """Have our kernels and the formula compiled, as `measured` will call them."""
+    leaves, upstream = _leaves(size, setting.device)
+    for side in (_ours, torch.compile(plain_formula, dynamic=False)):
+        _call(side, leaves, upstream if train else None)()
+
+
+_PEERS = f"{EAGER} / {COMPILED}"
+_WORK = f"additive, {LONG}, fp32, "
+for _ending, _words, _bar in (("forward", "forward", 1.0), ("train", "forward+backward", 4.0)):
+    _train = _ending == "train"
+    case(f"additive-4k-{_ending}", work=_WORK + _words, peer=_PEERS, unit="ms", at_most=_bar, device="cuda",
+         ahead=partial(compiled, size=LONG, train=_train))(partial(measured, size=LONG, train=_train))  # fmt: skip
+case("additive-4k-memory", work=_WORK + "forward+backward", peer="(torch.compile: 8.3 GB)", unit="MiB extra",
+     at_most=64, device="cuda")(memory)  # fmt: skip
+case("additive-many-train", work=f"additive, {MANY}, fp32, forward+backward", peer=COMPILED, unit="× faster",
+     at_least=3, device="cuda", ahead=partial(compiled, size=MANY, train=True))(
+    partial(measured, size=MANY, train=True, against_compiled=True)
+)  # fmt: skip

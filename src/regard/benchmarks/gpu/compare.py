@@ -1,0 +1,109 @@
+"""One piece of attention, ours and every peer's: checked, then timed in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import regard
+from regard.benchmarks.case import Measurement, Setting, case
+from regard.benchmarks.gpu import check, peers
+from regard.benchmarks.gpu.events import compared, first_line, side_by_side
+from regard.benchmarks.gpu.work import Size, Work, gradient, inputs
+from regard.benchmarks.timing import Call
+
+PASSES = {"forward": "forward", "train": "forward+backward"}
+RANKS = {"4k-d128": 0, "16k-d128": 1, "4k-d64": 2, "16k-d64": 3}
+
+
+def measured(
+    setting: Setting, work: Work, size: Size, train: bool, faster: bool, dtype: torch.dtype = torch.bfloat16
+) -> Measurement:
+    """Our time against the best of the peers the work's bar speaks of."""
+    device = setting.device
+    tensors = inputs(size, device, dtype, grad=train)
+    upstream = gradient(size, device, dtype) if train else None
+    options = work.options(size, device)
+    errors = check.attention(tensors, options, work.for_head(size, device), upstream)
+    calls: dict[str, Call] = {"ours": _call(partial(_ours, options), tensors, upstream)}
+    wrong: dict[str, str] = {}
+    for name, peer in peers.of(work, size, device).items():
+        given, came = tensors, upstream
+        if name == peers.VARLEN:
+            given = peers.flattened(tensors)
+            came = None if upstream is None else peers.flattened([upstream])[0]
+        try:
+            _same(peer, given, tensors, options, size, name)
+            calls[name] = _call(peer, given, came)
+        except Exception as trouble:
+            wrong[name] = first_line(trouble)
+    times = side_by_side(calls, setting)
+    times = type(times)(times.seconds, {**times.refused, **wrong})
+    details = {"errors": errors, "dtype": str(dtype).removeprefix("torch.")}
+    impl = regard.explain(*tensors, **options).impl
+    return compared(times, list(work.against), faster=faster, impl=impl, details=details)
+
+
+def _ours(options: Mapping[str, Any], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    found = regard.attend(query, key, value, impl="auto", **options)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def _call(attend: Callable[..., Tensor], tensors: list[Tensor], upstream: Tensor | None) -> Call:
+    """The call to time: without gradient, or with all three."""
+    if upstream is None:
+
+        def forward() -> object:
+            with torch.no_grad():
+                return attend(*tensors)
+
+        return forward
+    return lambda: torch.autograd.grad(attend(*tensors), tensors, upstream)
+
+
+def _same(
+    peer: Callable[..., Tensor],
+    given: list[Tensor],
+    tensors: list[Tensor],
+    options: Mapping[str, Any],
+    size: Size,
+    name: str,
+) -> None:
+    """A peer that computes something else says nothing. Ours is known to be right by now."""
+    with torch.no_grad() if not given[0].requires_grad else torch.enable_grad():
+        theirs = peer(*given).detach()
+    with torch.no_grad():
+        wanted = _ours(options, *tensors)
+    if name == peers.VARLEN:
+        theirs = peers.unflattened(theirs, size)
+    check.require({f"{name}'s output": check.distance(theirs, wanted)}, 2 * check.LIMITS[wanted.dtype])
+
+
+def compiled(setting: Setting, work: Work, size: Size, train: bool) -> None:
+    """Have our kernels and FlexAttention's compiled for this work, as `measured` will call them."""
+    tensors = inputs(size, setting.device, torch.bfloat16, grad=train)
+    upstream = gradient(size, setting.device, torch.bfloat16) if train else None
+    _call(partial(_ours, work.options(size, setting.device)), tensors, upstream)()
+    if work.mask is not None:
+        _call(peers.flex(work, size, setting.device), tensors, upstream)()
+
+
+def register(work: Work, size: Size, *, bar: float, faster: bool) -> None:
+    """Two cases: the forward pass alone, and with the gradients of query, key and value."""
+    rank = RANKS.get(size.label, 0)
+    for ending, words in PASSES.items():
+        train = ending == "train"
+        bars: dict[str, Any] = (
+            {"at_least": bar, "unit": "× faster"} if faster else {"at_most": bar, "unit": "× time"}
+        )
+        text = f"{work.words}, {size}, bf16, {words}"
+        label = f"{work.name}-{size.label}-{ending}"
+        ahead = partial(compiled, work=work, size=size, train=train) if work.mask is not None else None
+        case(label, work=text, peer=" / ".join(work.against), device="cuda", ahead=ahead, rank=rank, **bars)(
+            partial(measured, work=work, size=size, train=train, faster=faster)
+        )

@@ -1,0 +1,90 @@
+"""`triton`: fused kernels of our own, with the mask, the bias and the score inside.
+
+Nothing is compiled by `torch.compile`; one kernel serves every length, window, offset and table of the same form, and
+Triton keeps compiled kernels on disk.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from regard.biases import Bias, Dense, Gaussian, Sum
+from regard.dropout import draw_seed
+from regard.implementations.lowering import unknown_part
+from regard.implementations.triton import op
+from regard.implementations.triton.few import few_queries
+from regard.implementations.triton.sizes import INTERPRETED
+from regard.normalizers import Softmax
+from regard.request import Request
+from regard.scores.additive import Additive, Concat
+from regard.scores.dot import Softcap
+
+name = "triton"
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_WIDEST = 256
+
+
+def refuse(request: Request) -> str | None:
+    """Why the kernels cannot run this request as promised, or None."""
+    if request.query.device.type != "cuda" and not INTERPRETED:
+        return "its kernels run on a GPU"
+    if not (request.score.is_dot or isinstance(request.score, (Softcap, Additive, Concat))):
+        return f"there is no kernel for the {request.score.name} score yet"
+    if not isinstance(request.normalizer, Softmax):
+        return f"its kernels normalise by softmax, not by {request.normalizer.name}"
+    if request.forward_mode:
+        return "an operator has no forward-mode derivative"
+    if request.query.dtype not in _DTYPES:
+        return "its kernels compute in float32, bfloat16 and float16"
+    if 0 in (*request.sizes, request.value.shape[3]):
+        return "there is nothing to compute"
+    hidden = request.score.weight.shape[-1] if isinstance(request.score, Concat) else 0
+    if max(request.query.shape[3], request.value.shape[3], hidden) > _WIDEST:
+        return f"its kernels hold rows of up to {_WIDEST} numbers"
+    if request.dropout >= 1:
+        return "with everything dropped there is nothing to compute"
+    for value in (request.mask, request.bias):
+        stranger = None if value is None else unknown_part(value)
+        if stranger is not None:
+            return f"{stranger} is a class of your own, which its kernels do not know"
+    return _refuse_bias(request)
+
+
+def _refuse_bias(request: Request) -> str | None:
+    """Why the gradient of the bias cannot be had; additive scores leave that to the bias itself."""
+    if request.bias is None or isinstance(request.score, (Additive, Concat)):
+        return None
+    wanted = [leaf for leaf in _leaves(request.bias) if any(tensor.requires_grad for tensor in leaf.tensors)]
+    for kind in (Gaussian, Dense):
+        if sum(isinstance(leaf, kind) for leaf in wanted) > 1:
+            return f"its backward pass sums the gradient of one {kind.name} bias, not of two"
+    if torch.are_deterministic_algorithms_enabled():
+        for leaf in wanted:
+            if isinstance(leaf, Dense) and leaf.tensor.numel() != math.prod(request.sizes):
+                return "the gradient of a dense bias that is broadcast is summed in no fixed order"
+    return None
+
+
+def _leaves(bias: Bias) -> list[Bias]:
+    return [*_leaves(bias.left), *_leaves(bias.right)] if isinstance(bias, Sum) else [bias]
+
+
+def run(request: Request) -> tuple[Tensor, Tensor | None]:
+    """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
+    dtype = request.query.dtype
+    seed = draw_seed(request.query.device) if request.dropout > 0 else None
+    with torch.autocast(request.query.device.type, enabled=False):
+        if isinstance(request.score, Concat):
+            request = (
+                request.widened()
+            )  # its projections feed a tanh, where rounding between the stages would show
+        request = request.reduced()
+        found = few_queries(request) if not torch.compiler.is_compiling() else None
+        if found is not None:
+            return found[0], found[1] if request.want_logsumexp else None
+        output, logsumexp = op.attend(request, seed)
+    return output.to(dtype), logsumexp if request.want_logsumexp else None

@@ -1,0 +1,210 @@
+"""Attention with additive scores, on the host: strips of rows, how work is shared, rows prepared for pairs.
+
+A score costs hundreds of operations, so the work is done in two halves: `score_tiles` writes the scores of a strip of
+complete rows, at most `PAIRS` at a time, so that memory stays linear; then `additive` weighs values by them, or
+`additive_backward` turns them into gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.implementations.triton import sizes
+from regard.implementations.triton.additive_pairs import prepare_rows, score_tiles
+from regard.implementations.triton.launch import Work, laid_out, strides
+
+PAIRS = 6 << 20  # scores held at a time: 24 MiB, which stay in the cache of an H200
+BLOCK = 16 if sizes.INTERPRETED else 64  # rows and columns of a tile
+LONGEST = 8  # blocks one program adds up, for the sake of precision
+_MULTIPROCESSORS = 2 if sizes.INTERPRETED else 132  # of an H200
+
+
+class Cut(NamedTuple):
+    """How a kernel cuts its work, from measurements on an H200 (docs/results.md)."""
+
+    warps: int  # of a program
+    programs: int  # at a time on one multiprocessor
+    dims: int = 0  # of a tile, where a program does not take them all
+
+    def options(self) -> dict[str, int]:
+        """What the compiler is told, registers among it: no more than so many programs leave each thread."""
+        registers = 65536 // (self.programs * self.warps * 32) // 8 * 8
+        return {"num_warps": self.warps, "num_stages": 1} | (
+            {} if sizes.INTERPRETED else {"maxnreg": registers}
+        )
+
+    def splits(self, programs: int, blocks: int) -> tuple[int, int]:
+        """Among how many programs to split each of `programs` walks over `blocks` blocks, and how many one visits."""
+        room = self.programs * _MULTIPROCESSORS
+
+        def time(reach: int) -> float:
+            many = -(-blocks // reach)
+            return -(-programs * many // room) * reach + many * programs / (
+                4 * room
+            )  # rounds of blocks, and sums
+
+        reach = min(range(1, min(blocks, LONGEST) + 1), key=time)
+        return -(-blocks // reach), reach
+
+
+OF_SCORES, OF_QUERIES, OF_KEYS, OF_VALUES = Cut(8, 3), Cut(4, 4, 32), Cut(4, 3, 64), Cut(4, 2, 64)
+
+
+class Strip(NamedTuple):
+    """Some heads (counted over the batch), and which blocks of their rows."""
+
+    first_head: int
+    heads: int
+    first_block: int
+    blocks: int
+
+
+def strips(batch: int, heads: int, group: int, blocks: int, pitch: int) -> Iterator[Strip]:
+    """Cut batch × heads heads of `blocks` blocks of rows with `pitch` scores each.
+
+    A strip is some batch entries, or some heads of one entry (those that share keys stay together), or some rows of
+    one head.
+    """
+    most = PAIRS // (blocks * BLOCK * pitch)
+    if most < 1:
+        rows = _even(blocks, max(1, PAIRS // (BLOCK * pitch)))
+        for head in range(batch * heads):
+            for block in range(0, blocks, rows):
+                yield Strip(head, 1, block, min(rows, blocks - block))
+        return
+    if most >= heads:
+        some = _even(batch, most // heads) * heads
+    else:
+        some = max((count for count in range(group, most + 1, group) if heads % count == 0), default=1)
+    for head in range(0, batch * heads, some):
+        yield Strip(head, min(some, batch * heads - head), 0, blocks)
+
+
+def _even(count: int, most: int) -> int:
+    """The size of the pieces when `count` is cut into as few pieces of about equal size as `most` allows."""
+    return -(-count // -(-count // most))
+
+
+@dataclass
+class Rows:
+    """Queries and keys, prepared once for all pairs."""
+
+    work: Work
+    backward: bool
+
+    def __post_init__(self) -> None:
+        work = self.work
+        self.query, self.key, self.value = laid_out(work.query), laid_out(work.key), plain(work.value)
+        weight = work.score.tensors[0]
+        self.weight = (weight if weight.dim() == 2 else weight[None]).contiguous()
+        self.batch, self.heads, queries, width = self.query.shape
+        self.group = self.heads // self.key.shape[1]
+        self.q_blocks, self.k_blocks = -(-queries // BLOCK), -(-self.key.shape[2] // BLOCK)
+        self.pitch = self.k_blocks * BLOCK
+        block = min(max(OF_QUERIES.dims, OF_KEYS.dims), sizes.padded(width))
+        self.wide = -(-width // block) * block
+        shared = self.batch * self.key.shape[1]
+        self.turned_q, self.powers_q, _, self.largest_q = self._room(
+            self.batch * self.heads, self.q_blocks, False
+        )
+        self.turned_k, self.powers_k, self.less_k, self.largest_k = self._room(shared, self.k_blocks, True)
+        columns = self.wide // min(self.wide, 32)
+        of_queries = self.batch * self.heads * self.q_blocks * columns
+        prepare_rows[(of_queries + shared * self.k_blocks * columns,)](
+            self.query, self.key, self.weight, self.turned_q, self.turned_k, self.powers_q, self.powers_k, self.less_k,
+            self.largest_q, self.largest_k, strides(self.query), strides(self.key), self.weight_stride, of_queries,
+            self.heads, self.key.shape[1], queries, self.key.shape[2], work.scale, BACKWARD=self.backward, D=width,
+            WIDE=self.wide, BLOCK=BLOCK, BLOCK_D=min(self.wide, 32), num_warps=4,
+        )  # fmt: skip
+        self.strips = list(strips(self.batch, self.heads, self.group, self.q_blocks, self.pitch))
+        largest = max(strip.heads * strip.blocks for strip in self.strips)
+        self.scratch = self.turned_q.new_empty(largest * BLOCK * self.pitch)  # the scores of a strip
+
+    def _room(self, heads: int, blocks: int, keys: bool) -> tuple[Tensor, ...]:
+        turned = self.query.new_empty(heads, self.wide, 2, blocks * BLOCK, dtype=torch.float32)
+        natural = (heads, blocks * BLOCK, self.wide)
+        powers = turned.new_empty(natural) if self.backward else turned
+        less = turned.new_empty(natural) if self.backward and keys else turned
+        return turned, powers, less, turned.new_empty(heads, blocks)
+
+    @property
+    def weight_stride(self) -> int:
+        """From the weight of one head to that of the next."""
+        return self.weight.stride(0) if self.weight.shape[0] > 1 else 0
+
+    @cached_property
+    def pairwise(self) -> dict[str, Any]:
+        """What the kernels take that compute with pairs."""
+        return {
+            "STRIP": self.scratch, "Q": self.query, "K": self.key, "WEIGHT": self.weight, "LARGEST_Q": self.largest_q,
+            "LARGEST_K": self.largest_k, "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key),
+            "weight_stride": self.weight_stride, "scale": self.work.scale, "FORM": self.work.prepared.form,
+            "D": self.query.shape[3], "WIDE": self.wide, "GPU": not sizes.INTERPRETED, **self.counts,
+        }  # fmt: skip
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Lengths, and the sizes of tiles."""
+        queries, keys = self.query.shape[2], self.key.shape[2]
+        return {
+            "heads": self.heads, "group": self.group, "q_len": queries, "k_len": keys, "BLOCK_Q": BLOCK,
+            "BLOCK_K": BLOCK,
+        }  # fmt: skip
+
+    @cached_property
+    def weighing(self) -> dict[str, Any]:
+        """What the kernels take that make weights of scores, but for the walk."""
+        form, numbers = self.work.form(), self.work.numbers()
+        names = ("FORM", "BIAS", "DROPS", "PRECISION", "WIDTH")
+        return {
+            "STRIP": self.scratch, "SEED": self.tables["SEED"], "NUMBERS": self.tables["NUMBERS"], **self.counts,
+            "threshold": numbers["threshold"], "keep": numbers["keep"], **{name: form[name] for name in names},
+        }  # fmt: skip
+
+    @cached_property
+    def hiding(self) -> dict[str, Any]:
+        """Which keys nobody sees."""
+        seen = {name: self.tables[name] for name in ("SEEN", "SEEN_STRIDES")}
+        return seen | {"HIDES": self.work.form()["HIDES"]}
+
+    @cached_property
+    def tables(self) -> dict[str, Any]:
+        return self.work.tables(self.work.prepared.lists(BLOCK, BLOCK))
+
+    @cached_property
+    def by_query(self) -> dict[str, Any]:
+        """Which tiles a block of queries visits."""
+        return {
+            name: self.tables[name] for name in ("LIST", "COUNTS", "TABLES", "TABLE_STRIDES", "LIST_STRIDES")
+        }
+
+    @cached_property
+    def by_key(self) -> dict[str, Any]:
+        """Which tiles a block of keys visits."""
+        lists = self.work.prepared.lists(BLOCK, BLOCK, by_key=True)
+        tables = self.work.tables(lists)
+        edges = lists.edges if lists.edges.numel() else self.scratch
+        return {name: tables[name] for name in self.by_query} | {"EDGES": edges, "edges": self.q_blocks}
+
+    def score(self, strip: Strip) -> None:
+        """Write the visible scores of a strip."""
+        score_tiles[(strip.heads * strip.blocks * self.k_blocks,)](
+            TURNED_Q=self.turned_q, TURNED_K=self.turned_k, **self.pairwise, **self.by_query, **place(strip),
+            **OF_SCORES.options(),
+        )  # fmt: skip
+
+
+def place(strip: Strip) -> dict[str, int]:
+    """Where a strip lies, for a kernel."""
+    return {"first_head": strip.first_head, "first_block": strip.first_block, "row_blocks": strip.blocks}
+
+
+def plain(rows: Tensor) -> Tensor:
+    """Rows for matrix products. The interpreter cannot multiply bfloat16."""
+    return laid_out(rows.float() if sizes.INTERPRETED else rows)

@@ -1,0 +1,227 @@
+"""The backward kernels: gradients of keys and values by blocks of keys, of queries by blocks of queries.
+
+Both compute the weights of a tile again from the log-sum-exp. Each gradient is summed by one program in one order, so
+that equal inputs give equal bits. (To add up the gradient of the queries in the first kernel, too, by atomic
+operations, would save two of seven matrix products; measured on an H200 it took longer.)
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.implementations.triton.pieces import facts_of, finished, kept, row_state, rows_of, tile, visible
+from regard.implementations.triton.walk import key_blocks, seers, share, visit
+
+_DATA = [
+    "q_len", "k_len", "heads", "group", "room", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES", "BIAS_STRIDES",
+    "threshold",
+]  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["q_len", "heads", "room"])
+def describe_rows(
+    OUT, GRAD, LSE, SHARE, FACTS, OUT_STRIDES, GRAD_STRIDES, heads, q_len, room,
+    SHARES: tl.constexpr, WIDTH: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """What the other kernels need to know of each row, (2, lines, room).
+
+    First the log-sum-exp in powers of two, +inf for rows that see nothing and rows beyond the last, so that all their
+    weights become 0. Then what the gradient of every score has subtracted: Σ out · gradient, less `SHARE`.
+    """
+    blocks, lines = room // BLOCK_Q, tl.num_programs(0) // (room // BLOCK_Q)
+    line = (tl.program_id(0) // blocks).to(tl.int64)
+    rows, across = tl.program_id(0) % blocks * BLOCK_Q + tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_V)
+    batch, head = line // heads, line % heads
+    real, far = rows < q_len, rows[:, None].to(tl.int64)
+    OUT += batch * OUT_STRIDES[0] + head * OUT_STRIDES[1]
+    GRAD += batch * GRAD_STRIDES[0] + head * GRAD_STRIDES[1]
+    out = tile(
+        OUT + far * OUT_STRIDES[2] + across[None, :], real[:, None], across[None, :], WIDTH, BLOCK_V, False
+    )
+    grad = tile(
+        GRAD + far * GRAD_STRIDES[2] + across[None, :], real[:, None], across[None, :], WIDTH, BLOCK_V, False
+    )
+    lse = tl.load(LSE + line * q_len + rows, mask=real, other=float("-inf"))
+    delta = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
+    if SHARES:
+        delta -= tl.load(SHARE + line * q_len + rows, mask=real, other=0.0)
+    lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
+    tl.store(FACTS + line * room + rows, lse)
+    tl.store(FACTS + (lines + line) * room + rows, delta)
+
+
+@triton.jit(do_not_specialize=_DATA)
+def of_keys(
+    Q, K, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS, GRAD_K, GRAD_V,
+    Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_K_STRIDES, GRAD_V_STRIDES,
+    SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, room, scale, cap, threshold, keep,
+    FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
+    HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, GROUPED: tl.constexpr,
+    BY_HEAD: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one block of keys and values: a walk over the queries of every head that shares them.
+
+    Tiles lie keys × queries, so that no product needs its weights turned around.
+    """
+    groups, blocks = heads // group, tl.cdiv(k_len, BLOCK_K)
+    block, line = share(ORDER, blocks, ORDERED)
+    batch, shared = line // groups, line % groups
+    start = block * BLOCK_K
+    columns, wide, across = start + tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
+    real = columns < k_len
+    if HIDES:
+        real &= (
+            tl.load(SEEN + batch * SEEN_STRIDES[0] + shared * SEEN_STRIDES[1] + columns, mask=real, other=0)
+            != 0
+        )
+    key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, False)
+    value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, False)
+    safe_columns, there = tl.minimum(columns, k_len - 1)[:, None], (columns < k_len)[:, None]
+    grad_key = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
+    grad_value = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
+    # A loop around the walk takes registers from it: heads that visit the same blocks are walked in one.
+    for part in range(0, group if GROUPED and BY_HEAD else 1):
+        line = batch * LIST_STRIDES[0] + (shared * group + part) * LIST_STRIDES[1] + block
+        lines = LIST + line.to(tl.int64) * LIST_STRIDES[2]
+        partial, full, first, before = seers(FORM, COUNTS, line, q_len, start, k_len, BLOCK_Q, BLOCK_K)
+        steps = partial + full
+        for turn in tl.range(0, steps * group if GROUPED and not BY_HEAD else steps):
+            head, step = shared * group + part, turn
+            if GROUPED and not BY_HEAD:
+                head, step = shared * group + turn // steps, turn % steps
+            top, partly = visit(FORM, lines, step, first, before, full)
+            top *= BLOCK_Q
+            rows = top + tl.arange(0, BLOCK_Q)
+            lse = facts_of(LSE, batch * heads + head, top, room, BLOCK_Q, BULK)
+            delta = facts_of(DELTA, batch * heads + head, top, room, BLOCK_Q, BULK)
+            shown = rows < q_len
+            if HIDES_ROWS:
+                shown &= lse != float("inf")
+            query = rows_of(Q, Q_STRIDES, batch, head, top, shown, D, BLOCK_Q, BLOCK_D, BULK)
+            grad = rows_of(GRAD, GRAD_STRIDES, batch, head, top, shown, WIDTH, BLOCK_Q, BLOCK_V, BULK)
+            products = tl.dot(key, tl.trans(query), input_precision=PRECISION)
+            safe_rows = tl.minimum(rows, q_len - 1)[None, :]
+            scores, flattened = finished(
+                products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
+                safe_rows, safe_columns,
+            )  # fmt: skip
+            weights = tl.exp2(scores - lse[None, :])
+            if partly:
+                seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
+                weights = tl.where(seen & there, weights, 0.0)
+            from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
+            dropped = weights
+            if DROPS:
+                stays = kept(row_state(tl.load(SEED), batch, head, safe_rows), columns[:, None], threshold)
+                from_values = tl.where(stays, from_values * keep, 0.0)
+                dropped = tl.where(stays, weights * keep, 0.0)
+            grad_value = tl.dot(dropped.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
+            grad_scores = weights * (from_values - delta[None, :])
+            if CAP:
+                grad_scores *= 1.0 - flattened * flattened
+            if partly:  # in a row that is NaN, what is hidden stays out; to look again would take registers
+                grad_scores = tl.where(weights == 0.0, 0.0, grad_scores)
+            grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION)
+    GRAD_K += batch.to(tl.int64) * GRAD_K_STRIDES[0] + shared.to(tl.int64) * GRAD_K_STRIDES[1]
+    GRAD_V += batch.to(tl.int64) * GRAD_V_STRIDES[0] + shared.to(tl.int64) * GRAD_V_STRIDES[1]
+    far = columns[:, None].to(tl.int64)
+    tl.store(
+        GRAD_K + far * GRAD_K_STRIDES[2] + wide[None, :], (grad_key * scale).to(GRAD_K.dtype.element_ty),
+        mask=there & (wide[None, :] < D),
+    )  # fmt: skip
+    tl.store(
+        GRAD_V + far * GRAD_V_STRIDES[2] + across[None, :], grad_value.to(GRAD_V.dtype.element_ty),
+        mask=there & (across[None, :] < WIDTH),
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_DATA)
+def of_queries(
+    Q, K, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS,
+    GRAD_Q, CENTERS, GRAD_CENTERS, GRAD_BIAS, Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_Q_STRIDES,
+    BIAS_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, room, scale, cap, threshold, keep,
+    FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
+    HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, CENTERED: tl.constexpr,
+    DENSE: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one block of queries; on the way of a Gaussian's centres (`CENTERED`) and a dense bias (`DENSE`)."""
+    blocks = tl.cdiv(q_len, BLOCK_Q)
+    block, line = share(ORDER, blocks, ORDERED)
+    if not ORDERED:
+        block = blocks - 1 - block
+    batch, head = line // heads, line % heads
+    shared = head // group
+    rows, wide = block * BLOCK_Q + tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_D)
+    far, offset = rows[:, None].to(tl.int64), (batch * heads + head).to(tl.int64) * q_len
+    lse = facts_of(LSE, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
+    delta = facts_of(DELTA, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
+    shown = rows < q_len
+    if HIDES_ROWS:
+        shown &= lse != float("inf")
+    SEEN += batch * SEEN_STRIDES[0] + shared * SEEN_STRIDES[1]
+    GRAD_BIAS += (
+        batch.to(tl.int64) * BIAS_STRIDES[0] + head.to(tl.int64) * BIAS_STRIDES[1] + far * BIAS_STRIDES[2]
+    )
+    query = rows_of(Q, Q_STRIDES, batch, head, block * BLOCK_Q, shown, D, BLOCK_Q, BLOCK_D, False)
+    grad = rows_of(GRAD, GRAD_STRIDES, batch, head, block * BLOCK_Q, shown, WIDTH, BLOCK_Q, BLOCK_V, False)
+    safe_rows = tl.minimum(rows, q_len - 1)
+    state = safe_rows[:, None]
+    if DROPS:
+        state = row_state(tl.load(SEED), batch, head, safe_rows)[:, None]
+    line = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
+    LIST += line.to(tl.int64) * LIST_STRIDES[2]
+    partial, full, first, before, _ = key_blocks(
+        FORM, TABLES, TABLE_STRIDES, COUNTS + line * 2, batch, safe_rows, k_len, BLOCK_K
+    )
+    grad_query = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
+    pull = tl.zeros([BLOCK_Q], tl.float32)
+    center = pull
+    if CENTERED:
+        center = tl.load(CENTERS + offset + safe_rows)
+    inside = tl.arange(0, BLOCK_K)
+    for step in tl.range(0, partial + full):
+        start, partly = visit(FORM, LIST, step, first, before, full)
+        start *= BLOCK_K
+        columns = start + inside
+        real = columns < k_len
+        if HIDES:
+            real &= tl.load(SEEN + columns, mask=real, other=0) != 0
+        key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
+        value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
+        products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        safe_columns = tl.minimum(columns, k_len - 1)
+        scores, flattened = finished(
+            products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
+            safe_rows[:, None], safe_columns[None, :],
+        )  # fmt: skip
+        weights = tl.exp2(scores - lse[:, None])
+        from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
+        if DROPS:
+            from_values = tl.where(kept(state, columns[None, :], threshold), from_values * keep, 0.0)
+        grad_scores = weights * (from_values - delta[:, None])
+        if partly:
+            seen = visible(
+                FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :]
+            )
+            grad_scores = tl.where(seen & (columns < k_len)[None, :], grad_scores, 0.0)
+        if CENTERED:
+            pull += tl.sum(grad_scores * (columns.to(tl.float32)[None, :] - center[:, None]), 1)
+        if DENSE:
+            inner = (rows < q_len)[:, None] & (columns < k_len)[None, :]
+            tl.atomic_add(
+                GRAD_BIAS + columns[None, :] * BIAS_STRIDES[3], grad_scores, mask=inner, sem="relaxed"
+            )
+        if CAP:
+            grad_scores *= 1.0 - flattened * flattened
+        grad_query = tl.dot(grad_scores.to(key.dtype), key, grad_query, input_precision=PRECISION)
+    GRAD_Q += batch.to(tl.int64) * GRAD_Q_STRIDES[0] + head.to(tl.int64) * GRAD_Q_STRIDES[1]
+    tl.store(
+        GRAD_Q + far * GRAD_Q_STRIDES[2] + wide[None, :], (grad_query * scale).to(GRAD_Q.dtype.element_ty),
+        mask=(rows < q_len)[:, None] & (wide[None, :] < D),
+    )  # fmt: skip
+    if CENTERED:
+        tl.store(GRAD_CENTERS + offset + rows, pull, mask=rows < q_len)

@@ -1,0 +1,233 @@
+"""A mask and a bias, prepared for the kernels: their form, their tables, the blocks to visit, the keys nobody sees.
+
+What depends on structure alone is made once and remembered; what depends on tensors is made for each call, on the
+device and without waiting for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.biases import Bias
+from regard.grid import Sizes
+from regard.implementations.lowering import Lowering, may_remember
+from regard.implementations.triton.pieces import form_of, visible
+from regard.implementations.triton.walk import place, query_blocks
+from regard.masks import FULL, PARTIAL, Mask
+from regard.masks.algebra import cut
+from regard.masks.hidden import visible_keys
+from regard.masks.positional import Full
+from regard.value import rebuild
+
+
+@dataclass(frozen=True)
+class Lists:
+    """For each block along one axis the blocks to visit along the other: partly visible ones first, then full ones."""
+
+    index: Tensor  # int32, lines × most
+    counts: Tensor  # int32, lines × 2: how many are partly visible, how many in all; or lines × 4, what `seers` reads
+    strides: tuple[
+        int, int, int, int
+    ]  # batch entries and heads in lines, a line in `index`, a batch entry in `edges`
+    edges: Tensor  # where a mask is one span, the ends of each block of queries, (b|1, 4, blocks)
+    order: Tensor | None = None  # int32: the blocks by the number of those to visit, most first
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the kernels need to know of a mask and a bias for requests of some sizes."""
+
+    given: Mask | None
+    mask: Mask | None  # the same; None where it shows everything
+    sizes: Sizes
+    device: torch.device
+    form: str
+    bias_form: str
+    tables: tuple[Tensor, ...]
+    strides: tuple[int, ...]
+    numbers: tuple[float, ...]
+    remembered: dict[tuple[int, int, bool], Lists] = field(default_factory=dict, compare=False)
+    launched: dict[Any, Any] = field(default_factory=dict, compare=False)  # see `repeat`
+
+    def lists(self, block_q: int, block_k: int, by_key: bool = False) -> Lists:
+        """The blocks to visit: of keys for each block of queries, or the other way round."""
+        place = (block_q, block_k, by_key)
+        if place not in self.remembered:
+            self.remembered[place] = self._lists(*place)
+        return self.remembered[place]
+
+    def _lists(self, block_q: int, block_k: int, by_key: bool) -> Lists:
+        nothing = torch.empty(0, dtype=torch.int32, device=self.device)
+        if self.form == ".":
+            return Lists(nothing, nothing, (0, 0, 0, 0), nothing)
+        if self.form[0] == "s":
+            if not by_key:
+                return Lists(nothing, nothing, (0, 0, 0, 0), nothing)
+            edges, lines = _edges(self, block_q), -(-self.sizes[3] // block_k)
+            counts = torch.empty(edges.shape[0] * lines, 4, dtype=torch.int32, device=self.device)
+            _spans[(edges.shape[0] * lines,)](
+                counts, edges, edges.shape[2], self.sizes[2], self.sizes[3], self.form, block_q, block_k
+            )
+            alike = edges.shape[0] == 1
+            return Lists(
+                nothing, counts, (0 if alike else lines, 0, 0, 0 if alike else 4 * edges.shape[2]), edges
+            )
+        assert self.mask is not None
+        grades = self.mask.grades(cut(self.sizes, block_q, block_k, self.device))
+        if self.sizes[3] % block_k:  # a block that reaches beyond the last key is never full
+            grades[..., -1].clamp_(max=PARTIAL)
+        grades = (grades.mT if by_key else grades).contiguous()
+        batch, heads, lines, most = grades.shape
+        index = torch.empty(batch * heads * lines, most, dtype=torch.int32, device=self.device)
+        counts = torch.empty(batch * heads * lines, 2, dtype=torch.int32, device=self.device)
+        _order[(batch * heads * lines,)](grades, index, counts, most, PARTIAL, FULL, 128)
+        strides = (0 if batch == 1 else heads * lines, 0 if heads == 1 else lines, most, 0)
+        if self.mask.tensors:  # sorting for each call would take longer than it saves
+            return Lists(index, counts, strides, nothing)
+        order = counts[:, 1].view(-1, lines).amax(0).argsort(descending=True, stable=True).to(torch.int32)
+        return Lists(index, counts, strides, nothing, order)
+
+    def seen(self, groups: int) -> Tensor | None:
+        """int8 (b|1, g|1, k): which keys some query of a head that shares them sees; None when all are."""
+        if self.mask is None:
+            return None
+        found = self._seen
+        if found is None or found.shape[1] == 1:
+            return found
+        shared: Tensor = found.unflatten(1, (groups, -1)).amax(2)
+        return shared
+
+    @cached_property
+    def _seen(self) -> Tensor | None:
+        assert self.mask is not None
+        if not self.mask.tensors or self.mask.by_key:
+            found = visible_keys(self.mask, self.sizes, self.device)
+            return None if found is None else found.to(torch.int8).contiguous()
+        return _look(self)
+
+
+def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.device) -> Prepared:
+    """A mask and a bias for requests of these sizes; remembered where no tensor is inside."""
+    tensors = [*(mask.tensors if mask is not None else ()), *(bias.tensors if bias is not None else ())]
+    if tensors or not may_remember():
+        return _prepare(mask, bias, sizes, device)
+    specs = (None if mask is None else mask.spec, None if bias is None else bias.spec)
+    return _remembered(*specs, sizes, device, torch.is_inference_mode_enabled())
+
+
+@lru_cache(maxsize=64)
+def _remembered(
+    mask: str | None, bias: str | None, sizes: Sizes, device: torch.device, inference: bool
+) -> Prepared:
+    seen, added = (None if spec is None else rebuild(spec, ()) for spec in (mask, bias))
+    return _prepare(seen, added, sizes, device)  # type: ignore[arg-type]
+
+
+def _prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.device) -> Prepared:
+    given, mask = mask, None if isinstance(mask, Full) else mask
+    lowering = Lowering(sizes, device)
+    form = form_of(None if mask is None else lowering.mask(mask))
+    bias_form = form_of(None if bias is None else lowering.bias(bias))
+    tables = tuple(lowering.tables) or (torch.empty(1, dtype=torch.int32, device=device),)
+    strides, numbers = tuple(lowering.strides) or (0,), tuple(lowering.numbers) or (0.0,)
+    return Prepared(given, mask, sizes, device, form, bias_form, tables, strides, numbers)
+
+
+def _edges(prepared: Prepared, block_q: int) -> Tensor:
+    """Smallest low, largest high, largest low and smallest high of each block of queries, (b|1, 4, blocks)."""
+    queries, blocks = prepared.sizes[2], -(-prepared.sizes[2] // block_q)
+    entries = 1 if prepared.strides[0] == 0 else prepared.sizes[0]
+    low, high = (table[: entries * queries].view(entries, queries) for table in prepared.tables[:2])
+    index = (
+        torch.arange(blocks * block_q, device=low.device).clamp(max=max(0, queries - 1)).view(blocks, block_q)
+    )
+    low, high = low[:, index], high[:, index]
+    return torch.stack([low.amin(-1), high.amax(-1), low.amax(-1), high.amin(-1)], 1).contiguous()
+
+
+def _look(prepared: Prepared) -> Tensor:
+    batch, heads, queries, keys = prepared.sizes
+    assert prepared.mask is not None
+    block = 64
+    lists = prepared.lists(block, block, by_key=True)
+    by_head = 1 if lists.strides[1] == 0 else heads
+    seen = torch.zeros(batch, by_head, keys, dtype=torch.int8, device=prepared.device)
+    if 0 not in (batch, heads, queries, keys):
+        _seen[(-(-keys // block), batch * by_head)](
+            seen, lists.index, lists.counts, lists.edges, prepared.tables, prepared.strides, lists.strides,
+            by_head, queries, keys, prepared.form, block, num_warps=4,
+        )  # fmt: skip
+    return seen
+
+
+@triton.jit(do_not_specialize=["edges", "q_len", "k_len"])
+def _spans(
+    COUNTS, EDGES, edges, q_len, k_len, FORM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """Look once which blocks of queries see a block of keys, for all heads."""
+    lines = tl.cdiv(k_len, BLOCK_K)
+    start = tl.program_id(0) % lines * BLOCK_K
+    EDGES += tl.program_id(0) // lines * 4 * edges
+    partial, full, first, before, _ = query_blocks(
+        FORM, EDGES, COUNTS, edges, q_len, start, k_len, BLOCK_Q, BLOCK_K
+    )
+    COUNTS += tl.program_id(0) * 4
+    tl.store(COUNTS, partial)
+    tl.store(COUNTS + 1, full)
+    tl.store(COUNTS + 2, first)
+    tl.store(COUNTS + 3, before)
+
+
+@triton.jit(do_not_specialize=["most"])
+def _order(GRADES, INDEX, COUNTS, most, SOME: tl.constexpr, ALL: tl.constexpr, CHUNK: tl.constexpr):
+    """Write the places of the partly visible blocks of one line, then those of the full ones."""
+    line = tl.program_id(0).to(tl.int64)
+    GRADES += line * most
+    INDEX += line * most
+    partial = tl.program_id(0) * 0
+    for start in range(0, most, CHUNK):
+        here = start + tl.arange(0, CHUNK)
+        chosen = (tl.load(GRADES + here, mask=here < most, other=0) == SOME).to(tl.int32)
+        tl.store(INDEX + partial + tl.cumsum(chosen, 0) - 1, here, mask=chosen != 0)
+        partial += tl.sum(chosen, 0)
+    total = partial
+    for start in range(0, most, CHUNK):
+        here = start + tl.arange(0, CHUNK)
+        chosen = (tl.load(GRADES + here, mask=here < most, other=0) == ALL).to(tl.int32)
+        tl.store(INDEX + total + tl.cumsum(chosen, 0) - 1, here, mask=chosen != 0)
+        total += tl.sum(chosen, 0)
+    tl.store(COUNTS + line * 2, partial)
+    tl.store(COUNTS + line * 2 + 1, total)
+
+
+@triton.jit(do_not_specialize=["heads", "q_len", "k_len", "STRIDES", "LIST_STRIDES"])
+def _seen(
+    SEEN, INDEX, COUNTS, EDGES, TABLES, STRIDES, LIST_STRIDES, heads, q_len, k_len,
+    FORM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Which keys of one block some query sees."""
+    batch, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    safe = tl.minimum(columns, k_len - 1)
+    line = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + tl.program_id(0)
+    partial, full, first, before, full_first = query_blocks(
+        FORM, EDGES + batch * LIST_STRIDES[3], COUNTS + line * 2, tl.cdiv(q_len, BLOCK), q_len,
+        tl.program_id(0) * BLOCK, k_len, BLOCK, BLOCK,
+    )  # fmt: skip
+    found = tl.zeros([BLOCK], tl.int32) + (full > 0).to(tl.int32)
+    for step in range(0, partial):
+        block = place(
+            FORM, INDEX + line.to(tl.int64) * LIST_STRIDES[2], step, first, before, full_first, False, full
+        )
+        rows = tl.minimum(block * BLOCK + tl.arange(0, BLOCK), q_len - 1)
+        tile = visible(FORM, TABLES, STRIDES, batch, head, rows[:, None], safe[None, :])
+        found = tl.maximum(found, tl.max(tile.to(tl.int32), 0))
+    into = SEEN + (batch * heads + head).to(tl.int64) * k_len + columns
+    tl.store(into, (found > 0).to(tl.int8), mask=columns < k_len)

@@ -1,0 +1,92 @@
+"""From what the backward kernels find to the gradient of each tensor of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.biases import T5, Bias, Gaussian, Relative, Sum
+from regard.biases import Dense as DenseBias
+from regard.differentiate import vjp
+from regard.implementations.lowering import by_distance
+from regard.implementations.triton.additive_backward import run_backward
+from regard.implementations.triton.launch import Backward, Work
+
+Found = list[
+    Tensor | None
+]  # of the query, the key, the value, the sink and the tensors of all values, in order
+
+
+def of_additive(backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Found) -> None:
+    """Additive scores: their weight is the first tensor, those of the bias begin at `first`."""
+    wants_bias = any(needed[4 + first :])
+    parts = run_backward(backward, bias if wants_bias else None, (*needed[:3], needed[4]))
+    found[:3] = parts.query, parts.key, parts.value
+    found[4] = parts.weight
+    if wants_bias:
+        found[4 + first : 4 + first + len(parts.bias)] = parts.bias
+
+
+def of_dot(backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Found) -> None:
+    """Dot products, capped or not; only what is needed is computed."""
+    if needed[1] or needed[2]:
+        found[1], found[2] = backward.keys()
+    wanted = _wanted(bias, needed[4 + first :])
+    gaussian, dense = _first(wanted, Gaussian), _first(wanted, DenseBias)
+    if needed[0] or gaussian or dense:
+        into = None if dense is None else _room(dense[0].tensor)
+        found[0], pull = backward.queries(
+            None if gaussian is None else _centers(gaussian[0], backward.query), into
+        )
+        if gaussian is not None:
+            assert pull is not None
+            center, place = gaussian[0].center, gaussian[1]
+            pull = (pull / gaussian[0].sigma ** 2).masked_fill(~center.isfinite().expand_as(pull), 0)
+            found[4 + first + place] = pull.sum_to_size(center.shape)
+        if dense is not None:
+            assert into is not None
+            found[4 + first + dense[1]] = into.view(dense[0].tensor.shape)
+    tables = [(leaf, place) for leaf, place in wanted if isinstance(leaf, (Relative, T5))]
+    if tables:
+        along = backward.distances()
+        for leaf, place in tables:
+            found[4 + first + place] = _to_table(leaf, backward.work, along)
+
+
+def _first(wanted: list[tuple[Any, int]], kind: type) -> tuple[Any, int] | None:
+    return next(((leaf, place) for leaf, place in wanted if isinstance(leaf, kind)), None)
+
+
+def _room(tensor: Tensor) -> Tensor:
+    """Zeros of four axes to add a dense bias's gradient to."""
+    return torch.zeros(
+        (1,) * (4 - tensor.dim()) + tuple(tensor.shape), dtype=torch.float32, device=tensor.device
+    )
+
+
+def _centers(gaussian: Gaussian, query: Tensor) -> Tensor:
+    centers = gaussian.center.float().expand(query.shape[:3]).contiguous()
+    return centers.masked_fill(~centers.isfinite(), 0)
+
+
+def _to_table(bias: Bias, work: Work, along: Tensor) -> Tensor:
+    """From the gradient for each distance (h, q+k−1) to that of the table the distances were looked up in."""
+
+    def look_up(table: Tensor) -> Tensor:
+        values = by_distance(bias.with_tensors((table,)), work.prepared.sizes, table.device)[0, :, 0]
+        return values.expand(along.shape)
+
+    return vjp(look_up, bias.tensors, along)[0]
+
+
+def _wanted(bias: Bias | None, needed: list[bool]) -> list[tuple[Bias, int]]:
+    """The parts of a bias whose tensor wants a gradient, and the place of that tensor."""
+    if bias is None:
+        return []
+    if isinstance(bias, Sum):
+        split = len(bias.left.tensors)
+        right = _wanted(bias.right, needed[split:])
+        return [*_wanted(bias.left, needed[:split]), *[(leaf, place + split) for leaf, place in right]]
+    return [(bias, 0)] if bias.tensors and needed[0] else []

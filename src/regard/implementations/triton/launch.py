@@ -1,0 +1,341 @@
+"""Launching the kernels for dot products: what they take, from what an operator was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from regard.implementations.triton import sizes
+from regard.implementations.triton.backward import describe_rows, of_keys, of_queries
+from regard.implementations.triton.blocks import Lists, Prepared
+from regard.implementations.triton.distances import of_distances
+from regard.implementations.triton.forward import forward
+from regard.implementations.triton.repeat import launch
+from regard.masks.hidden import hidden_queries
+from regard.scores import Score
+from regard.scores.dot import Softcap
+
+
+@dataclass(frozen=True)
+class Work:
+    """One attention, in the form in which every kernel takes it."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    sink: Tensor | None
+    seed: Tensor | None
+    score: Score
+    prepared: Prepared
+    scale: float
+    dropout: float
+
+    @property
+    def width(self) -> int:
+        """The padded width of keys or values, whichever is larger."""
+        return sizes.padded(max(self.query.shape[3], self.value.shape[3]))
+
+    def numbers(self) -> dict[str, Any]:
+        """The arguments that are sizes, factors and thresholds."""
+        _, heads, queries, keys = self.prepared.sizes
+        return {
+            "heads": heads, "group": heads // self.key.shape[1], "q_len": queries, "k_len": keys, "scale": self.scale,
+            "cap": self.score.cap if isinstance(self.score, Softcap) else 1.0,
+            "threshold": min(round(self.dropout * 2**32), 2**32 - 1) - 2**31, "keep": 1 / (1 - self.dropout),
+        }  # fmt: skip
+
+    def form(self) -> dict[str, Any]:
+        """The arguments that kernels are compiled for."""
+        wide, across = self.query.shape[3], self.value.shape[3]
+        coarse = self.query.dtype != torch.float32
+        return {
+            "FORM": self.prepared.form, "BIAS": self.prepared.bias_form, "CAP": isinstance(self.score, Softcap),
+            "DROPS": self.seed is not None, "HIDES": self.seen is not None, "D": wide, "WIDTH": across,
+            "BLOCK_D": sizes.padded(wide), "BLOCK_V": sizes.padded(across),
+            "APPROXIMATE": coarse and not sizes.INTERPRETED,
+            "PRECISION": sizes.precision(self.query.dtype),
+        }  # fmt: skip
+
+    @property
+    def nothing(self) -> Tensor:
+        """What a kernel gets in the place of a tensor that it does not read."""
+        return self.prepared.tables[0]
+
+    def ordered(self, lists: Lists) -> dict[str, Any]:
+        """The arguments that say which blocks come first."""
+        return {
+            "ORDER": self.nothing if lists.order is None else lists.order,
+            "ORDERED": lists.order is not None,
+        }
+
+    def optional(self) -> dict[str, Tensor]:
+        """The seed, where there is one."""
+        return {} if self.seed is None else {"SEED": self.seed}
+
+    def key_of(self, name: str, *rows: Tensor) -> tuple[Any, ...]:
+        """What a kernel's code and numbers depend on, beside the mask and the sizes of the request."""
+        cap = self.score.cap if isinstance(self.score, Softcap) else None
+        sink = None if self.sink is None else self.sink.dtype
+        layout = [(part.dtype, part.shape[1], part.shape[3], part.stride()) for part in rows]
+        return (name, self.scale, cap, self.dropout, self.seed is None, sink, *layout)
+
+    @cached_property
+    def seen(self) -> Tensor | None:
+        """Which keys somebody sees; None when all are."""
+        return self.prepared.seen(self.key.shape[1])
+
+    def tables(self, lists: Lists) -> dict[str, Any]:
+        """The arguments that say which keys are visible to whom."""
+        seen, prepared = self.seen, self.prepared
+        strides = (
+            (0, 0)
+            if seen is None
+            else tuple(0 if seen.shape[axis] == 1 else seen.stride(axis) for axis in (0, 1))
+        )
+        nothing = prepared.tables[0]
+        return {
+            "SEED": nothing if self.seed is None else self.seed, "SEEN": nothing if seen is None else seen,
+            "LIST": lists.index if lists.index.numel() else nothing,
+            "COUNTS": lists.counts if lists.counts.numel() else nothing,
+            "TABLES": prepared.tables, "TABLE_STRIDES": prepared.strides, "NUMBERS": prepared.numbers,
+            "SEEN_STRIDES": strides, "LIST_STRIDES": lists.strides,
+        }  # fmt: skip
+
+
+def laid_out(rows: Tensor) -> Tensor:
+    """Rows whose entries lie side by side."""
+    return rows if rows.stride(3) == 1 or rows.shape[3] == 1 else rows.contiguous()
+
+
+def strides(rows: Tensor) -> tuple[int, ...]:
+    """The strides of batch entries, heads and rows."""
+    return rows.stride()[:3]
+
+
+def copied_in_bulk(*all_rows: Tensor) -> bool:
+    """Whether the GPU's copy engine can read rows: they have a padded width and lie at multiples of 16 bytes."""
+    for rows in all_rows:
+        step, width = 16 // rows.element_size(), rows.shape[3]
+        if width != sizes.padded(width) or rows.data_ptr() % 16:
+            return False
+        for axis, stride in enumerate(strides(rows)):
+            if rows.shape[axis] > 1 and (stride == 0 or stride % step):
+                return False
+    return True
+
+
+def described(rows: Tensor, block: int) -> TensorDescriptor:
+    """A tensor and the size of the blocks of rows to read, for the copy engine."""
+    width = rows.shape[3]
+    # The stride of an axis of one has no meaning, but must be a multiple of 16 bytes.
+    steps = [stride if size > 1 else width for size, stride in zip(rows.shape, strides(rows), strict=False)]
+    return TensorDescriptor(rows, list(rows.shape), [*steps, 1], [1, 1, block, width])
+
+
+def cut(shape: sizes.Shape) -> dict[str, int]:
+    """The arguments that say how a kernel cuts its work."""
+    return {
+        "BLOCK_Q": shape.block_q, "BLOCK_K": shape.block_k, "num_warps": shape.warps, "num_stages": shape.stages
+    }  # fmt: skip
+
+
+def _new(rows: Tensor) -> Tensor:
+    """Room for a gradient, laid out plainly however `rows` are."""
+    return torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
+
+
+def run_forward(work: Work) -> tuple[Tensor, Tensor]:
+    """The output (b,h,q,v) and the log-sum-exp (b,h,q) without the sink, in float32."""
+    query, key, value = (laid_out(rows) for rows in (work.query, work.key, work.value))
+    batch, heads, queries, _ = work.prepared.sizes
+    output = torch.empty(*query.shape[:3], value.shape[3], dtype=query.dtype, device=query.device)
+    logsumexp = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device)
+    shape = sizes.forward_shape(query.dtype, work.width)
+
+    def arguments() -> dict[str, Any]:
+        lists = work.prepared.lists(shape.block_q, shape.block_k)
+        bulk = work.seen is None and copied_in_bulk(key, value)
+        walked = [described(rows, shape.block_k) if bulk else rows for rows in (key, value)]
+        return {
+            "Q": query, "K": walked[0], "V": walked[1], "OUT": output, "LSE": logsumexp,
+            "SINK": work.nothing if work.sink is None else work.sink, "Q_STRIDES": strides(query),
+            "K_STRIDES": strides(key), "V_STRIDES": strides(value), "OUT_STRIDES": strides(output), "BULK": bulk,
+            "SINKS": work.sink is not None, **work.tables(lists), **work.ordered(lists), **work.numbers(),
+            **work.form(), **cut(shape),
+        }  # fmt: skip
+
+    tensors = {"Q": query, "K": key, "V": value, "OUT": output, "LSE": logsumexp, **work.optional()}
+    if work.sink is not None:
+        tensors["SINK"] = work.sink
+    programs = -(-queries // shape.block_q) * batch * heads
+    launch(
+        forward,
+        programs,
+        work.prepared.launched,
+        work.key_of("forward", query, key, value),
+        tensors,
+        arguments,
+    )
+    return output, logsumexp
+
+
+@dataclass
+class Backward:
+    """One backward pass."""
+
+    work: Work
+    grad: Tensor
+    output: Tensor
+    logsumexp: Tensor
+    grad_logsumexp: Tensor | None
+
+    def __post_init__(self) -> None:
+        work = self.work
+        self.grad = laid_out(self.grad)
+        self.query, self.key, self.value = (laid_out(rows) for rows in (work.query, work.key, work.value))
+        batch, heads, queries, _ = work.prepared.sizes
+        # `total` is what weights are divided by, `share` what a row's sum of gradients keeps for the log-sum-exp.
+        self.total, self.share = self.logsumexp, None
+        if work.sink is not None:
+            empty = self.logsumexp == -torch.inf
+            self.total = torch.logaddexp(self.logsumexp, work.sink.float().view(1, -1, 1)).masked_fill(
+                empty, -torch.inf
+            )
+        if self.grad_logsumexp is not None:
+            share = self.grad_logsumexp
+            if work.sink is not None:
+                share = share * torch.exp(self.total - self.logsumexp)
+            self.share = share.masked_fill(self.logsumexp == -torch.inf, 0).contiguous()
+        self.room = -(-queries // 128) * 128  # whole blocks of every size
+        self.facts = torch.empty(2, batch * heads, self.room, device=self.query.device)
+        self._describe()
+        self.delta = self.facts[1].view(batch, heads, self.room)[..., :queries]
+        self.tensors = {
+            "Q": self.query, "K": self.key, "V": self.value, "GRAD": self.grad, "LSE": self.facts[0],
+            "DELTA": self.facts[1], **work.optional(),
+        }  # fmt: skip
+        mask = work.prepared.mask
+        self.hides_rows = mask is not None and hidden_queries(mask, queries, self.query.device) is not None
+
+    def _describe(self) -> None:
+        """Fill `facts`."""
+        batch, heads, queries, _ = self.work.prepared.sizes
+        width, block = self.value.shape[3], 16 if sizes.INTERPRETED else 64
+        tensors = {"OUT": self.output, "GRAD": self.grad, "LSE": self.total.contiguous(), "FACTS": self.facts}
+        if self.share is not None:
+            tensors["SHARE"] = self.share
+
+        def arguments() -> dict[str, Any]:
+            return {
+                "SHARE": self.work.nothing, **tensors, "OUT_STRIDES": strides(self.output),
+                "GRAD_STRIDES": strides(self.grad), "heads": heads, "q_len": queries, "room": self.room,
+                "SHARES": self.share is not None, "WIDTH": width, "BLOCK_V": sizes.padded(width), "BLOCK_Q": block,
+            }  # fmt: skip
+
+        key = (*self.work.key_of("facts", self.output, self.grad), self.share is None)
+        launch(
+            describe_rows,
+            self.room // block * batch * heads,
+            self.work.prepared.launched,
+            key,
+            tensors,
+            arguments,
+        )
+
+    def common(self, lists: Lists, shape: sizes.Shape) -> dict[str, Any]:
+        """What all kernels take."""
+        return {
+            **self.tensors, "room": self.room, "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key),
+            "V_STRIDES": strides(self.value), "GRAD_STRIDES": strides(self.grad), **self.work.tables(lists),
+            **self.work.numbers(), **self.work.form(), "HIDES_ROWS": self.hides_rows, **cut(shape),
+        }  # fmt: skip
+
+    def walked(self, names: tuple[str, str], block: int) -> dict[str, Any]:
+        """The arguments for rows read block by block: described to the copy engine where that can read them."""
+        rows = {"Q": self.query, "K": self.key, "V": self.value, "GRAD": self.grad}
+        chosen = [rows[name] for name in names]
+        if self.work.seen is not None or self.hides_rows or not copied_in_bulk(*chosen):
+            return {"BULK": False}
+        return {
+            "BULK": True,
+            **{name: described(part, block) for name, part in zip(names, chosen, strict=True)},
+        }
+
+    def _key(self, name: str) -> tuple[Any, ...]:
+        return self.work.key_of(name, self.query, self.key, self.value, self.grad)
+
+    def sink(self) -> Tensor:
+        """The gradient of the sink: its weight times what each row loses to it."""
+        assert self.work.sink is not None
+        sink = self.work.sink.float().view(1, -1, 1)
+        share = torch.exp(sink - self.total).masked_fill(self.logsumexp == -torch.inf, 1)
+        inner = self.delta if self.share is None else self.delta + self.share
+        return -(share * inner).sum((0, 2))
+
+    def keys(self) -> tuple[Tensor, Tensor]:
+        """Gradients of keys and values."""
+        shape = sizes.keys_shape(self.query.dtype, self.work.width)
+        grad_key, grad_value = (_new(rows) for rows in (self.key, self.value))
+
+        def arguments() -> dict[str, Any]:
+            lists = self.work.prepared.lists(shape.block_q, shape.block_k, by_key=True)
+            walked = self.walked(("Q", "GRAD"), shape.block_q)
+            if walked["BULK"]:
+                facts = (TensorDescriptor.from_tensor(part, [1, shape.block_q]) for part in self.facts)
+                walked.update(zip(("LSE", "DELTA"), facts, strict=True))
+            return {
+                **self.common(lists, shape), **walked, **self.work.ordered(lists), "GRAD_K": grad_key,
+                "GRAD_V": grad_value, "GRAD_K_STRIDES": strides(grad_key), "GRAD_V_STRIDES": strides(grad_value),
+                "GROUPED": self.key.shape[1] != self.query.shape[1], "BY_HEAD": lists.strides[1] != 0,
+            }  # fmt: skip
+
+        tensors = {**self.tensors, "GRAD_K": grad_key, "GRAD_V": grad_value}
+        programs = -(-self.key.shape[2] // shape.block_k) * self.key.shape[0] * self.key.shape[1]
+        launch(of_keys, programs, self.work.prepared.launched, self._key("keys"), tensors, arguments)
+        return grad_key, grad_value
+
+    def queries(self, centers: Tensor | None, dense: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Gradients of queries and of a Gaussian's centres; those of a dense bias are added to `dense`."""
+        shape = sizes.queries_shape(self.query.dtype, self.work.width)
+        grad_query = _new(self.query)
+        pull = None if centers is None else torch.empty_like(self.logsumexp)
+        spread = (0, 0, 0, 0)
+        if dense is not None:
+            spread = tuple(0 if dense.shape[axis] == 1 else dense.stride(axis) for axis in range(4))  # type: ignore[assignment]
+        others = {"CENTERS": centers, "GRAD_CENTERS": pull, "GRAD_BIAS": dense}
+        tensors = {**self.tensors, "GRAD_Q": grad_query, **{k: v for k, v in others.items() if v is not None}}
+
+        def arguments() -> dict[str, Any]:
+            lists = self.work.prepared.lists(shape.block_q, shape.block_k)
+            return {
+                **dict.fromkeys(others, self.work.nothing), **self.common(lists, shape), **tensors,
+                **self.walked(("K", "V"), shape.block_k), **self.work.ordered(lists), "BIAS_STRIDES": spread,
+                "GRAD_Q_STRIDES": strides(grad_query), "CENTERED": centers is not None, "DENSE": dense is not None,
+            }  # fmt: skip
+
+        batch, heads, queries, _ = self.work.prepared.sizes
+        key = (*self._key("queries"), centers is None, None if dense is None else spread)
+        programs = -(-queries // shape.block_q) * batch * heads
+        launch(of_queries, programs, self.work.prepared.launched, key, tensors, arguments)
+        return grad_query, pull
+
+    def distances(self) -> Tensor:
+        """The gradient of a bias for each distance from 1 − q to k − 1, (h, q + k − 1)."""
+        shape = sizes.distances_shape(self.query.dtype, self.work.width)
+        batch, heads, queries, keys = self.work.prepared.sizes
+        size, before = shape.block_k, -(-queries // shape.block_q)
+        diagonals = before + -(-keys // size) - 1
+        ahead, behind = (torch.empty(heads, diagonals, size, device=self.query.device) for _ in range(2))
+        common = self.common(self.work.prepared.lists(shape.block_q, shape.block_k), shape)
+        of_distances[(diagonals * heads,)](AHEAD=ahead, BEHIND=behind, batches=batch, **common)
+        # The first entry of diagonal 0 is the distance (1 − before)·size; what wraps around lies one block earlier.
+        found = torch.zeros(heads, (diagonals + 1) * size, device=self.query.device)
+        found[:, size:] += ahead.flatten(1)
+        found[:, :-size] += behind.flatten(1)
+        start = before * size - (queries - 1)
+        return found[:, start : start + queries + keys - 1]

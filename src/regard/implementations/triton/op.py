@@ -1,0 +1,204 @@
+"""The kernels as operators of torch, so that `torch.compile` and `export` see single nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from regard.biases import Bias
+from regard.implementations.packing import pack, recorded, unpack
+from regard.implementations.triton import additive
+from regard.implementations.triton.blocks import prepare
+from regard.implementations.triton.gradients import Found, of_additive, of_dot
+from regard.implementations.triton.launch import Backward, Work, run_forward
+from regard.implementations.triton.sizes import INTERPRETED
+from regard.request import Request
+from regard.scores.additive import Additive
+
+_LIBRARY = torch.library.Library("regard", "FRAGMENT")
+_INPUTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? seed, Tensor[] tensors, str spec, float scale, "
+    "float dropout"
+)
+_LIBRARY.define(f"fused({_INPUTS}) -> (Tensor, Tensor)")
+_LIBRARY.define(
+    f"fused_backward(Tensor grad, Tensor? grad_logsumexp, Tensor output, Tensor logsumexp, {_INPUTS}, bool[] needed) "
+    "-> Tensor[]"
+)
+
+
+def _work(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
+    spec: str, scale: float, dropout: float,
+) -> tuple[Work, Bias | None]:  # fmt: skip
+    score, mask, bias, _ = unpack(spec, tensors)
+    prepared = prepare(mask, bias, (*query.shape[:3], key.shape[2]), query.device)
+    return _rows_of(query, key, value, sink, seed, score, prepared, scale, dropout), bias
+
+
+def _rows_of(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Work:
+    return Work(_for_kernels(query), _for_kernels(key), _for_kernels(value), *rest)
+
+
+def _for_kernels(rows: Tensor) -> Tensor:
+    """The interpreter computes with numpy, which has no bfloat16."""
+    return rows.float() if INTERPRETED and rows.dtype == torch.bfloat16 else rows
+
+
+def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _computed(_work(query, *rest)[0], query.dtype)
+
+
+def _computed(work: Work, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    with torch.cuda.device_of(work.query):  # Triton launches on the current device
+        output, logsumexp = (
+            additive.run_forward(work) if isinstance(work.score, Additive) else run_forward(work)
+        )
+    return output.to(dtype), logsumexp
+
+
+def _backward(
+    grad: Tensor, grad_logsumexp: Tensor | None, output: Tensor, logsumexp: Tensor, query: Tensor, key: Tensor,
+    value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float,
+    dropout: float, needed: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    work, bias = _work(query, key, value, sink, seed, tensors, spec, scale, dropout)
+    inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
+    found = _graded(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
+    return [
+        tensor.new_zeros(0)
+        if not need
+        else torch.zeros_like(tensor)
+        if part is None
+        else part.to(tensor.dtype)
+        for tensor, part, need in zip(inputs, found, needed, strict=True)
+    ]
+
+
+def _graded(
+    work: Work, bias: Bias | None, grad: Tensor, grad_logsumexp: Tensor | None, output: Tensor, logsumexp: Tensor,
+    needed: list[bool],
+) -> Found:  # fmt: skip
+    """The gradients that are needed, and perhaps more; None where there is none."""
+    mask = work.prepared.given
+    first = len(work.score.tensors) + (
+        0 if mask is None else len(mask.tensors)
+    )  # where those of the bias begin
+    found: Found = [None] * len(needed)
+    with torch.cuda.device_of(work.query):
+        backward = Backward(work, _for_kernels(grad), _for_kernels(output), logsumexp, grad_logsumexp)
+        if needed[3]:
+            found[3] = backward.sink()
+        if isinstance(work.score, Additive):
+            of_additive(backward, bias, first, needed, found)
+        else:
+            of_dot(backward, bias, first, needed, found)
+    return found
+
+
+class Direct(torch.autograd.Function):
+    """The same without an operator around it: for small requests, torch's dispatch costs more than the kernels."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, request: Request, spec: str, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
+        seed: Tensor | None, *tensors: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        prepared = prepare(request.mask, request.bias, request.sizes, query.device)
+        work = _rows_of(
+            query, key, value, sink, seed, request.score, prepared, request.scale, request.dropout
+        )
+        output, logsumexp = _computed(work, query.dtype)
+        # Tensors are kept by autograd, which watches over changes of them.
+        ctx.save_for_backward(output, logsumexp, query, key, value, sink, seed, *tensors)
+        ctx.set_materialize_grads(False)
+        ctx.values, ctx.spec = (request.score, prepared, request.scale, request.dropout, request.bias), spec
+        return output, logsumexp
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None) -> tuple[Any, ...]:
+        output, logsumexp, query, key, value, sink, seed, *tensors = ctx.saved_tensors
+        if grad is None and grad_logsumexp is None:
+            return (None,) * (7 + len(tensors))
+        score, prepared, scale, dropout, bias = ctx.values
+        grad = torch.zeros_like(output) if grad is None else grad
+        needed = [*ctx.needs_input_grad[2:6], *ctx.needs_input_grad[7:]]
+        with torch.autocast(query.device.type, enabled=False):
+            inputs = [query, key, value, sink, *tensors]
+            if torch.is_grad_enabled():
+                found = recorded(inputs, seed, ctx.spec, scale, dropout, grad, grad_logsumexp)
+            else:
+                work = _rows_of(query, key, value, sink, seed, score, prepared, scale, dropout)
+                found = _graded(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
+                found = [
+                    part.to(tensor.dtype) if part is not None and need else None
+                    for tensor, part, need in zip(inputs, found, needed, strict=True)
+                ]
+        return (None, None, *found[:4], None, *found[4:])
+
+
+def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of a request whose score is one of pairs; as an operator only where somebody looks."""
+    tensors, spec = pack(request)
+    query, key, value = request.query, request.key, request.value
+    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None or type(query) is not Tensor:
+        found: tuple[Tensor, Tensor] = torch.ops.regard.fused.default(
+            query, key, value, request.sink, seed, tensors, spec, request.scale, request.dropout
+        )
+        return found
+    found = Direct.apply(request, spec, query, key, value, request.sink, seed, *tensors)
+    return found
+
+
+def _forward_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    output = query.new_empty(*query.shape[:3], value.shape[3])
+    return output, query.new_empty(query.shape[:3], dtype=torch.float32)
+
+
+def _backward_shapes(
+    grad: Tensor, grad_logsumexp: Tensor | None, output: Tensor, logsumexp: Tensor, query: Tensor, key: Tensor,
+    value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float,
+    dropout: float, needed: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
+    return [
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) if need else tensor.new_zeros(0)
+        for tensor, need in zip(inputs, needed, strict=True)
+    ]
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, sink, seed, tensors, *ctx.rest = inputs
+    ctx.save_for_backward(*output, query, key, value, sink, seed, *tensors)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None) -> tuple[Any, ...]:
+    output, logsumexp, query, key, value, sink, seed, *tensors = ctx.saved_tensors
+    spec, scale, dropout = ctx.rest
+    if grad is None and grad_logsumexp is None:
+        return (None, None, None, None, None, [None] * len(tensors), None, None, None)
+    grad = torch.zeros_like(output) if grad is None else grad
+    flags = ctx.needs_input_grad
+    needed = [*flags[:4], *flags[5]]
+    with torch.autocast(query.device.type, enabled=False):
+        if torch.is_grad_enabled():
+            inputs = [query, key, value, sink, *tensors]
+            found = recorded(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
+        else:
+            parts = torch.ops.regard.fused_backward.default(
+                grad, grad_logsumexp, output, logsumexp, query, key, value, sink, seed, tensors, spec, scale, dropout,
+                needed,
+            )  # fmt: skip
+            found = [part if need else None for part, need in zip(parts, needed, strict=True)]
+    return (*found[:4], None, found[4:], None, None, None)
+
+
+_LIBRARY.impl("fused", _forward, "CompositeExplicitAutograd")
+_LIBRARY.impl("fused_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("regard::fused", _forward_shapes, lib=_LIBRARY)
+torch.library.register_fake("regard::fused_backward", _backward_shapes, lib=_LIBRARY)
+torch.library.register_autograd("regard::fused", _differentiate, setup_context=_remember, lib=_LIBRARY)

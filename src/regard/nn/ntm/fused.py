@@ -1,0 +1,125 @@
+"""`forward.run` and `backward.run` as one kernel each, for a GPU: a step costs no launch, whatever the batch.
+
+Same arguments, same results, same record; so the two ways can be mixed, and compared field by field.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.nn.ntm.addressing import floor
+from regard.nn.ntm.forward import Record, make_record
+from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.plain import Carried, Weights
+
+LARGEST = 512 * 64  # cells of a memory, rounded up to powers of two, that one program can hold
+on_cpu = False  # tests set it, where Triton's interpreter runs the kernels
+
+
+def takes(layout: Layout, like: Tensor) -> bool:
+    """Whether the kernels run machines of this size, where and in which numbers `like` is."""
+    if _up(layout.slots) * _up(layout.width) > LARGEST or like.shape[1] == 0:
+        return False
+    if like.device.type != "cuda":
+        return on_cpu and like.device.type == "cpu"
+    return like.dtype == torch.float32 and _there_is_triton()
+
+
+def run_forward(
+    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None, saves: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Record]:
+    """As `forward.run`."""
+    from regard.nn.ntm.fused_forward import forward_kernel
+
+    steps, batch = drive.shape[:2]
+    record = make_record(layout, drive, steps if saves else min(steps, 1))
+    if keep is not None and saves:  # padded steps leave no trace
+        for buffer in record[4:]:
+            buffer.zero_()
+    seen, cell, weights = (
+        (record.seen, record.cell, record.weights)
+        if saves
+        else (drive.new_empty(steps + 1, *state.shape) for state in before[:3])
+    )
+    for buffer, first in zip((seen, cell, weights, record.memory), before, strict=True):
+        buffer[0] = first.mT if buffer is record.memory else first
+    last = torch.empty_like(before.memory, memory_format=torch.contiguous_format)
+    with _on(drive):
+        forward_kernel[(batch,)](
+            drive.contiguous(), trained.recurrent.mT.contiguous(), trained.heads.mT.contiguous(),
+            trained.bias.contiguous(), _bytes(keep), seen, cell, weights, *record[3:], last, steps, batch,
+            SAVES=saves, TINY=torch.finfo(drive.dtype).tiny, FLOOR=floor(drive.dtype),
+            WIDE=min(512, max(16, _up(layout.drive))), **_sizes(layout),
+        )  # fmt: skip
+    return seen, cell, weights, last, record
+
+
+def run_backward(
+    layout: Layout,
+    trained: Weights,
+    record: Record,
+    keep: Tensor | None,
+    d_seen: Tensor,
+    d_cell: Tensor | None,
+    d_weights: Tensor | None,
+    d_memory: Tensor | None,
+) -> tuple[Tensor, Weights, Carried]:
+    """As `backward.run`."""
+    from regard.nn.ntm.fused_backward import backward_kernel
+
+    steps, batch = record.gates.shape[:2]
+    new = torch.empty_like if keep is None else torch.zeros_like
+    d_drive, d_parameters = new(record.gates), new(record.parameters)
+    first = Carried(
+        torch.zeros_like(record.seen[0]), torch.zeros_like(record.cell[0]), torch.zeros_like(record.weights[0]),
+        record.memory.new_empty(batch, layout.slots, layout.width),
+    )  # fmt: skip
+    between = (*(torch.empty_like(first.weights) for _ in range(2)), d_seen.new_empty(batch, layout.heads))
+    given = [None if grad is None else grad.contiguous() for grad in (d_seen, d_cell, d_weights, d_memory)]
+    with _on(d_seen):
+        backward_kernel[(batch,)](
+            trained.recurrent.contiguous(), trained.heads.contiguous(), _bytes(keep), *record[1:], *given, d_drive,
+            d_parameters, *first, *between, steps, batch, **_sizes(layout),
+        )  # fmt: skip
+    rows, flat = d_drive.flatten(0, 1), d_parameters.flatten(0, 1)
+    fed = record.seen[:-1, :, : layout.fed_back].flatten(0, 1)
+    hidden = record.seen[1:, :, layout.reads :].flatten(0, 1)
+    return d_drive, Weights(rows.mT @ fed, flat.mT @ hidden, flat.sum(0)), first
+
+
+@functools.cache
+def _sizes(layout: Layout) -> dict[str, Any]:
+    """What the kernels are compiled for, and with how many warps they run."""
+    cells = _up(layout.slots) * _up(layout.width)
+    return {
+        "READS": layout.read_heads, "WRITES": layout.write_heads, "SLOTS": layout.slots, "WIDTH": layout.width,
+        "REACH": layout.shift_range, "HIDDEN": layout.hidden, "LSTM": layout.lstm, "HEADS_UP": _up(layout.heads),
+        "SLOTS_UP": _up(layout.slots), "WIDTH_UP": _up(layout.width), "OFFSETS_UP": _up(layout.offsets),
+        "BLOCK": min(128, max(16, _up(layout.hidden))), "INNER": 64,
+        "num_warps": 8 if cells <= 8192 else 16, "num_stages": 1,
+    }  # fmt: skip
+
+
+def _up(size: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _bytes(keep: Tensor | None) -> Tensor | None:
+    return None if keep is None else keep.contiguous().view(torch.uint8)
+
+
+def _on(like: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    return torch.cuda.device(like.device) if like.is_cuda else nullcontext()
+
+
+@functools.cache
+def _there_is_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

@@ -1,0 +1,195 @@
+"""The end of a step on a GPU: the gradient's norm, clipping, AdamW, and no update where something is no number.
+
+With torch's parts that is two dozen launches, two of which (its fused AdamW) give every small tensor to one
+multiprocessor. Here all tensors are cut into chunks of equal size, one program each, and two kernels do everything. The
+arithmetic is torch's: `clip_grad_norm_`, then `AdamW`, whose own state is read and written.
+
+Once a loss or a norm is no number, this and every later update is left out, so that whoever finds out later finds the
+weights as they were before.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+BLOCK = 1024  # elements a program handles at once, and the least in a chunk
+CHUNKS = 1024  # about so many of them; each program adds up what all found
+
+
+@triton.jit
+def _finite(x):
+    return (x - x) == 0
+
+
+@triton.jit
+def square_sums(grads, sizes, steps, turns, sums, BLOCK: tl.constexpr):
+    """The sum of squares of each chunk of the gradient, and which step this would be for it."""
+    chunk = tl.program_id(0)
+    address = tl.load(grads + chunk)
+    size = tl.load(sizes + chunk)
+    found = tl.zeros((BLOCK,), tl.float32)
+    if address != 0:
+        grad = address.to(tl.pointer_type(tl.float32))
+        for start in range(0, size, BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            part = tl.load(grad + place, mask=place < size, other=0.0)
+            found += part * part
+    tl.store(sums + chunk, tl.sum(found))
+    step = tl.load(steps + chunk).to(tl.pointer_type(tl.float32))
+    tl.store(turns + chunk, tl.load(step) + 1.0)
+
+
+@triton.jit
+def adamw(
+    grads, weights, means, squares, steps, sizes, leads, decays, turns, sums, loss, rate, spoilt, found, chunks,
+    limit, BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr, EPS: tl.constexpr,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Clip and update one chunk, unless the loss or the norm is no number now or was none before."""
+    chunk = tl.program_id(0)
+    parts = tl.arange(0, PARTS)
+    norm = tl.sqrt(tl.sum(tl.load(sums + parts, mask=parts < chunks, other=0.0)))
+    loss_now = tl.load(loss).to(tl.float32)
+    # Program 0 writes `spoilt` while others read it: they come to the same verdict before and after.
+    sound = _finite(loss_now) & _finite(norm) & (tl.load(spoilt) == 0)
+    if chunk == 0:
+        left_out = tl.where(sound, 0.0, 1.0)
+        tl.store(spoilt, left_out)
+        tl.store(found, loss_now.to(tl.float64))
+        tl.store(found + 1, norm.to(tl.float64))
+        tl.store(found + 2, left_out.to(tl.float64))
+    address = tl.load(grads + chunk)
+    if sound & (address != 0):
+        clip = tl.minimum(limit / (norm + 1e-6), 1.0)
+        turn = tl.load(turns + chunk)
+        if tl.load(leads + chunk) != 0:
+            tl.store(tl.load(steps + chunk).to(tl.pointer_type(tl.float32)), turn)
+        lr = tl.load(rate).to(tl.float32)
+        kept = 1.0 - lr * tl.load(decays + chunk)
+        # 1 − βᵗ cancels where β is near 1, hence double precision; once for each program.
+        early1 = (1.0 - tl.exp(turn.to(tl.float64) * LOG1)).to(tl.float32)
+        early2 = tl.sqrt((1.0 - tl.exp(turn.to(tl.float64) * LOG2)).to(tl.float32))
+        stride = lr / early1
+        grad = address.to(tl.pointer_type(tl.float32))
+        weight = tl.load(weights + chunk).to(tl.pointer_type(tl.float32))
+        mean = tl.load(means + chunk).to(tl.pointer_type(tl.float32))
+        square = tl.load(squares + chunk).to(tl.pointer_type(tl.float32))
+        size = tl.load(sizes + chunk)
+        for start in range(0, size, BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            real = place < size
+            g = tl.load(grad + place, mask=real, other=0.0) * clip
+            m = tl.load(mean + place, mask=real, other=0.0)
+            s = tl.load(square + place, mask=real, other=0.0)
+            w = tl.load(weight + place, mask=real, other=0.0) * kept
+            m = BETA1 * m + (1.0 - BETA1) * g
+            s = BETA2 * s + (1.0 - BETA2) * g * g
+            w -= stride * m / (tl.sqrt(s) / early2 + EPS)
+            tl.store(mean + place, m, mask=real)
+            tl.store(square + place, s, mask=real)
+            tl.store(weight + place, w, mask=real)
+
+
+def fits(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the two kernels compute what this optimiser does."""
+    if type(optimizer) is not torch.optim.AdamW:
+        return False
+    groups = optimizer.param_groups
+    same = len({(group["betas"], group["eps"]) for group in groups}) == 1
+    plain = not any(group["amsgrad"] or group["maximize"] for group in groups)
+    every = [parameter for group in groups for parameter in group["params"]]
+    dense = all(p.dtype == torch.float32 and p.is_contiguous() and p.numel() for p in every)
+    return same and plain and dense and isinstance(groups[0]["lr"], Tensor)
+
+
+def _log(beta: float) -> float:
+    return math.log(beta) if beta else -1e30
+
+
+class Update:
+    """Clipping and AdamW for the gradients that lie in the parameters, as two kernels."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, limit: float) -> None:
+        self.optimizer, self.limit = optimizer, limit
+        pairs = [(p, group) for group in optimizer.param_groups for p in group["params"]]
+        self.parameters: list[nn.Parameter] = [parameter for parameter, _ in pairs]
+        first = optimizer.param_groups[0]
+        (self.beta1, self.beta2), self.eps = first["betas"], first["eps"]
+        device = self.parameters[0].device
+        sizes = np.array([parameter.numel() for parameter in self.parameters])
+        length = BLOCK * max(1, math.ceil(sizes.sum() / (BLOCK * CHUNKS)))
+        counts = -(-sizes // length)
+        self.owner = np.repeat(np.arange(len(sizes)), counts)  # of each chunk, the parameter
+        number = np.arange(len(self.owner)) - np.repeat(
+            np.cumsum(counts) - counts, counts
+        )  # which of its chunks
+        self.offsets = 4 * length * number
+        self.chunks = len(self.owner)
+        decays = np.array([group["weight_decay"] for _, group in pairs], dtype=np.float32)
+        self.sizes = torch.from_numpy(
+            np.minimum(length, sizes[self.owner] - length * number).astype(np.int32)
+        ).to(device)
+        self.leads = torch.from_numpy((number == 0).astype(np.int32)).to(device)
+        self.decays = torch.from_numpy(decays[self.owner]).to(device)
+        self.turns, self.sums = (torch.empty(self.chunks, device=device) for _ in range(2))
+        self.spoilt = torch.zeros((), device=device)
+        self.pieces: tuple[Any, ...] = ()  # tensors of the state, whose addresses …
+        self.addresses: list[Tensor] = []  # … stand here
+        self.loose = self.table()  # for steps that are not recorded
+
+    def table(self) -> Tensor:
+        """Where the addresses of a step's gradients stand, empty. A recorded step has one of its own."""
+        return torch.empty(self.chunks, dtype=torch.int64, device=self.sums.device)
+
+    def write(self, table: Tensor) -> None:
+        """Fill a table with where the gradients lie now; 0 where there is none."""
+        found = [0 if p.grad is None else p.grad.data_ptr() for p in self.parameters]
+        base = np.array(found, dtype=np.int64)[self.owner]
+        table.copy_(self._sent(np.where(base == 0, 0, base + self.offsets)), non_blocking=True)
+
+    def ready(self) -> None:
+        """Make the optimiser's state if there is none yet, and know where it lies; not while a graph is recorded."""
+        state = self.optimizer.state
+        for p in self.parameters:
+            if not state[p]:
+                state[p] = {"step": torch.zeros((), device=p.device), "exp_avg": torch.zeros_like(p),
+                            "exp_avg_sq": torch.zeros_like(p)}  # fmt: skip
+        pieces = tuple(
+            tensor
+            for name in ("exp_avg", "exp_avg_sq", "step")
+            for tensor in (state[p][name] for p in self.parameters)
+        )
+        if len(pieces) == len(self.pieces) and all(a is b for a, b in zip(pieces, self.pieces, strict=True)):
+            return
+        self.pieces, count = pieces, len(self.parameters)
+        sources = [list(self.parameters), *(pieces[count * i : count * (i + 1)] for i in range(3))]
+        moved = [self.offsets, self.offsets, self.offsets, np.zeros_like(self.offsets)]
+        self.addresses = [
+            self._sent(np.array([t.data_ptr() for t in source], dtype=np.int64)[self.owner] + offsets)
+            for source, offsets in zip(sources, moved, strict=True)
+        ]
+
+    def __call__(self, loss: Tensor, table: Tensor) -> Tensor:
+        """Take the step that the gradients say. Returns loss, norm, and 1 if it was left out, as float64 (3,)."""
+        weights, means, squares, steps = self.addresses
+        found = torch.empty(3, dtype=torch.float64, device=self.sums.device)
+        square_sums[(self.chunks,)](table, self.sizes, steps, self.turns, self.sums, BLOCK=BLOCK)
+        adamw[(self.chunks,)](
+            table, weights, means, squares, steps, self.sizes, self.leads, self.decays, self.turns, self.sums, loss,
+            self.optimizer.param_groups[0]["lr"], self.spoilt, found, self.chunks, float(self.limit),
+            BETA1=self.beta1, BETA2=self.beta2, LOG1=_log(self.beta1), LOG2=_log(self.beta2), EPS=self.eps, BLOCK=BLOCK,
+            PARTS=triton.next_power_of_2(self.chunks),
+        )  # fmt: skip
+        return found
+
+    def _sent(self, numbers: Any) -> Tensor:
+        host = torch.from_numpy(numbers)
+        device = self.sums.device
+        return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,191 @@
+"""The cases of the GPU at small sizes on a CPU: they compare what they say they compare, and refuse what is wrong."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import regard
+from regard import masks
+from regard.benchmarks.case import Setting, Wrong
+from regard.benchmarks.gpu import (
+    additive,
+    check,
+    compare,
+    decoding,
+    lengths,
+    looking,
+    machine,
+    peers,
+    training,
+)
+from regard.benchmarks.gpu.dot import CAUSAL, FULL
+from regard.benchmarks.gpu.events import Times, alone, compared, side_by_side
+from regard.benchmarks.gpu.structured import SPARSE, STRUCTURED, document_ends
+from regard.benchmarks.gpu.work import Size, Work, gradient, inputs
+
+TINY = Size(2, 3, 131, 16)
+QUICK = Setting(device="cpu", quick=True)
+WORKS = [FULL, CAUSAL, *SPARSE, *STRUCTURED]
+
+
+def eager_flex(work, size, device):
+    score = work.score(size, device) if work.score else None
+    blocks = create_block_mask(work.mask(size, device), None, None, size.length, size.length, device=device)
+    return lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=blocks)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+@pytest.mark.parametrize("train", [False, True])
+def test_every_work_agrees_with_the_float64_formula_of_one_head(work, train):
+    tensors = inputs(TINY, "cpu", torch.float32)
+    upstream = gradient(TINY, "cpu", torch.float32) if train else None
+    errors = check.attention(tensors, work.options(TINY, "cpu"), work.for_head(TINY, "cpu"), upstream)
+    assert len(errors) == (4 if train else 1) and max(errors.values()) < 1e-5
+
+
+@pytest.mark.parametrize("work", [*SPARSE, *STRUCTURED], ids=lambda work: work.name)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_is_told_the_same_work(work):
+    tensors = inputs(TINY, "cpu", torch.float32)
+    theirs = eager_flex(work, TINY, "cpu")(*tensors)
+    torch.testing.assert_close(
+        theirs, regard.attend(*tensors, **work.options(TINY, "cpu")), atol=2e-5, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("work", [SPARSE[0], STRUCTURED[2]], ids=lambda work: work.name)
+def test_varlen_attn_is_told_the_same_work(work):
+    """By hand, since it runs on a GPU only: each sequence alone, seeing as far back as its window says."""
+    tensors = inputs(TINY, "cpu", torch.float32)
+    options, ends = work.varlen(TINY)
+    back, ahead = options["window_size"]
+    query, key, value = peers.flattened(tensors)
+    found = torch.empty_like(query)
+    for begin, end in pairwise(ends):
+        mask = masks.causal() if back < 0 else masks.causal() & masks.window(back, ahead)
+        part = [t[begin:end].transpose(0, 1)[None] for t in (query, key, value)]
+        found[begin:end] = regard.attend(*part, mask=mask, impl="reference")[0].transpose(0, 1)
+    wanted = regard.attend(*tensors, **work.options(TINY, "cpu"))
+    torch.testing.assert_close(peers.unflattened(found, TINY), wanted, atol=2e-5, rtol=1e-4)
+    assert ahead == 0 and ends[0] == 0 and ends[-1] == TINY.batch * TINY.length
+
+
+def test_documents_cover_everything_and_differ_in_length():
+    for size in (TINY, Size(1, 1, 4096, 8), Size(1, 1, 9, 8)):
+        ends = document_ends(size)
+        assert ends == sorted(set(ends)) and (ends[0], ends[-1]) == (0, size.length)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_comparison_times_every_peer_that_runs_and_keeps_the_words_of_the_others(train):
+    found = compare.measured(QUICK, CAUSAL, TINY, train, faster=False, dtype=torch.float32)
+    assert found.best in ("SDPA flash", "SDPA efficient") and found.samples == 3
+    assert found.value == pytest.approx(found.ours / found.peer, rel=0.9) and found.impl == "sdpa"
+    assert isinstance(found.peers["SDPA cuDNN"], str) and isinstance(found.peers["SDPA flash"], float)
+    assert set(found.details["errors"]) >= {"output"}
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_peer_that_computes_something_else_is_left_out(monkeypatch):
+    window = SPARSE[0]
+    cheat = Work("x", "x", mask=STRUCTURED[1].mask)
+    monkeypatch.setattr(peers, "flex", lambda work, size, device: eager_flex(cheat, size, device))
+    with pytest.raises(RuntimeError, match=r"no peer ran.*FlexAttention: Wrong: not timed"):
+        compare.measured(QUICK, window, TINY, False, faster=True, dtype=torch.float32)
+    monkeypatch.setattr(peers, "flex", eager_flex)
+    found = compare.measured(QUICK, window, TINY, False, faster=True, dtype=torch.float32)
+    assert found.best == "FlexAttention" and found.value == pytest.approx(found.peer / found.ours, rel=0.9)
+
+
+@pytest.mark.parametrize("damage", [1.05, math.nan])
+def test_what_is_wrong_is_not_timed(monkeypatch, damage):
+    real = check.attend
+
+    def spoilt(*tensors, impl="auto", **options):
+        found = real(*tensors, impl=impl, **options)
+        return (
+            found if impl == "reference" else torch.cat([found[..., :-1, :], damage * found[..., -1:, :]], -2)
+        )
+
+    monkeypatch.setattr(check, "attend", spoilt)
+    with pytest.raises(Wrong, match="not timed, because it is wrong: relative error of output"):
+        compare.measured(QUICK, FULL, TINY, False, faster=False, dtype=torch.float32)
+
+
+def test_grouped_heads_are_checked_through_the_last_of_them():
+    query, key, value = torch.randn(2, 6, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 8)
+    errors = check.attention([query, key, value], {}, lambda head: {}, torch.randn(2, 6, 5, 8))
+    assert set(errors) == {"output", "query's gradient"}
+
+
+def test_ratios_are_taken_round_by_round():
+    times = Times(
+        {"ours": [1.0, 2.0, 4.0], "a": [2.0, 4.0, 4.0], "b": [9.0, 9.0, 9.0]}, {"c": "TypeError: no"}
+    )
+    found = compared(times, ["a", "b", "c"], faster=True, impl="tiled")
+    assert (found.value, found.best, found.ours, found.peer) == (2.0, "a", 2.0, 4.0)
+    assert found.peers == {"a": 4.0, "b": 9.0, "c": "TypeError: no"}
+    assert compared(times, ["b"], faster=False, impl="").value == pytest.approx(2 / 9)
+    assert alone(times, impl="", scale=1e3).value == 2000.0
+    with pytest.raises(RuntimeError, match="no peer ran"):
+        compared(times, ["c"], faster=True, impl="")
+
+
+def test_a_contestant_that_fails_is_left_out_unless_it_is_ours():
+    def fails():
+        raise ValueError("never\nmore")
+
+    times = side_by_side({"ours": lambda: None, "other": fails}, QUICK)
+    assert times.refused == {"other": "ValueError: never"} and len(times.seconds["ours"]) == 3
+    with pytest.raises(ValueError, match="never"):
+        side_by_side({"ours": fails}, QUICK)
+
+
+def test_unseen_lengths_are_a_hundred_and_all_different():
+    chosen = lengths.unseen()
+    assert len(set(chosen)) == 100 and not set(chosen) & set(lengths.WARM)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_the_slowest_first_call_counts(train):
+    size = Size(1, 2, 0, 8)
+    found = lengths.measured(QUICK, STRUCTURED[0], train, size, [19, 23, 31], (17,), torch.float32)
+    assert found.samples == 3 and found.value >= found.high >= found.details["median_ms"] > 0
+    assert found.impl == "tiled"
+
+
+def test_the_additive_score_is_checked_with_all_its_gradients_and_timed(monkeypatch):
+    monkeypatch.setattr(additive, "ROWS", 7)
+    monkeypatch.setattr(torch, "compile", lambda call, **options: call)
+    size = Size(2, 1, 29, 8)
+    found = additive.measured(QUICK, size, train=True)
+    assert found.value == pytest.approx(1e3 * found.ours) and found.best in ("eager", "torch.compile")
+    assert len(found.details["errors"]) == 5
+    assert additive.measured(QUICK, size, train=True, against_compiled=True).best == "torch.compile"
+    assert additive.memory(QUICK, size).details["errors"]["weight's gradient"] < 1e-5
+
+
+def test_the_machine_is_compared_with_plain_torch():
+    found = machine.measured(QUICK, batch=2, steps=3)
+    assert found.best == "plain torch" and found.value == pytest.approx(1e3 * found.ours)
+
+
+def test_summaries_are_checked_against_the_weights_and_timed():
+    found = looking.time(QUICK, TINY, torch.float32)
+    assert found.best == looking.FORWARD and len(found.details["errors"]) == 5
+    assert max(found.details["errors"].values()) < 1e-5
+
+
+def test_decoding_is_a_share_of_the_copy_bandwidth():
+    found = decoding.measured(QUICK, batch=1, cache=64, copied=2**16, dtype=torch.float32)
+    rate = found.details["ours_tb_per_second"] / found.details["copy_tb_per_second"]
+    assert found.value == pytest.approx(100 * rate, rel=0.9) and found.value > 0
+
+
+def test_training_steps_are_counted_through_the_loop():
+    found = training.measured(QUICK, compile=False, precision="32-true", batch=4, length=16, steps=80)
+    assert found.value == pytest.approx(1 / found.ours) and found.samples == training.WINDOWS
+    assert found.details["loss_last"] < found.details["loss_first"]

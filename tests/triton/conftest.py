@@ -1,0 +1,23 @@
+"""Kernels run on a GPU where there is one, else in Triton's interpreter, to be asked for before any is defined.
+
+`make test` runs this folder in processes of its own with `TRITON_INTERPRET=1`; by hand:
+`TRITON_INTERPRET=1 pytest tests/triton`.
+"""
+
+import os
+
+import pytest
+import torch
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+
+if not GPU and os.environ.get("TRITON_INTERPRET") != "1":
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items):
+    """numpy, by which the interpreter computes, warns of what a GPU does without a word: inf − inf, e^1000."""
+    for item in items:
+        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"))
+        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy"))

@@ -1,0 +1,104 @@
+"""How kernels are launched: rows read by the copy engine or not, and again without a look at every argument."""
+
+import pytest
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+import regard
+from regard import masks
+from regard.implementations.triton import launch, repeat
+
+from .conftest import DEVICE
+
+_MASKS = {
+    "none": None,
+    "window": masks.window(7, 0),
+    "window and global": masks.window(5, 5) | masks.global_tokens([0, 20]),
+}
+
+
+def _rows(*shape, seed=0):
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return values.to(DEVICE).requires_grad_()
+
+
+@pytest.mark.parametrize("name", _MASKS)
+@pytest.mark.parametrize("width", [16, 24])
+def test_rows_of_every_width_and_layout_give_what_the_reference_gives(name, width):
+    length = 43
+    query, key = (
+        _rows(2, 4, length, width),
+        _rows(2, length, 2, width, seed=1),
+    )  # keys lie with their heads inside
+    value = _rows(1, 2, length, 16, seed=2)
+    upstream = _rows(2, 4, length, 16, seed=3).detach()
+    found = []
+    for impl in ("reference", "triton"):
+        output = regard.attend(
+            query, key.transpose(1, 2), value.expand(2, -1, -1, -1), mask=_MASKS[name], impl=impl
+        )
+        found.append([output, *torch.autograd.grad(output, (query, key, value), upstream)])
+    for expected, actual in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_copy_engine_is_asked_only_for_rows_it_can_read():
+    rows = torch.zeros(2, 3, 5, 16, device=DEVICE)
+    assert launch.copied_in_bulk(rows, rows.transpose(1, 2))
+    assert not launch.copied_in_bulk(rows, rows[..., :12])
+    assert not launch.copied_in_bulk(rows[:1].expand(2, -1, -1, -1))
+    assert not launch.copied_in_bulk(torch.zeros(2, 3, 5, 17, device=DEVICE)[..., 1:])
+    single = launch.described(torch.zeros(1, 3, 5, 16).as_strided((1, 3, 5, 16), (7, 80, 16, 1)), 4)
+    assert single.strides == [16, 80, 16, 1] and single.block_shape == [1, 1, 4, 16]
+
+
+class _Kernel:
+    """Looks like a kernel of Triton and writes down its launches."""
+
+    arg_names = ("A", "size", "B", "C")
+
+    def __init__(self):
+        self.first, self.later = [], []
+
+    def __getitem__(self, grid):
+        def run(*values, **named):
+            (self.later if values else self.first).append((grid, values or named))
+            return self
+
+        return run
+
+
+def test_a_second_launch_has_the_same_arguments_with_the_new_tensors(monkeypatch):
+    monkeypatch.setattr(repeat, "INTERPRETED", False)
+    kernel, memory = _Kernel(), {}
+
+    def call(a, b, key="key", size=7):
+        def arguments():
+            described = TensorDescriptor.from_tensor(b, [2, 4])
+            return {"C": (1, 2), "B": described, "A": a, "size": size, "num_warps": 4}
+
+        repeat.launch(kernel, 5, memory, key, {"A": a, "B": b}, arguments)
+
+    one, two, three = (torch.full((4, 4), float(n)) for n in (1, 2, 3))
+    call(one, two)
+    call(three, one)
+    assert len(kernel.first) == 1 and kernel.first[0][0] == (5,)
+    grid, (a, size, b, c) = kernel.later[0]
+    assert grid == (5, 1, 1) and a is three and size == 7 and c == (1, 2)
+    assert b.base is one and b.shape == two.shape and b.block_shape == [2, 4] and b.padding == "zero"
+    assert memory["key"].values[0] is None and memory["key"].values[2].base is None  # no tensor is kept
+    call(one, two, key="another", size=8)
+    assert len(kernel.first) == 2 and len(memory) == 2
+
+
+def test_tensors_at_odd_places_are_looked_at_every_time(monkeypatch):
+    monkeypatch.setattr(repeat, "INTERPRETED", False)
+    kernel, memory = _Kernel(), {}
+    odd = torch.zeros(9)[1:]
+
+    def arguments():
+        return {"A": odd, "size": 1, "B": None, "C": None}
+
+    for _ in range(2):
+        repeat.launch(kernel, 1, memory, "key", {"A": odd}, arguments)
+    assert len(kernel.first) == 2 and not memory
