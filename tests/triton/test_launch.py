@@ -6,7 +6,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 import regard
 from regard import masks
-from regard.implementations.triton import launch, repeat
+from regard.implementations.triton import blocks, launch, repeat
 
 from .conftest import DEVICE
 
@@ -102,3 +102,14 @@ def test_tensors_at_odd_places_are_looked_at_every_time(monkeypatch):
     for _ in range(2):
         repeat.launch(kernel, 1, memory, "key", {"A": odd}, arguments)
     assert len(kernel.first) == 2 and not memory
+
+
+def test_a_mask_with_tensors_is_prepared_once_and_let_go_with_it():
+    mask = masks.causal() & masks.documents(torch.arange(35, device=DEVICE)[None] // 8)
+    sizes, device = (1, 1, 35, 35), torch.device(DEVICE)
+    first = blocks.prepare(mask, None, sizes, device)
+    assert blocks.prepare(mask, None, sizes, device) is first
+    assert blocks.prepare(mask, None, (1, 2, 35, 35), device) is not first
+    before = len(blocks._OF_MASKS)
+    del mask
+    assert len(blocks._OF_MASKS) == before - 1

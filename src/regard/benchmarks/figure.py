@@ -20,6 +20,7 @@ from regard.comparison.figures.style import COLOURS, INK, MUTED, blank, logarith
 AHEAD, BEHIND = COLOURS[0], COLOURS[1]
 WIDTH, LINE, AROUND = 6.6, 0.17, 0.9  # inches
 LONGEST = 34
+STEPS = (0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128)  # where the axis is labelled
 
 
 def speed(row: Row) -> float | None:
@@ -49,8 +50,12 @@ def drawn(rows: Sequence[Row]) -> Figure:
         frame.tick_params(axis="y", labelsize=6.5, length=0)
         frame.grid(axis="y", visible=False)
         speeds = [found for row in shown if (found := speed(row)) is not None]
-        frame.set_xlim(min(0.8, *speeds, 1.0) / 1.1, max(1.25, *speeds, 1.0) * 1.6)
+        low, high = min(0.8, *speeds, 1.0) / 1.1, max(1.25, *speeds, 1.0) * 2.2
+        frame.set_xlim(low, high)
         logarithmic(frame, "x")
+        steps = [step for step in STEPS if low <= step <= high]
+        frame.set_xticks(steps, [f"{step:g}×" for step in steps])
+        frame.set_xticks([], minor=True)
         where = str(rows[0]["device_name"]) if rows else ""
         frame.set_xlabel(f"speed beside the best peer (line: equally fast; tick: the bar), {where}")
     return figure
@@ -63,7 +68,8 @@ def _bar(frame: Axes, place: int, row: Row) -> None:
     if bar is not None:
         frame.plot([bar, bar], [place - 0.45, place + 0.45], color=MUTED, linewidth=1.2)
     beside = f"{found:.3g}× {shortened(str(row['peer']), LONGEST)}"
-    frame.annotate(beside, (max(found, 1.0), place), xytext=(3, 0), textcoords="offset points", va="center",
+    right = max(found, 1.0, bar or 1.0)  # beyond the bar's tick, so that neither hides the other
+    frame.annotate(beside, (right, place), xytext=(4, 0), textcoords="offset points", va="center",
                    fontsize=5.5, color=MUTED)  # fmt: skip
 
 

@@ -216,4 +216,9 @@ def _remembered(
 
 def may_remember() -> bool:
     """Whether tensors made now are ordinary ones, which a later call can use again."""
-    return not torch.compiler.is_compiling() and _get_current_dispatch_mode() is None
+    return not torch.compiler.is_compiling() and _get_current_dispatch_mode() is None and not capturing()
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being recorded: what is made now exists only when that is replayed."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

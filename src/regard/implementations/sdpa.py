@@ -164,8 +164,14 @@ def _call(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) ->
     of many lengths never earn back. Where equal bits are asked for, the choice must not depend on what came before.
     """
     flags = torch.backends.cuda
-    if query.is_cpu or torch.compiler.is_compiling() or not (flags.cudnn_sdp_enabled() and flags.flash_sdp_enabled()):
-        return scaled_dot_product_attention(query, key, value, **options)  # or somebody has chosen a kernel already
+    if (
+        query.is_cpu
+        or torch.compiler.is_compiling()
+        or not (flags.cudnn_sdp_enabled() and flags.flash_sdp_enabled())
+    ):
+        return scaled_dot_product_attention(
+            query, key, value, **options
+        )  # or somebody has chosen a kernel already
     shape = (query.shape, key.shape, value.shape, query.dtype, query.requires_grad, *options)
     times = _SEEN.get(shape, 0)
     if times >= _WORTH_A_PLAN and not torch.are_deterministic_algorithms_enabled():

@@ -1,23 +1,25 @@
 """A mask and a bias, prepared for the kernels: their form, their tables, the blocks to visit, the keys nobody sees.
 
-What depends on structure alone is made once and remembered; what depends on tensors is made for each call, on the
-device and without waiting for it.
+What depends on structure alone is made once and remembered; what depends on tensors is made on the device, without
+waiting for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.biases import Bias
 from regard.grid import Sizes
-from regard.implementations.lowering import Lowering, may_remember
+from regard.implementations.lowering import Lowering, capturing
 from regard.implementations.triton.pieces import form_of, visible
 from regard.implementations.triton.walk import place, query_blocks
 from regard.masks import FULL, PARTIAL, Mask
@@ -54,14 +56,20 @@ class Prepared:
     strides: tuple[int, ...]
     numbers: tuple[float, ...]
     remembered: dict[tuple[int, int, bool], Lists] = field(default_factory=dict, compare=False)
+    found: list[Tensor | None] = field(
+        default_factory=list, compare=False
+    )  # which keys are seen, once that is known
     launched: dict[Any, Any] = field(default_factory=dict, compare=False)  # see `repeat`
 
     def lists(self, block_q: int, block_k: int, by_key: bool = False) -> Lists:
         """The blocks to visit: of keys for each block of queries, or the other way round."""
         place = (block_q, block_k, by_key)
-        if place not in self.remembered:
-            self.remembered[place] = self._lists(*place)
-        return self.remembered[place]
+        found = self.remembered.get(place)
+        if found is None:
+            found = self._lists(*place)
+            if not capturing():
+                self.remembered[place] = found
+        return found
 
     def _lists(self, block_q: int, block_k: int, by_key: bool) -> Lists:
         nothing = torch.empty(0, dtype=torch.int32, device=self.device)
@@ -98,13 +106,14 @@ class Prepared:
         """int8 (b|1, g|1, k): which keys some query of a head that shares them sees; None when all are."""
         if self.mask is None:
             return None
-        found = self._seen
+        found = self.found[0] if self.found else self._seen()
+        if not self.found and not capturing():
+            self.found.append(found)
         if found is None or found.shape[1] == 1:
             return found
         shared: Tensor = found.unflatten(1, (groups, -1)).amax(2)
         return shared
 
-    @cached_property
     def _seen(self) -> Tensor | None:
         assert self.mask is not None
         if not self.mask.tensors or self.mask.by_key:
@@ -114,12 +123,43 @@ class Prepared:
 
 
 def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.device) -> Prepared:
-    """A mask and a bias for requests of these sizes; remembered where no tensor is inside."""
-    tensors = [*(mask.tensors if mask is not None else ()), *(bias.tensors if bias is not None else ())]
-    if tensors or not may_remember():
+    """A mask and a bias for requests of these sizes.
+
+    Without tensors inside, it is remembered by what it says; a mask with tensors, which are its own and never change,
+    as long as that very object lives. A bias with tensors may be a parameter and is looked at each time.
+    """
+    if (
+        (bias is not None and bias.tensors)
+        or torch.compiler.is_compiling()
+        or _get_current_dispatch_mode() is not None
+    ):
         return _prepare(mask, bias, sizes, device)
-    specs = (None if mask is None else mask.spec, None if bias is None else bias.spec)
-    return _remembered(*specs, sizes, device, torch.is_inference_mode_enabled())
+    added, inference = None if bias is None else bias.spec, torch.is_inference_mode_enabled()
+    if mask is None or not mask.tensors:
+        found = _remembered(None if mask is None else mask.spec, added, sizes, device, inference)
+    else:
+        found = _of_mask(mask, bias, (added, sizes, device, inference))
+    if capturing():
+        _CAPTURED[id(found)] = found  # a graph goes on reading it, whatever else forgets it
+    return found
+
+
+def _of_mask(mask: Mask, bias: Bias | None, place: tuple[Any, ...]) -> Prepared:
+    kept: dict[Any, Prepared] = _OF_MASKS.setdefault(mask, {})
+    found = kept.get(place)
+    if found is None:
+        # An equal mask with the same tensors: what is kept must not keep the mask itself alive.
+        found = _prepare(rebuild(mask.spec, mask.tensors), bias, place[1], place[2])  # type: ignore[arg-type]
+        if not capturing():
+            if len(kept) >= _MOST_SIZES:
+                kept.clear()
+            kept[place] = found
+    return found
+
+
+_OF_MASKS: Any = WeakIdKeyDictionary()  # by the object, not by its contents, which would have to be read
+_MOST_SIZES = 8
+_CAPTURED: dict[int, Prepared] = {}
 
 
 @lru_cache(maxsize=64)
