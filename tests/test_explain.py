@@ -1,5 +1,8 @@
 """`explain` says which implementation runs, why, and why each other one does not."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -101,3 +104,18 @@ def test_explain_runs_nothing_and_leaves_the_random_state():
     before = torch.get_rng_state()
     regard.explain(*qkv, dropout=0.5)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_without_triton_everything_else_works():
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch, regard, regard.nn\n"
+        "q = torch.randn(1, 2, 20, 4)\n"
+        "assert 'not installed' in regard.explain(q, q, q).rejected['triton']\n"
+        "regard.attend(q, q, q, mask=regard.masks.window(3)); regard.summarize(q, q); regard.weights(q, q)\n"
+        "regard.nn.build('ntm', dim=8)(torch.randn(2, 5, 8))\n"
+        "try: regard.attend(q, q, q, impl='triton')\n"
+        "except regard.Unsupported as problem: print(problem)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Triton is not installed" in found.stdout

@@ -14,7 +14,7 @@ from regard.arguments import described
 from regard.biases import Bias
 from regard.errors import BadType, BadValue
 from regard.grid import Part, whole
-from regard.implementations import sdpa
+from regard.implementations import has_triton, sdpa
 from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.plan import Plan
@@ -209,7 +209,11 @@ def weights(
     chosen_rows = selection("rows", rows, row_count, device)
     chosen_heads = selection("heads", None if query.dim() == 3 else heads, head_count, device)
     with torch.autocast(device.type, enabled=False):
-        fused = _fused_weights(asked, chosen_rows, chosen_heads) if device.type == "cuda" else None
+        fused = (
+            _fused_weights(asked, chosen_rows, chosen_heads)
+            if device.type == "cuda" and has_triton()
+            else None
+        )
         if fused is not None:
             return fused.squeeze(1) if query.dim() == 3 else fused
         score_of_pairs, wide_query, wide_key = asked.score.reduce(

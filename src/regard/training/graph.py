@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.implementations import has_triton
 from regard.tasks.problem import Batch
 from regard.training.config import Config
 from regard.training.hardware import Hardware
@@ -190,6 +191,7 @@ class GraphedStep:
         self.recorded.clear()
         self.optimizer.found_inf = None  # type: ignore[attr-defined]
         self.optimizer.zero_grad(set_to_none=True)
+        _free_generator(self.optimizer.param_groups[0]["params"][0].device)
         self.tell(f"No CUDA graph: {why}. Steps run one kernel at a time.")
 
     def _as_usual(self, batch: Batch) -> Taken:
@@ -270,13 +272,20 @@ class GraphedStep:
 
 def _update(optimizer: torch.optim.Optimizer, limit: float) -> Any:
     """The two kernels that end a step, where they fit the optimiser and Triton is there."""
-    try:
-        from regard.training import update
-    except ImportError:
+    if not has_triton():
         return None
+    from regard.training import update
+
     return update.Update(optimizer, limit) if update.fits(optimizer) else None
 
 
 def layout(batch: Batch) -> tuple[Any, ...]:
     """What must be the same in every batch of a graph."""
     return tuple((name, tensor.shape, tensor.dtype) for name, tensor in batch.tensors().items())
+
+
+def _free_generator(device: torch.device) -> None:
+    """A recording that broke off leaves torch's generator believing that it goes on; a copy of its state does not."""
+    if device.type == "cuda":
+        generator = torch.cuda.default_generators[device.index or 0]
+        generator.graphsafe_set_state(generator.clone_state())

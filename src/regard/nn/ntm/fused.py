@@ -6,13 +6,13 @@ Same arguments, same results, same record; so the two ways can be mixed, and com
 from __future__ import annotations
 
 import functools
-import importlib.util
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.implementations import has_triton
 from regard.nn.ntm.addressing import floor
 from regard.nn.ntm.forward import Record, make_record
 from regard.nn.ntm.layout import Layout
@@ -28,7 +28,7 @@ def takes(layout: Layout, like: Tensor) -> bool:
         return False
     if like.device.type != "cuda":
         return on_cpu and like.device.type == "cpu"
-    return like.dtype == torch.float32 and _there_is_triton()
+    return like.dtype == torch.float32 and has_triton()
 
 
 def run_forward(
@@ -118,8 +118,3 @@ def _bytes(keep: Tensor | None) -> Tensor | None:
 def _on(like: Tensor) -> AbstractContextManager[Any]:
     """Triton launches on the current device."""
     return torch.cuda.device(like.device) if like.is_cuda else nullcontext()
-
-
-@functools.cache
-def _there_is_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
