@@ -28,7 +28,7 @@ from regard import biases, implementations, masks, scores
 from regard.benchmarks.case import Setting
 from regard.benchmarks.gpu import check
 from regard.benchmarks.gpu.events import side_by_side
-from regard.benchmarks.gpu.work import Size, gradient, inputs
+from regard.benchmarks.gpu.work import Size, gradient, inputs, timed_call
 from regard.benchmarks.timing import Call
 from regard.errors import BadValue
 
@@ -115,7 +115,7 @@ def measured(cell: Cell, setting: Setting, *, tokens: int = TOKENS, heads: int =
         except Exception:
             continue
         if far <= check.LIMITS[dtype]:
-            calls[name] = _call(attend, tensors, upstream)
+            calls[name] = timed_call(attend, tensors, upstream)
     if not calls:
         return {}
     times = side_by_side(calls, setting, must="")
@@ -128,17 +128,6 @@ def _exact(tensors: Sequence[Tensor], options: Mapping[str, Any]) -> Tensor:
         found = regard.attend(*[tensor[-1:].float() for tensor in tensors], impl="tiled", **options)
     assert isinstance(found, Tensor)
     return found
-
-
-def _call(attend: Callable[..., Tensor], tensors: list[Tensor], upstream: Tensor | None) -> Call:
-    if upstream is None:
-
-        def forward() -> object:
-            with torch.no_grad():
-                return attend(*tensors)
-
-        return forward
-    return lambda: torch.autograd.grad(attend(*tensors), tensors, upstream)
 
 
 def device_name() -> str:

@@ -62,7 +62,7 @@ def _alternate(
     ours: Call, peer: Call, setting: Setting, count: int | None = None
 ) -> list[tuple[float, float]]:
     """Seconds of both calls, pair by pair, after a warm-up that also tells how many pairs are affordable."""
-    with _collector_off():
+    with quiet_collector():
         _seconds(ours, setting), _seconds(peer, setting)
         first = _seconds(ours, setting), _seconds(peer, setting)
         count = count or _affordable(sum(first), setting.quick)
@@ -89,7 +89,7 @@ def _seconds(call: Call, setting: Setting) -> float:
 
 
 @contextmanager
-def _collector_off() -> Iterator[None]:
+def quiet_collector() -> Iterator[None]:
     """Python's cycle collector strikes at random moments; keep it out of the readings."""
     was_on = gc.isenabled()
     gc.collect()

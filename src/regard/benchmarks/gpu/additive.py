@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -15,8 +14,7 @@ from regard.benchmarks.case import Measurement, Setting, case
 from regard.benchmarks.gpu import check
 from regard.benchmarks.gpu.events import alone, compared, extra_bytes, side_by_side
 from regard.benchmarks.gpu.peers import many_shapes
-from regard.benchmarks.gpu.work import Size
-from regard.benchmarks.timing import Call
+from regard.benchmarks.gpu.work import Size, timed_call
 
 LONG, MANY = Size(1, 1, 4096, 128), Size(64, 1, 256, 256)
 ROWS = 256  # queries that are checked, with all keys and all gradients
@@ -59,17 +57,6 @@ def checked(leaves: list[Tensor], upstream: Tensor) -> dict[str, float]:
     return errors
 
 
-def _call(attend: Callable[..., Tensor], leaves: list[Tensor], upstream: Tensor | None) -> Call:
-    if upstream is None:
-
-        def forward() -> object:
-            with torch.no_grad():
-                return attend(*leaves)
-
-        return forward
-    return lambda: torch.autograd.grad(attend(*leaves), leaves, upstream)
-
-
 def measured(setting: Setting, size: Size, train: bool, against_compiled: bool = False) -> Measurement:
     """Milliseconds of ours, or how many times faster than the compiled formula."""
     leaves, upstream = _leaves(size, setting.device)
@@ -77,7 +64,7 @@ def measured(setting: Setting, size: Size, train: bool, against_compiled: bool =
     many_shapes()
     sides = {"ours": _ours, EAGER: plain_formula, COMPILED: torch.compile(plain_formula, dynamic=False)}
     times = side_by_side(
-        {name: _call(side, leaves, upstream if train else None) for name, side in sides.items()}, setting
+        {name: timed_call(side, leaves, upstream if train else None) for name, side in sides.items()}, setting
     )
     impl = regard.explain(*leaves[:3], score=scores.additive(leaves[3])).impl
     details = {"errors": errors, "dtype": "float32"}
@@ -90,7 +77,7 @@ def memory(setting: Setting, size: Size = LONG) -> Measurement:
     """Peak memory of a forward and backward pass beyond the inputs, in MiB."""
     leaves, upstream = _leaves(size, setting.device)
     errors = checked(leaves, upstream)
-    found = extra_bytes(_call(_ours, leaves, upstream), setting.device) / 2**20
+    found = extra_bytes(timed_call(_ours, leaves, upstream), setting.device) / 2**20
     impl = regard.explain(*leaves[:3], score=scores.additive(leaves[3])).impl
     return Measurement(found, found, found, 1, impl=impl, details={"errors": errors})
 
@@ -99,7 +86,7 @@ def compiled(setting: Setting, size: Size, train: bool) -> None:
     """Have our kernels and the formula compiled, as `measured` will call them."""
     leaves, upstream = _leaves(size, setting.device)
     for side in (_ours, torch.compile(plain_formula, dynamic=False)):
-        _call(side, leaves, upstream if train else None)()
+        timed_call(side, leaves, upstream if train else None)()
 
 
 _PEERS = f"{EAGER} / {COMPILED}"

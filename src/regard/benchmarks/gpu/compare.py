@@ -13,7 +13,7 @@ import regard
 from regard.benchmarks.case import Measurement, Setting, case
 from regard.benchmarks.gpu import check, peers
 from regard.benchmarks.gpu.events import compared, first_line, side_by_side
-from regard.benchmarks.gpu.work import Size, Work, gradient, inputs
+from regard.benchmarks.gpu.work import Size, Work, gradient, inputs, timed_call
 from regard.benchmarks.timing import Call
 
 PASSES = {"forward": "forward", "train": "forward+backward"}
@@ -29,7 +29,7 @@ def measured(
     upstream = gradient(size, device, dtype) if train else None
     options = work.options(size, device)
     errors = check.attention(tensors, options, work.for_head(size, device), upstream)
-    calls: dict[str, Call] = {"ours": _call(partial(_ours, options), tensors, upstream)}
+    calls: dict[str, Call] = {"ours": timed_call(partial(_ours, options), tensors, upstream)}
     wrong: dict[str, str] = {}
     for name, peer in peers.of(work, size, device).items():
         given, came = tensors, upstream
@@ -38,7 +38,7 @@ def measured(
             came = None if upstream is None else peers.flattened([upstream])[0]
         try:
             _same(peer, given, tensors, options, size, name)
-            calls[name] = _call(peer, given, came)
+            calls[name] = timed_call(peer, given, came)
         except Exception as trouble:
             wrong[name] = first_line(trouble)
     times = side_by_side(calls, setting)
@@ -52,18 +52,6 @@ def _ours(options: Mapping[str, Any], query: Tensor, key: Tensor, value: Tensor)
     found = regard.attend(query, key, value, impl="auto", **options)
     assert isinstance(found, Tensor)
     return found
-
-
-def _call(attend: Callable[..., Tensor], tensors: list[Tensor], upstream: Tensor | None) -> Call:
-    """The call to time: without gradient, or with all three."""
-    if upstream is None:
-
-        def forward() -> object:
-            with torch.no_grad():
-                return attend(*tensors)
-
-        return forward
-    return lambda: torch.autograd.grad(attend(*tensors), tensors, upstream)
 
 
 def _same(
@@ -88,9 +76,9 @@ def compiled(setting: Setting, work: Work, size: Size, train: bool) -> None:
     """Have our kernels and FlexAttention's compiled for this work, as `measured` will call them."""
     tensors = inputs(size, setting.device, torch.bfloat16, grad=train)
     upstream = gradient(size, setting.device, torch.bfloat16) if train else None
-    _call(partial(_ours, work.options(size, setting.device)), tensors, upstream)()
+    timed_call(partial(_ours, work.options(size, setting.device)), tensors, upstream)()
     if work.mask is not None:
-        _call(peers.flex(work, size, setting.device), tensors, upstream)()
+        timed_call(peers.flex(work, size, setting.device), tensors, upstream)()
 
 
 def register(work: Work, size: Size, *, bar: float, faster: bool) -> None:

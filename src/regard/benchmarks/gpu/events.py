@@ -12,14 +12,13 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from regard.benchmarks.case import Measurement, Setting
-from regard.benchmarks.timing import Call, quartiles
+from regard.benchmarks.timing import Call, quartiles, quiet_collector
 
 CALLS, GROUPS = 20, 7  # calls in a group, groups of each contestant
 LONGEST_GROUP = 0.5  # seconds: of slow peers a group has fewer calls …
@@ -176,16 +175,3 @@ def first_line(trouble: Exception) -> str:
     """What an error says, in short."""
     words = str(trouble).strip().splitlines()
     return f"{type(trouble).__name__}: {words[0][:160] if words else ''}"
-
-
-@contextmanager
-def quiet_collector() -> Iterator[None]:
-    """Python's cycle collector strikes at random moments; keep it out of the readings."""
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

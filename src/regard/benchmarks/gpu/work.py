@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.benchmarks.timing import Call
+
 Modifier = Callable[..., Tensor]
 
 
@@ -73,3 +75,15 @@ def inputs(size: Size, device: str, dtype: torch.dtype, *, grad: bool = False, s
 def gradient(size: Size, device: str, dtype: torch.dtype) -> Tensor:
     """What comes back from the layers above."""
     return inputs(size, device, dtype, seed=1)[0]
+
+
+def timed_call(attend: Callable[..., Tensor], tensors: list[Tensor], upstream: Tensor | None) -> Call:
+    """The call to time: without gradient, or with those of all tensors."""
+    if upstream is None:
+
+        def forward() -> object:
+            with torch.no_grad():
+                return attend(*tensors)
+
+        return forward
+    return lambda: torch.autograd.grad(attend(*tensors), tensors, upstream)
