@@ -14,7 +14,7 @@ from regard.arguments import described
 from regard.biases import Bias
 from regard.errors import BadType, BadValue
 from regard.grid import Part, whole
-from regard.implementations import has_triton, sdpa
+from regard.implementations import HAS_TRITON, sdpa
 from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.plan import Plan
@@ -210,9 +210,7 @@ def weights(
     chosen_heads = selection("heads", None if query.dim() == 3 else heads, head_count, device)
     with torch.autocast(device.type, enabled=False):
         fused = (
-            _fused_weights(asked, chosen_rows, chosen_heads)
-            if device.type == "cuda" and has_triton()
-            else None
+            _fused_weights(asked, chosen_rows, chosen_heads) if device.type == "cuda" and HAS_TRITON else None
         )
         if fused is not None:
             return fused.squeeze(1) if query.dim() == 3 else fused

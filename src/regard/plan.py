@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard.errors import BadType, Unsupported, unknown_name
-from regard.implementations import has_triton, measured, reference, sdpa, tiled
+from regard.implementations import HAS_TRITON, measured, reference, sdpa, tiled
 from regard.request import Request
 from regard.value import Value
 
@@ -99,7 +99,7 @@ def make(request: Request, impl: str, complete: bool = False) -> Plan:
 
 
 def _refusal(name: str, request: Request) -> str | None:
-    if name == "triton" and not has_triton():
+    if name == "triton" and not HAS_TRITON:
         return "Triton is not installed; pip install triton brings it, on Linux"
     return implementation(name).refuse(request)
 

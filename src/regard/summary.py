@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.arguments import whole_number
-from regard.implementations import has_triton
+from regard.implementations import HAS_TRITON
 from regard.implementations.tiled.walk import Attention, Piece
 from regard.request import Request
 
@@ -38,7 +38,7 @@ def summarize_request(request: Request, top: int) -> Summary:
     top = whole_number("top", top, least=0)
     with torch.autocast(request.query.device.type, enabled=False):
         request = request.widened().reduced()
-    if request.query.device.type == "cuda" and has_triton():
+    if request.query.device.type == "cuda" and HAS_TRITON:
         from regard.implementations.triton import summary as kernels
 
         if kernels.runs(request, top):

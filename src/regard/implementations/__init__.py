@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from functools import lru_cache
 
-
-@lru_cache(maxsize=1)
-def has_triton() -> bool:
-    """Whether Triton is installed. torch for CUDA brings it along on Linux; elsewhere it may be missing."""
-    return importlib.util.find_spec("triton") is not None
+# Whether Triton is installed. torch for CUDA brings it along on Linux; elsewhere it may be missing.
+HAS_TRITON = importlib.util.find_spec("triton") is not None

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.implementations import has_triton
+from regard.implementations import HAS_TRITON
 from regard.tasks.problem import Batch
 from regard.training.config import Config
 from regard.training.hardware import Hardware
@@ -272,7 +272,7 @@ class GraphedStep:
 
 def _update(optimizer: torch.optim.Optimizer, limit: float) -> Any:
     """The two kernels that end a step, where they fit the optimiser and Triton is there."""
-    if not has_triton():
+    if not HAS_TRITON:
         return None
     from regard.training import update
 

@@ -7,6 +7,7 @@ Triton keeps compiled kernels on disk.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -77,11 +78,12 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
     dtype = request.query.dtype
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
-    with torch.autocast(request.query.device.type, enabled=False):
-        if isinstance(request.score, Concat):
-            request = (
-                request.widened()
-            )  # its projections feed a tanh, where rounding between the stages would show
+    kind = request.query.device.type
+    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+        if isinstance(
+            request.score, Concat
+        ):  # its projections feed a tanh, where rounding in between would show
+            request = request.widened()
         request = request.reduced()
         found = few_queries(request) if not torch.compiler.is_compiling() else None
         if found is not None:

@@ -142,13 +142,18 @@ class Direct(torch.autograd.Function):
 
 def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of a request whose score is one of pairs; as an operator only where somebody looks."""
-    tensors, spec = pack(request)
     query, key, value = request.query, request.key, request.value
     if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None or type(query) is not Tensor:
+        tensors, spec = pack(request)
         found: tuple[Tensor, Tensor] = torch.ops.regard.fused.default(
             query, key, value, request.sink, seed, tensors, spec, request.scale, request.dropout
         )
         return found
+    if not request.needs_grad:
+        prepared = prepare(request.mask, request.bias, request.sizes, query.device)
+        rest = (request.sink, seed, request.score, prepared, request.scale, request.dropout)
+        return _computed(_rows_of(query, key, value, *rest), query.dtype)
+    tensors, spec = pack(request)
     found = Direct.apply(request, spec, query, key, value, request.sink, seed, *tensors)
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.implementations import has_triton
+from regard.implementations import HAS_TRITON
 from regard.nn.ntm.addressing import floor
 from regard.nn.ntm.forward import Record, make_record
 from regard.nn.ntm.layout import Layout
@@ -28,7 +28,7 @@ def takes(layout: Layout, like: Tensor) -> bool:
         return False
     if like.device.type != "cuda":
         return on_cpu and like.device.type == "cpu"
-    return like.dtype == torch.float32 and has_triton()
+    return like.dtype == torch.float32 and HAS_TRITON
 
 
 def run_forward(
