@@ -92,7 +92,7 @@ def attend(
         dropout: the share of weights to drop; acts whenever it is above 0.
         sink: (h,), one more logit for each head, which takes weight but has no value.
         return_logsumexp: also return log Σ exp of the visible biased scores, (b,h,q), without the sink.
-        impl: auto, reference, tiled, sdpa or flex. A named one runs or raises `Unsupported`.
+        impl: auto, reference, tiled, sdpa, flex or triton. A named one runs or raises `Unsupported`.
     """
     compiling = torch.compiler.is_compiling()
     is_plain = (
