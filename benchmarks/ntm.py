@@ -22,6 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.benchmarks.gpu.events import group
+from regard.benchmarks.gpu.machine import captured
 from regard.benchmarks.ntm import HIDDEN, INPUTS, OUTPUTS, SLOTS, WIDTH, PlainMachine, same_weights
 from regard.nn.ntm import Machine, fused
 from regard.training import train as run
@@ -35,6 +37,11 @@ def machine(dtype: torch.dtype = torch.float32) -> Machine:
     """The same one every time."""
     torch.manual_seed(0)
     return Machine(INPUTS, OUTPUTS, slots=SLOTS, width=WIDTH, hidden=HIDDEN).to(DEVICE, dtype)
+
+
+def plain_machine() -> PlainMachine:
+    """The same weights in plain torch."""
+    return same_weights(machine())
 
 
 def task(batch: int, steps: int) -> tuple[Tensor, Tensor]:
@@ -60,7 +67,7 @@ def error(x: Tensor, y: Tensor) -> float:
     grads = []
     for dtype in (torch.float32, torch.float64):
         module = machine(dtype)
-        loss_of(module, x.to(dtype), y.to(dtype)).backward()  # type: ignore[no-untyped-call]
+        loss_of(module, x.to(dtype), y.to(dtype)).backward()
         grads.append(
             torch.cat([p.grad.double().flatten() for p in module.parameters() if p.grad is not None])
         )
@@ -75,7 +82,7 @@ def training_step(module: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tenso
     def step() -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(module, x, y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 10.0)
         optimizer.step()
         return loss.detach()
@@ -83,33 +90,10 @@ def training_step(module: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tenso
     return step
 
 
-def graphed(step: Callable[[], Tensor]) -> Callable[[], object]:
-    """The same step, recorded."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
 def milliseconds(step: Callable[[], object], calls: int, groups: int = 5) -> float:
     """The median over groups of back-to-back calls, by events on the device."""
     step()
-    found = []
-    for _ in range(groups):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(calls):
-            step()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(start.elapsed_time(end) / calls)
-    return statistics.median(found)
+    return 1e3 * statistics.median([group(step, calls, DEVICE) for _ in range(groups)])
 
 
 def train(graph: bool, steps: int) -> float:
@@ -146,15 +130,14 @@ def main() -> None:
     apart = error(x, y)
     print(f"gradients against float64: {apart:.1e}", flush=True)
     assert apart < 1e-4, "what is wrong is not timed"
-    plain: Callable[[], PlainMachine] = lambda: same_weights(machine())  # noqa: E731
     work = f"b{asked.batch} {asked.steps} steps"
     for name, module, kernels, calls in (
-        ("kernels", machine, True, 20), ("loop of few operations", machine, False, 3), ("plain torch", plain, False, 2)
+        ("kernels", machine, True, 20), ("loop of few operations", machine, False, 3), ("plain torch", plain_machine, False, 2)
     ):  # fmt: skip
         for recorded in (False, True):
             with nullcontext() if kernels else without_kernels():
                 step = training_step(module(), x, y)
-                found = milliseconds(graphed(step) if recorded else step, calls)
+                found = milliseconds(captured(step) if recorded else step, calls)
             print(
                 f"{work}  {name:24s} {'one graph' if recorded else 'eager':10s} {found:8.3f} ms", flush=True
             )

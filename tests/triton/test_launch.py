@@ -113,3 +113,35 @@ def test_a_mask_with_tensors_is_prepared_once_and_let_go_with_it():
     before = len(blocks._OF_MASKS)
     del mask
     assert len(blocks._OF_MASKS) == before - 1
+
+
+class Before(masks.Mask):
+    """A mask that a user might write, and that has not copied its tensor."""
+
+    last: torch.Tensor
+
+    def visible(self, grid):
+        return grid.column < self.last
+
+    def ends(self, sizes, device):
+        return torch.zeros(1, 1, sizes[2], device=device), self.last.expand(1, 1, sizes[2])
+
+
+def test_a_mask_whose_tensor_was_changed_is_prepared_again():
+    mask, rows = Before(torch.tensor(5, device=DEVICE)), [_rows(1, 1, 20, 16, seed=n) for n in range(3)]
+    for last in (5, 11):
+        mask.last.fill_(last)
+        found, truth = (regard.attend(*rows, mask=mask, impl=impl) for impl in ("triton", "reference"))
+        torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "mask", [masks.window(3), masks.lengths(torch.tensor([9]))], ids=["window", "lengths"]
+)
+def test_what_is_made_while_a_graph_is_recorded_serves_that_graph_alone(mask, monkeypatch):
+    monkeypatch.setattr(blocks, "capturing", lambda: True)
+    sizes, device = (1, 1, 23, 29), torch.device("cpu")
+    first = blocks.prepare(mask, None, sizes, device)
+    assert blocks._CAPTURED.pop(id(first)) is first
+    monkeypatch.setattr(blocks, "capturing", lambda: False)
+    assert blocks.prepare(mask, None, sizes, device) is not first

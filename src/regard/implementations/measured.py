@@ -39,10 +39,8 @@ def order(request: Request) -> tuple[tuple[str, ...], str]:
     """The implementations to ask, fastest first, and what that is based on."""
     kind = kind_of(request)
     default = _PLAIN if kind in ("full", "causal") else _OTHERWISE
-    if (
-        request.sizes[2] <= FEW and not request.needs_grad
-    ):  # a step of decoding: what matters is to start quickly
-        return default, ""
+    if request.sizes[2] <= FEW and not request.needs_grad:
+        return default, ""  # a step of decoding: what matters is to start quickly
     row = _nearest(
         "float32" if request.query.dtype == torch.float32 else "bfloat16", kind, request.needs_grad,
         request.query.shape[3], max(1, request.sizes[3]),

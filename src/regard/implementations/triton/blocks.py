@@ -7,7 +7,6 @@ waiting for it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -35,9 +34,7 @@ class Lists:
 
     index: Tensor  # int32, lines × most
     counts: Tensor  # int32, lines × 2: how many are partly visible, how many in all; or lines × 4, what `seers` reads
-    strides: tuple[
-        int, int, int, int
-    ]  # batch entries and heads in lines, a line in `index`, a batch entry in `edges`
+    strides: tuple[int, int, int, int]  # of batch entries and heads in lines; of a line; of an entry's edges
     edges: Tensor  # where a mask is one span, the ends of each block of queries, (b|1, 4, blocks)
     order: Tensor | None = None  # int32: the blocks by the number of those to visit, most first
 
@@ -56,9 +53,8 @@ class Prepared:
     strides: tuple[int, ...]
     numbers: tuple[float, ...]
     remembered: dict[tuple[int, int, bool], Lists] = field(default_factory=dict, compare=False)
-    found: list[Tensor | None] = field(
-        default_factory=list, compare=False
-    )  # which keys are seen, once that is known
+    # Which keys are seen, once that is known.
+    found: list[Tensor | None] = field(default_factory=list, compare=False)
     launched: dict[Any, Any] = field(default_factory=dict, compare=False)  # see `repeat`
 
     def lists(self, block_q: int, block_k: int, by_key: bool = False) -> Lists:
@@ -134,40 +130,35 @@ def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.de
         or _get_current_dispatch_mode() is not None
     ):
         return _prepare(mask, bias, sizes, device)
-    added, inference = None if bias is None else bias.spec, torch.is_inference_mode_enabled()
+    place: tuple[Any, ...] = (
+        None if bias is None else bias.spec,
+        sizes,
+        device,
+        torch.is_inference_mode_enabled(),
+    )
     if mask is None or not mask.tensors:
-        found = _remembered(None if mask is None else mask.spec, added, sizes, device, inference)
+        kept, place, most = _BY_SPEC, (None if mask is None else mask.spec, *place), 64
     else:
-        found = _of_mask(mask, bias, (added, sizes, device, inference))
+        # The versions matter for a mask of the user's own class, which need not have copied its tensors.
+        versions = tuple([0 if tensor.is_inference() else tensor._version for tensor in mask.tensors])
+        kept, place, most = _OF_MASKS.setdefault(mask, {}), (versions, *place), 8
+    found = kept.get(place)
+    if found is None:
+        # For an equal mask with the same tensors: what is kept must not keep the mask itself alive.
+        equal: Any = None if mask is None else rebuild(mask.spec, mask.tensors)
+        found = _prepare(equal, bias, sizes, device)
+        if not capturing():
+            if len(kept) >= most:
+                kept.clear()
+            kept[place] = found
     if capturing():
         _CAPTURED[id(found)] = found  # a graph goes on reading it, whatever else forgets it
     return found
 
 
-def _of_mask(mask: Mask, bias: Bias | None, place: tuple[Any, ...]) -> Prepared:
-    kept: dict[Any, Prepared] = _OF_MASKS.setdefault(mask, {})
-    found = kept.get(place)
-    if found is None:
-        # An equal mask with the same tensors: what is kept must not keep the mask itself alive.
-        found = _prepare(rebuild(mask.spec, mask.tensors), bias, place[1], place[2])  # type: ignore[arg-type]
-        if not capturing():
-            if len(kept) >= _MOST_SIZES:
-                kept.clear()
-            kept[place] = found
-    return found
-
-
+_BY_SPEC: dict[Any, Prepared] = {}
 _OF_MASKS: Any = WeakIdKeyDictionary()  # by the object, not by its contents, which would have to be read
-_MOST_SIZES = 8
 _CAPTURED: dict[int, Prepared] = {}
-
-
-@lru_cache(maxsize=64)
-def _remembered(
-    mask: str | None, bias: str | None, sizes: Sizes, device: torch.device, inference: bool
-) -> Prepared:
-    seen, added = (None if spec is None else rebuild(spec, ()) for spec in (mask, bias))
-    return _prepare(seen, added, sizes, device)  # type: ignore[arg-type]
 
 
 def _prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.device) -> Prepared:

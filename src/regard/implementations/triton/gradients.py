@@ -14,9 +14,8 @@ from regard.implementations.lowering import by_distance
 from regard.implementations.triton.additive_backward import run_backward
 from regard.implementations.triton.launch import Backward, Work
 
-Found = list[
-    Tensor | None
-]  # of the query, the key, the value, the sink and the tensors of all values, in order
+# Of the query, the key, the value, the sink and the tensors of all values, in order.
+Found = list[Tensor | None]
 
 
 def of_additive(backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Found) -> None:
