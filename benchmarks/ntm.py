@@ -132,7 +132,8 @@ def main() -> None:
     assert apart < 1e-4, "what is wrong is not timed"
     work = f"b{asked.batch} {asked.steps} steps"
     for name, module, kernels, calls in (
-        ("kernels", machine, True, 20), ("loop of few operations", machine, False, 3), ("plain torch", plain_machine, False, 2)
+        ("kernels", machine, True, 20), ("loop of few operations", machine, False, 3),
+        ("plain torch", plain_machine, False, 2),
     ):  # fmt: skip
         for recorded in (False, True):
             with nullcontext() if kernels else without_kernels():
