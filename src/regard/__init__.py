@@ -20,18 +20,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "decoding", "explain", "masks", "models", "nn",
-    "normalizers", "scores", "summarize", "tasks", "training", "weights",
+    "normalizers", "observation", "observe", "scores", "summarize", "tasks", "training", "weights",
 ]  # fmt: skip
 
-_ROOMS = (
-    "decoding",
-    "models",
-    "tasks",
-    "training",
-)  # loaded when first used: they bring their own libraries along
+# Loaded when first used: they bring their own libraries along.
+_ROOMS = ("decoding", "models", "observation", "tasks", "training")
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"regard.{name}")
+    if name == "observe":
+        return import_module("regard.observation.observe").observe
     raise AttributeError(f"module 'regard' has no attribute {name!r}")

@@ -116,7 +116,8 @@ def test_one_key_may_take_all_the_weight():
     summary = fused(query, key, top=4)
     assert (summary.top_keys == torch.tensor([32, 0, 1, 2], device=DEVICE)).all()
     assert (summary.top_weights == torch.tensor([1.0, 0, 0, 0], device=DEVICE)).all()
-    assert (summary.entropy == 0).all()
+    # On a GPU score · unit − peak is one fused operation, which keeps what the peak was rounded by.
+    assert (summary.entropy.abs() <= 1e-6).all()
     assert (summary.received[0, 0] == torch.eye(80, device=DEVICE)[32]).all()
 
 

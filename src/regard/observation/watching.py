@@ -41,13 +41,18 @@ class Unseen(Exception):
 
 @dataclass(frozen=True)
 class Weighed:
-    """The weights of one part of a mechanism for a single example."""
+    """The weights of one part of a mechanism."""
 
-    heads: Tensor  # (h,q,k)
+    all: Tensor  # (b,h,q,k)
     part: str = ""  # "" or what this part does: "writing", "reading"
     rows: Side = "position"
     columns: Side = "source"
     how: How = "exact"
+
+    @property
+    def heads(self) -> Tensor:
+        """Those of the first example, (h,q,k), as a picture needs them."""
+        return self.all[0].float().cpu()
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def calls(run: Callable[[], Any], inside: nn.Module) -> Calls:
 
 @torch.no_grad()
 def weighed(run: Callable[[], Any], layer: nn.Module) -> list[Weighed]:
-    """What a mechanism weighed the last time it was called while `run` ran, for the first example of the batch."""
+    """What a mechanism weighed the last time it was called while `run` ran."""
     found = calls(run, layer)
     if not found[layer]:
         raise Unseen(f"{named(layer)} was not called.")
@@ -96,7 +101,7 @@ def named(layer: nn.Module) -> str:
 
 
 def _asked(layer: nn.Module, found: Calls) -> Tensor:
-    """The layer's own account of its last call, (h,q,k)."""
+    """The layer's own account of its last call, (b,h,q,k)."""
     offered = getattr(layer, "weights", None)
     if not callable(offered) or not found[layer]:
         raise Unseen(f"{named(layer)} has no weights to show.")
@@ -107,7 +112,7 @@ def _asked(layer: nn.Module, found: Calls) -> Tensor:
         raise Unseen(f"{named(layer)} has no weights to show.") from None
     if not isinstance(weights, Tensor) or weights.dim() != 4:
         raise Unseen(f"{named(layer)} has no weights of pairs to show.")
-    return weights[0].float().cpu()
+    return weights
 
 
 @singledispatch
@@ -147,7 +152,7 @@ def _(layer: Linear, found: Calls) -> list[Weighed]:
     weights = linear_attention(
         queries, keys, units, keep=keep, causal=layer.causal or asked, feature_map=layer.feature_map
     )
-    return [Weighed(weights[0].float().cpu(), how="effective")]
+    return [Weighed(weights, how="effective")]
 
 
 @_read.register
@@ -163,26 +168,31 @@ def _(layer: DynamicMemory, found: Calls) -> list[Weighed]:
     last = found[layer][-1]
     if last.named.get("state") is not None or (len(last.given) > 1 and last.given[1] is not None):
         return [Weighed(_asked(layer.reader, found), "reading the memory", columns="slot")]
-    length, slots, size = last.given[0].shape[1], len(layer.slots), layer.segment
-    # One call reads every segment at once, as if each were an example: (segments, h, size, slots + size).
-    elements, _ = found[layer.reader][-1].given
-    inner = (
-        layer.reader.weights(*found[layer.reader][-1].given, **found[layer.reader][-1].named).float().cpu()
-    )
+    query: Tensor = last.given[0]
+    (batch, length, _), slots, size = query.shape, len(layer.slots), layer.segment
+    keep = masking.kept(last.named.get("mask"), batch, length, length, 0, query.device)
+    if keep is not None and not bool(keep.all()):
+        raise Unseen(
+            "dynamic-memory moves real elements together, so that padded examples have no one map to show."
+        )
+    # One call reads every segment of every example at once, as if each were an example of its own.
+    reader = found[layer.reader][-1]
     segments = -(-length // size)
-    reading = torch.zeros(inner.shape[1], segments * size, slots + segments * size)
+    elements = reader.given[0].unflatten(0, (batch, segments))
+    inner = layer.reader.weights(*reader.given, **reader.named).unflatten(0, (batch, segments))
+    reading = inner.new_zeros(batch, inner.shape[2], segments * size, slots + segments * size)
     for s in range(segments):
         own = slice(s * size, (s + 1) * size)
-        reading[:, own, :slots] = inner[s, :, :, :slots]
-        reading[:, own, slots + s * size : slots + (s + 1) * size] = inner[s, :, :, slots:]
-    parts = [Weighed(reading[:, :length, : slots + length], "reading memory and segment", columns="memory")]
+        reading[:, :, own, :slots] = inner[:, s, :, :, :slots]
+        reading[:, :, own, slots + s * size : slots + (s + 1) * size] = inner[:, s, :, :, slots:]
+    shown = reading[:, :, :length, : slots + length]
+    parts = [Weighed(shown, "reading memory and segment", columns="memory")]
     writes = found[layer.gate][: length // size]
     if writes:
-        writing = torch.zeros(inner.shape[1], slots, length)
+        writing = inner.new_zeros(batch, inner.shape[2], slots, length)
         for s, write in enumerate(writes):
-            memory = write.given[1].view(1, slots, -1)
-            written = layer.writer.weights(memory, elements[s : s + 1])[0]
-            writing[:, :, s * size : (s + 1) * size] = written.float().cpu()
+            memory = write.given[1].view(batch, slots, -1)
+            writing[..., s * size : (s + 1) * size] = layer.writer.weights(memory, elements[:, s])
         parts.insert(0, Weighed(writing, "writing the memory, segment by segment", rows="slot"))
     return parts
 
@@ -197,8 +207,8 @@ def _(layer: NeuralTuringMemory, found: Calls) -> list[Weighed]:
     strength = F.softplus(layer.strength_map(query)).transpose(1, 2)[..., None]
     reading = core.weights(keys, after.memory[:, None].to(keys), score=scores.cosine(strength.to(keys)))
     return [
-        Weighed(trace.write[0].transpose(0, 1).float().cpu(), "write heads, step by step", "source", "slot"),
-        Weighed(reading[0].float().cpu(), "reading the memory", columns="slot"),
+        Weighed(trace.write.transpose(1, 2), "write heads, step by step", "source", "slot"),
+        Weighed(reading, "reading the memory", columns="slot"),
     ]
 
 

@@ -118,7 +118,8 @@ def along_rows(
     some = tl.where(empty, 1.0, total)
     lse = peak + tl.log2(some)
     # Both terms are positive, so nothing cancels, however large the scores are.
-    entropy = tl.where(empty, 0.0, tl.log2(some) - spread / some)
+    entropy = tl.maximum(tl.log2(some) - spread / some, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    entropy = tl.where(empty, 0.0, entropy)
     LN2: tl.constexpr = 0.6931471805599453
     at = (batch * heads + head).to(tl.int64) * q_len + rows
     inside = rows < q_len
@@ -206,7 +207,10 @@ def along_columns(
     partial, full, first, before, full_first = query_blocks(
         FORM, EDGES + batch * LIST_STRIDES[3], COUNTS + line * 2, edges, q_len, start, k_len, BLOCK_Q, BLOCK_K
     )
-    received = tl.zeros([BLOCK_Q // 2, BLOCK_K], tl.float32)
+    # Rows r and r + 8 of a product lie in one thread, so that adding them up at once costs no exchange and spares
+    # registers. What a bias was added to may lie otherwise, and Triton 3.6 then counts some rows twice: it is added whole.
+    FOLD: tl.constexpr = 1 if HIDES or CAP else 2
+    received = tl.zeros([BLOCK_Q // FOLD, BLOCK_K], tl.float32)
     for FULL in tl.static_range(1, -1, -1):
         steps = full if FULL else partial
         for stretch in range(0, steps, STRETCH):
@@ -225,9 +229,11 @@ def along_columns(
                 weights = sizes * share[:, None]
                 if HIDES or not FULL:  # what is hidden from a row that is NaN gets nothing
                     weights = tl.where(sizes < 0.0, 0.0, weights)
-                # Rows r and r + 8 lie in one thread, so that these sums cost no exchange.
-                pairs = tl.sum(tl.reshape(weights, [BLOCK_Q // 16, 2, 8, BLOCK_K]), 1)
-                received += tl.reshape(pairs, [BLOCK_Q // 2, BLOCK_K])
+                if FOLD == 2:
+                    pairs = tl.sum(tl.reshape(weights, [BLOCK_Q // 16, 2, 8, BLOCK_K]), 1)
+                    received += tl.reshape(pairs, [BLOCK_Q // 2, BLOCK_K])
+                else:
+                    received += weights
             tl.debug_barrier()
             count = _collect(
                 FLAGS,

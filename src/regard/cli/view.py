@@ -1,0 +1,200 @@
+"""`regard view`: what a model attends to, on a page of this machine or in one HTML file."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import Namespace
+
+from regard.errors import BadValue
+
+if TYPE_CHECKING:
+    from regard.cli.parser import Parser
+    from regard.viewer.stage import Stage
+
+SUMMARY = (
+    "See what a model attends to: a run of yours or a Hugging Face folder, in the browser or as one file."
+)
+EXAMPLES = (
+    'regard view runs/dates-1 --text "3rd of May, 1979"',
+    'regard view path/to/hf-model --text "Once upon a time" --generate 20 --export story.html',
+)
+
+FAILED = 1
+PORT = 8730
+_PAIR = re.compile(r"(\d+)(?:\.(\d+))?")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    run = "the folder of a run, of one of its checkpoints, or of a Hugging Face model"
+    parser.add_argument("run", metavar="RUN", type=str, help=run)
+    parser.add_argument(
+        "--text", type=str, metavar="TEXT", help="what it reads (default: an example of its task)"
+    )
+    target = "what it writes, for models that read one text and write another (default: its own words)"
+    parser.add_argument("--target", type=str, metavar="TEXT", help=target)
+    parser.add_argument(
+        "--image", type=str, metavar="FILE", help="the picture it reads, for models of images"
+    )
+    parser.add_argument("--generate", type=int, metavar="N", help="let it write up to N tokens, step by step")
+    parser.add_argument(
+        "--beams", type=int, default=1, metavar="K", help="with --generate: search with K beams"
+    )
+    parser.add_argument(
+        "--against", type=str, metavar="RUN", help="a second model on the same input, to compare"
+    )
+    checkpoint = "best (the default), last, or the name or step of one"
+    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
+    parser.add_argument(
+        "--checkpoints", action="store_true", help="every checkpoint of the run, as a timeline"
+    )
+    gold = "word alignment people made, as FILE or FILE:LINE; shows its links and the error rate"
+    parser.add_argument("--gold", type=str, metavar="FILE", help=gold)
+    parser.add_argument(
+        "--export", type=str, metavar="FILE", help="write one HTML file instead of serving a page"
+    )
+    heads = "with --export: keep every weight of these heads, as LAYER.HEAD from 1, joined by commas"
+    parser.add_argument("--heads", type=str, metavar="L.H", help=heads)
+    sites = "with --export: keep only these layers, from 1, joined by commas"
+    parser.add_argument("--sites", type=str, metavar="L", help=sites)
+    parser.add_argument(
+        "--port", type=int, default=PORT, metavar="N", help="where the page is served; 0: any"
+    )
+    parser.add_argument("--host", type=str, default="127.0.0.1", help="the address to listen at")
+    remote = "let other machines reach the page; whoever has its address can see the input"
+    parser.add_argument("--allow-remote", action="store_true", help=remote)
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument(
+        "--json", action="store_true", help="address or file, and what was seen, as JSON on stdout"
+    )
+
+
+def run(options: Namespace) -> int:
+    """Open, look, and serve until Ctrl-C or write the file. 0; 2 for a wrong call; 1 where a checkpoint is damaged."""
+    _check(options)
+    from regard.training.checkpoints import Damaged
+    from regard.viewer.opening import Wish, open_stage
+
+    wish = Wish(
+        options.run, text=options.text, target=options.target, image=options.image, generate=options.generate,
+        beams=options.beams, against=options.against, checkpoint=options.checkpoint, checkpoints=options.checkpoints,
+        gold=options.gold, device=options.device,
+    )  # fmt: skip
+    try:
+        stage = open_stage(wish, _tell)
+    except Damaged as trouble:
+        print(f"regard view: damaged checkpoint: {trouble}", file=sys.stderr)
+        return FAILED
+    if options.export is not None:
+        return _export(stage, options)
+    return _serve(stage, options)
+
+
+def _check(options: Namespace) -> None:
+    """What can be told to be wrong before anything is loaded."""
+    from regard.viewer.guard import checked_host
+
+    if not 0 <= options.port <= 65535:
+        raise BadValue(f"--port: expected a number from 0 to 65535, got {options.port}.")
+    checked_host(options.host, options.allow_remote)
+    for name in ("heads", "sites"):
+        if options[name] is not None and options.export is None:
+            raise BadValue(f"--{name}: it says what a file keeps. Add --export page.html, or leave it out.")
+    if options.export is not None and not options.export.casefold().endswith((".html", ".htm")):
+        raise BadValue(f"--export: expected a name that ends in .html, got {options.export!r}.")
+    _heads(options.heads)
+    _sites(options.sites)
+
+
+def _heads(text: str | None) -> list[tuple[int, int]] | None:
+    if text is None:
+        return None
+    found = []
+    for part in text.split(","):
+        match = _PAIR.fullmatch(part.strip())
+        if match is None or match[2] is None or not int(match[1]) or not int(match[2]):
+            raise BadValue(f"--heads: expected LAYER.HEAD from 1, such as 1.3,2.1, got {part.strip()!r}.")
+        found.append((int(match[1]) - 1, int(match[2]) - 1))
+    return found
+
+
+def _sites(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not part.isdecimal() or not int(part):
+            raise BadValue(f"--sites: expected numbers of layers from 1, such as 1,3, got {part!r}.")
+    return [int(part) - 1 for part in parts]
+
+
+def _export(stage: Stage, options: Namespace) -> int:
+    from regard.viewer.export import export
+
+    sites = _sites(options.sites)
+    beyond = next((n for n in sites or () if n >= len(stage.places)), None)
+    if beyond is not None:
+        raise BadValue(f"--sites: there is no layer {beyond + 1}; the last is {len(stage.places)}.")
+    path = export(stage, options.export, heads=_heads(options.heads), sites=sites)
+    size = path.stat().st_size
+    if options.json:
+        print(json.dumps({"file": str(path), "bytes": size, **_seen(stage)}, ensure_ascii=False))
+    else:
+        print(f"{path} ({size / 1e6:.1f} MB): open it in a browser; it needs nothing else.")
+    return 0
+
+
+def _serve(stage: Stage, options: Namespace) -> int:
+    from regard.viewer.server import Server, reachable_from_elsewhere
+
+    server = Server(stage, options.host, options.port)
+    if reachable_from_elsewhere(options.host):
+        _tell("Warning: other machines can reach this page. Its address is the key; nothing is encrypted.")
+    if options.port and server.guard.port != options.port:
+        _tell(f"Port {options.port} is taken; using {server.guard.port}.")
+
+    def started() -> None:
+        if options.json:
+            print(json.dumps({"url": server.address, **_seen(stage)}, ensure_ascii=False), flush=True)
+        else:
+            print(f"Open {server.address}", flush=True)
+        _tell("Ctrl-C stops.")
+        if not options.no_browser:
+            threading.Thread(target=_open_browser, args=(server.address,), daemon=True).start()
+
+    server.run(started)
+    _tell("Stopped.")
+    return 0
+
+
+def _seen(stage: Stage) -> dict[str, Any]:
+    """What the page is about, for scripts."""
+    scene = stage.scene()
+    return {
+        "title": scene["title"],
+        "words": scene["words"],
+        "variants": [variant["name"] for variant in scene["variants"]],
+        "sites": [
+            {
+                "name": site["name"], "label": site["label"], "heads": site["heads"], "how": site["how"],
+                "calls": len(site["calls"]), "queries": site["calls"][-1]["queries"], "keys": site["calls"][-1]["keys"],
+            }
+            for site in scene["sites"]
+        ],
+    }  # fmt: skip
+
+
+def _open_browser(address: str) -> None:
+    import webbrowser
+
+    webbrowser.open(address)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,185 @@
+"""Does a map matter? The model runs again with some heads silent, and something about its answer is measured.
+
+A silent head contributes nothing: what it hands to the output projection is zero. The model takes the same path as
+before, with all other heads as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.arguments import described
+from regard.errors import BadValue, Unsupported
+from regard.observation.capture.keeping import Keeper
+from regard.observation.observer import Observer
+from regard.observation.seen import Seen
+
+Heads = Mapping[str, Sequence[int]] | Sequence[tuple[str, int]]
+Measure = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What silencing some heads has changed."""
+
+    heads: tuple[tuple[str, int], ...]
+    before: float
+    after: float
+    measured: str  # what the numbers are: "loss", "logit (0, 3, 17)"
+
+    @property
+    def change(self) -> float:
+        """After minus before: a loss that rises, or a logit that falls, says that the heads mattered."""
+        return self.after - self.before
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{site} head {head}" for site, head in self.heads)
+        return f"<without {names}: {self.measured} {self.before:.4f} → {self.after:.4f} ({self.change:+.4f})>"
+
+
+def ablate(
+    seen: Seen,
+    heads: Heads | None = None,
+    *,
+    loss: Measure | None = None,
+    logit: int | tuple[int, ...] | None = None,
+    run: Callable[[], Any] | None = None,
+) -> Ablation | list[Ablation]:
+    """Silence heads, all at once; or, without `heads`, every head on its own, the one that changes most first.
+
+    Args:
+        seen: what was observed; its model is run again on the inputs of its last forward pass.
+        heads: {site: [head, …]} or [(site, head), …].
+        loss: turns the model's output into a number. By default the output's own `loss`, if it has one.
+        logit: instead of a loss, which logit to follow: a whole index, or the number of a class or token (then that of
+            the first example, at its last position).
+        run: how to run the model, where its last forward pass cannot simply be repeated.
+    """
+    measure, words = _measure(loss, logit)
+    run = run or _again(seen)
+    with torch.no_grad():
+        before = _number(measure(_quietly(seen, {}, run)), words)
+        if heads is not None:
+            chosen = _checked(seen, heads)
+            after = _number(measure(_quietly(seen, chosen, run)), words)
+            return Ablation(_listed(chosen), before, after, words)
+        found = []
+        for name in seen.names():
+            for head in range(seen[name].shape()[1]):
+                after = _number(measure(_quietly(seen, {name: [head]}, run)), words)
+                found.append(Ablation(((name, head),), before, after, words))
+    return sorted(found, key=lambda one: -abs(one.change))
+
+
+def _quietly(seen: Seen, heads: Mapping[str, Sequence[int]], run: Callable[[], Any]) -> Any:
+    """Run the model with heads silent, with the random numbers it would have had anyway."""
+    observer = Observer(seen.model, Keeper(), 1, False)
+    observer.silence = heads
+    with torch.random.fork_rng(), observer as met:
+        try:
+            result = run()
+        except NotImplementedError as why:
+            raise Unsupported(f"heads: {why} Choose heads of other sites.") from why
+    missing = [name for name in heads if name not in met]
+    if missing:
+        raise BadValue(f"heads: the model did not attend at {', '.join(missing)} when it was run again.")
+    return result
+
+
+def _again(seen: Seen) -> Callable[[], Any]:
+    if seen.model is None or seen.inputs is None:
+        raise BadValue("run: no forward pass of a model was observed; pass run=lambda: model(…).")
+    model, (args, kwargs) = seen.model, seen.inputs
+    if kwargs.get("past_key_values") is not None:
+        raise BadValue(
+            "run: the last forward pass was a step with a cache, which has moved on since. Observe the model on the "
+            "whole text, or pass run=lambda: model(…)."
+        )
+    return lambda: model(*args, **kwargs)
+
+
+def _checked(seen: Seen, heads: Heads) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    pairs = (
+        [(site, head) for site, many in heads.items() for head in many]
+        if isinstance(heads, Mapping)
+        else heads
+    )
+    for site, head in pairs:
+        count = seen[site].shape()[1]
+        if not -count <= head < count:
+            raise BadValue(
+                f"heads: {site} has {count} heads; expected a number from 0 to {count - 1}, got {head}."
+            )
+        found.setdefault(site, []).append(head % count)
+    if not found:
+        raise BadValue("heads: expected at least one head; leave it out to try each head on its own.")
+    return found
+
+
+def _listed(heads: Mapping[str, Sequence[int]]) -> tuple[tuple[str, int], ...]:
+    return tuple((site, head) for site, many in heads.items() for head in many)
+
+
+def _measure(loss: Measure | None, logit: int | tuple[int, ...] | None) -> tuple[Measure, str]:
+    if loss is not None and logit is not None:
+        raise BadValue("loss: expected a loss or a logit, got both.")
+    if loss is not None:
+        return loss, "loss"
+    if logit is None:
+        return _own_loss, "loss"
+    if isinstance(logit, int):
+        return lambda output: _at(
+            output, (0, *(-1,) * (logits_of(output).dim() - 2), logit)
+        ), f"logit {logit}"
+    return lambda output: _at(output, logit), f"logit {logit}"
+
+
+def _own_loss(output: Any) -> Any:
+    found = getattr(output, "loss", None)
+    if found is None:
+        raise BadValue(
+            "loss: the model's output has no loss of its own. Pass loss=lambda output: …, or logit= the number of a "
+            "class or token."
+        )
+    return found
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a model returned: a tensor, `.logits`, or the first part of a tuple."""
+    for found in (
+        output,
+        getattr(output, "logits", None),
+        output[0] if isinstance(output, tuple) and output else None,
+    ):
+        if isinstance(found, Tensor):
+            return found
+    raise BadValue(
+        f"logit: there are no logits in the model's output, {described(output)}. Pass loss=lambda output: …."
+    )
+
+
+def _at(output: Any, index: tuple[int, ...]) -> Tensor:
+    logits = logits_of(output)
+    try:
+        found = logits[index]
+    except IndexError:
+        raise BadValue(
+            f"logit: expected an index into logits of {tuple(logits.shape)}, got {index}."
+        ) from None
+    if found.dim():
+        raise BadValue(
+            f"logit: expected {logits.dim()} numbers for logits of {tuple(logits.shape)}, got {index}."
+        )
+    return found
+
+
+def _number(found: Any, words: str) -> float:
+    if isinstance(found, Tensor) and found.numel() != 1:
+        raise BadValue(f"loss: expected one number, got {described(found)}.")
+    return float(found)

@@ -1,0 +1,214 @@
+"""Which source words a translation's words come from, read from the weights of attention.
+
+A row of the map is a target position, a column a source position; links are pairs (source, target), from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regard.arguments import finite_number
+from regard.errors import BadValue, unknown_name
+from regard.observation.analysis.gold import Pairs
+from regard.observation.analysis.sites import Rows, SiteLike, blocks
+
+How = Literal[
+    "target",
+    "source",
+    "threshold",
+    "intersection",
+    "union",
+    "grow-diag",
+    "grow-diag-final",
+    "grow-diag-final-and",
+]
+HOW = (
+    "target", "source", "threshold", "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and",
+)  # fmt: skip
+_AROUND = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+_SPECIAL = ("[", "]"), ("<", ">")
+
+
+def align(
+    site: SiteLike,
+    source: Sequence[str | None] | None = None,
+    target: Sequence[str | None] | None = None,
+    *,
+    how: How = "target",
+    threshold: float = 0.2,
+    heads: Rows = None,
+    back: SiteLike | None = None,
+    call: int = -1,
+    batch: int = 0,
+) -> Pairs:
+    """Links between the words of a source and of a target, from the mean weights of some heads.
+
+    Args:
+        site: attention from target positions (rows) to source positions (columns).
+        source: what stands at each column; pieces are put together to words, `None` and special tokens left out.
+            Without it every position is a word.
+        target: the same for the rows. (A decoder that reads word t−1 to write word t: the word it writes.)
+        how: `target`: the best source word of each target word; `source`: the best target word of each source word;
+            `threshold`: all that get so much; `intersection`, `union` and the growing ones: of both directions.
+        threshold: the least share of a target word's weight, for how="threshold".
+        heads: which are averaged; all by default.
+        back: attention from the source to the target (rows: source), if there is one, for the other direction.
+        call: which call of the site.
+        batch: which example.
+    """
+    ahead = word_weights(_mean(site, heads, call, batch), word_of(target), word_of(source))
+    if back is None:
+        return links(ahead, None, how, threshold)
+    return links(
+        ahead, word_weights(_mean(back, heads, call, batch), word_of(source), word_of(target)), how, threshold
+    )
+
+
+def links(ahead: Tensor, back: Tensor | None = None, how: str = "target", threshold: float = 0.2) -> Pairs:
+    """Links of a map of words `ahead` (target, source), and `back` (source, target) for the other direction.
+
+    Without `back` the other direction is read from the columns of `ahead`.
+    """
+    if how not in HOW:
+        raise unknown_name("how", how, HOW)
+    if back is not None and tuple(back.shape) != tuple(ahead.shape[::-1]):
+        raise BadValue(
+            f"back: expected {ahead.shape[1]} source × {ahead.shape[0]} target words, got {tuple(back.shape)}."
+        )
+    if how == "threshold":
+        found = (ahead >= finite_number("threshold", threshold)) & (ahead > 0)
+        return {(int(source), int(target)) for target, source in found.nonzero().tolist()}
+    by_target = {(source, target) for target, source in _best(ahead)}
+    by_source = set(_best(ahead.T if back is None else back))
+    if how == "target":
+        return by_target
+    if how == "source":
+        return by_source
+    return symmetrize(by_target, by_source, how)
+
+
+def symmetrize(first: Pairs, second: Pairs, how: str) -> Pairs:
+    """Two directions put together, as Och and Ney (2003) and Koehn et al. (2003) do.
+
+    `grow-diag` starts from the intersection and adds links of the union that touch one already there, also at a corner,
+    as long as their source or their target word has none. `final` then adds what is left of both directions if one
+    of its words has no link yet, `final-and` if both have none.
+    """
+    both, either = first & second, first | second
+    if how == "intersection":
+        return both
+    if how == "union":
+        return either
+    found = set(both)
+    sources, targets = {s for s, _ in found}, {t for _, t in found}
+
+    def add(link: tuple[int, int]) -> None:
+        found.add(link)
+        sources.add(link[0])
+        targets.add(link[1])
+
+    grown = True
+    while grown:
+        grown = False
+        for source, target in sorted(found):
+            for down, right in _AROUND:
+                near = (source + down, target + right)
+                if (
+                    near in either
+                    and near not in found
+                    and (near[0] not in sources or near[1] not in targets)
+                ):
+                    add(near)
+                    grown = True
+    if how == "grow-diag":
+        return found
+    needs = all if how == "grow-diag-final-and" else any
+    for direction in (first, second):
+        for link in sorted(direction):
+            if link not in found and needs((link[0] not in sources, link[1] not in targets)):
+                add(link)
+    return found
+
+
+def word_of(pieces: Sequence[str | None] | None) -> list[int | None] | None:
+    """The number of the word each piece belongs to; `None` for special tokens such as [CLS] and </s>.
+
+    Pieces that go on a word begin with `##`; or pieces that begin one begin with `▁` or `Ġ`; or those that end none end
+    in `@@`. A text without any of these marks is words already.
+    """
+    if pieces is None:
+        return None
+    shown = [piece for piece in pieces if piece is not None and not is_special(piece)]
+    begins = next((mark for mark in ("▁", "Ġ") if any(piece.startswith(mark) for piece in shown)), "")
+    found: list[int | None] = []
+    word, open_ = -1, False
+    for piece in pieces:
+        if piece is None or is_special(piece):
+            found.append(None)
+            open_ = False
+            continue
+        goes_on = not piece.startswith(begins) if begins else piece.startswith("##") and len(piece) > 2
+        if not (open_ and goes_on) and not (
+            open_ and found[-1] is not None and _unended(pieces, len(found) - 1)
+        ):
+            word += 1
+        found.append(word)
+        open_ = True
+    return found
+
+
+def is_special(piece: str) -> bool:
+    """Whether a piece is none of the text: [SEP], <s>, </s>, <|endoftext|>, <pad>."""
+    return len(piece) > 2 and any(piece[0] == a and piece[-1] == b and " " not in piece for a, b in _SPECIAL)
+
+
+def word_weights(
+    weights: Tensor, rows: Sequence[int | None] | None, columns: Sequence[int | None] | None
+) -> Tensor:
+    """A map of pieces (rows, columns) as one of words: the mean over a word's rows, the sum over its columns."""
+    over_rows, over_columns = (
+        _grouping(rows, weights.shape[0], "target"),
+        _grouping(columns, weights.shape[1], "source"),
+    )
+    counts = over_rows.sum(1, keepdim=True).clamp(min=1)
+    return (over_rows / counts) @ weights.double() @ over_columns.T
+
+
+def _grouping(words: Sequence[int | None] | None, count: int, argument: str) -> Tensor:
+    """(words, positions), 1 where a position belongs to a word."""
+    if words is None:
+        return torch.eye(count, dtype=torch.float64)
+    if len(words) != count:
+        raise BadValue(f"{argument}: expected one piece for each of the {count} positions, got {len(words)}.")
+    table = torch.zeros(
+        max((word + 1 for word in words if word is not None), default=0), count, dtype=torch.float64
+    )
+    for place, word in enumerate(words):
+        if word is not None:
+            table[word, place] = 1.0
+    return table
+
+
+def _mean(site: SiteLike, heads: Rows, call: int, batch: int) -> Tensor:
+    """The mean of chosen heads, (rows, columns); a map of words is small enough to be held."""
+    rows = torch.arange(site.shape(call)[2])
+    picked = slice(None) if heads is None else heads
+    parts = [weights[picked].mean(0) for _, weights in blocks(site, rows, call, batch)]
+    return torch.cat(parts) if parts else torch.zeros(0, site.shape(call)[3])
+
+
+def _best(weights: Tensor) -> list[tuple[int, int]]:
+    """(row, its largest column), the first of equals; none for a row without weight."""
+    if not weights.shape[1]:
+        return []
+    largest, place = weights.max(1)
+    return [(row, int(place[row])) for row in range(len(weights)) if float(largest[row]) > 0]
+
+
+def _unended(pieces: Sequence[str | None], place: int) -> bool:
+    piece = pieces[place]
+    return piece is not None and len(piece) > 2 and piece.endswith("@@")

@@ -1,0 +1,128 @@
+"""How much two models, checkpoints or inputs attend differently: site by site, head by head, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.errors import BadValue
+from regard.observation.analysis.sites import SeenLike, SiteLike, blocks
+
+
+@dataclass(frozen=True)
+class SiteDifference:
+    """Two sites that stand for each other, and how far their rows lie apart."""
+
+    name: str
+    other: str  # the name of the second
+    divergence: (
+        Tensor  # (b,h,q): Jensen and Shannon's, in bits: 0 for the same weights, 1 for nothing in common
+    )
+
+    @property
+    def heads(self) -> Tensor:
+        """The mean of each head over examples and rows that can be compared, (h,)."""
+        return self.divergence.nanmean((0, 2))
+
+    @property
+    def mean(self) -> float:
+        """The mean over everything."""
+        return float(self.divergence.nanmean())
+
+    def largest(self, count: int = 10) -> list[tuple[int, int, int, float]]:
+        """(example, head, row, divergence) of the rows that differ most."""
+        flat = self.divergence.nan_to_num(nan=-1.0).flatten()
+        order = flat.sort(descending=True, stable=True)
+        found = []
+        for place, value in zip(order.indices[:count].tolist(), order.values[:count].tolist(), strict=True):
+            if value >= 0:  # NaN stands last, as −1
+                queries = self.divergence.shape[2]
+                example, head = divmod(place // queries, self.divergence.shape[1])
+                found.append((example, head, place % queries, value))
+        return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """All sites that two models have in common."""
+
+    sites: list[SiteDifference]
+    only_first: list[str]
+    only_second: list[str]
+
+    def ranked(self) -> list[tuple[str, int, float]]:
+        """(site, head, mean divergence), what differs most first."""
+        each = [
+            (site.name, head, value) for site in self.sites for head, value in enumerate(site.heads.tolist())
+        ]
+        return sorted(each, key=lambda one: -one[2] if one[2] == one[2] else 1.0)
+
+
+def difference(first: SeenLike, second: SeenLike, *, call: int = -1) -> Difference:
+    """The divergence of every row of every head that two observations have in common.
+
+    Sites are matched by their names, and those that are left over in the order in which they were called. Weights are
+    read by blocks of rows.
+
+        JS(p, q) = ½ Σ p log₂(2p/(p+q)) + ½ Σ q log₂(2q/(p+q)),     p, q: rows of weights divided by their sums
+
+    A row that sees nothing is like another that sees nothing, and unlike every other. Rows that are not finite give
+    NaN, which the means leave out.
+    """
+    pairs, only_first, only_second = matched(first.names(), second.names())
+    sites = [compare(first[name], second[other], call=call) for name, other in pairs]
+    return Difference(sites, only_first, only_second)
+
+
+def matched(first: list[str], second: list[str]) -> tuple[list[tuple[str, str]], list[str], list[str]]:
+    """Pairs of names, in the order of the first, and what is left of either."""
+    rest = [name for name in second if name not in set(first)]
+    partner = {name: name for name in set(first) & set(second)}
+    partner.update(zip([name for name in first if name not in partner], rest, strict=False))
+    taken = set(partner.values())
+    return (
+        [(name, partner[name]) for name in first if name in partner],
+        [name for name in first if name not in partner],
+        [name for name in second if name not in taken],
+    )
+
+
+def compare(first: SiteLike, second: SiteLike, *, call: int = -1) -> SiteDifference:
+    """Two sites of the same shape."""
+    shapes = first.shape(call), second.shape(call)
+    if shapes[0] != shapes[1]:
+        kinds = ("examples", "heads", "queries", "keys")
+        unlike = ", ".join(f"{a} and {b} {kind}" for a, b, kind in zip(*shapes, kinds, strict=True) if a != b)
+        advice = (
+            "Their heads do not stand for each other."
+            if shapes[0][1] != shapes[1][1]
+            else "Rows are compared one by one: give both the same number of tokens."
+        )
+        raise BadValue(
+            f"second: expected the shape of {first.name}, but {second.name} differs: {unlike}. {advice}"
+        )
+    batch, heads, queries, _ = shapes[0]
+    found = torch.zeros(batch, heads, queries, dtype=torch.float64)
+    every = torch.arange(queries)
+    both = zip(blocks(first, every, call, None), blocks(second, every, call, None), strict=True)
+    for (rows, ours), (_, theirs) in both:
+        found[:, :, rows] = divergence(ours, theirs)
+    return SiteDifference(first.name, second.name, found)
+
+
+def divergence(first: Tensor, second: Tensor) -> Tensor:
+    """Jensen–Shannon divergence in bits between rows of weights, (…, k) → (…)."""
+    shares = []
+    for weights in (first.double(), second.double()):
+        total = weights.sum(-1, keepdim=True)
+        shares.append(weights / torch.where(total == 0, 1, total))
+    p, q = shares
+    middle = (p + q) / 2
+    bits = (torch.special.entr(middle) - (torch.special.entr(p) + torch.special.entr(q)) / 2).sum(-1)
+    bits = (bits / torch.log(torch.tensor(2.0, dtype=bits.dtype))).clamp(0, 1)
+    bits = torch.where((p.sum(-1) == 0) != (q.sum(-1) == 0), 1.0, bits)
+    return torch.where(
+        ((p < 0) | (q < 0)).any(-1), torch.nan, bits
+    )  # effective weights may be negative: no shares

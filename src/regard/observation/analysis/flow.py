@@ -1,0 +1,81 @@
+"""Attention flow: how much can flow from a position of the last layer to a position of the input.
+
+Abnar and Zuidema, 2020, "Quantifying attention flow in transformers", section 3: the layers are a network of pipes,
+each as wide as its weight, and the flow is the largest that fits through all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
+from torch import Tensor
+
+from regard.errors import BadValue
+from regard.observation.analysis.layers import Heads, put_together, share_of_residual, stack
+from regard.observation.analysis.sites import Rows, SeenLike, SiteLike, blocks, chosen
+
+Pipes = NDArray[np.int32]
+SCALE = 1 << 29  # capacities are whole numbers of 1/SCALE: the flow is exact for these, in 32 bits
+MOST = 1 << 22  # pipes
+
+
+def flow(
+    seen: SeenLike,
+    rows: Rows = None,
+    keys: Rows = None,
+    *,
+    layers: str | Sequence[str] | None = None,
+    heads: Heads = "mean",
+    residual: float = 0.5,
+    call: int | None = -1,
+    batch: int = 0,
+) -> Tensor:
+    """The largest flow from positions of the last layer to input positions, (rows, keys).
+
+    The capacity from position i of one layer to j of the layer below is Â_ij = r·1 + (1 − r)·A_ij as in `rollout`,
+    rounded to 2⁻²⁹. Each number is a maximum flow of its own, so a row need not add up to 1. Args as for `rollout`;
+    `keys` are the positions of the input.
+    """
+    residual = share_of_residual(residual)
+    sites, which = stack(seen, layers, call)
+    length = sites[0].shape(which)[3]
+    if len(sites) * length * length > MOST:
+        raise BadValue(
+            f"seen: expected a network of at most {MOST} weights, got {len(sites)} layers of {length} × {length}. "
+            "Try fewer layers, a shorter input, or rollout, which takes any length."
+        )
+    starts, ends = chosen(rows, length), chosen(keys, length)
+    graph = _graph([_capacities(site, heads, residual, which, batch) for site in reversed(sites)])
+    found = torch.zeros(len(starts), len(ends), dtype=torch.float64)
+    for i, start in enumerate(starts.tolist()):
+        for j, end in enumerate(ends.tolist()):
+            found[i, j] = maximum_flow(graph, start, len(sites) * length + end).flow_value / SCALE
+    return found
+
+
+def _capacities(site: SiteLike, heads: str, residual: float, call: int, batch: int) -> Pipes:
+    """One layer's pipes (positions, positions below) as whole numbers."""
+    every = torch.arange(site.shape(call)[2])
+    parts = [
+        put_together(weights, heads, residual, rows) for rows, weights in blocks(site, every, call, batch)
+    ]
+    return (torch.cat(parts) * SCALE).round().numpy().astype(np.int32)
+
+
+def _graph(layers: list[Pipes]) -> csr_array:
+    """All layers, from the last down: node l · length + i is position i below l layers."""
+    length = len(layers[0])
+    starts, ends, widths = [], [], []
+    for number, table in enumerate(layers):
+        start, end = np.nonzero(table)
+        starts.append(start + number * length)
+        ends.append(end + (number + 1) * length)
+        widths.append(table[start, end])
+    nodes = (len(layers) + 1) * length
+    places = (np.concatenate(starts).astype(np.int32), np.concatenate(ends).astype(np.int32))
+    return csr_array((np.concatenate(widths), places), shape=(nodes, nodes), dtype=np.int32)

@@ -1,0 +1,80 @@
+"""Word alignments in files, and how good one is: alignment error rate, precision, recall.
+
+A line is a sentence pair, `i-j` a sure link from source word i to target word j, `ipj` a possible one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.errors import BadValue
+
+Pairs = set[tuple[int, int]]  # (source word, target word), from 0
+_LINK = re.compile(r"(\d+)([-p])(\d+)")
+
+
+@dataclass(frozen=True)
+class Gold:
+    """What people marked in one sentence pair."""
+
+    sure: Pairs
+    possible: Pairs  # the sure ones included
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well alignments agree with what people marked, over all sentence pairs."""
+
+    error_rate: float
+    precision: float
+    recall: float
+
+
+def read_gold(path: str | Path, first: int = 1) -> list[Gold]:
+    """The links people marked; `first` is the number of the first word in the file."""
+    found = []
+    for sure, possible in _read(path, first):
+        found.append(Gold(sure, sure | possible))
+    return found
+
+
+def read_links(path: str | Path, first: int = 0) -> list[Pairs]:
+    """An aligner's links; `first` is the number of the first word in the file."""
+    return [sure | possible for sure, possible in _read(path, first)]
+
+
+def _read(path: str | Path, first: int) -> Iterable[tuple[Pairs, Pairs]]:
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            links: dict[str, Pairs] = {"-": set(), "p": set()}
+            for text in line.split():
+                match = _LINK.fullmatch(text)
+                if match is None or min(int(match[1]), int(match[3])) < first:
+                    raise BadValue(
+                        f"path: expected links such as 3-4 or 3p4, counted from {first}, "
+                        f"got {text[:40]!r} in line {number} of {path}."
+                    )
+                links[match[2]].add((int(match[1]) - first, int(match[3]) - first))
+            yield links["-"], links["p"]
+
+
+def quality(found: Sequence[Pairs], gold: Sequence[Gold]) -> Quality:
+    """Och and Ney, 2003: with links A, sure S and possible P ⊇ S, counted over all sentence pairs,
+
+    AER = 1 − (|A∩S| + |A∩P|) / (|A| + |S|),     precision = |A∩P| / |A|,     recall = |A∩S| / |S|
+    """
+    if len(found) != len(gold):
+        raise BadValue(
+            f"found: expected links for each of the {len(gold)} sentence pairs of the gold file, got {len(found)}."
+        )
+    all_, sure = sum(map(len, found)), sum(len(one.sure) for one in gold)
+    in_sure = sum(len(links & one.sure) for links, one in zip(found, gold, strict=True))
+    in_possible = sum(len(links & one.possible) for links, one in zip(found, gold, strict=True))
+    return Quality(
+        1 - (in_sure + in_possible) / (all_ + sure) if all_ + sure else 0.0,
+        in_possible / all_ if all_ else 1.0,
+        in_sure / sure if sure else 1.0,
+    )

@@ -1,0 +1,133 @@
+"""Patterns of heads by name.
+
+All scores but two answer one question: how much of its weight does a row give to the keys T that the pattern names,
+beyond what it would give them by chance, that is by the same weight for each key V it sees?
+
+    score = Σ_rows (weight on T − |T|/|V|)  /  Σ_rows (1 − |T|/|V|),     below 0: 0
+
+so 1 is all of the weight and 0 no more than chance, for short and for long texts. Rows that do not see T, or see
+nothing else (row 0 of a causal map), have no say.
+
+    previous token     T = the position before the row's own
+    next token         T = the position behind it
+    diagonal           T = the row's own position
+    first token        T = the first position (a sink)
+    separator          T = one other position that takes most; with tokens, all positions with that token
+    induction          T = what followed earlier occurrences of the row's token (needs tokens)
+    duplicate token    T = other occurrences of the row's token (needs tokens)
+    block              T = the stretch around the row, where the map falls into stretches (`segments.py`); times
+                       mean distance of what is attended to in it / of what is seen in it, if that is below 1
+    local              1 − mean distance of what is attended to / mean distance of what is seen
+    uniform            the part of the weight that equal weights would put just there, Σ min(w, 1/|V|), beyond chance
+
+The name of a head is its best pattern of those that name positions, if one reaches `THRESHOLD`; else the best of block,
+local and uniform; else "mixed". Long maps are judged by sampled rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from regard.errors import BadValue, unknown_name
+from regard.observation.analysis.geometry import geometry
+from regard.observation.analysis.sites import SeenLike, SiteLike, at, blocks, spread
+from regard.observation.analysis.tally import Tally
+
+THRESHOLD = 0.5  # more than half of what could be given beyond chance
+SAMPLED = 128  # rows at most
+POINTING = (
+    "previous token", "next token", "diagonal", "first token", "separator", "induction", "duplicate token",
+)  # fmt: skip
+SHAPED = ("block", "local", "uniform")
+PATTERNS = (*POINTING, *SHAPED)
+MIXED = "mixed"
+
+
+@dataclass(frozen=True)
+class HeadFacts:
+    """What one head does: its pattern, how much of each it shows, and numbers by which heads can be compared."""
+
+    site: str
+    head: int
+    pattern: str
+    scores: dict[str, float]  # from 0 to 1; without those that could not be judged here
+    entropy: float  # of a row, mean over rows, in nats
+    column: int | None  # the position that takes most, beside the first
+    rows: int  # so many were judged
+    sampled: bool  # whether they are a sample
+    profile: tuple[float, ...] = field(repr=False)  # shares by distance, by quarter of the keys, and spread
+
+
+def recognise(
+    site: SiteLike, tokens: Sequence[object] | Tensor | None = None, call: int | None = -1, batch: int = 0
+) -> list[HeadFacts]:
+    """The facts about every head of a site. `tokens` are what stands at the keys: ids or texts.
+
+    `call=None` joins a prompt and the steps of decoding after it to one map.
+    """
+    site, call = at(site, call)
+    heads, queries, keys = site.shape(call)[1:]
+    ids = None if tokens is None else _numbered(tokens, keys)
+    form = geometry(site, call, batch)
+    rows = spread(queries, SAMPLED)
+    tally = Tally(heads, form, ids)
+    for part, weights in blocks(site, rows, call, batch):
+        tally.add(part, weights)
+    found: list[HeadFacts] = []
+    for head in range(heads):
+        scores = tally.scores(head)
+        scores = {kind: scores[kind] for kind in PATTERNS if kind in scores}
+        found.append(
+            HeadFacts(
+                site.name,
+                head,
+                _name(scores),
+                scores,
+                tally.mean_entropy(head),
+                tally.column(head)[0],
+                int(tally.rows[head]),
+                len(rows) < queries,
+                tally.shares(head),
+            )
+        )
+    return found
+
+
+def recognise_all(
+    seen: SeenLike, tokens: Sequence[object] | Tensor | None = None, call: int | None = -1, batch: int = 0
+) -> list[HeadFacts]:
+    """The facts about every head of every site; sites with another number of keys are judged without tokens."""
+    found: list[HeadFacts] = []
+    for name in seen.names():
+        site, which = at(seen[name], call)
+        fitting = tokens is not None and len(tokens) == site.shape(which)[3]
+        found += recognise(site, tokens if fitting else None, which, batch)
+    return found
+
+
+def rank(facts: Iterable[HeadFacts], by: str) -> list[HeadFacts]:
+    """Heads by how much of a pattern they show, or by `entropy`: the largest first, those not judged last."""
+    if by != "entropy" and by not in PATTERNS:
+        raise unknown_name("by", by, (*PATTERNS, "entropy"))
+    return sorted(facts, key=lambda one: -(one.entropy if by == "entropy" else one.scores.get(by, -1.0)))
+
+
+def _numbered(tokens: Sequence[object] | Tensor, keys: int) -> Tensor:
+    """A number for each token, the same for the same."""
+    given = tokens.flatten().tolist() if isinstance(tokens, Tensor) else list(tokens)
+    if len(given) != keys:
+        raise BadValue(f"tokens: expected one for each of the {keys} keys, got {len(given)}.")
+    known: dict[object, int] = {}
+    return torch.tensor([known.setdefault(token, len(known)) for token in given], dtype=torch.int64)
+
+
+def _name(scores: dict[str, float]) -> str:
+    for kinds in (POINTING, SHAPED):
+        best = max(kinds, key=lambda kind: scores.get(kind, -1.0))
+        if scores.get(best, -1.0) >= THRESHOLD:
+            return best
+    return MIXED

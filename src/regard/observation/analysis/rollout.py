@@ -1,0 +1,59 @@
+"""Attention rollout: where, through all layers, what arrives at a position came from.
+
+Abnar and Zuidema, 2020, "Quantifying attention flow in transformers", section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regard.errors import BadValue
+from regard.observation.analysis.layers import Heads, pass_down, share_of_residual, stack
+from regard.observation.analysis.sites import Rows, SeenLike, chosen
+
+MOST = 1 << 24  # numbers of an answer that nobody asked for row by row
+
+
+def rollout(
+    seen: SeenLike,
+    rows: Rows = None,
+    *,
+    layers: str | Sequence[str] | None = None,
+    heads: Heads = "mean",
+    residual: float = 0.5,
+    call: int | None = -1,
+    batch: int = 0,
+) -> Tensor:
+    """How much of each input position is in chosen positions of the last layer, (rows, positions).
+
+        R_L = Â_L · … · Â_1,     Â_l = r·1 + (1 − r)·A_l
+
+    A_l is the layer's map, its heads put together (`mean`, `max`, `min`) and its rows divided by their sums; r is the
+    part that goes past the attention. Each row adds up to 1. Only rows are multiplied, from the last layer down, so
+    that one position takes memory linear in the length.
+
+    Args:
+        seen: what was observed.
+        rows: positions of the last layer; all of them if there are not too many.
+        layers: names of the sites from the first to the last, or a part of their paths; else all self-attentions.
+        heads: how the heads of a layer are put together.
+        residual: r.
+        call: which call of the sites; `None`: a prompt and the steps after it as one map.
+        batch: which example.
+    """
+    residual = share_of_residual(residual)
+    sites, which = stack(seen, layers, call)
+    length = sites[0].shape(which)[3]
+    wanted = chosen(rows, length)
+    if rows is None and length * length > MOST:
+        raise BadValue(
+            f"rows: expected some positions of {length}, got none: all would take {length}² numbers."
+        )
+    arriving = torch.zeros(len(wanted), length, dtype=torch.float64)
+    arriving[torch.arange(len(wanted)), wanted] = 1.0
+    for site in reversed(sites):
+        arriving = pass_down(arriving, site, heads, residual, which, batch)
+    return arriving

@@ -1,0 +1,62 @@
+"""Documents or segments in a map: stretches of positions that attend among themselves.
+
+The map is looked at through cells of keys, at most 128, so that its size does not depend on the length.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+CELLS = 128
+DIP = 0.25  # at a border, less than this part of what passes inside the stretches on both sides
+LEAST_PASSING = 2.0  # rows: so much passes inside a stretch; a narrow band around the diagonal never does
+Floats = NDArray[np.float64]
+
+
+def passing(shares: Floats, cell: NDArray[np.int64]) -> Floats:
+    """How much weight passes over each edge between two cells, (cells − 1,).
+
+    `shares` (rows, cells) is where the weight of each row goes, `cell` (rows,) where the row stands itself.
+    """
+    before = np.cumsum(shares, 1)[:, :-1]
+    total = shares.sum(1, keepdims=True)
+    behind = np.arange(1, shares.shape[1])[None] <= cell[:, None]  # the edge lies before the row
+    return np.asarray(np.where(behind, before, total - before).sum(0))
+
+
+def borders(over: Floats) -> list[int]:
+    """The cells at which a new stretch begins, rising; empty for a map without stretches.
+
+    An edge is a border if little passes over it, measured by what passes at most over edges on its left and on its
+    right. The clearest is taken first, then the stretches on both of its sides are looked at in the same way.
+    """
+    found: list[int] = []
+    open_ = [(0, len(over))]
+    while open_:
+        start, stop = open_.pop()
+        part = over[start:stop]
+        if len(part) < 3:
+            continue
+        left = np.maximum.accumulate(part)[:-2]
+        right = np.maximum.accumulate(part[::-1])[::-1][2:]
+        peak = np.minimum(left, right)
+        dip = np.where(peak >= LEAST_PASSING, part[1:-1] / np.maximum(peak, 1e-9), np.inf)
+        best = int(np.argmin(dip))
+        if dip[best] > DIP:
+            continue
+        edge = start + best + 1
+        found.append(edge + 1)
+        open_ += [(start, edge), (edge + 1, stop)]
+    return sorted(found)
+
+
+def inside(shares: Floats, cell: NDArray[np.int64], begins: list[int]) -> tuple[Floats, float]:
+    """How much of each row's weight stays in the row's own stretch, (rows,), and the mean distance of that."""
+    edges = np.array([0, *begins, shares.shape[1]])
+    own = np.searchsorted(edges, cell, side="right") - 1
+    column = np.arange(shares.shape[1])
+    kept = np.where((column >= edges[own][:, None]) & (column < edges[own + 1][:, None]), shares, 0.0)
+    total = kept.sum(1)
+    away = (kept * np.abs(column - cell[:, None])).sum(1) / np.maximum(total, 1e-9)
+    return np.asarray(total), float(away.mean())

@@ -1,0 +1,135 @@
+"""What the analysis asks of an observed attention, and how its rows are read without a whole map in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.arguments import whole_number
+from regard.errors import BadValue
+
+Rows = Sequence[int] | slice | Tensor | None
+# What libraries call attention to another sequence; torch's own decoder layer calls it multihead_attn.
+_CROSSING = re.compile(r"cross|encoder_?attn|enc_?dec|context_?att|multihead_attn", re.IGNORECASE)
+BLOCK = 1 << 22  # weights that are in memory at once
+
+
+class SiteLike(Protocol):
+    """One place of attention in a model: the part of `Site` that is used here."""
+
+    @property
+    def name(self) -> str:
+        """The path of its module."""
+
+    def shape(self, call: int = -1) -> tuple[int, int, int, int]:
+        """Batch, heads, queries, keys."""
+
+    def weights(self, rows: Rows = None, heads: Rows = None, call: int = -1) -> Tensor:
+        """Exact weights of chosen rows and heads, (b, heads, rows, k)."""
+
+
+@runtime_checkable
+class SeenLike(Protocol):
+    """All places of attention that were seen: the part of `Seen` that is used here."""
+
+    def names(self) -> list[str]:
+        """In the order of their first call."""
+
+    def __getitem__(self, name: str) -> SiteLike:
+        """One of them."""
+
+
+class Joined:
+    """A prompt and the steps of decoding after it as one map: row i is what position i attended to.
+
+    The keys that a later step added are 0 in the rows before it.
+    """
+
+    def __init__(self, site: SiteLike, calls: int) -> None:
+        self.site, self.name = site, site.name
+        self.rows, self.columns = getattr(site, "rows", "position"), getattr(site, "columns", "source")
+        self._shapes = [site.shape(call) for call in range(calls)]
+        if not self._shapes:
+            raise BadValue(f"calls: expected a site that was called, but {site.name} was not.")
+        if len({shape[:2] for shape in self._shapes}) > 1:
+            raise BadValue(
+                f"site: expected calls of one batch and one number of heads to join, got {self._shapes}. "
+                "Look at a single call instead."
+            )
+        self._starts = [0]
+        for shape in self._shapes:
+            self._starts.append(self._starts[-1] + shape[2])
+
+    def shape(self, call: int = -1) -> tuple[int, int, int, int]:
+        """Batch, heads, the queries of all calls, the keys of the longest."""
+        batch, heads, _, _ = self._shapes[0]
+        return batch, heads, self._starts[-1], max(shape[3] for shape in self._shapes)
+
+    def weights(self, rows: Rows = None, heads: Rows = None, call: int = -1) -> Tensor:
+        """Exact weights, each row from the call that made it."""
+        _, _, count, keys = self.shape()
+        wanted = chosen(rows, count)
+        parts = [self.site.weights([], heads, 0)]
+        parts[0] = pad(parts[0], (0, keys - parts[0].shape[3]))
+        places = [wanted[:0]]
+        for number, (start, stop) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
+            here = torch.nonzero((wanted >= start) & (wanted < stop)).flatten()
+            if len(here):
+                found = self.site.weights((wanted[here] - start).tolist(), heads, number)
+                parts.append(pad(found, (0, keys - found.shape[3])))
+                places.append(here)
+        order = torch.cat(places).argsort()
+        return torch.cat(parts, 2)[:, :, order]
+
+
+def crosses(site: SiteLike) -> bool:
+    """Whether queries and keys are different things: told by what a site says of its sides, else by its name."""
+    sides = {getattr(site, "rows", "position"), getattr(site, "columns", "source")}
+    return bool({"slot", "memory"} & sides) or _CROSSING.search(site.name) is not None
+
+
+def at(site: SiteLike, call: int | None) -> tuple[SiteLike, int]:
+    """A site and one of its calls; for `None` all of its calls joined to one."""
+    if call is None:
+        return Joined(site, getattr(site, "calls", 1)), -1
+    return site, call
+
+
+def chosen(rows: Rows, count: int) -> Tensor:
+    """Rows as indices from 0, (rows,); those from the end may be negative, as in Python."""
+    if rows is None:
+        return torch.arange(count)
+    if isinstance(rows, slice):
+        return torch.arange(count)[rows]
+    found = torch.as_tensor(rows, dtype=torch.int64).flatten().cpu()
+    if len(found) and (int(found.max()) >= count or int(found.min()) < -count):
+        raise BadValue(f"rows: expected numbers from {-count} to {count - 1}, got {found.tolist()[:8]}.")
+    return found % max(count, 1)
+
+
+def spread(count: int, most: int) -> Tensor:
+    """All numbers below `count`, or `most` of them evenly spread from the first to the last."""
+    if count <= most:
+        return torch.arange(count)
+    places: Tensor = torch.linspace(0, count - 1, most, dtype=torch.float64).round().long().unique()
+    return places
+
+
+def blocks(
+    site: SiteLike, rows: Tensor, call: int = -1, batch: int | None = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(rows, their weights (heads, rows, k)) by blocks, so that memory stays linear; all batches for `None`."""
+    batches, heads, _, keys = site.shape(call)
+    if batch is not None:
+        batch = whole_number("batch", batch)
+        if not -batches <= batch < batches:
+            raise BadValue(f"batch: expected a number below {batches}, which {site.name} saw, got {batch}.")
+    step = max(1, BLOCK // max(1, batches * heads * keys))
+    for part in rows.split(step):
+        found = site.weights(part.tolist(), None, call).detach().float().cpu()
+        yield part, found if batch is None else found[batch]

@@ -1,0 +1,159 @@
+"""FlexAttention: scores and masks are a user's own functions of four indices; they are asked again for chosen rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import regard.core as core
+from regard import formula
+from regard.core import Rows
+from regard.grid import Sizes
+from regard.observation.capture.interception import Adapter, Function, Scene
+from regard.observation.capture.keeping import Kept, Keys, check_versions, versions_of
+from regard.observation.capture.reading import Graph, Reading
+from regard.observation.capture.torch_calls import silenced
+from regard.scores.base import spread_heads
+
+Mod = Callable[..., Tensor]
+
+
+@dataclass
+class Flexed(Reading):
+    """One call of `flex_attention`."""
+
+    query: Kept
+    key: Keys
+    sizes: Sizes
+    score_mod: Mod | None
+    block_mask: Any
+    scale: float
+    captured: list[Tensor]  # tensors that the functions read
+    versions: tuple[int | None, ...]
+    sink: Kept | None = None
+    graph: Graph | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self.query.tensor.device
+
+    @torch.no_grad()
+    def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        scores, chosen_heads = self._scores(rows, heads)
+        keys, dtype = scores.shape[-1], self.query.dtype
+        if self.sink is not None:
+            extra = self.sink.get().to(scores)[chosen_heads].view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+            scores = torch.cat([scores, extra], -1)
+        weights = torch.softmax(scores, -1)
+        return weights.masked_fill(scores == -torch.inf, 0)[..., :keys].to(dtype)
+
+    @torch.no_grad()
+    def logsumexp(self, rows: Rows) -> Tensor:
+        return formula.log_sum_exp(self._scores(rows, None)[0])
+
+    def _scores(self, rows: Rows, heads: Rows) -> tuple[Tensor, Tensor]:
+        """Scores (b, heads, rows, k) with −inf where hidden, and which heads those are."""
+        check_versions(self.captured, self.versions, "a tensor that score_mod or mask_mod reads")
+        query, key = self.query.get(), self.key.first(self.sizes[3])
+        device = query.device
+        batch, count, queries, keys = self.sizes
+        chosen = [
+            torch.arange(size, device=device)[slice(None) if part is None else part]
+            for size, part in (
+                (count, core.selection("heads", heads, count, device)),
+                (queries, core.selection("rows", rows, queries, device)),
+            )
+        ]
+        wide = formula.accumulator(query.dtype)
+        query, key = (
+            query[:, chosen[0]][:, :, chosen[1]].to(wide),
+            spread_heads(key, count)[:, chosen[0]].to(wide),
+        )
+        scores = query @ key.mT * self.scale
+        index = (torch.arange(batch, device=device), *chosen, torch.arange(keys, device=device))
+        if self.score_mod is not None:
+            scores = _over_pairs(self.score_mod, True)(scores, *index).to(wide)
+        if self.block_mask is not None:
+            visible = _over_pairs(self.block_mask.mask_mod, False)(*index)
+            # A pair in a block that the mask does not list is never computed, whatever its function says.
+            (tall, across), listed = self.block_mask.BLOCK_SIZE, self.block_mask.to_dense().bool()
+            visible = visible & _heads(listed, chosen[0])[:, :, chosen[1] // tall][..., index[3] // across]
+            scores = scores.masked_fill(~visible, -torch.inf)
+        return scores, chosen[0]
+
+
+def _heads(blocks: Tensor, heads: Tensor) -> Tensor:
+    return blocks if blocks.shape[1] == 1 else blocks[:, heads]
+
+
+def _over_pairs(function: Mod, scored: bool) -> Mod:
+    """A function of one pair as one of index vectors (b), (h), (q), (k); its first argument may be a score."""
+    for axis in (3, 2, 1, 0):
+        places = [0 if at == axis else None for at in range(4)]
+        function = torch.vmap(function, in_dims=(0, *places) if scored else tuple(places))
+    return function
+
+
+class Flex(Adapter):
+    """`flex_attention`, compiled or not, called by a user or through Hugging Face."""
+
+    kind = "flex_attention"
+
+    def reading(self, scene: Scene) -> Reading:
+        """The queries and keys, and the functions; tensors those read are watched for changes."""
+        given = dict(
+            zip(("query", "key", "value", "score_mod", "block_mask", "scale"), scene.args, strict=False)
+        )
+        given |= scene.kwargs
+        query, key, block_mask = given["query"], given["key"], given.get("block_mask")
+        score_mod, scale = given.get("score_mod"), given.get("scale")
+        captured = _tensors_in(score_mod) + _tensors_in(getattr(block_mask, "mask_mod", None))
+        output = scene.result[0] if isinstance(scene.result, tuple) else scene.result
+        graph = None
+        if scene.gradients and output.requires_grad:
+            graph = Graph(given["value"].detach(), output)
+        return Flexed(
+            scene.keep.activation(query, "the query"),
+            Keys(scene.keep.activation(key, "the key"), None),
+            (*query.shape[:3], key.shape[2]),
+            score_mod, block_mask,
+            query.shape[-1] ** -0.5 if scale is None else scale,
+            captured, versions_of(captured), self.sink(scene), graph,
+        )  # fmt: skip
+
+    def sink(self, scene: Scene) -> Kept | None:
+        """A logit for each head that takes weight, where the caller renormalises for one afterwards."""
+        return None
+
+    def silent(
+        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
+    ) -> Any:
+        result = original(*args, **kwargs)
+        if isinstance(result, tuple):
+            return (silenced(result[0], heads, 1), *result[1:])
+        return silenced(result, heads, 1)
+
+
+def _tensors_in(function: Any, depth: int = 4) -> list[Tensor]:
+    """Tensors that a function has closed over, also through functions it has closed over."""
+    found: list[Tensor] = []
+    if not isinstance(function, FunctionType) or depth == 0:
+        return found
+    for cell in function.__closure__ or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        if isinstance(content, Tensor):
+            found.append(content)
+        elif isinstance(content, (tuple, list)):
+            for part in content:
+                found += [part] if isinstance(part, Tensor) else _tensors_in(part, depth - 1)
+        else:
+            found += _tensors_in(content, depth - 1)
+    return found

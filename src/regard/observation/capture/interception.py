@@ -1,0 +1,255 @@
+"""Standing in the way of functions, so that the calls of a model can be noted.
+
+Nothing of a model is touched and no path it takes is changed: while somebody observes, a few functions of torch and of
+the libraries above it are replaced by others that call them and then tell. Who called is read off the stack of frames:
+the innermost method of a module that belongs to the observed model.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import nn
+
+from regard.observation.capture.keeping import Keeper
+from regard.observation.capture.reading import Reading
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A call that came back: who called what, and how tensors of it are to be kept."""
+
+    original: Function
+    module: nn.Module | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    keep: Keeper
+    gradients: bool
+
+
+class Adapter:
+    """What is known about one kind of function: what to note of a call, and how to call it with silent heads."""
+
+    kind: ClassVar[str]
+    within: ClassVar[str] = (
+        ""  # the part of the calling module that attends, where that module calls in its place
+    )
+
+    def wants(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call is worth noting; if not, functions that it calls may be."""
+        return True
+
+    def reading(self, scene: Scene) -> Reading:
+        """What can be told of a call."""
+        raise NotImplementedError
+
+    def readings(self, scene: Scene) -> list[tuple[str, Reading]]:
+        """The same where a call is several sites at once; each with what its name has behind the module's."""
+        return [("", self.reading(scene))]
+
+    def silent(
+        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
+    ) -> Any:
+        """The result of the call with some heads contributing nothing."""
+        raise NotImplementedError(f"heads of {self.kind} cannot be silenced one by one.")
+
+
+class Listener(Protocol):
+    """Somebody who observes a model."""
+
+    model: nn.Module | None
+    paths: dict[int, str]  # the modules of the model, by identity
+
+    def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> Sequence[int] | None:
+        """The heads of this module's next call that are to contribute nothing."""
+
+    def note(
+        self, adapter: Adapter, original: Function, module: nn.Module | None, args: tuple[Any, ...],
+        kwargs: dict[str, Any], result: Any,
+    ) -> None:  # fmt: skip
+        """A call has come back."""
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model's forward pass begins."""
+
+    def end(self) -> None:
+        """The model's forward pass is over."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A function to stand in the way of: an attribute of a module or a class."""
+
+    owner: Any
+    name: str
+    adapter: Adapter | None = None
+    entrance: bool = False  # whether it is where a forward pass of an observed model begins
+
+
+@dataclass
+class _Placed:
+    owner: Any
+    original: Function
+    inherited: bool  # a class that had the function from another one
+    adapter: Adapter | None = None
+    entrance: bool = False
+    wrapper: Any = None
+    users: int = 0
+
+
+_LISTENERS: list[Listener] = []
+_PLACED: dict[tuple[int, str], _Placed] = {}
+_LOCK = threading.RLock()
+
+
+class _Local(threading.local):
+    inside = False  # a noted call is under way: what it calls itself is its own affair
+
+
+_LOCAL = _Local()
+
+
+class Listening:
+    """A context in which a listener is told; whatever happens in it, in the end everything is as it was."""
+
+    def __init__(self, listener: Listener, spots: Sequence[Spot]) -> None:
+        self.listener, self.spots = listener, spots
+        self.placed: list[Spot] = []
+
+    def __enter__(self) -> Listening:
+        with _LOCK:
+            try:
+                for spot in self.spots:
+                    _place(spot)
+                    self.placed.append(spot)
+            except BaseException:
+                self._leave()
+                raise
+            _LISTENERS.append(self.listener)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _LOCK:
+            _LISTENERS[:] = [listener for listener in _LISTENERS if listener is not self.listener]
+            self._leave()
+
+    def _leave(self) -> None:
+        while self.placed:
+            _remove(self.placed.pop())
+
+
+def _place(spot: Spot) -> None:
+    key = (id(spot.owner), spot.name)
+    if key not in _PLACED:
+        inherited = isinstance(spot.owner, type) and spot.name not in vars(spot.owner)
+        placed = _PLACED[key] = _Placed(spot.owner, getattr(spot.owner, spot.name), inherited)
+        placed.wrapper = _wrapper(placed)
+        setattr(spot.owner, spot.name, placed.wrapper)
+    placed = _PLACED[key]
+    # A class may be both what somebody observes and a part of what somebody observes.
+    placed.adapter, placed.entrance = placed.adapter or spot.adapter, placed.entrance or spot.entrance
+    placed.users += 1
+
+
+def _remove(spot: Spot) -> None:
+    key = (id(spot.owner), spot.name)
+    placed = _PLACED[key]
+    placed.users -= 1
+    if placed.users:
+        return
+    del _PLACED[key]
+    # Somebody may have put a function of their own on top since. Then it stays: beneath it ours tells nobody.
+    if vars(placed.owner).get(spot.name) is placed.wrapper:
+        if placed.inherited:
+            delattr(placed.owner, spot.name)
+        else:
+            setattr(placed.owner, spot.name, placed.original)
+
+
+def _wrapper(placed: _Placed) -> Function:
+    """What stands in the place of a function: it calls it with what came, gives back what it gave, and tells."""
+    original = placed.original
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not _LISTENERS:
+            return original(*args, **kwargs)
+        entered = [who for who in _LISTENERS if args and who.model is args[0]] if placed.entrance else []
+        for listener in entered:
+            listener.begin(args[1:], kwargs)
+        try:
+            if (
+                placed.adapter is None
+                or _LOCAL.inside
+                or _going_back()
+                or not placed.adapter.wants(args, kwargs)
+            ):
+                return original(*args, **kwargs)
+            return _noted(placed.adapter, original, args, kwargs, sys._getframe(1))
+        finally:
+            for listener in entered:
+                listener.end()
+
+    return call
+
+
+def _noted(
+    adapter: Adapter, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType
+) -> Any:
+    concerned = _concerned(caller, args)
+    if not concerned:
+        return original(*args, **kwargs)
+    _LOCAL.inside = True
+    try:
+        silent = [heads for who, module in concerned if (heads := who.heads_to_silence(adapter, module))]
+        if silent:
+            result = adapter.silent(
+                original, args, kwargs, sorted({head for part in silent for head in part})
+            )
+        else:
+            result = original(*args, **kwargs)
+        for who, module in concerned:
+            who.note(adapter, original, module, args, kwargs, result)
+    finally:
+        _LOCAL.inside = False
+    return result
+
+
+def _going_back() -> bool:
+    """Whether a backward pass runs: what it computes again (checkpointing) is no new call."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _concerned(frame: FrameType | None, args: tuple[Any, ...]) -> list[tuple[Listener, nn.Module | None]]:
+    """Whose model is calling, and which of its modules: the innermost one on the stack."""
+    found: list[tuple[Listener, nn.Module | None]] = []
+    waiting: list[Listener] = []
+    for listener in _LISTENERS:
+        if listener.model is None:  # everything in the block
+            found.append((listener, None))
+        elif args and isinstance(args[0], nn.Module) and id(args[0]) in listener.paths:
+            found.append((listener, args[0]))  # a module's own method, or a function that is told its module
+        else:
+            waiting.append(listener)
+    while frame is not None and waiting:
+        code = frame.f_code
+        if code.co_argcount:
+            first = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(first, nn.Module):
+                for listener in [who for who in waiting if id(first) in who.paths]:
+                    found.append((listener, first))
+                    waiting.remove(listener)
+        frame = frame.f_back
+    return found

@@ -1,0 +1,279 @@
+"""A reading: what one noted call weighed. Weights are computed when somebody asks, for the rows and heads asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import regard.core as core
+from regard import formula, masks, request
+from regard.biases import Bias
+from regard.core import Rows
+from regard.errors import RegardError
+from regard.grid import Sizes, whole
+from regard.masks import Mask
+from regard.normalizers import Normalizer
+from regard.observation.capture.keeping import Kept, KeptValue, Keys
+from regard.observation.watching import How, Side
+from regard.scores import Score
+from regard.scores.base import spread_heads
+from regard.summary import Summary, strongest
+
+IN_FLIGHT = 2**22  # weights at once while rows are walked: 16 MiB
+
+
+class Unreadable(RegardError, RuntimeError):
+    """A call was noted, but its weights cannot be told; the text says why."""
+
+
+class Reading:
+    """One call at a site. Subclasses say how the weights of chosen rows and heads are computed."""
+
+    sizes: Sizes  # b, h, q, k
+    how: How = "exact"
+    rows: Side = "position"
+    columns: Side = "source"
+
+    def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        """The weights (b, heads, rows, k)."""
+        raise NotImplementedError
+
+    def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
+        """What every query gives to chosen keys, (b, heads, q, keys), by blocks of rows."""
+        chosen = core.selection("keys", keys, self.sizes[3], self.device)
+        parts = [weights if chosen is None else weights[..., chosen] for _, weights in self.strips(heads)]
+        return torch.cat(parts, 2) if parts else self.weights(heads=heads)
+
+    def summary(self, top: int) -> Summary:
+        """The statistics of all weights, in memory linear in the length."""
+        return summary_of(self, top)
+
+    def logsumexp(self, rows: Rows) -> Tensor:
+        """Of the scores of some rows, (b,h,rows); NaN where weights do not come from scores."""
+        count = len(range(*rows.indices(self.sizes[2]))) if isinstance(rows, slice) else self.sizes[2]
+        return torch.full((*self.sizes[:2], count), torch.nan, device=self.device)
+
+    def strips(self, heads: Rows = None) -> Iterator[tuple[slice, Tensor]]:
+        """All weights, a block of rows at a time: which rows, and (b, heads, rows, k)."""
+        batch, count, queries, keys = self.sizes
+        few = max(1, IN_FLIGHT // max(1, batch * count * keys))
+        for start in range(0, queries, few):
+            rows = slice(start, min(start + few, queries))
+            yield rows, self.weights(rows, heads)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are computed."""
+        return torch.device("cpu")
+
+
+@dataclass
+class Pairs(Reading):
+    """A call that `regard.weights` can answer: queries, keys, and what was done to their scores."""
+
+    query: Kept  # (b,h,q,d)
+    key: Keys  # (b,g,k,d)
+    sizes: Sizes
+    mask: Kept | KeptValue[Mask] | Mask | None = None  # a tensor: True = may attend, 4 axes
+    bias: Kept | KeptValue[Bias] | None = None  # a tensor: 4 axes, added to the scores
+    score: KeptValue[Score] | str = "scaled-dot"
+    normalize: Normalizer | str = "softmax"
+    scale: float | None = None
+    sink: Kept | None = None
+    rows: Side = "position"
+    columns: Side = "source"
+    graph: Graph | None = None
+    _logsumexp: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.query.tensor.device
+
+    def _asked(self) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        device = self.device
+        query, key = self.query.get(), self.key.first(self.sizes[3]).to(device)
+        mask = self.mask if isinstance(self.mask, Mask | None) else self.mask.get().to(device)
+        bias = None if self.bias is None else self.bias.get().to(device)
+        options = {
+            "mask": mask,
+            "bias": bias.to(query.dtype) if isinstance(bias, Tensor) else bias,
+            "score": self.score if isinstance(self.score, str) else self.score.get().to(device),
+            "normalize": self.normalize,
+            "scale": self.scale,
+            "sink": None if self.sink is None else self.sink.get().to(query),
+        }
+        return query, key.to(query.dtype), options
+
+    @torch.no_grad()
+    def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        query, key, options = self._asked()
+        return core.weights(query, key, **options, rows=rows, heads=heads)
+
+    def summary(self, top: int) -> Summary:
+        query, key, options = self._asked()
+        return core.summarize(query, key, **options, top=top)
+
+    @torch.no_grad()
+    def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
+        """exp(score − log-sum-exp): with the latter at hand, some keys cost as much as if there were no others."""
+        if self.normalize != "softmax" or self.sink is not None:
+            return super().columns_of(keys, heads)
+        query, key, options = self._asked()
+        if self._logsumexp is None:
+            self._logsumexp = core.summarize(query, key, **options, top=0).logsumexp
+        asked = request.build(
+            query,
+            key,
+            key,
+            options["score"],
+            options["mask"],
+            options["bias"],
+            "softmax",
+            self.scale,
+            0.0,
+            None,
+            False,
+        )
+        columns = core.selection("keys", keys, self.sizes[3], query.device)
+        chosen = core.selection("heads", heads, self.sizes[1], query.device)
+        wide = formula.accumulator(query.dtype)
+        score, query, key = asked.score.reduce(
+            asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
+        )
+        grid = whole(self.sizes, query.device).part(heads=chosen, columns=columns)
+        logsumexp = self._logsumexp
+        key = spread_heads(key, self.sizes[1])
+        if chosen is not None:
+            query, key, logsumexp = query[:, chosen], key[:, chosen], logsumexp[:, chosen]
+        if columns is not None:
+            key = key[:, :, columns]
+        found, visible = formula.masked_scores(score, query, key, asked.mask, asked.bias, grid, asked.scale)
+        weights = torch.exp(found - logsumexp[..., None])
+        if visible is not None:  # a row that sees nothing has −inf − −inf there
+            weights = weights.masked_fill(~visible, 0)
+        return weights.to(asked.query.dtype)
+
+
+@dataclass
+class Graph:
+    """What a gradient of weights needs beside them: the values, and the output as autograd knows it."""
+
+    value: Tensor  # (b,g,k,v), detached
+    output: Tensor  # as the function returned it
+    heads_at: int = 1  # the axis of the heads in the output
+    slope: Tensor | None = None  # (b,h,q,v): gradient of what was asked about, with respect to the output
+
+
+@dataclass
+class Later(Reading):
+    """A call whose queries and keys are made when they are asked for, from what the module was given."""
+
+    make: Callable[[], Pairs]
+    sizes: Sizes
+    rows: Side = "position"
+    columns: Side = "source"
+
+    @torch.no_grad()
+    def pairs(self) -> Pairs:
+        """The queries and keys."""
+        # Made anew each time: kept, they would double what is held, and would hide a change of the weights.
+        return replace(self.make(), rows=self.rows, columns=self.columns)
+
+    @property
+    def device(self) -> torch.device:
+        return self.pairs().device
+
+    def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        return self.pairs().weights(rows, heads)
+
+    def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
+        return self.pairs().columns_of(keys, heads)
+
+    def summary(self, top: int) -> Summary:
+        return self.pairs().summary(top)
+
+
+@dataclass
+class Whole(Reading):
+    """A call whose weights only come all at once; they are made when asked for, and not kept."""
+
+    make: Callable[[], Tensor]
+    sizes: Sizes
+    how: How = "exact"
+    rows: Side = "position"
+    columns: Side = "source"
+
+    @torch.no_grad()
+    def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        return chosen(self.make(), rows, heads)
+
+    @torch.no_grad()
+    def strips(self, heads: Rows = None) -> Iterator[tuple[slice, Tensor]]:
+        yield slice(0, self.sizes[2]), self.weights(heads=heads)
+
+
+@dataclass
+class Lost(Reading):
+    """A call of which no weights can be told, and why."""
+
+    why: str
+    sizes: Sizes = (0, 0, 0, 0)
+
+    def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        raise Unreadable(self.why)
+
+    def summary(self, top: int) -> Summary:
+        raise Unreadable(self.why)
+
+
+def chosen(weights: Tensor, rows: Rows, heads: Rows) -> Tensor:
+    """Some rows and heads of complete weights (b,h,q,k)."""
+    for axis, name, asked in ((1, "heads", heads), (2, "rows", rows)):
+        part = core.selection(name, asked, weights.shape[axis], weights.device)
+        if isinstance(part, slice):
+            weights = weights.narrow(axis, part.start, part.stop - part.start)
+        elif part is not None:
+            weights = weights.index_select(axis, part)
+    return weights
+
+
+@torch.no_grad()
+def summary_of(reading: Reading, top: int) -> Summary:
+    """A summary from weights, where `summarize` cannot make it from queries and keys."""
+    batch, heads, _, keys = reading.sizes
+    received: Tensor | float = 0.0
+    entropies, tops, indices, seeing, sums = [], [], [], [], []
+    for rows, weights in reading.strips():
+        weights = weights.float()
+        sums.append(reading.logsumexp(rows))
+        total = weights.sum(-1, keepdim=True)
+        share = weights / total.masked_fill(total == 0, 1)
+        entropies.append(-torch.xlogy(share, share).sum(-1))
+        found, index = strongest(weights, weights == 0, min(top, keys))
+        tops.append(torch.nn.functional.pad(found, (0, top - found.shape[-1])))
+        indices.append(torch.nn.functional.pad(index, (0, top - index.shape[-1]), value=-1))
+        received = received + weights.sum(2)
+        seeing.append((total != 0).sum((2, 3)))
+    if not entropies:
+        empty = torch.zeros(batch, heads, 0)
+        return Summary(
+            empty, torch.zeros(batch, heads, keys), torch.zeros(batch, heads, 0, top),
+            torch.full((batch, heads, 0, top), -1), empty,
+        )  # fmt: skip
+    counted = torch.stack(seeing).sum(0).clamp(min=1)[..., None]
+    return Summary(
+        torch.cat(entropies, 2),
+        received / counted,
+        torch.cat(tops, 2),
+        torch.cat(indices, 2),
+        torch.cat(sums, 2),
+    )
+
+
+def top_left() -> Mask:
+    """The causal mask as torch's functions mean it: query i sees keys up to i, however many keys there are."""
+    return masks.causal(align="top-left")

@@ -1,0 +1,299 @@
+"""Torch's own attention: scaled_dot_product_attention, MultiheadAttention, and the fast paths of nn.Transformer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard import masks
+from regard.masks import Mask
+from regard.observation.capture.interception import Adapter, Function, Scene
+from regard.observation.capture.keeping import Keeper, Kept, Keys
+from regard.observation.capture.reading import Graph, Later, Lost, Pairs, Reading, top_left
+
+
+def four_axes(tensor: Tensor) -> Tensor:
+    """(…, length, width) as (b,h,length,width): fewer axes mean one head, more are all batch."""
+    if tensor.dim() < 4:
+        return tensor.reshape((1,) * (3 - tensor.dim()) + tensor.shape).unsqueeze(1)
+    return tensor if tensor.dim() == 4 else tensor.flatten(0, -4)
+
+
+def mask_and_bias(given: Tensor | None, leading: int, keep: Keeper) -> tuple[Kept | None, Kept | None]:
+    """A mask as torch's functions take it, for queries of `leading` + 2 axes: bool = may attend, float = added."""
+    if given is None:
+        return None, None
+    given = given.reshape((1,) * (leading + 2 - given.dim()) + given.shape)
+    kept = keep.activation(four_axes(given), "the mask")
+    return (kept, None) if given.dtype == torch.bool else (None, kept)
+
+
+def rows_seen(mask: Tensor | None, keys: int) -> Tensor | None:
+    """Which keys any query may see by a mask (…,k), (k,); None: all, or it is not worth looking."""
+    if mask is None or mask.shape[-1] != keys or mask.shape[-2] > 1:
+        return None
+    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+    return visible.flatten(0, -2).any(0)
+
+
+def silenced(result: Tensor, heads: Sequence[int], axis: int) -> Tensor:
+    """A result in which some heads are zero."""
+    keep = torch.ones(result.shape[axis], dtype=result.dtype, device=result.device)
+    keep[list(heads)] = 0
+    return result * keep.view(-1, *(1,) * (result.dim() - 1 - axis % result.dim()))
+
+
+class ScaledDotProduct(Adapter):
+    """`F.scaled_dot_product_attention`, whoever calls it."""
+
+    kind = "scaled_dot_product_attention"
+
+    def reading(self, scene: Scene) -> Reading:
+        """The queries and keys as they were given, rotary positions and caches included."""
+        return self._read(scene, *scene.args, **scene.kwargs)
+
+    def _read(
+        self,
+        scene: Scene,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Reading:
+        if query.is_nested or key.is_nested:
+            return Lost("scaled_dot_product_attention: nested tensors have no rectangular weights to show.")
+        if not enable_gqa and query.shape[:-2] != key.shape[:-2]:  # then torch broadcasts them
+            leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+            query, key = query.expand(*leading, *query.shape[-2:]), key.expand(*leading, *key.shape[-2:])
+        sizes = (*four_axes(query).shape[:3], key.shape[-2])
+        mask, bias = mask_and_bias(attn_mask, query.dim() - 2, scene.keep)
+        visible: Kept | Mask | None = top_left() if is_causal else mask
+        graph = None
+        if scene.gradients and scene.result.requires_grad and query.dim() == 4:
+            graph = Graph(value.detach(), scene.result)
+        return Pairs(
+            scene.keep.activation(four_axes(query), "the query"),
+            Keys(scene.keep.activation(four_axes(key), "the key"), rows_seen(attn_mask, key.shape[-2])),
+            sizes,
+            mask=visible,
+            bias=bias,
+            scale=scale,
+            graph=graph,
+        )
+
+    def silent(
+        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
+    ) -> Any:
+        return silenced(original(*args, **kwargs), heads, -3)
+
+
+class MultiheadFunction(Adapter):
+    """`F.multi_head_attention_forward` where weights are asked for: it then makes them itself.
+
+    Otherwise it calls `scaled_dot_product_attention`, which is noted instead.
+    """
+
+    kind = "multi_head_attention_forward"
+    signature = inspect.signature(F.multi_head_attention_forward)
+
+    def wants(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        needs: bool = (
+            kwargs["need_weights"] if "need_weights" in kwargs else args[15] if len(args) > 15 else True
+        )
+        return needs
+
+    def reading(self, scene: Scene) -> Reading:
+        """Queries and keys are projected again when they are asked for."""
+        bound = self.signature.bind(*scene.args, **scene.kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        names = (
+            "query", "key", "key_padding_mask", "attn_mask", "in_proj_weight", "in_proj_bias", "q_proj_weight",
+            "k_proj_weight", "bias_k", "static_k",
+        )  # fmt: skip
+        owned = ("in_proj", "q_proj", "k_proj", "bias_k")
+        kept = {
+            name: (scene.keep.parameter if name.startswith(owned) else scene.keep.activation)(
+                given[name], name
+            )
+            for name in names
+            if given[name] is not None
+        }
+        batched, heads, causal = given["query"].dim() == 3, given["num_heads"], given["is_causal"]
+        separate, zero = given["use_separate_proj_weight"], given["add_zero_attn"]
+        queries, batch = given["query"].shape[0], given["query"].shape[1] if batched else 1
+        source = given["static_k"].shape[1] if given["static_k"] is not None else given["key"].shape[0]
+        keys = source + (given["bias_k"] is not None) + zero
+
+        def make() -> Pairs:
+            have = {name: tensor.get() for name, tensor in kept.items()}
+            weight, bias = have.get("in_proj_weight"), have.get("in_proj_bias")
+            if separate:
+                query_weight, key_weight = have["q_proj_weight"], have["k_proj_weight"]
+            else:
+                assert weight is not None
+                query_weight, key_weight, _ = weight.chunk(3)
+            query_bias, key_bias, _ = (None, None, None) if bias is None else bias.chunk(3)
+
+            def rows(name: str, by: Tensor, plus: Tensor | None, more: Tensor | None) -> Tensor:
+                found = have[name] if batched else have[name].unsqueeze(1)
+                found = F.linear(found, by, plus)  # (length,b,h·d)
+                if more is not None:
+                    found = torch.cat([found, more.expand(1, batch, -1)])
+                split: Tensor = found.unflatten(-1, (heads, -1))
+                return split.permute(1, 2, 0, 3)
+
+            query = rows("query", query_weight, query_bias, None)
+            if "static_k" in have:
+                key = have["static_k"].unflatten(0, (batch, heads))
+            else:
+                key = rows("key", key_weight, key_bias, have.get("bias_k"))
+            if zero:
+                key = F.pad(key, (0, 0, 0, 1))
+            return _made(
+                query, key, _hidden(have.get("attn_mask"), have.get("key_padding_mask"), batch, heads, keys),
+                masks.causal(align="top-left") if causal and "attn_mask" not in have else None,
+            )  # fmt: skip
+
+        return Later(make, (batch, heads, queries, keys))
+
+    def silent(
+        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
+    ) -> Any:
+        bound = self.signature.bind(*args, **kwargs)
+        count = bound.arguments["num_heads"]
+        weight = _without_heads(bound.arguments["out_proj_weight"], heads, count)
+        bound.arguments["out_proj_weight"] = weight
+        return original(*bound.args, **bound.kwargs)
+
+
+class NativeMultihead(Adapter):
+    """The fast path of `nn.MultiheadAttention`, which projects and attends in one call of C++."""
+
+    kind = "_native_multi_head_attention"
+
+    def reading(self, scene: Scene) -> Reading:
+        """Queries and keys are projected again when they are asked for."""
+        query, _, _, _, heads, weight, bias, _, _, mask = scene.args[:10]
+        kind = scene.args[12] if len(scene.args) > 12 else scene.kwargs.get("mask_type")
+        return _projected(scene.keep, query, heads, weight, bias, mask, kind, None)
+
+    def silent(
+        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
+    ) -> Any:
+        changed = (*args[:7], _without_heads(args[7], heads, args[4]), *args[8:])
+        return original(*changed, **kwargs)
+
+
+class NativeEncoderLayer(Adapter):
+    """The fast path of `nn.TransformerEncoderLayer`: a whole layer in one call of C++."""
+
+    kind = "_transformer_encoder_layer_fwd"
+    within = "self_attn"
+
+    def reading(self, scene: Scene) -> Reading:
+        """The layer's input is kept; norm, queries and keys are computed again when they are asked for."""
+        given, keep = scene.args, scene.keep
+        source, _, heads, weight, bias = given[:5]
+        norm = None
+        if given[8]:  # norm_first
+            norm = (
+                given[9],
+                keep.parameter(given[10], "norm1.weight"),
+                keep.parameter(given[11], "norm1.bias"),
+            )
+        return _projected(keep, source, heads, weight, bias, given[18], given[19], norm)
+
+    def silent(
+        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
+    ) -> Any:
+        return original(*args[:5], _without_heads(args[5], heads, args[2]), *args[6:], **kwargs)
+
+
+def _projected(
+    keep: Keeper,
+    source: Tensor,
+    heads: int,
+    weight: Tensor,
+    bias: Tensor,
+    mask: Tensor | None,
+    kind: int | None,
+    norm: tuple[float, Kept, Kept] | None,
+) -> Reading:
+    kept = keep.activation(source, "the input")
+    kept_weight, kept_bias = keep.parameter(weight, "in_proj_weight"), keep.parameter(bias, "in_proj_bias")
+    kept_mask = None if mask is None else keep.activation(mask, "the mask")
+    if source.is_nested:
+        lengths = source._nested_tensor_size()[:, 0]
+        batch, length = source.size(0), int(lengths.max()) if len(lengths) else 0
+    else:
+        batch, length = source.shape[:2]
+
+    def make() -> Pairs:
+        rows, hidden = kept.get(), None
+        if rows.is_nested:
+            lengths = rows._nested_tensor_size()[:, 0]
+            rows = torch.nested.to_padded_tensor(rows, 0.0)
+            hidden = torch.arange(rows.shape[1]) >= lengths[:, None]
+            hidden = hidden[:, None, None].to(rows.device) | hidden[:, None, :, None].to(rows.device)
+        elif kept_mask is not None:
+            given = kept_mask.get() != 0  # C++ takes every number that is not 0 for hidden
+            hidden = given[:, None, None] if kind == 1 else given if kind == 2 else given[None, None]
+        if norm is not None:
+            rows = F.layer_norm(rows, rows.shape[-1:], norm[1].get(), norm[2].get(), norm[0])
+        found = F.linear(rows, kept_weight.get(), kept_bias.get()).unflatten(-1, (3, heads, -1))
+        query, key, _ = found.permute(2, 0, 3, 1, 4)
+        return _made(query, key, None if hidden is None else ~hidden, None)
+
+    return Later(make, (batch, heads, length, length))
+
+
+def _made(query: Tensor, key: Tensor, given: Tensor | None, mask: Mask | None) -> Pairs:
+    """Queries and keys that were made just now; a given mask is bool (may attend) or float (added)."""
+    own = Keeper()
+    bias = None
+    visible: Kept | Mask | None = mask
+    if given is not None and given.dtype == torch.bool:
+        visible = own.activation(given, "the mask")
+    elif given is not None:
+        bias = own.activation(given, "the mask")
+    sizes = (*query.shape[:3], key.shape[2])
+    return Pairs(
+        own.activation(query, "the query"), Keys(own.activation(key, "the key"), None), sizes, visible, bias
+    )
+
+
+def _hidden(mask: Tensor | None, padding: Tensor | None, batch: int, heads: int, keys: int) -> Tensor | None:
+    """The masks of `multi_head_attention_forward` (True = hidden, or float) as one, True = may attend or float."""
+    parts = []
+    if mask is not None:
+        parts.append(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads)))
+    if padding is not None:
+        parts.append(padding.reshape(batch, 1, 1, -1))
+    if not parts:
+        return None
+    parts = [F.pad(part, (0, keys - part.shape[-1])) for part in parts]
+    if all(part.dtype == torch.bool for part in parts):
+        hidden = parts[0] if len(parts) == 1 else parts[0] | parts[1]
+        return ~hidden
+    floats = [
+        torch.zeros(()).masked_fill(part, -torch.inf) if part.dtype == torch.bool else part for part in parts
+    ]
+    return floats[0] if len(floats) == 1 else floats[0] + floats[1]
+
+
+def _without_heads(weight: Tensor, heads: Sequence[int], count: int) -> Tensor:
+    """An output projection that takes nothing from some heads: the path a model takes stays the same."""
+    weight = weight.clone()
+    weight.unflatten(1, (count, -1))[:, list(heads)] = 0
+    return weight

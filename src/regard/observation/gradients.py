@@ -1,0 +1,66 @@
+"""Gradient × attention: how much each weight, as it stands, moves a number that the model has computed.
+
+    G_ij = A_ij · ∂y/∂A_ij,     ∂y/∂A_ij = ∂y/∂o_i · v_j
+
+With the gradient of the output at hand, rows come one by one as weights do, and no map is ever kept.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import regard.core as core
+from regard.core import Rows
+from regard.errors import BadValue
+from regard.observation.capture.reading import Graph, Reading
+from regard.observation.seen import Seen
+from regard.scores.base import spread_heads
+
+
+def follow(seen: Seen, number: Tensor) -> None:
+    """Take the gradient of a number with respect to the output of every call that was noted."""
+    if not isinstance(number, Tensor) or number.numel() != 1 or not number.requires_grad:
+        raise BadValue(
+            "number: expected a tensor of one number that the observed model computed with gradients on, such as a "
+            "loss or a logit."
+        )
+    graphs = [
+        graph for site in seen.sites.values() for reading in site.readings if (graph := graph_of(reading))
+    ]
+    if not graphs:
+        raise BadValue(
+            "number: nothing was kept for gradients. Observe with regard.observe(model, gradients=True), outside of "
+            "no_grad."
+        )
+    outputs = [graph.output for graph in graphs]
+    slopes = torch.autograd.grad(
+        number.reshape(()), outputs, retain_graph=True, allow_unused=True, materialize_grads=True
+    )  # zeros for calls that the number does not depend on
+    for graph, slope in zip(graphs, slopes, strict=True):
+        graph.slope = slope.transpose(1, graph.heads_at).detach()
+
+
+def graph_of(reading: Reading) -> Graph | None:
+    """What a call has kept for gradients."""
+    found = getattr(reading, "graph", None)
+    return found if isinstance(found, Graph) else None
+
+
+@torch.no_grad()
+def times_gradient(reading: Reading, rows: Rows = None, heads: Rows = None) -> Tensor:
+    """A_ij · ∂y/∂A_ij of chosen rows and heads, (b, heads, rows, k)."""
+    graph = graph_of(reading)
+    if graph is None or graph.slope is None:
+        raise BadValue(
+            "gradient: call seen.gradient(number) first, on what regard.observe(model, gradients=True) has seen."
+        )
+    slope, value = graph.slope, spread_heads(graph.value, graph.slope.shape[1])
+    for axis, name, asked in ((1, "heads", heads), (2, "rows", rows)):
+        part = core.selection(name, asked, graph.slope.shape[axis], slope.device)
+        if part is not None:
+            index = torch.arange(graph.slope.shape[axis], device=slope.device)[part]
+            slope = slope.index_select(axis, index)
+            value = value.index_select(axis, index) if axis == 1 else value
+    weights = reading.weights(rows, heads)
+    return weights * (slope @ value.mT).to(weights)

@@ -1,0 +1,71 @@
+"""`observe`: a context in which a model runs as always and everything it attends to can be looked at."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from regard.arguments import described, whole_number
+from regard.errors import BadType, BadValue
+from regard.observation.capture.keeping import Keeper
+from regard.observation.observer import Observer
+
+
+def observe(
+    model: nn.Module | None = None,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    copy: bool = False,
+    calls: int | None = None,
+    gradients: bool = False,
+) -> Observer:
+    """Observe what a model attends to. It runs unchanged, on the same kernels, with the same bits.
+
+        >>> import torch, regard
+        >>> model = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
+        >>> with regard.observe(model) as seen:
+        ...     _ = model(torch.randn(1, 7, 16))
+        >>> seen.names()
+        ['self_attn']
+        >>> seen["self_attn"].weights(rows=[0, 6], heads=[1]).shape
+        torch.Size([1, 1, 2, 7])
+
+    What is kept are references to queries, keys and masks, never a map of weights; weights are computed when asked for.
+
+    Args:
+        model: any torch module; None notes every attention of the block.
+        device: where to keep what is noted, for instance "cpu" to spare a GPU's memory. None: where it is.
+        dtype: in which precision, for instance torch.float16. None: as it is.
+        copy: keep copies, so that nothing the model does later can change them.
+        calls: keep only so many calls of each site, the last ones. None: all.
+        gradients: also keep what `seen.gradient` needs.
+    """
+    if model is not None and not isinstance(model, nn.Module):
+        raise BadType(f"model: expected a torch.nn.Module, got {described(model)}.")
+    if model is not None:
+        _refuse_hidden(model)
+    if calls is not None:
+        whole_number("calls", calls, 1)
+    if dtype is not None and not dtype.is_floating_point:
+        raise BadType(f"dtype: expected a floating dtype such as torch.float16, got {dtype}.")
+    keeper = Keeper(None if device is None else torch.device(device), dtype, copy)
+    return Observer(model, keeper, calls, gradients)
+
+
+def _refuse_hidden(model: nn.Module) -> None:
+    """Compiled and scripted modules run without the Python that could be observed."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise BadValue(
+            "model: a scripted module runs outside of Python and cannot be observed; pass the original."
+        )
+    for path, module in model.named_modules():
+        if (
+            isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
+            or module._compiled_call_impl is not None
+        ):
+            where = f"its part {path!r}" if path else "it"
+            raise BadValue(
+                f"model: {where} is compiled, and what happens inside of a compiled graph cannot be observed without "
+                f"changing it. Pass the model as it was before torch.compile (compiled._orig_mod)."
+            )

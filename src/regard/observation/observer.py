@@ -1,0 +1,139 @@
+"""The observer: it listens while a model runs, and keeps of every call what its weights can be computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+
+from regard.errors import BadValue
+from regard.observation.capture.huggingface import Eager
+from regard.observation.capture.interception import Adapter, Function, Listening, Scene
+from regard.observation.capture.keeping import Keeper
+from regard.observation.capture.ours import sides
+from regard.observation.capture.reading import Lost, Pairs, Reading
+from regard.observation.capture.spots import spots
+from regard.observation.seen import Seen, Site
+from regard.observation.watching import Side
+
+
+class Observer:
+    """The context that `observe` gives; entering it gives the `Seen`."""
+
+    def __init__(self, model: nn.Module | None, keeper: Keeper, calls: int | None, gradients: bool) -> None:
+        self.model, self.keeper, self.most, self.gradients = model, keeper, calls, gradients
+        self.seen = Seen(model)
+        self.paths: dict[int, str] = {}
+        self.sides: dict[int, tuple[Side, Side]] = {}
+        self.silence: Mapping[str, Sequence[int]] = {}
+        self.depth = 0  # of forward passes of the model within each other
+        self.met: dict[str, int] = {}  # how often each path has attended in this pass
+        self.listening: Listening | None = None
+
+    def __enter__(self) -> Seen:
+        if self.listening is not None:
+            raise BadValue("observe: this context is already in use. Call regard.observe(model) again.")
+        if self.model is not None:
+            # The first path of a module that has several, as named_modules has it.
+            self.paths = {id(module): path for path, module in self.model.named_modules()}
+            self.sides = sides(self.model)
+        self.listening = Listening(self, spots(self.model))
+        self.listening.__enter__()
+        return self.seen
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        listening, self.listening = self.listening, None
+        self.depth, self.met = 0, {}
+        if listening is not None:
+            listening.__exit__(kind, error, trace)
+
+    # What `interception` tells.
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model's forward pass begins."""
+        if not self.depth:
+            self.met = {}
+            self.seen.inputs = (args, kwargs)
+        self.depth += 1
+
+    def end(self) -> None:
+        """The model's forward pass is over."""
+        self.depth = max(0, self.depth - 1)
+        if not self.depth:
+            self.met = {}
+
+    def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> Sequence[int] | None:
+        """The heads that are to contribute nothing to this module's next call."""
+        if not self.silence:
+            return None
+        path = self._path(adapter, module)
+        return self.silence.get(_numbered(path, self.met.get(path, 0) + 1))
+
+    def _path(self, adapter: Adapter, module: nn.Module | None) -> str:
+        """The name of a site: the module's path; the model itself goes by the name of its class."""
+        parts = [] if module is None else [self.paths[id(module)]]
+        if adapter.within:
+            parts.append(adapter.within)
+        return ".".join(filter(None, parts)) or (adapter.kind if module is None else type(module).__name__)
+
+    def note(
+        self,
+        adapter: Adapter,
+        original: Function,
+        module: nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        """A call has come back: keep what its weights can be computed from."""
+        scene = Scene(original, module, args, kwargs, result, self.keeper, self.gradients)
+        path = self._path(adapter, module)
+        try:
+            found = adapter.readings(scene)
+        except Exception as why:  # a model is never disturbed by what somebody wants to know about it
+            found = [
+                ("", Lost(f"{adapter.kind}: this call could not be read ({type(why).__name__}: {why})."))
+            ]
+        for suffix, reading in found:
+            self._add(path + suffix, adapter.kind, module, reading)
+
+    def _add(self, path: str, kind: str, module: nn.Module | None, reading: Reading) -> None:
+        pairs = reading.pairs if isinstance(reading, Eager) else reading
+        if id(module) in self.sides and kind == "attend":
+            reading.rows, reading.columns = self.sides[id(module)]
+        earlier = self._site_of(path)
+        shared = earlier is not None and _share_keys(earlier, pairs, self.keeper)
+        # Inside one forward pass a module that attends again is another site, unless it goes on step by step.
+        step = shared and reading.sizes[2] == 1
+        if self.depth and not step:
+            self.met[path] = self.met.get(path, 0) + 1
+        name = _numbered(path, self.met.get(path, 1) if self.depth else 1)
+        site = self.seen.sites.get(name)
+        if site is None:
+            site = self.seen.sites[name] = Site(name, kind, module)
+        site.readings.append(reading)
+        if self.most is not None:
+            del site.readings[: -self.most]
+
+    def _site_of(self, path: str) -> Site | None:
+        return self.seen.sites.get(_numbered(path, max(1, self.met.get(path, 1))))
+
+
+def _numbered(path: str, count: int) -> str:
+    return path if count <= 1 else f"{path}#{count}"
+
+
+def _share_keys(site: Site, newer: Reading, keeper: Keeper) -> bool:
+    """Let a step share the keys of the steps before it, if it goes on from them."""
+    last = site.readings[-1]
+    last = last.pairs if isinstance(last, Eager) else last
+    if not isinstance(last, Pairs) or not isinstance(newer, Pairs) or newer.sizes[2] >= newer.sizes[3] > 1:
+        return False
+    if not last.key.goes_on(newer.key.kept.get(), newer.key.seen, keeper):
+        return False
+    newer.key = last.key
+    return True

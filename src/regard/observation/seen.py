@@ -1,0 +1,232 @@
+"""What was seen: the sites where a model attended, and for each call of a site its weights, when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.core import Rows
+from regard.errors import BadValue, unknown_name
+from regard.grid import Sizes
+from regard.observation.capture.reading import IN_FLIGHT, Reading
+from regard.observation.watching import How, Side
+from regard.summary import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
+
+    from regard.observation.analysis.difference import Difference
+    from regard.observation.analysis.patterns import HeadFacts
+
+
+class Site:
+    """A place where a model attends: a module, and what each of its calls weighed."""
+
+    def __init__(self, name: str, kind: str, module: nn.Module | None) -> None:
+        self.name = name
+        self.kind = kind  # the function through which it attends
+        self.module = module
+        self.readings: list[Reading] = []
+
+    @property
+    def calls(self) -> int:
+        """How many calls were noted; the steps of a generation are one call each."""
+        return len(self.readings)
+
+    @property
+    def how(self) -> How:
+        """exact: the weights the model mixed its values with. effective: it never makes them, but mixes as if."""
+        return self.readings[-1].how
+
+    @property
+    def rows(self) -> Side:
+        """What the rows of a map are."""
+        return self.readings[-1].rows
+
+    @property
+    def columns(self) -> Side:
+        """What the columns of a map are."""
+        return self.readings[-1].columns
+
+    def shape(self, call: int = -1) -> Sizes:
+        """Batch, heads, queries and keys of a call."""
+        return self.reading(call).sizes
+
+    def weights(self, rows: Rows = None, heads: Rows = None, call: int = -1) -> Tensor:
+        """The exact weights (b, heads, rows, k) of one call, before dropout; computed now, for what is asked."""
+        return self.reading(call).weights(rows, heads)
+
+    def columns_of(self, keys: Rows, heads: Rows = None, call: int = -1) -> Tensor:
+        """What every query gives to chosen keys, (b, heads, q, keys): who attends to them."""
+        return self.reading(call).columns_of(keys, heads)
+
+    def summary(self, top: int = 8, call: int = -1) -> Summary:
+        """Entropy, received weight, strongest keys and log-sum-exp of all rows, in linear memory."""
+        return self.reading(call).summary(top)
+
+    @torch.no_grad()
+    def pooled(
+        self,
+        height: int,
+        width: int,
+        heads: Rows = None,
+        call: int = -1,
+        batch: int = 0,
+        sampled: bool = True,
+        most: int = 2,
+    ) -> Tensor:
+        """A small picture of a map, (heads, height, width): in each cell the strongest weight of its rows and columns.
+
+        `sampled`: of each cell's rows only up to `most` are computed, evenly spread; else all of them.
+        """
+        reading = self.reading(call)
+        _, _, queries, keys = reading.sizes
+        height, width = min(height, queries), min(width, keys)
+        if not (height and width):
+            count = len(range(reading.sizes[1])) if heads is None else len(list(heads))  # type: ignore[arg-type]
+            return torch.zeros(count, height, width)
+        edges = torch.arange(height + 1) * queries // height
+        picked, cells = [], []
+        for cell in range(height):
+            first, last = int(edges[cell]), int(edges[cell + 1])
+            count = min(most, last - first) if sampled else last - first
+            picked += [first + (last - first) * at // count for at in range(count)]
+            cells += [cell] * count
+        columns = torch.arange(keys) * width // keys
+        found: Tensor | None = None
+        few = max(1, IN_FLIGHT // max(1, reading.sizes[0] * reading.sizes[1] * keys))
+        for start in range(0, len(picked), few):
+            weights = (
+                reading.weights(picked[start : start + few], heads)[batch].float().cpu()
+            )  # (heads, rows, k)
+            if found is None:
+                found = torch.zeros(len(weights), height, width)
+            narrow = torch.zeros(*weights.shape[:2], width)
+            narrow.scatter_reduce_(2, columns.expand_as(weights), weights, "amax")
+            into = torch.tensor(cells[start : start + few])[None, :, None].expand_as(narrow)
+            found.scatter_reduce_(1, into, narrow, "amax")
+        assert found is not None
+        return found
+
+    def times_gradient(self, rows: Rows = None, heads: Rows = None, call: int = -1) -> Tensor:
+        """Weight × gradient of what `seen.gradient` was given, (b, heads, rows, k)."""
+        from regard.observation.gradients import times_gradient
+
+        return times_gradient(self.reading(call), rows, heads)
+
+    def image(self, head: int | None = None, size: int = 512, **options: Any) -> Image:
+        """One head, or all of them in a grid, as a picture of at most `size` pixels a side."""
+        from regard.observation.plotting import image
+
+        return image(self, head, size, **options)
+
+    def reading(self, call: int = -1) -> Reading:
+        """One call."""
+        if not -self.calls <= call < self.calls:
+            raise BadValue(
+                f"call: {self.name} was called {self.calls} times; expected an index from -{self.calls} to "
+                f"{self.calls - 1}, got {call}."
+            )
+        return self.readings[call]
+
+    def __repr__(self) -> str:
+        batch, heads, queries, keys = self.shape()
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        return f"<{self.name}: {heads} heads, {queries} × {keys}, batch {batch}, {self.how}, {calls}>"
+
+
+class Seen:
+    """Everything a model attended to while it was observed, by site."""
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self.model = model
+        self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # of the last forward pass
+        self.sites: dict[str, Site] = {}
+
+    def names(self) -> list[str]:
+        """The sites in the order of their first call: the path of the module, with #2 … where it attends again."""
+        return list(self.sites)
+
+    def __getitem__(self, name: str) -> Site:
+        if name in self.sites:
+            return self.sites[name]
+        if not self.sites:
+            raise BadValue(
+                f"name: nothing was seen, so there is no {name!r}. Call the model inside the with block. Seen are calls "
+                "of scaled_dot_product_attention, flex_attention and nn.MultiheadAttention, layers of regard, and "
+                "the attention of Hugging Face, timm and x-transformers."
+            )
+        raise unknown_name("name", name, self.sites)
+
+    # What can be asked of all of it. Each is a room of its own, opened when somebody comes.
+
+    def rollout(self, rows: Rows = None, **options: Any) -> Tensor:
+        """Where, through all layers, what is in each position came from (`analysis.rollout`)."""
+        from regard.observation.analysis.rollout import rollout
+
+        return rollout(self, rows, **options)
+
+    def flow(self, rows: Rows = None, keys: Rows = None, **options: Any) -> Tensor:
+        """How much can flow through all layers from input positions to others (`analysis.flow`)."""
+        from regard.observation.analysis.flow import flow
+
+        return flow(self, rows, keys, **options)
+
+    def heads(self, tokens: Sequence[object] | Tensor | None = None, **options: Any) -> list[HeadFacts]:
+        """What each head does, by name: previous token, induction, sink … (`analysis.patterns`)."""
+        from regard.observation.analysis.patterns import recognise_all
+
+        return recognise_all(self, tokens, **options)
+
+    def ablate(self, heads: Any = None, **options: Any) -> Any:
+        """What changes without some heads, or without each of them (`ablation`)."""
+        from regard.observation.ablation import ablate
+
+        return ablate(self, heads, **options)
+
+    def gradient(self, number: Tensor) -> None:
+        """Take the gradient of a number, so that sites can tell `times_gradient` (`gradients`)."""
+        from regard.observation.gradients import follow
+
+        follow(self, number)
+
+    def difference(self, other: Seen, **options: Any) -> Difference:
+        """How far the weights of two models, checkpoints or inputs are apart (`analysis.difference`)."""
+        from regard.observation.analysis.difference import difference
+
+        return difference(self, other, **options)
+
+    def plot(self, site: str | None = None, heads: Rows = None, **options: Any) -> Figure:
+        """A figure fit for a paper: one site's heads, or all heads of all sites (`plotting`)."""
+        from regard.observation.plotting import plot
+
+        return plot(self, site, heads, **options)
+
+    def show(self, tokens: Sequence[str] | None = None, **options: Any) -> Any:
+        """The page of `regard view` inside a notebook (needs anywidget)."""
+        # The page stands above the models it shows: observation does not know the viewer, it only opens its door.
+        return import_module("regard.viewer").show(self, tokens, **options)
+
+    def export(self, path: str | Path, tokens: Sequence[str] | None = None, **options: Any) -> Path:
+        """The page of `regard view` as one HTML file."""
+        written: Path = import_module("regard.viewer").export(self, path, tokens, **options)
+        return written
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.sites
+
+    def __repr__(self) -> str:
+        lines = [repr(site) for site in self.sites.values()]
+        return "\n".join([f"Seen, {len(self)} sites:", *lines]) if lines else "Seen: nothing yet"

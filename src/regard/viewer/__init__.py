@@ -1,0 +1,39 @@
+"""The viewer: what a model attends to, on a page in the browser, in a file of its own, or in a notebook.
+
+>>> # with regard.observe(model) as seen: model(x)
+>>> # viewer.show(seen, tokens=["the", "cat", "sat"])          in a notebook
+>>> # viewer.export(seen, "page.html", tokens=["the", …])       one file
+>>> # viewer.serve(seen, tokens=["the", …])                     a page on this machine
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.viewer.export import export
+from regard.viewer.stage import Stage, Variant, stage_of
+
+__all__ = ["Stage", "Variant", "export", "serve", "show", "stage_of"]
+
+
+def show(seen: Any, tokens: Any = None, **options: Any) -> Any:
+    """A widget for notebooks. `tokens`: what the positions are called; needs the package anywidget."""
+    from regard.viewer.widget import show as widget
+
+    return widget(seen, tokens, **options)
+
+
+def serve(seen: Any, tokens: Any = None, *, port: int = 0, browser: bool = True) -> None:
+    """A page on this machine, until Ctrl-C."""
+    from regard.viewer.server import Server
+
+    server = Server(stage_of(seen, tokens), port=port)
+
+    def started() -> None:
+        print(f"Open {server.address}")
+        if browser:
+            import webbrowser
+
+            webbrowser.open(server.address)
+
+    server.run(started)

@@ -1,0 +1,84 @@
+"""The page as one HTML file: script, style and data inside, nothing fetched from anywhere.
+
+Labels come from models and texts that nobody vouches for. They stand in a JSON text in which every "<" is written as
+an escape, and the page only ever makes text nodes of them. The one script is named in the policy by its hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.errors import BadValue
+from regard.viewer.bundle import page_script, page_style, read_page
+from regard.viewer.payload import ROOM, Payload, payload
+from regard.viewer.stage import Stage, stage_of
+
+_SCRIPT = re.compile(r'[ \t]*<script type="module" src="[^"]*"></script>\n')
+_STYLE = re.compile(r'[ \t]*<link rel="stylesheet" href="[^"]*">\n')
+_TITLE = re.compile(r"<title>[^<]*</title>")
+
+
+def export(
+    seen_or_stage: Any,
+    path: str | Path,
+    tokens: Any = None,
+    *,
+    heads: Sequence[tuple[int, int]] | None = None,
+    sites: Sequence[int] | None = None,
+    room: int = ROOM,
+) -> Path:
+    """Write the page of what was seen to `path`, whole or not at all.
+
+    tokens: texts of the positions. heads: (site, head) pairs, from 0, to keep with every weight; the others keep the
+    strongest of each row where not all fit into `room` bytes. sites: keep only these.
+    """
+    from regard.training import durable
+
+    target = Path(path)
+    if target.suffix.casefold() not in (".html", ".htm"):
+        raise BadValue(f"path: expected a name that ends in .html, got {str(path)!r}.")
+    stage = stage_of(seen_or_stage, tokens)
+    made = rendered(stage, payload(stage, heads=heads, sites=sites, room=room))
+    durable.replace(target, made.encode())
+    return target
+
+
+def rendered(stage: Stage, carried: Payload) -> str:
+    """The page as text."""
+    script, style = page_script(), page_style()
+    if "</style" in style.casefold():
+        raise BadValue("page: a style that ends its own element cannot be embedded.")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    data = json.dumps(carried.data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # "<" can only occur inside JSON strings, where this escape means the same letter; so no text can end the element.
+    data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    inside = base64.b64encode(carried.packed()).decode()
+    page = read_page()["index.html"]
+    page = _STYLE.sub("", _SCRIPT.sub("", page))
+    page = _TITLE.sub(lambda _: f"<title>{html.escape(stage.title)} · regard</title>", page, count=1)
+    head = f'<meta http-equiv="content-security-policy" content="{policy}">\n    <style>{style}</style>\n'
+    # The policy comes first: it only rules over what stands behind it.
+    page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n    {head}', 1)
+    tail = (
+        f'<script type="application/json" id="regard-data">{data}</script>\n'
+        f'<script type="text/plain" id="regard-bytes">{inside}</script>\n'
+        f"<script>{script}</script>\n"
+    )
+    before, body, after = page.rpartition("</body>")
+    if not body:
+        raise BadValue("page: index.html has no </body>.")
+    return f"{before}{tail}  {body}{after}"
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,186 @@
+"""A stage from a wish: every variant opened and run once under observation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import BadValue, RegardError
+from regard.observation.observe import observe
+from regard.viewer.opening.aligned import alignment, read_gold_line
+from regard.viewer.opening.pretrained import is_pretrained, open_pretrained
+from regard.viewer.opening.runs import checkpoint_steps, is_run, losses, open_run
+from regard.viewer.opening.wish import Opened, Wish
+from regard.viewer.opening.writing import search, write, write_again
+from regard.viewer.stage import Stage, Variant, shortened
+
+MOST_CHECKPOINTS = 64
+LONG_BEGINNING = 12  # letters that two names have in common: more are left out
+
+
+def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> Stage:
+    """Everything a wish asks for, seen. `tell` hears what is going on."""
+    if wish.checkpoints:
+        return _timeline(wish, tell)
+    first = _opened(wish, wish.where, wish.checkpoint, tell)
+    made = [first]
+    if wish.against is not None:
+        made.append(_opened(wish, wish.against, None, tell))
+        _tell_apart(made, (wish.where, wish.against))
+    generation = None
+    variants = []
+    for one in made:
+        for note in one.notes:
+            tell(note)
+        if wish.generate is not None:
+            variant, generation = _written(one, wish, tell)
+        else:
+            variant = _ran(one)
+        variants.append(variant)
+    stage = Stage(
+        first.title,
+        variants,
+        words=_words(first),
+        two_sides=first.two_sides,
+        image=first.image,
+        generation=generation,
+    )
+    return _with_alignment(stage, wish)
+
+
+def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str], None]) -> Opened:
+    path = Path(where)
+    if is_run(where):
+        return open_run(wish, where, checkpoint, tell)
+    if is_pretrained(where):
+        if checkpoint is not None:
+            raise BadValue(f"--checkpoint: {where} is a single model. Leave it out.")
+        return open_pretrained(wish, where, tell)
+    if path.is_file():
+        raise BadValue(f"RUN: {where!r} is a file. Give the folder it lies in.")
+    what = "has neither a config.yaml (a run of regard) nor a config.json (a Hugging Face model)"
+    why = what if path.is_dir() else "does not exist"
+    raise BadValue(f"RUN: the folder {where!r} {why}. `regard train dates` makes a run.")
+
+
+def _ran(one: Opened) -> Variant:
+    """The model run once."""
+    with torch.no_grad(), observe(one.model) as seen:
+        _guarded(one.run)
+    if one.finish is not None and seen.names():
+        labels, image = one.finish(int(seen[seen.names()[0]].shape(0)[3]))
+        one.labels, one.image = labels, image
+    return Variant(one.name, seen, one.labels, one.words, one.step, one.ids)
+
+
+def _guarded(run: Callable[[], Any]) -> Any:
+    """Whatever a foreign model does wrong becomes one line of words."""
+    try:
+        return run()
+    except (RegardError, MemoryError):
+        raise
+    except Exception as trouble:
+        line = next(iter(str(trouble).strip().splitlines()), "")[:200]
+        raise BadValue(f"RUN: the model cannot run on this input: {type(trouble).__name__}: {line}") from None
+
+
+def _written(one: Opened, wish: Wish, tell: Callable[[str], None]) -> tuple[Variant, dict[str, Any]]:
+    """The model writing step by step."""
+    writer = one.writer
+    if writer is None:
+        raise BadValue(f"--generate: {one.no_writer}. Leave it out to see one forward pass.")
+    length = _fitting(one, wish.generate or 1, tell)
+    if wish.beams > 1:
+        tell(f"searching with {wish.beams} beams")
+        tokens, beams = _guarded(lambda: search(writer, length, wish.beams))
+        with observe(one.model) as seen:
+            steps = _guarded(lambda: write_again(writer, tokens))
+        for step, alive in zip(steps, beams, strict=True):
+            step["beams"] = alive
+    else:
+        with observe(one.model) as seen:
+            tokens, steps = _guarded(lambda: write(writer, length))
+    pieces, prompt = writer.pieces(tokens), writer.pieces(writer.prompt)
+    labels = dict(one.labels)
+    if writer.two_sides:
+        labels |= {"targets": pieces, "read": [*prompt, *pieces[:-1]]}
+    else:
+        labels["tokens"] = [*labels.get("tokens", prompt), *pieces]
+    ids = one.ids if writer.two_sides or one.ids is None else [*one.ids, *tokens]
+    variant = Variant(one.name, seen, labels, one.words, one.step, ids)
+    return variant, {"prompt": len(writer.prompt), "steps": steps}
+
+
+def _fitting(one: Opened, wanted: int, tell: Callable[[str], None]) -> int:
+    """As many tokens as were wished for, or as the model has positions left."""
+    if one.room is None or wanted <= one.room:
+        return wanted
+    if one.room < 1:
+        raise BadValue("--generate: the text fills all the positions the model has. Shorten --text.")
+    tell(f"Writing {one.room} tokens at most: the model has no more positions.")
+    return one.room
+
+
+def _words(one: Opened) -> str:
+    return f"{one.words} · {shortened(one.input, 200)}" if one.input else one.words
+
+
+def _tell_apart(made: list[Opened], places: tuple[str, str]) -> None:
+    """Names by which two variants can be told apart: of their folders, without what both begin with."""
+    names = [Path(place).resolve().name for place in places]
+    if names[0] == names[1]:
+        names = [str(Path(place)) for place in places]
+    same = next((n for n, pair in enumerate(zip(*names, strict=False)) if pair[0] != pair[1]), 0)
+    same = max(names[0].rfind(mark, 0, same) for mark in "-+_ /") + 1  # up to the end of a word
+    if same >= LONG_BEGINNING:
+        names = [f"…{name[same:]}" for name in names]
+    if made[0].name == made[1].name or len(set(names)) == 2:
+        for one, name in zip(made, names, strict=True):
+            one.name = name
+
+
+def _timeline(wish: Wish, tell: Callable[[str], None]) -> Stage:
+    """Every checkpoint of a run on the same input."""
+    if not is_run(wish.where):
+        raise BadValue(
+            f"--checkpoints: {wish.where!r} is no run of regard. Leave it out, or give the folder of a run."
+        )
+    steps = checkpoint_steps(wish.where)[-MOST_CHECKPOINTS:]
+    if not steps:
+        raise BadValue(f"--checkpoints: {wish.where!r} has none. Train it first.")
+    last = open_run(wish, wish.where, str(steps[-1]), tell)
+    if last.two_sides and wish.target is None:
+        # What a model writes changes while it learns; one text for all, the last one's, keeps maps comparable.
+        wish = dataclasses.replace(wish, target=_plain_target(last))
+    variants = []
+    for step in steps:
+        tell(f"step {step}")
+        one = open_run(wish, wish.where, str(step), tell)
+        one.name = f"step {step}"
+        variants.append(_ran(one))
+    metric = losses(wish.where, steps)
+    timeline = {"kind": "checkpoints", "steps": steps, "metric": metric}
+    return Stage(
+        Path(wish.where).resolve().name, variants, words=_words(last), two_sides=last.two_sides, image=last.image,
+        timeline=timeline,
+    )  # fmt: skip
+
+
+def _plain_target(one: Opened) -> str | None:
+    """What the model wrote, as text."""
+    _, _, written = one.input.rpartition(" → “")
+    return written.removesuffix("”") or None
+
+
+def _with_alignment(stage: Stage, wish: Wish) -> Stage:
+    gold = None if wish.gold is None else read_gold_line(wish.gold)
+    if not stage.two_sides:
+        if gold is not None:
+            raise BadValue("--gold: this model reads and writes no pair of texts. Leave it out.")
+        return stage
+    stage.alignment = alignment(stage, gold)
+    return stage

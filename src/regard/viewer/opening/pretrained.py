@@ -1,0 +1,256 @@
+"""A Hugging Face model from a folder, opened: local files only, no code from the folder, unchanged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import BadValue
+from regard.tasks.vocabulary import whole_characters
+from regard.training.hardware import choose_device
+from regard.viewer.opening.wish import Opened, Wish
+
+EXAMPLE = "The animal did not cross the street because it was too tired."
+OWN_WORDS = 40  # tokens that a model with two sides writes where nobody says how many
+READ = ("input_ids", "attention_mask", "token_type_ids")
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+
+def is_pretrained(where: str) -> bool:
+    """Whether a folder holds a model in Hugging Face's form."""
+    return (Path(where) / "config.json").is_file()
+
+
+def open_pretrained(wish: Wish, where: str, tell: Callable[[str], None]) -> Opened:
+    """The model of a folder on a text or an image."""
+    transformers = _library()
+    with _quiet(transformers):
+        return _open(transformers, wish, where, tell)
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's bars and hints, which would stand among our own lines."""
+    log = transformers.utils.logging
+    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bars:
+            log.enable_progress_bar()
+
+
+def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]) -> Opened:
+    folder = str(Path(where).resolve())
+    config = _tried(lambda: transformers.AutoConfig.from_pretrained(folder, **LOCAL), where, "configuration")
+    device = choose_device(wish.device)
+    tell(f"loading {where}")
+    model = _tried(lambda: _class_of(transformers, config).from_pretrained(folder, **LOCAL), where, "weights")
+    model = model.to(device).eval()
+    path = Path(folder)
+    name = path.name if path.name not in ("model", "checkpoint") else f"{path.parent.name}/{path.name}"
+    if getattr(model, "main_input_name", "input_ids") == "pixel_values":
+        from regard.viewer.opening.vision import open_vision
+
+        return open_vision(wish, transformers, folder, name, config, model, device, tell)
+    if wish.image is not None:
+        raise BadValue(f"--image: {where} reads text. Give --text instead.")
+    tokenizer = _tried(
+        lambda: transformers.AutoTokenizer.from_pretrained(folder, **LOCAL), where, "tokenizer"
+    )
+    text = whole_characters(EXAMPLE if wish.text is None else wish.text)
+    inputs = tokenizer(text, return_tensors="pt", truncation=False)
+    inputs = {
+        key: value.to(device)
+        for key, value in inputs.items()
+        if key in ("input_ids", "attention_mask", "token_type_ids")
+    }
+    ids: list[int] = inputs["input_ids"][0].tolist()
+    _check_length(ids, config, tokenizer)
+    described = f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters"
+    made = Opened(
+        name, name, model, lambda: model(**inputs), {"tokens": pieces_of(tokenizer, ids)}, words=described,
+        input=f"“{text}”", ids=ids, two_sides=bool(getattr(config, "is_encoder_decoder", False)),
+    )  # fmt: skip
+    _give_writer(made, model, tokenizer, inputs)
+    if made.two_sides and wish.generate is None:
+        _answer(made, wish, model, tokenizer, inputs)
+    return made
+
+
+def _library() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise BadValue(
+            "RUN: the folder holds a Hugging Face model, which needs the package transformers. "
+            'Install it: pip install "regard[huggingface]".'
+        ) from None
+    return transformers
+
+
+def _tried(load: Callable[[], Any], where: str, what: str) -> Any:
+    """Load a part; whatever a foreign folder does wrong becomes one line of words."""
+    try:
+        return load()
+    except BadValue:
+        raise
+    except Exception as trouble:  # the library raises many kinds
+        line = str(trouble).strip().splitlines()[0][:200] if str(trouble).strip() else type(trouble).__name__
+        raise BadValue(f"RUN: the {what} in {where!r} cannot be read: {line}") from None
+
+
+def _class_of(transformers: Any, config: Any) -> Any:
+    """The class the folder names, if the library has it: with its head, so that it can write."""
+    for name in getattr(config, "architectures", None) or ():
+        found = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+    return transformers.AutoModel
+
+
+def _check_length(ids: list[int], config: Any, tokenizer: Any) -> None:
+    if not ids:
+        raise BadValue("--text: the tokenizer makes nothing of it. Give another text.")
+    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    known = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+    if known and len(ids) > min(known):
+        raise BadValue(f"--text: expected at most {min(known):,} tokens, got {len(ids):,}. Shorten it.")
+
+
+def pieces_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """What each token is called: as the vocabulary has it, with readable spaces and letters."""
+    found = []
+    for number, raw in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
+        text = str(raw)
+        if any(mark in text for mark in ("Ġ", "Ċ", "Ã", "â")):  # bytes drawn as letters
+            plain = tokenizer.decode([number], clean_up_tokenization_spaces=False)
+            text = plain if "\ufffd" not in plain and plain else text
+        found.append(text.replace("▁", " ") if text != "▁" else "▁")
+    return found
+
+
+def _give_writer(made: Opened, model: Any, tokenizer: Any, inputs: dict[str, Tensor]) -> None:
+    if (
+        not callable(getattr(model, "prepare_inputs_for_generation", None))
+        or model.get_output_embeddings() is None
+    ):
+        made.no_writer = f"{type(model).__name__} writes no text"
+    elif (
+        getattr(model.config, "is_decoder", None) is False and not made.two_sides and _reads_both_ways(model)
+    ):
+        made.no_writer = f"{type(model).__name__} fills gaps and writes no text"
+    else:
+        made.writer = PretrainedWriter(model, tokenizer, inputs, made.two_sides)
+
+
+def _reads_both_ways(model: Any) -> bool:
+    """Whether a model's tokens see what comes after them, so that it cannot write word by word."""
+    return "MaskedLM" in type(model).__name__ or "ForPreTraining" in type(model).__name__
+
+
+@torch.no_grad()
+def _answer(made: Opened, wish: Wish, model: Any, tokenizer: Any, inputs: dict[str, Tensor]) -> None:
+    """Give the side that writes something to read: the wished words, or the model's own."""
+    from regard.viewer.opening.writing import write
+
+    writer = made.writer
+    if wish.target is not None:
+        ids = tokenizer(text_target=whole_characters(wish.target))["input_ids"]
+    elif writer is not None:
+        ids = write(writer, OWN_WORDS)[0]
+    else:
+        raise BadValue(f"--target: {made.no_writer}; say what is to be written.")
+    start = PretrainedWriter(model, tokenizer, inputs, True).prompt
+    read = torch.tensor([[*start, *ids[:-1]]], device=inputs["input_ids"].device)
+    written = pieces_of(tokenizer, ids)
+    made.labels = {**made.labels, "targets": written, "read": pieces_of(tokenizer, read[0].tolist())}
+    made.input += f" → “{tokenizer.decode(ids, skip_special_tokens=True)}”"
+    plain = {key: value for key, value in inputs.items() if key != "token_type_ids"}
+    made.run = lambda: model(**plain, decoder_input_ids=read, use_cache=False)
+
+
+class PretrainedWriter:
+    """A Hugging Face model that writes, with its own cache."""
+
+    def __init__(self, model: Any, tokenizer: Any, inputs: dict[str, Tensor], two_sides: bool) -> None:
+        self.model, self.tokenizer, self.two_sides = model, tokenizer, two_sides
+        self.inputs = {key: value for key, value in inputs.items() if key != "token_type_ids"}
+        self.device = inputs["input_ids"].device
+        settings = [getattr(model, "generation_config", None), model.config]
+        ends = next(
+            (end for one in settings if (end := getattr(one, "eos_token_id", None)) is not None), None
+        )
+        if isinstance(ends, list | tuple):
+            ends = ends[0] if ends else None
+        self.end: int | None = ends
+        starts = (getattr(one, "decoder_start_token_id", None) for one in settings)
+        start = next(
+            (one for one in starts if one is not None), getattr(model.config, "bos_token_id", None) or 0
+        )
+        self.prompt: list[int] = [start] if two_sides else inputs["input_ids"][0].tolist()
+        self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
+
+    def begin(self) -> Any:
+        """Nothing cached yet; the source read, where there is one."""
+        return {"past": None, "source": self._source() if self.two_sides else None}
+
+    def _source(self) -> Any:
+        return self.model.get_encoder()(**self.inputs)
+
+    def advance(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Logits for tokens that go on from a state, and the state that follows."""
+        tokens = tokens.to(self.device)
+        if self.two_sides:
+            mask = (
+                {"attention_mask": self.inputs["attention_mask"]} if "attention_mask" in self.inputs else {}
+            )
+            found = self.model(
+                encoder_outputs=state["source"], decoder_input_ids=tokens, past_key_values=state["past"],
+                use_cache=True, **mask,
+            )  # fmt: skip
+        else:
+            found = self.model(input_ids=tokens, past_key_values=state["past"], use_cache=True)
+        return found.logits, {"past": found.past_key_values, "source": state["source"]}
+
+    def searching(self) -> Callable[[Tensor], Tensor]:
+        """A step that reads every prefix again: slow, and right for every kind of cache."""
+        source = self._source() if self.two_sides else None
+
+        def step(prefixes: Tensor) -> Tensor:
+            prefixes = prefixes.to(self.device)
+            if source is None:
+                logits = self.model(input_ids=prefixes, use_cache=False).logits
+            else:
+                rows = type(source)(last_hidden_state=source.last_hidden_state.expand(len(prefixes), -1, -1))
+                mask = self.inputs.get("attention_mask")
+                shared = {} if mask is None else {"attention_mask": mask.expand(len(prefixes), -1)}
+                logits = self.model(
+                    encoder_outputs=rows, decoder_input_ids=prefixes, use_cache=False, **shared
+                ).logits
+            found: Tensor = logits[:, -1].float().log_softmax(-1).cpu()
+            return found
+
+        return step
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """What each token is called."""
+        return pieces_of(self.tokenizer, ids)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A small JSON file; nothing where there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,215 @@
+"""A run of ours, opened: its model, and a text, an image or an example of its task as the input."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.errors import BadValue
+from regard.models.stack import CachedStep
+from regard.observation import ground
+from regard.tasks.digits import SIDE, Digits, Image
+from regard.tasks.language import Language
+from regard.tasks.parallel import ParallelTask
+from regard.tasks.problem import Batch
+from regard.tasks.vocabulary import END, UNKNOWN, whole_characters
+from regard.training import checkpoints
+from regard.training.loading import Loaded, load
+from regard.training.order import generator
+from regard.viewer.opening.pictures import on_grid, read_image
+from regard.viewer.opening.wish import Opened, Wish
+
+BRIGHT = 0.5  # the mean above which an image is dark writing on light paper
+
+
+def is_run(where: str) -> bool:
+    """Whether a folder holds a run, or one of its checkpoints."""
+    path = Path(where)
+    return (path / "config.yaml").is_file() or (path / checkpoints.MANIFEST).is_file()
+
+
+def checkpoint_steps(where: str) -> list[int]:
+    """The steps of a run's checkpoints, the first first."""
+    found = checkpoints.found(Path(where) / "checkpoints")
+    return sorted(int(path.name.removeprefix("step-")) for path in found)
+
+
+def losses(where: str, steps: Sequence[int]) -> dict[str, Any] | None:
+    """The training loss nearest each step, as far as the run's own record has it."""
+    known: dict[int, float] = {}
+    try:
+        with open(Path(where) / "metrics.jsonl", encoding="utf-8") as file:
+            for line in file:
+                row = json.loads(line)
+                if isinstance(row, dict) and isinstance(row.get("loss"), int | float):
+                    known[int(row["step"])] = float(row["loss"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    if not known:
+        return None
+    values = [known[min(known, key=lambda at, step=step: (abs(at - step), at))] for step in steps]  # type: ignore[misc]
+    return {"name": "loss", "values": [value if np.isfinite(value) else None for value in values]}
+
+
+def open_run(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str], None]) -> Opened:
+    """The model of a run on what was wished for."""
+    loaded = load(where, checkpoint, wish.device, tell=tell)
+    task = loaded.task
+    batch, labels, image, words = _input(loaded, wish)
+    batch = batch.to(loaded.device)
+    two_sides = task.problem.kind == "translate"
+    ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else None
+    name = f"{loaded.config.model} {loaded.checkpoint}"
+    made = Opened(
+        loaded.run.resolve().name, name, loaded.model, lambda: loaded.model(batch), labels, words=_about(loaded),
+        input=words, two_sides=two_sides, ids=ids, step=_step_of(loaded.checkpoint), image=image,
+    )  # fmt: skip
+    _give_writer(made, loaded, batch)
+    if two_sides and wish.generate is None:
+        batch = _answered(loaded, task, batch, wish, made)  # type: ignore[arg-type]
+        made.run = lambda: loaded.model(batch)
+    made.notes += _notes(loaded, ids, wish.text)
+    return made
+
+
+def _about(loaded: Loaded) -> str:
+    attention = loaded.config.attention
+    parts = [str(loaded.config.model), *([str(attention)] if attention else []), f"on {loaded.config.task}"]
+    return f"{' '.join(parts)}, {loaded.checkpoint}"
+
+
+def _step_of(name: str) -> int | None:
+    digits = name.removeprefix("step-")
+    return int(digits) if digits.isdigit() else None
+
+
+def _input(loaded: Loaded, wish: Wish) -> tuple[Batch, dict[str, list[str]], dict[str, Any] | None, str]:
+    """A batch of one, what its positions are called, an image where it is one, and all of it in words."""
+    task = loaded.task
+    if wish.image is not None:
+        if not isinstance(task, Digits):
+            raise BadValue(f"--image: {loaded.config.task} reads no images. Give --text, or leave it out.")
+        return _digit(task, _drawn(task, wish.image), f"the image {Path(wish.image).name}")
+    if wish.text is not None:
+        if isinstance(task, Digits):
+            raise BadValue("--text: digits reads images. Give --image picture.png, or leave it out.")
+        example = task.encode(whole_characters(wish.text))
+    else:
+        example = ground.choose(task)
+        if isinstance(task, Digits):
+            return _digit(task, example, f"an image of a {example.digit}")
+    if wish.text is None and not isinstance(task, ParallelTask):
+        batch, stood = ground.stand(task, example)
+        kind = "steps" if batch.inputs.dim() == 3 else "tokens"
+        return batch, {kind: list(stood.inputs)}, None, stood.words
+    batch = task.collate([example], generator(0, "validation", 0))
+    if isinstance(task, Language):
+        pieces = task.output_pieces(batch.inputs[0].tolist())
+    else:
+        pieces = list(task.input_pieces(example))  # type: ignore[attr-defined]
+    letters = all(len(piece) <= 1 for piece in pieces)
+    words = wish.text if wish.text is not None else ("" if letters else " ").join(pieces)
+    return batch, {"tokens": pieces}, None, f"“{words}”"
+
+
+def _digit(task: Digits, image: Image, words: str) -> tuple[Batch, dict[str, list[str]], dict[str, Any], str]:
+    length = task.shape[0]
+    rows, columns = (SIDE, 1) if length == SIDE else (SIDE, SIDE)
+    names = (
+        [f"row {n}" for n in range(1, 9)]
+        if columns == 1
+        else [f"{1 + n // 8},{1 + n % 8}" for n in range(64)]
+    )
+    pixels = np.asarray(image.pixels.reshape(SIDE, SIDE).numpy(), np.float32)
+    batch = task.collate([image], torch.Generator())
+    return batch, {"patches": names}, on_grid(pixels, rows, columns), words
+
+
+def _drawn(task: Digits, path: str) -> Image:
+    """A picture as the 8 × 8 numbers the task is about: light writing on a dark ground."""
+    grey = read_image(path).convert("L").resize((SIDE, SIDE))
+    pixels = np.asarray(grey, np.float32) / 255
+    if pixels.mean() > BRIGHT:
+        pixels = 1 - pixels
+    return Image(torch.from_numpy(pixels.copy()).reshape(task.shape), 0)
+
+
+def _notes(loaded: Loaded, ids: list[int] | None, text: str | None) -> list[str]:
+    """How much of a text was understood."""
+    found = []
+    read, task = len(ids or ()), loaded.task
+    vocabulary = getattr(task, "vocabulary", None)
+    if text is not None and vocabulary is not None and len(vocabulary.encode(text.strip())) > read:
+        found.append(f"Only {read:,} pieces of the text were read: the run learned no longer ones.")
+    unknown = sum(number == UNKNOWN for number in ids or ())
+    if unknown:
+        found.append(f"{unknown:,} of {read:,} pieces are unknown to this run.")
+    return found
+
+
+def _answered(loaded: Loaded, task: ParallelTask, batch: Batch, wish: Wish, made: Opened) -> Batch:
+    """The batch with what is written for it: given words, or the model's own."""
+    if wish.target is not None:
+        ids = [*task.target_vocabulary.encode(whole_characters(wish.target).strip()), END]
+        if len(ids) > task.max_target:
+            raise BadValue(f"--target: expected at most {task.max_target - 1} pieces, got {len(ids) - 1}.")
+    else:
+        (best, *_) = loaded.model.generate(batch)[0]
+        ids = best.tokens
+    if not ids:
+        raise BadValue("--text: the model writes nothing for it, so there is nothing to see. Give --target.")
+    pieces = task.output_pieces(ids)
+    start = task.output_pieces([task.problem.start or 0])
+    made.labels = {**made.labels, "targets": pieces, "read": [*start, *pieces[:-1]]}
+    made.input += f" → “{task.decode(ids)}”"
+    return dataclasses.replace(batch, targets=torch.tensor([ids], device=loaded.device), target_keep=None)
+
+
+def _give_writer(made: Opened, loaded: Loaded, batch: Batch) -> None:
+    problem, model = loaded.task.problem, loaded.model
+    if problem.kind not in ("language", "translate"):
+        made.no_writer = f"{loaded.config.model} on {loaded.config.task} writes nothing"
+    elif not callable(getattr(model, "step", None)):
+        made.no_writer = f"{loaded.config.model} does not write step by step"
+    else:
+        made.writer = RunWriter(loaded, batch)
+        made.room = problem.max_target if made.two_sides else problem.max_length - batch.inputs.shape[1]
+
+
+class RunWriter:
+    """A model of ours that writes step by step."""
+
+    def __init__(self, loaded: Loaded, batch: Batch) -> None:
+        self.loaded, self.batch = loaded, batch
+        problem = loaded.task.problem
+        self.two_sides = problem.kind == "translate"
+        self.end, self.vocabulary = problem.end, problem.outputs
+        self.prompt = [problem.start or 0] if self.two_sides else batch.inputs[0].tolist()
+
+    def begin(self) -> Any:
+        """The state before the prompt."""
+        model: Any = self.loaded.model
+        return model.initial_state(self.batch if self.two_sides else 1)
+
+    def advance(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Logits for tokens that go on from a state, and the state that follows."""
+        model: Any = self.loaded.model
+        found: tuple[Tensor, Any] = model.step(tokens.to(self.loaded.device), state)
+        return found
+
+    def searching(self) -> Callable[[Tensor], Tensor]:
+        """A step with a cache."""
+        return CachedStep(self.advance, self.begin())
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """What each token is called."""
+        task: Any = self.loaded.task
+        found: list[str] = task.output_pieces(list(ids))
+        return found

@@ -1,0 +1,101 @@
+"""A Hugging Face model that reads images, opened. The page shows the very pixels the model was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.errors import BadValue
+from regard.viewer.opening.pictures import on_grid, patch_labels, read_image
+from regard.viewer.opening.wish import Opened, Wish
+
+HALF = [0.5, 0.5, 0.5]  # mean and spread where a folder says nothing
+
+
+def open_vision(
+    wish: Wish, transformers: Any, folder: str, name: str, config: Any, model: Any, device: torch.device,
+    tell: Callable[[str], None],
+) -> Opened:  # fmt: skip
+    """The model on an image."""
+    if wish.text is not None:
+        raise BadValue(f"--text: {name} reads images. Give --image picture.png.")
+    if wish.image is None:
+        raise BadValue(f"--image: {name} reads images; say which one: --image picture.png.")
+    picture = read_image(wish.image)
+    pixels, mean, spread = _prepared(transformers, folder, config, picture, tell)
+    pixels = pixels.to(device)
+    grid = _grid(config, pixels)
+    shown = (
+        pixels[0].cpu() * torch.tensor(spread)[:, None, None] + torch.tensor(mean)[:, None, None]
+    ).permute(1, 2, 0)
+    image = np.asarray(shown.numpy(), np.float32)
+
+    def finish(keys: int) -> tuple[dict[str, list[str]], dict[str, Any] | None]:
+        return _placed(image, grid, keys)
+
+    return Opened(
+        name, name, model, lambda: model(pixel_values=pixels), {"patches": []},
+        words=f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
+        input=f"the image {Path(wish.image).name}", finish=finish, no_writer=f"{type(model).__name__} writes no text",
+    )  # fmt: skip
+
+
+def _placed(
+    image: NDArray[np.float32], grid: tuple[int, int] | None, keys: int
+) -> tuple[dict[str, list[str]], dict[str, Any] | None]:
+    """Labels and image for a model whose first layer has so many keys; no image where patches are not its keys."""
+    if grid is None or keys < grid[0] * grid[1]:
+        return {"patches": [str(number) for number in range(1, keys + 1)]}, None
+    skip = keys - grid[0] * grid[1]
+    return {"patches": patch_labels(*grid, skip)}, on_grid(image, *grid, skip)
+
+
+def _prepared(
+    transformers: Any, folder: str, config: Any, picture: Any, tell: Callable[[str], None]
+) -> tuple[Tensor, list[float], list[float]]:
+    """Pixels as the model wants them, and mean and spread to show them by."""
+    from regard.viewer.opening.pretrained import LOCAL, read_json
+
+    settings = read_json(Path(folder) / "preprocessor_config.json")
+    mean, spread = _three(settings.get("image_mean")), _three(settings.get("image_std"))
+    if settings:
+        try:
+            processor = transformers.AutoImageProcessor.from_pretrained(folder, **LOCAL)
+            found: Tensor = processor(images=picture, return_tensors="pt")["pixel_values"]
+            return found, _three(processor.image_mean), _three(processor.image_std)
+        except Exception as why:  # torchvision may be missing, or the processor be of another kind
+            tell(
+                f"The folder's image processor cannot be used ({type(why).__name__}); resizing plainly instead."
+            )
+    height, width = _pair(getattr(config, "image_size", None) or 224)
+    small = np.asarray(picture.resize((width, height)), np.float32) / 255
+    values = (torch.from_numpy(small.copy()) - torch.tensor(mean)) / torch.tensor(spread)
+    return values.permute(2, 0, 1)[None].contiguous(), mean, spread
+
+
+def _three(given: Any) -> list[float]:
+    usable = (
+        isinstance(given, list | tuple) and len(given) == 3 and all(isinstance(x, int | float) for x in given)
+    )
+    return [float(x) for x in given] if usable else list(HALF)
+
+
+def _pair(given: Any) -> tuple[int, int]:
+    if isinstance(given, list | tuple) and len(given) == 2:
+        return int(given[0]), int(given[1])
+    return int(given), int(given)
+
+
+def _grid(config: Any, pixels: Tensor) -> tuple[int, int] | None:
+    """Rows and columns of patches, where the model cuts its images into such."""
+    patch = getattr(config, "patch_size", None)
+    if not isinstance(patch, int | list | tuple) or not patch:
+        return None
+    height, width = _pair(patch)
+    return int(pixels.shape[2]) // height, int(pixels.shape[3]) // width

@@ -1,0 +1,268 @@
+"""Answers to the page's questions about weights, as bytes: small pictures of every head, tiles, rows, columns.
+
+Nothing here ever holds a whole (q,k) array: weights come in blocks of rows, and each block is reduced to pixels at
+once. A band (all pixels of 256 pixel rows) is kept, so that moving sideways costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regard.errors import BadValue
+from regard.viewer.codes import Codes, Weights, encode, encode_difference
+from regard.viewer.keeping import Kept
+from regard.viewer.stage import THUMB, TILE, Stage
+
+BLOCK = 1 << 22  # weights in hand at a time
+BAND = 1 << 25  # weights computed for one band; beyond it, rows are sampled: about a second on two cores
+WHOLE = 1 << 24  # weights of a map that is kept as a whole when somebody asks for columns: 64 MiB
+SAMPLED = 1  # flag of a tile
+DEEPEST = 24  # levels: a pixel of 2^24 weights
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which head of which site in which call; `minus` is the variant to subtract."""
+
+    variant: int = 0
+    site: int = 0
+    head: int = 0
+    call: int = -1
+    minus: int | None = None
+
+
+class Packets:
+    """What a stage's weights look like on the wire."""
+
+    def __init__(self, stage: Stage, kept: Kept | None = None) -> None:
+        self.stage, self.kept = stage, kept or Kept()
+
+    def shape(self, asked: Asked) -> tuple[int, int]:
+        """Queries and keys of the call; an error where the question has no answer."""
+        sizes = [self._site(asked, variant).shape(self.call(asked)) for variant in _variants(asked)]
+        if len({tuple(size[2:]) for size in sizes}) > 1:
+            words = " and ".join(f"{size[2]} × {size[3]}" for size in sizes)
+            raise BadValue(f"minus: the two maps have different sizes ({words}). Compare the same input.")
+        if asked.head >= min(size[1] for size in sizes):
+            raise BadValue(f"head: there is no head {asked.head} here. The last one is {sizes[0][1] - 1}.")
+        return int(sizes[0][2]), int(sizes[0][3])
+
+    def call(self, asked: Asked) -> int:
+        """The call by number. A site called less often (an encoder, while a decoder writes) stays at its last."""
+        count = int(self._site(asked, asked.variant).calls)
+        return count - 1 if asked.call < 0 else min(asked.call, count - 1)
+
+    def tile(self, asked: Asked, level: int, x: int, y: int) -> bytes:
+        """Pixels of 2^level × 2^level weights, the strongest of each; with a header of eight bytes."""
+        queries, keys = self.shape(asked)
+        size = 1 << level
+        height, width = -(-queries // size), -(-keys // size)
+        if y * TILE >= max(height, 1) or x * TILE >= max(width, 1):
+            raise BadValue(f"x, y: there is no tile {x}, {y} on level {level}.")
+        question = ("band", asked.variant, asked.minus, asked.site, asked.head, self.call(asked), level, y)
+        band: tuple[Codes, bool] = self.kept.get(
+            question,
+            lambda: self._band(asked, level, y, queries, keys),
+            lambda answer: answer[0].nbytes + 200,
+        )
+        codes, sampled = band
+        part = codes[:, x * TILE : (x + 1) * TILE]
+        flags = SAMPLED if sampled else 0
+        return struct.pack("<HHB3x", part.shape[1], part.shape[0], flags) + part.tobytes()
+
+    def _band(self, asked: Asked, level: int, y: int, queries: int, keys: int) -> tuple[Codes, bool]:
+        """Codes of the pixel rows y·256 … of a level, all the way across; and whether rows were left out."""
+        size = 1 << level
+        first, last = y * TILE * size, min(queries, (y + 1) * TILE * size)
+        each = min(
+            size, max(1, BAND // max(1, keys * -(-(last - first) // size)))
+        )  # rows looked at in a pixel
+        difference = asked.minus is not None
+        codes = np.zeros((-(-(last - first) // size), -(-keys // size)), np.uint8)
+        step = max(1, BLOCK // max(1, keys * each))  # pixel rows in a block
+        for top in range(0, len(codes), step):
+            rows = [
+                row
+                for pixel in range(top, min(top + step, len(codes)))
+                for row in _spread(first + pixel * size, min(last, first + (pixel + 1) * size), each)
+            ]
+            weights = self._rows(asked, rows)
+            pooled = _strongest(_columns(weights, size, difference), each, difference)
+            codes[top : top + len(pooled)] = encode_difference(pooled) if difference else encode(pooled)
+        return codes, each < size
+
+    def row(self, asked: Asked, row: int) -> Weights:
+        """The exact weights of one query."""
+        queries, _ = self.shape(asked)
+        _inside("row", row, queries)
+        found: Weights = self._rows(asked, [row])[0]
+        return found
+
+    def column(self, asked: Asked, key: int) -> Weights:
+        """The exact weights that one key gets from every query."""
+        _, keys = self.shape(asked)
+        _inside("key", key, keys)
+        parts = [
+            self._column(replace(asked, variant=variant, minus=None), key) for variant in _variants(asked)
+        ]
+        return parts[0] if len(parts) == 1 else parts[0] - parts[1]
+
+    def _column(self, asked: Asked, key: int) -> Weights:
+        """Of a map that fits, all is computed once: whoever points at one key will point at the next."""
+        queries, keys = self.shape(asked)
+        call = self.call(asked)
+        if queries * keys > WHOLE:
+            with torch.no_grad():
+                return _numbers(
+                    self._site(asked, asked.variant).columns_of([key], heads=[asked.head], call=call)
+                )[:, 0]
+        question = ("whole", asked.variant, asked.site, asked.head, call)
+        whole: Weights = self.kept.get(
+            question, lambda: self._whole(asked, queries, keys), lambda map_: map_.nbytes
+        )
+        return whole[:, key]
+
+    def _whole(self, asked: Asked, queries: int, keys: int) -> Weights:
+        blocks = [self._rows(asked, rows) for rows in _blocks(queries, max(1, BLOCK // max(1, keys)))]
+        return np.concatenate(blocks) if blocks else np.zeros((0, keys), np.float32)
+
+    def top(self, asked: Asked, top: int) -> dict[str, Any]:
+        """The strongest keys of each row and their weights; −1 where a row has fewer."""
+        self.shape(asked)
+        keys, weights = self.strongest(asked.variant, asked.site, self.call(asked), top)
+        rounded = np.round(weights[asked.head].astype(np.float64), 7)
+        return {"keys": keys[asked.head].tolist(), "weights": rounded.tolist()}
+
+    def strongest(self, variant: int, site: int, call: int, top: int) -> tuple[NDArray[np.int64], Weights]:
+        """Keys and weights (heads, q, top) of a site, strongest first."""
+        question = ("top", variant, site, call, top)
+
+        def make() -> tuple[NDArray[np.int64], Weights]:
+            with torch.no_grad():
+                found = self.stage.site(variant, site).summary(top=top, call=call)
+            return found.top_keys[0].cpu().numpy(), found.top_weights[0].float().cpu().numpy()
+
+        answer: tuple[NDArray[np.int64], Weights] = self.kept.get(
+            question, make, lambda answer: answer[0].nbytes + answer[1].nbytes
+        )
+        return answer
+
+    def overview(self, variant: int, call: int) -> bytes:
+        """A small picture of every head: a line of JSON, then 48 × 48 codes for each."""
+        heads: list[list[int]] = []
+        pictures: list[bytes] = []
+        sampled = False
+        for number in range(len(self.stage.places)):
+            try:
+                site = self.stage.site(variant, number)
+            except BadValue:  # the other model lacks this layer
+                continue
+            small = self.thumbs(variant, number, self.call(Asked(variant, number, call=call)))
+            sampled |= site.shape(self.call(Asked(variant, number, call=call)))[2] > THUMB
+            heads += [[number, head] for head in range(len(small))]
+            pictures.append(small.tobytes())
+        line = json.dumps({"size": THUMB, "sampled": bool(sampled), "heads": heads})
+        return line.encode() + b"\n" + b"".join(pictures)
+
+    def thumbs(self, variant: int, site: int, call: int) -> Codes:
+        """(heads, 48, 48): the strongest weights of each head, a small map drawn larger."""
+
+        def make() -> Codes:
+            own = self.stage.site(variant, site)
+            _, heads, queries, keys = own.shape(call)
+            if not queries or not keys:
+                return np.zeros((heads, THUMB, THUMB), np.uint8)
+            with torch.no_grad():
+                found = own.pooled(min(queries, THUMB), min(keys, THUMB), call=call)
+            codes = encode(np.asarray(found.float().cpu().numpy(), np.float32))
+            down, across = (np.arange(THUMB) * side // THUMB for side in codes.shape[1:])
+            return np.ascontiguousarray(codes[:, down][:, :, across])
+
+        answer: Codes = self.kept.get(("thumbs", variant, site, call), make, lambda codes: codes.nbytes)
+        return answer
+
+    def full(self, asked: Asked) -> Codes:
+        """Every weight of a head as a code, (q,k)."""
+        queries, keys = self.shape(asked)
+        return encode(self._whole(asked, queries, keys))
+
+    def _rows(self, asked: Asked, rows: Sequence[int]) -> Weights:
+        with torch.no_grad():
+            parts = [
+                _numbers(
+                    self._site(asked, variant).weights(rows=rows, heads=[asked.head], call=self.call(asked))
+                )
+                for variant in _variants(asked)
+            ]
+        return parts[0] if len(parts) == 1 else parts[0] - parts[1]
+
+    def _site(self, asked: Asked, variant: int) -> Any:
+        for name, number, count in (
+            ("variant", variant, len(self.stage.variants)),
+            ("site", asked.site, len(self.stage.places)),
+        ):
+            _inside(name, number, count)
+        return self.stage.site(variant, asked.site)
+
+
+def _inside(name: str, number: int, count: int) -> None:
+    if not 0 <= number < count:
+        raise BadValue(f"{name}: expected a number from 0 to {count - 1}, got {number}.")
+
+
+def _variants(asked: Asked) -> tuple[int, ...]:
+    return (asked.variant,) if asked.minus is None else (asked.variant, asked.minus)
+
+
+def _numbers(weights: torch.Tensor) -> Weights:
+    """The first example's only head as float32 on the CPU."""
+    found: Weights = weights[0, 0].detach().float().cpu().numpy()
+    return found
+
+
+def _blocks(count: int, size: int) -> Iterator[range]:
+    for start in range(0, count, size):
+        yield range(start, min(count, start + size))
+
+
+def _spread(first: int, last: int, count: int) -> list[int]:
+    """`count` rows of a pixel, evenly spaced; the last one again where the pixel is cut off."""
+    there = last - first
+    return [
+        first + (number * there // count if there > count else min(number, there - 1))
+        for number in range(count)
+    ]
+
+
+def _columns(weights: Weights, size: int, signed: bool) -> Weights:
+    """The strongest of each `size` neighbouring keys, the last group smaller."""
+    if size == 1 or not weights.shape[1]:
+        return weights
+    starts = np.arange(0, weights.shape[1], size)
+    whole = weights.shape[1] // size * size
+    if not signed and whole == weights.shape[1]:
+        found: Weights = weights.reshape(len(weights), -1, size).max(2)
+        return found
+    return _reduced(weights, starts, 1, signed)
+
+
+def _strongest(weights: Weights, each: int, signed: bool) -> Weights:
+    """The strongest of each `each` rows."""
+    return weights if each == 1 else _reduced(weights, np.arange(0, len(weights), each), 0, signed)
+
+
+def _reduced(weights: Weights, starts: NDArray[np.int64], axis: int, signed: bool) -> Weights:
+    """Groups that begin at `starts`, each by its largest value, or by the value of largest magnitude."""
+    most: Weights = np.maximum.reduceat(weights, starts, axis=axis)
+    if not signed:
+        return most
+    least: Weights = np.minimum.reduceat(weights, starts, axis=axis)
+    return np.where(-least > most, least, most)

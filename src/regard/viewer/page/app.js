@@ -1,0 +1,213 @@
+// The shell: header, tabs, the head picker, the open view, the legend, and the keys that work everywhere.
+
+import { h, fill, isTyping, notice, waiting } from "./dom.js";
+import { createStore, defaults, fitted, fromHash, mirror } from "./state.js";
+import { createPalette } from "./palette.js";
+import { createRail } from "./rail.js";
+import { createSaving } from "./saving.js";
+import { createHelp } from "./help.js";
+import { createTools, createFooter } from "./bars.js";
+import { overviewView } from "./overview.js";
+import { matrixView } from "./matrix.js";
+import { tokensView } from "./views/tokens.js";
+import { stepsView } from "./views/steps.js";
+import { imageView } from "./views/image.js";
+import { alignmentView } from "./views/alignment.js";
+import { memoryView } from "./views/memory.js";
+import { timelineView } from "./views/timeline.js";
+import { compareView } from "./views/compare.js";
+
+const VIEWS = [overviewView, matrixView, tokensView, stepsView, imageView, alignmentView, memoryView, timelineView, compareView];
+const SHORT_INPUT = 128;
+const counter = { pages: 0 };
+
+/** Show a source inside `root`. `address: false` leaves the address of the surrounding page alone (notebooks). */
+export function mount(root, source, { address = true } = {}) {
+  root.classList.add("regard");
+  root.dataset.theme = systemTheme();
+  fill(root, h("div", { class: "whole" }, waiting("Reading what was seen …")));
+  return source.scene().then(
+    (scene) => open(root, source, scene, address),
+    (problem) => {
+      const again = h("button", { type: "button", on: { click: () => mount(root, source, { address }) } }, "Try again");
+      fill(root, h("div", { class: "whole", role: "alert" }, notice("Nothing to show yet", problem.message), again));
+      return { destroy: () => fill(root) };
+    },
+  );
+}
+
+function open(root, source, scene, address) {
+  const views = VIEWS.filter((view) => view.available(scene));
+  const usual = { ...defaults, view: scene.start && views.some((view) => view.name === scene.start) ? scene.start : defaults.view };
+  const fit = (state) => fitted(state, scene, views);
+  const store = createStore(fit({ ...usual, ...(address ? fromHash(location.hash) : {}) }));
+  const longest = Math.max(0, ...scene.sites.flatMap((site) => site.calls.map((call) => call.keys)));
+  const theme = () => (store.get().theme === "auto" ? systemTheme() : store.get().theme);
+  const scale = () => (store.get().scale === "auto" ? (longest <= SHORT_INPUT ? "root" : "log") : store.get().scale);
+  const palette = createPalette(theme, scale);
+  const tell = teller();
+  const shown = { view: null, instance: null };
+  const context = { scene, source, store, palette, tell: tell.say, changed: () => footer.update(store.get(), shown.instance) };
+
+  const id = `regard-${(counter.pages += 1)}`;
+  const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
+  for (const view of views) {
+    tabs.append(h("button", {
+      type: "button", role: "tab", class: "tab", "aria-controls": `${id}-view`, "aria-keyshortcuts": view.key, title: `${view.label} (${view.key})`,
+      data: { testid: `tab-${view.name}`, view: view.name }, on: { click: () => store.set({ view: view.name }) },
+    }, view.label));
+  }
+  const main = h("main", { class: "view", id: `${id}-view`, role: "tabpanel", tabindex: "-1" });
+  const help = createHelp(views);
+  const saving = createSaving({ shown: () => shown.instance || {}, name: () => fileName(scene, store.get()), tell: tell.say, address });
+  const rail = createRail(context);
+  const tools = createTools(context, { saving, help });
+  const footer = createFooter(context);
+  const body = h("div", { class: "body" }, rail.element, main);
+  fill(
+    root,
+    h("header", { class: "top" }, h("div", { class: "heading" }, h("h1", {}, scene.title || "Attention"), h("p", { class: "words", title: scene.words || "" }, scene.words || "")), tools.element, tabs),
+    body, footer.element, help.element, tell.element,
+  );
+  if (address) document.title = `${scene.title || "Attention"} · regard`;
+
+  const show = (state) => {
+    if (shown.instance && shown.instance.destroy) shown.instance.destroy();
+    shown.view = views.find((view) => view.name === state.view) || null;
+    shown.instance = null;
+    body.classList.toggle("with-rail", Boolean(shown.view) && shown.view.rail !== false);
+    for (const tab of tabs.children) {
+      const here = tab.dataset.view === state.view;
+      tab.setAttribute("aria-selected", String(here));
+      tab.tabIndex = here ? 0 : -1;
+    }
+    try {
+      if (!scene.sites.length) throw new Error("empty");
+      shown.instance = shown.view.create(context);
+      fill(main, shown.instance.element);
+      shown.instance.update(state, new Set(Object.keys(state)));
+    } catch (problem) {
+      fill(main, problem.message === "empty" ? emptyStage() : notice("This view could not be opened", problem.message));
+      if (problem.message !== "empty") console.error(problem);
+    }
+  };
+  let pending = new Set();
+  const update = (state, news) => {
+    root.dataset.theme = theme();
+    for (const name of news) pending.add(name);
+    const sound = fit(state);
+    // A head of another layer may not exist in this one: settle the state before anyone draws it.
+    if (Object.keys(sound).some((name) => sound[name] !== state[name])) {
+      store.set(sound);
+      return;
+    }
+    const changed = pending;
+    pending = new Set();
+    if (changed.has("view")) show(state);
+    else if (shown.instance) shown.instance.update(state, changed);
+    rail.update(state);
+    tools.update(state, shown.view);
+    footer.update(state, shown.instance);
+  };
+  const forget = [store.subscribe(update), watchTheme(() => store.get().theme === "auto" && store.touch("theme")), listen(root, address, (event) => press(event))];
+  if (address) forget.push(mirror(store, fit, usual));
+
+  const press = (event) => {
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event) || help.element.open) {
+      if (event.key === "?" && help.element.open) help.toggle();
+      return;
+    }
+    const handled = (shown.instance && shown.instance.onKey && shown.instance.onKey(event)) || pressed(event, { scene, store, views, saving, help, tabs });
+    if (handled) event.preventDefault();
+  };
+
+  update(store.get(), new Set(["view"]));
+  window.__regard = { ...window.__regard, state: store.get, set: store.set, views: views.map((view) => view.name) };
+  return {
+    store,
+    destroy() {
+      for (const stop of forget) stop();
+      if (shown.instance && shown.instance.destroy) shown.instance.destroy();
+      fill(root);
+    },
+  };
+}
+
+/** Keys that mean the same in every view; true when the key was one of them. */
+function pressed(event, { scene, store, views, saving, help, tabs }) {
+  const state = store.get();
+  const site = scene.sites[state.site];
+  const key = event.key;
+  const view = views.find((candidate) => candidate.key === key);
+  if (view) store.set({ view: view.name });
+  else if ((key === "ArrowLeft" || key === "ArrowRight") && tabs.contains(document.activeElement)) {
+    const at = views.findIndex((candidate) => candidate.name === state.view);
+    store.set({ view: views[(at + (key === "ArrowLeft" ? views.length - 1 : 1)) % views.length].name });
+    tabs.querySelector("[aria-selected=true]").focus();
+  } else if (event.shiftKey && key.startsWith("Arrow")) return false;
+  else if (!site) return false;
+  else if (key === "ArrowLeft") store.set({ head: (state.head + site.heads - 1) % site.heads });
+  else if (key === "ArrowRight") store.set({ head: (state.head + 1) % site.heads });
+  else if (key === "ArrowUp" || key === "ArrowDown") {
+    const next = state.site + (key === "ArrowUp" ? -1 : 1);
+    if (next >= 0 && next < scene.sites.length) store.set({ site: next, head: Math.min(state.head, scene.sites[next].heads - 1) });
+  } else if (key === "[" || key === "]") {
+    const now = state.call < 0 ? site.calls.length - 1 : state.call;
+    store.set({ call: Math.min(site.calls.length - 1, Math.max(0, now + (key === "[" ? -1 : 1))) });
+  } else if (key === "l") store.set({ scale: { log: "root", root: "linear", linear: "log", auto: "linear" }[state.scale] });
+  else if (key === "t") store.set({ theme: { auto: systemTheme() === "light" ? "dark" : "light", light: "dark", dark: "light" }[state.theme] });
+  else if (key === "s") saving.toggle();
+  else if (key === "?") help.toggle();
+  else if (key === "Escape" && (state.row !== null || state.key !== null)) store.set({ row: null, key: null });
+  else return false;
+  return true;
+}
+
+/** The whole page listens for keys when it is ours; inside a notebook only what has the focus does. */
+function listen(root, whole, f) {
+  const target = whole ? document : root;
+  target.addEventListener("keydown", f);
+  return () => target.removeEventListener("keydown", f);
+}
+
+const system = { query: null, theme: "light" };
+
+/** The system's own theme, remembered: asking the browser each time makes it settle its styles. */
+function systemTheme() {
+  if (!system.query) {
+    const read = () => {
+      system.theme = system.query.matches ? "dark" : "light";
+    };
+    system.query = matchMedia("(prefers-color-scheme: dark)");
+    system.query.addEventListener("change", read);
+    read();
+  }
+  return system.theme;
+}
+
+function watchTheme(f) {
+  system.query.addEventListener("change", f);
+  return () => system.query.removeEventListener("change", f);
+}
+
+/** Short messages at the lower edge, also read aloud. */
+function teller() {
+  const element = h("div", { class: "message", role: "status", "aria-live": "polite", data: { testid: "message" } });
+  let timer = 0;
+  const say = (text) => {
+    clearTimeout(timer);
+    fill(element, text);
+    element.classList.toggle("shown", Boolean(text));
+    timer = setTimeout(() => element.classList.remove("shown"), 4000);
+  };
+  return { element, say };
+}
+
+function emptyStage() {
+  return notice("No attention was seen", "The model ran, but none of its parts called attention in a way that can be observed.", "Try `regard.observe(model)` around the call itself, and look at `seen.names()`.");
+}
+
+function fileName(scene, state) {
+  const words = [scene.title, state.view, `site${state.site + 1}`, `head${state.head + 1}`].join("-");
+  return words.replace(/[^\w.-]+/g, "-").replace(/^[-.]+|-+$/g, "").slice(0, 80) || "attention";
+}

@@ -1,0 +1,165 @@
+// Labels along a matrix: the tokens when there is room for them, else positions.
+
+const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Liberation Sans', sans-serif";
+const SMALLEST = 12;
+const TILT = -Math.PI / 3;
+// Marks that keep a token of another writing direction from moving its neighbours.
+const [ISOLATE, RELEASE] = ["\u2068", "\u2069"];
+
+/** Whether cells are large enough for the tokens' texts. */
+export function hasWords(zoom) {
+  return zoom >= SMALLEST;
+}
+
+/** Room that positions need where there is none for tokens. */
+export const NARROW = Object.freeze({ left: 50, top: 26 });
+
+/** Room the labels need: `{left, top}` in pixels, from a sample of the texts. */
+export function roomFor(rowText, rows, columnText, columns) {
+  const paint = document.createElement("canvas").getContext("2d");
+  paint.font = FONT;
+  const longest = (text, count) => {
+    const widths = [];
+    const step = Math.max(1, Math.floor(count / 400));
+    for (let index = 0; index < count; index += step) widths.push(paint.measureText(text(index)).width);
+    widths.sort((a, b) => a - b);
+    const most = widths[widths.length - 1] || 0;
+    // A few very long ones are cut: they should not take the room from all the others.
+    return most < 90 ? most : Math.max(90, widths[Math.floor(0.96 * (widths.length - 1))]);
+  };
+  return {
+    left: Math.round(Math.min(124, Math.max(50, longest(rowText, rows) + 16))),
+    top: Math.round(Math.min(104, Math.max(34, longest(columnText, columns) * 0.87 + 20))),
+  };
+}
+
+/** Draws both axes; `look` gives the colours {ink, soft, faint, accent}. */
+export function createAxes(leftCanvas, topCanvas) {
+  const left = leftCanvas.getContext("2d", { willReadFrequently: true });
+  const top = topCanvas.getContext("2d", { willReadFrequently: true });
+  const size = { width: 0, height: 0, left: 0, top: 0, ratio: 1 };
+  return {
+    resize(width, height, room, ratio) {
+      Object.assign(size, { width, height, left: room.left, top: room.top, ratio });
+      setSize(leftCanvas, room.left, height, ratio);
+      setSize(topCanvas, width + room.left, room.top, ratio);
+    },
+    draw(viewport, rowText, columnText, here, look) {
+      left.setTransform(size.ratio, 0, 0, size.ratio, 0, 0);
+      left.clearRect(0, 0, size.left, size.height);
+      top.setTransform(size.ratio, 0, 0, size.ratio, 0, 0);
+      top.clearRect(0, 0, size.width + size.left, size.top);
+      left.font = FONT;
+      top.font = FONT;
+      drawRows(left, size, viewport, rowText, here.row, look);
+      drawColumns(top, size, viewport, columnText, here.key, look);
+    },
+  };
+}
+
+/** Steps of 1, 2, 5, 10 … so that marks are at least `apart` pixels from each other. */
+export function stepFor(zoom, apart) {
+  let step = 1;
+  for (let turn = 0; step * zoom < apart; turn += 1) step *= turn % 3 === 1 ? 2.5 : 2;
+  return Math.round(step);
+}
+
+function drawRows(paint, size, viewport, text, here, look) {
+  const { zoom, y } = viewport;
+  const last = Math.min(viewport.rows, Math.ceil(y + viewport.height / zoom));
+  paint.textAlign = "right";
+  paint.textBaseline = "middle";
+  const words = hasWords(zoom);
+  const step = words ? 1 : stepFor(zoom, 44);
+  for (let row = firstMark(y, step); row < last; row += step) {
+    const at = (row + 0.5 - y) * zoom;
+    if (at < 0 || at > size.height) continue;
+    const chosen = row === here;
+    paint.fillStyle = chosen ? look.accent : words ? look.ink : look.faint;
+    if (words) paint.fillText(fitted(paint, text(row), size.left - 12), size.left - 8, at);
+    else {
+      paint.fillText(String(row + 1), size.left - 9, at);
+      paint.fillRect(size.left - 5, at - 0.5, 4, 1);
+    }
+  }
+  if (!words && here !== null && here >= y && here < last) marked(paint, size.left - 8, (here + 0.5 - y) * zoom, fitted(paint, text(here), size.left - 12), look, size.left);
+}
+
+function drawColumns(paint, size, viewport, text, here, look) {
+  const { zoom, x } = viewport;
+  const last = Math.min(viewport.columns, Math.ceil(x + viewport.width / zoom));
+  const words = hasWords(zoom);
+  const step = words ? 1 : stepFor(zoom, 64);
+  const longest = (size.top - 12) / 0.87;
+  for (let column = firstMark(x, step); column < last; column += step) {
+    const at = (column + 0.5 - x) * zoom;
+    if (at < 0 || at > size.width) continue;
+    paint.fillStyle = column === here ? look.accent : words ? look.ink : look.faint;
+    if (words) tilted(paint, fitted(paint, text(column), longest), at + size.left, size.top - 6);
+    else {
+      paint.textAlign = "center";
+      paint.textBaseline = "alphabetic";
+      paint.fillText(String(column + 1), at + size.left, size.top - 9);
+      paint.fillRect(at + size.left - 0.5, size.top - 5, 1, 4);
+    }
+  }
+  if (words || here === null || here < x || here >= last) return;
+  const at = (here + 0.5 - x) * zoom + size.left;
+  const words_ = fitted(paint, text(here), 110);
+  const half = paint.measureText(words_).width / 2 + 4;
+  paint.clearRect(at - half, size.top - 22, 2 * half, 22);
+  paint.fillStyle = look.accent;
+  paint.textAlign = "center";
+  paint.textBaseline = "alphabetic";
+  paint.fillText(words_, at, size.top - 9);
+  paint.fillRect(at - 0.5, size.top - 5, 1, 4);
+}
+
+/** Marks stand at round numbers, counted from one. */
+export function firstMark(start, step) {
+  return Math.ceil((Math.floor(start) + 1) / step) * step - 1;
+}
+
+function tilted(paint, text, x, y) {
+  paint.save();
+  paint.translate(x, y);
+  paint.rotate(TILT);
+  paint.textAlign = "left";
+  paint.textBaseline = "middle";
+  paint.fillText(text, 0, 0);
+  paint.restore();
+}
+
+function marked(paint, x, y, text, look, width) {
+  paint.clearRect(0, y - 9, width, 18);
+  paint.fillStyle = look.accent;
+  paint.fillText(text, x - 1, y);
+  paint.fillRect(width - 5, y - 0.5, 4, 1);
+}
+
+const lengths = new Map();
+
+/** A text cut to a width; remembered, since every frame asks for the same ones. */
+function fitted(paint, text, room) {
+  const name = `${text}\u0000${Math.round(room)}`;
+  let cut = lengths.get(name);
+  if (cut === undefined) {
+    cut = text;
+    const signs = Array.from(text);
+    while (signs.length > 1 && paint.measureText(cut).width > room) {
+      signs.pop();
+      cut = `${signs.join("")}…`;
+    }
+    cut = `${ISOLATE}${cut}${RELEASE}`;
+    if (lengths.size > 20000) lengths.clear();
+    lengths.set(name, cut);
+  }
+  return cut;
+}
+
+function setSize(canvas, width, height, ratio) {
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+}

@@ -1,0 +1,54 @@
+// What is known about one head, beside the overview: its map a little larger, its pattern, its numbers.
+
+import { dotted, h, fill } from "./dom.js";
+import { headText, weightText } from "./words.js";
+import { codesCanvas } from "./figure.js";
+
+const MOST = 5;
+
+/** `{element, show({site, head}, {overview, facts})}`. */
+export function createDetails({ scene, source, palette }) {
+  const canvas = h("canvas", { class: "details-map", role: "img" });
+  const name = h("h2", {});
+  const path = h("p", { class: "rail-name" });
+  const numbers = h("dl", { class: "facts" });
+  const scores = h("div", { class: "scores" });
+  const element = h("aside", { class: "details", "aria-label": "About this head", data: { testid: "details" } }, name, path, canvas, numbers, scores, h("p", { class: "hint" }, "Press a map to open it in full."));
+  return {
+    element,
+    show({ site, head, variant, call }, { overview, facts }) {
+      const about = scene.sites[site];
+      if (!about || !overview) return;
+      fill(name, headText(scene, site, head));
+      fill(path, dotted(about.name));
+      const index = overview.heads.findIndex(([s, t]) => s === site && t === head);
+      canvas.hidden = index < 0;
+      if (index >= 0) {
+        codesCanvas(overview.of(index), overview.size, overview.size, palette.table(), canvas);
+        canvas.setAttribute("aria-label", `Map of ${headText(scene, site, head)}`);
+      }
+      const fact = facts ? facts.of(site, head) : null;
+      fill(numbers, rowsOf(about, fact, source.note({ site, head, variant, call })).map(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
+      fill(scores, fact ? bars(fact.scores) : null);
+    },
+  };
+}
+
+function rowsOf(site, fact, note) {
+  const rows = [];
+  if (fact) {
+    rows.push(["pattern", fact.pattern || "none named"]);
+    if (Number.isFinite(fact.entropy)) rows.push(["entropy", `${fact.entropy.toFixed(2)} nats`]);
+    if (fact.importance !== null && fact.importance !== undefined) rows.push(["importance", weightText(fact.importance)]);
+  }
+  rows.push(["weights", site.how === "effective" ? "effective" : "exact"]);
+  if (note) rows.push(["kept", note]);
+  return rows;
+}
+
+function bars(scores) {
+  const list = Object.entries(scores || {}).filter(([, score]) => Number.isFinite(score)).sort((a, b) => b[1] - a[1]).slice(0, MOST);
+  return list.map(([label, score]) =>
+    h("div", { class: "score" }, h("span", { class: "score-name" }, label), h("span", { class: "score-track" }, h("span", { class: "score-bar", style: { width: `${100 * Math.min(1, Math.max(0, score))}%` } })), h("span", { class: "score-number" }, score.toFixed(2))),
+  );
+}

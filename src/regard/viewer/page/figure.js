@@ -1,0 +1,36 @@
+// Pieces that saved pictures share: colours, legend, maps as canvases.
+
+import { barColor, css, tickPlace, tickText, ticks } from "./palette.js";
+
+/** Ink and paper of a saved picture, as in the theme that is shown. */
+export function figureColors(palette) {
+  if (palette.theme() === "dark") return { ink: "#eceae4", soft: "#aeb0b6", line: "#474b55", paper: "#14161b", accent: "#ff9d5c" };
+  return { ink: "#1b1d22", soft: "#5c6069", line: "#c9c8c2", paper: "#ffffff", accent: "#c2410c" };
+}
+
+/** A legend with numbers into a drawing, its bar's upper left corner at (x, y); about 30 pixels high. */
+export function addLegend(drawing, x, y, palette, difference = false, width = 180) {
+  const { soft } = figureColors(palette);
+  const parts = 60;
+  for (let part = 0; part < parts; part += 1) {
+    // Neighbours overlap a little: renderers would show hairlines between them.
+    const wide = part + 1 < parts ? width / parts + 0.4 : width / parts;
+    drawing.rect(x + (part * width) / parts, y, wide, 8, { fill: css(barColor((part + 0.5) / parts, palette.scale(), palette.theme(), difference)) });
+  }
+  for (const value of ticks(palette.scale(), difference)) {
+    const at = x + width * tickPlace(value, palette.scale(), difference);
+    drawing.text(at, y + 20, tickText(value, palette.scale(), difference), { size: 9, fill: soft, anchor: "middle" });
+  }
+}
+
+/** Codes as a canvas in the colours of a table of 256 RGBA values. */
+export function codesCanvas(codes, width, height, table, canvas = document.createElement("canvas")) {
+  canvas.width = width;
+  canvas.height = height;
+  const colors = new Uint32Array(table.buffer, table.byteOffset, 256);
+  const picture = new ImageData(width, height);
+  const pixels = new Uint32Array(picture.data.buffer);
+  for (let index = 0; index < pixels.length; index += 1) pixels[index] = colors[codes[index]];
+  canvas.getContext("2d").putImageData(picture, 0, 0);
+  return canvas;
+}

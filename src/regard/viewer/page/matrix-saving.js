@@ -1,0 +1,117 @@
+// The part of a matrix that is seen, as a picture and as a table.
+
+import { Drawing } from "./drawing.js";
+import { addLegend, codesCanvas, figureColors } from "./figure.js";
+import { textWidth } from "./marks.js";
+import { css } from "./palette.js";
+import { headText, keyText, rowText } from "./words.js";
+import { firstMark, stepFor } from "./axes.js";
+
+const PLOT = 520;
+const MOST_VECTOR = 64 * 64;
+const MOST_ROWS = 256;
+
+/** A promise of a drawing: vector cells when they are few, else one image of the level shown. */
+export async function matrixDrawing(context, { viewport, tiles, side, level, site, call, table }) {
+  const { scene, palette, store } = context;
+  const state = store.get();
+  const colors = figureColors(palette);
+  const seen = viewport.seen();
+  const [columns, rows] = [seen.right - seen.left, seen.bottom - seen.top];
+  const cell = Math.min(PLOT / Math.max(columns, rows), 26);
+  const words = cell >= 7;
+  const { left, top } = words ? margins(scene, site, call, seen, letters(cell)) : { left: 60, top: 76 };
+  const drawing = new Drawing(Math.max(left + columns * cell + 28, 320), top + rows * cell + 58, colors.paper);
+  const region = await gathered(tiles, seen, level, side);
+  if (level === 0 && columns * rows <= MOST_VECTOR) {
+    for (let row = 0; row < rows; row += 1) {
+      for (let column = 0; column < columns; column += 1) {
+        const code = region.codes[row * columns + column];
+        if (code || state.minus !== null) drawing.rect(left + column * cell, top + row * cell, cell, cell, { fill: css(table.subarray(4 * code, 4 * code + 3)) });
+      }
+    }
+  } else {
+    const step = 2 ** level;
+    const picture = codesCanvas(region.codes, region.width, region.height, table);
+    drawing.image(picture, left + (region.left * step - seen.left) * cell, top + (region.top * step - seen.top) * cell, region.width * step * cell, region.height * step * cell);
+  }
+  drawing.rect(left, top, columns * cell, rows * cell, { fill: null, stroke: colors.line, width: 0.75 });
+  labels(drawing, { scene, site, call, seen, cell, left, top, colors, words });
+  drawing.text(16, 26, headText(scene, state.site, state.head), { size: 14, bold: true, fill: colors.ink });
+  const other = state.minus === null ? "" : ` − ${scene.variants[state.minus].name}`;
+  const variant = scene.variants.length > 1 ? ` · ${scene.variants[state.variant].name}${other}` : "";
+  drawing.text(16, 42, `${scene.title || ""}${variant}${level ? ` · strongest of each ${2 ** level} × ${2 ** level}` : ""}`, { size: 10, fill: colors.soft });
+  addLegend(drawing, left, top + rows * cell + 20, palette, state.minus !== null);
+  return drawing;
+}
+
+function letters(cell) {
+  return Math.min(10, Math.max(6, cell * 0.8));
+}
+
+/** As much room as the longest labels take. */
+function margins(scene, site, call, seen, size) {
+  const room = { left: 40, top: 20 };
+  for (let row = seen.top; row < seen.bottom; row += 1) room.left = Math.max(room.left, textWidth(rowText(scene, site, call, row, 18), { size }) + 22);
+  for (let key = seen.left; key < seen.right; key += 1) room.top = Math.max(room.top, textWidth(keyText(scene, site, key, 18), { size }) * 0.87 + 12);
+  return { left: room.left, top: 52 + room.top };
+}
+
+/** Exact numbers of the visible rows when they are few, else the strongest keys of every row. */
+export async function matrixTable({ scene, source, store }, { viewport, site, call }) {
+  const state = store.get();
+  const which = { variant: state.variant, site: state.site, head: state.head, call: state.call, minus: state.minus };
+  const seen = viewport.seen();
+  const rows = [];
+  if (seen.bottom - seen.top <= MOST_ROWS) {
+    for (let row = seen.top; row < seen.bottom; row += 1) {
+      const values = await source.row({ ...which, row });
+      rows.push([row + 1, rowText(scene, site, call, row), ...values.subarray(seen.left, seen.right)]);
+    }
+    const keys = Array.from({ length: seen.right - seen.left }, (_, index) => `${seen.left + index + 1} ${keyText(scene, site, seen.left + index)}`);
+    return { head: ["row", "query", ...keys], rows };
+  }
+  const top = await source.top({ ...which, top: 8 });
+  top.keys.forEach((keys, row) => {
+    keys.forEach((key, rank) => rows.push([row + 1, rowText(scene, site, call, row), key + 1, keyText(scene, site, key), top.weights[row][rank]]));
+  });
+  return { head: ["row", "query", "column", "key", "weight"], rows };
+}
+
+/** The codes of a region at a level, put together from its tiles. */
+async function gathered(tiles, seen, level, side) {
+  const step = 2 ** level;
+  const left = Math.floor(seen.left / step);
+  const top = Math.floor(seen.top / step);
+  const width = Math.ceil(seen.right / step) - left;
+  const height = Math.ceil(seen.bottom / step) - top;
+  const codes = new Uint8Array(width * height);
+  for (let y = Math.floor(top / side); y * side < top + height; y += 1) {
+    for (let x = Math.floor(left / side); x * side < left + width; x += 1) {
+      const tile = await tiles.codes(level, x, y);
+      for (let row = 0; row < tile.height; row += 1) {
+        const line = y * side + row - top;
+        if (line < 0 || line >= height) continue;
+        const from = Math.max(0, left - x * side);
+        const to = Math.min(tile.width, left + width - x * side);
+        codes.set(tile.codes.subarray(row * tile.width + from, row * tile.width + to), line * width + x * side + from - left);
+      }
+    }
+  }
+  return { codes, left, top, width, height };
+}
+
+function labels(drawing, { scene, site, call, seen, cell, left, top, colors, words }) {
+  const size = letters(cell);
+  const step = words ? 1 : stepFor(cell, 48);
+  const style = { size, fill: words ? colors.ink : colors.soft };
+  for (let row = firstMark(seen.top, step); row < seen.bottom; row += step) {
+    const y = top + (row - seen.top + 0.5) * cell + size * 0.35;
+    drawing.text(left - 6, y, words ? rowText(scene, site, call, row, 18) : String(row + 1), { ...style, anchor: "end" });
+  }
+  for (let column = firstMark(seen.left, step); column < seen.right; column += step) {
+    const x = left + (column - seen.left + 0.5) * cell;
+    if (words) drawing.text(x + size * 0.35, top - 6, keyText(scene, site, column, 18), { ...style, rotate: -60 });
+    else drawing.text(x, top - 6, String(column + 1), { ...style, anchor: "middle" });
+  }
+}

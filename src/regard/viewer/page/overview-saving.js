@@ -1,0 +1,48 @@
+// The overview as a picture and as a table.
+
+import { Drawing } from "./drawing.js";
+import { addLegend, codesCanvas, figureColors } from "./figure.js";
+
+const CELL = 52;
+const GAP = 5;
+const MOST_ACROSS = 12;
+
+/** A vector picture: labels as text, each map as a small image. */
+export function overviewDrawing({ scene, palette }, { overview, groups }) {
+  const colors = figureColors(palette);
+  const left = 110;
+  const across = Math.max(...groups.map((group) => Math.min(group.heads.length, MOST_ACROSS)));
+  const lines = groups.map((group) => Math.ceil(group.heads.length / MOST_ACROSS));
+  const step = groups.some((group) => group.captions) ? CELL + GAP + 11 : CELL + GAP;
+  const height = 54 + lines.reduce((sum, count) => sum + count * step, 0) + groups.length * 2 + 48;
+  const drawing = new Drawing(Math.max(420, left + across * (CELL + GAP) + 16), height, colors.paper);
+  drawing.text(16, 28, scene.title || "Attention", { size: 15, bold: true, fill: colors.ink });
+  const places = new Map(overview.heads.map(([site, head], index) => [`${site} ${head}`, index]));
+  let top = 46;
+  groups.forEach((group, number) => {
+    drawing.text(left - 12, top + CELL / 2 + 4, group.label, { size: 10, fill: colors.soft, anchor: "end" });
+    group.heads.forEach(([site, head], index) => {
+      const x = left + (index % MOST_ACROSS) * (CELL + GAP);
+      const y = top + Math.floor(index / MOST_ACROSS) * step;
+      const codes = overview.of(places.get(`${site} ${head}`));
+      drawing.image(codesCanvas(codes, overview.size, overview.size, palette.table()), x, y, CELL, CELL);
+      drawing.rect(x, y, CELL, CELL, { fill: null, stroke: colors.line, width: 0.5 });
+      if (group.captions) drawing.text(x + CELL / 2, y + CELL + 9, group.captions(site, head), { size: 7, fill: colors.soft, anchor: "middle" });
+    });
+    top += lines[number] * step + 2;
+  });
+  addLegend(drawing, left, top + 14, palette);
+  return drawing;
+}
+
+/** One line for each head. */
+export function overviewTable({ scene }, { overview, facts }) {
+  const patterns = new Set();
+  for (const [site, head] of overview.heads) for (const name of Object.keys((facts && facts.of(site, head)?.scores) || {})) patterns.add(name);
+  const rows = overview.heads.map(([site, head]) => {
+    const fact = (facts && facts.of(site, head)) || {};
+    const scores = [...patterns].map((name) => (fact.scores || {})[name] ?? "");
+    return [scene.sites[site].name, head + 1, fact.entropy ?? "", fact.pattern || "", fact.cluster ?? "", fact.importance ?? "", ...scores];
+  });
+  return { head: ["site", "head", "entropy", "pattern", "cluster", "importance", ...patterns], rows };
+}

@@ -1,0 +1,61 @@
+// The small map of all layers and heads at the left: shows where one is, and takes one elsewhere.
+
+import { dotted, h, fill } from "./dom.js";
+import { headText } from "./words.js";
+
+/** `{element, update(state)}`; one button for each head, one line for each site. */
+export function createRail({ scene, source, store }) {
+  const list = h("div", { class: "rail-grid", role: "grid", "aria-label": "Layers and heads" });
+  const caption = h("p", { class: "rail-caption", "aria-live": "polite" });
+  const element = h("aside", { class: "rail", "aria-label": "Choose a head" }, h("h2", {}, "Heads"), caption, list);
+  const most = Math.max(1, ...scene.sites.map((site) => site.heads));
+  list.style.setProperty("--across", String(Math.min(most, 16)));
+  const cells = new Map();
+  let current = null;
+  let group = null;
+
+  for (const [site, facts] of scene.sites.entries()) {
+    if (facts.group && facts.group !== group && scene.sites.some((other) => other.group !== facts.group)) {
+      list.append(h("div", { class: "rail-group", role: "row" }, h("span", { role: "rowheader" }, facts.group)));
+    }
+    group = facts.group;
+    const row = h("div", { class: "rail-row", role: "row" }, h("span", { class: "rail-label", role: "rowheader", title: facts.name }, facts.label || facts.name));
+    const squares = h("span", { class: "rail-heads", role: "presentation" });
+    for (let head = 0; head < facts.heads; head += 1) {
+      const text = headText(scene, site, head);
+      const kept = source.keeps({ variant: 0, site, head, call: -1 });
+      const cell = h("button", {
+        type: "button", class: kept ? "rail-cell" : "rail-cell missing", role: "gridcell", tabindex: "-1", title: kept ? text : `${text} (not kept in this file)`,
+        "aria-label": text, data: { testid: `rail-${site}-${head}` }, on: { click: () => store.set({ site, head }) },
+      });
+      cells.set(`${site} ${head}`, cell);
+      squares.append(cell);
+    }
+    row.append(squares);
+    list.append(row);
+  }
+
+  return {
+    element,
+    update(state) {
+      const next = cells.get(`${state.site} ${state.head}`);
+      if (next !== current) {
+        if (current) {
+          current.classList.remove("here");
+          current.removeAttribute("aria-selected");
+          current.tabIndex = -1;
+        }
+        if (next) {
+          next.classList.add("here");
+          next.setAttribute("aria-selected", "true");
+          next.tabIndex = 0;
+          if (list.contains(document.activeElement)) next.focus();
+          if (element.isConnected) next.scrollIntoView({ block: "nearest", inline: "nearest" });
+        }
+        current = next;
+      }
+      const site = scene.sites[state.site];
+      if (site) fill(caption, h("strong", {}, headText(scene, state.site, state.head)), h("span", { class: "rail-name" }, dotted(site.name)));
+    },
+  };
+}

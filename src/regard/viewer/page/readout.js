@@ -1,0 +1,103 @@
+// Beside the matrix: the pair under the pointer with its exact weight, and what its row and its column hold.
+
+import { h, fill, settled } from "./dom.js";
+import { differenceText, headText, keyText, rowText, sizeOf, weightText } from "./words.js";
+
+const MOST = 8;
+const REST = 90;
+
+/** `{element, show(state, cell, near), refresh()}`; `cell` is {row, key} or null, `near` words about a coarse pixel. */
+export function createReadout({ scene, source, palette, store }, announce) {
+  const pair = h("div", { class: "readout-pair", data: { testid: "readout" } });
+  const rows = h("section", {});
+  const columns = h("section", {});
+  const element = h("aside", { class: "readout", "aria-label": "Weights" }, pair, rows, columns);
+  let turn = 0;
+  let known = "";
+
+  const list = (title, values, labelOf, pick, difference) => {
+    const order = strongest(values, MOST);
+    const top = Math.max(1e-9, ...order.map((index) => Math.abs(values[index])));
+    return [
+      h("h3", { class: "label" }, ...title),
+      h("ol", { class: "strongest" }, order.map((index) => {
+        const value = values[index];
+        const bar = h("span", { class: "weight-bar", style: { width: `${(100 * Math.abs(value)) / top}%`, background: difference ? palette.differenceCss(value) : palette.css(value) } });
+        return h("li", {}, h("button", { type: "button", class: "strong", title: `position ${index + 1}`, on: { click: () => pick(index) } }, h("bdi", { class: "strong-word" }, labelOf(index)), h("span", { class: "weight-track" }, bar), h("span", { class: "strong-number" }, difference ? differenceText(value) : weightText(value))));
+      })),
+    ];
+  };
+
+  const load = settled(async (state, cell, mine) => {
+    const site = scene.sites[state.site];
+    const difference = state.minus !== null;
+    const which = { variant: state.variant, site: state.site, head: state.head, call: state.call, minus: state.minus };
+    try {
+      const values = await source.row({ ...which, row: cell.row });
+      if (mine !== turn) return;
+      const text = difference ? differenceText(values[cell.key]) : weightText(values[cell.key]);
+      fill(weight, text);
+      // Only what was chosen is read aloud; a passing pointer would never stop talking.
+      if (state.row === cell.row && state.key === cell.key) announce(`${rowText(scene, site, state.call, cell.row)} to ${keyText(scene, site, cell.key)}: ${text}`);
+      fill(rows, list([h("bdi", {}, rowText(scene, site, state.call, cell.row, 18)), " attends to"], values, (key) => keyText(scene, site, key, 24), (key) => store.set({ row: cell.row, key }), difference));
+      // A column asks every query; it is fetched only for a pair that was chosen.
+      if (state.row !== cell.row || state.key !== cell.key) {
+        fill(columns, h("p", { class: "hint" }, "Press a cell to hold it and to see who else attends to its key."));
+        return;
+      }
+      const down = await source.column({ ...which, key: cell.key });
+      if (mine !== turn) return;
+      fill(columns, list(["who attends to ", h("bdi", {}, keyText(scene, site, cell.key, 18))], down, (row) => rowText(scene, site, state.call, row, 24), (row) => store.set({ row, key: cell.key }), difference));
+    } catch (problem) {
+      if (mine === turn && problem.name !== "AbortError") fill(columns, h("p", { class: "trouble", role: "alert" }, problem.message));
+    }
+  }, REST);
+
+  const weight = h("output", { class: "readout-weight", data: { testid: "weight" } });
+
+  return {
+    element,
+    show(state, cell, near) {
+      const site = scene.sites[state.site];
+      const size = sizeOf(site, state.call);
+      if (!cell || cell.row >= size.queries || cell.key >= size.keys) {
+        const nothing = `nothing ${state.site} ${state.head}`;
+        if (known === nothing) return;
+        load.cancel();
+        turn += 1;
+        known = nothing;
+        fill(pair, h("p", { class: "readout-head" }, headText(scene, state.site, state.head)), h("p", { class: "hint" }, "Rows are queries, columns are keys. Point at a cell for its weight; drag, scroll or pinch to move."));
+        fill(rows);
+        fill(columns);
+        return;
+      }
+      const name = [cell.row, cell.key, state.row, state.key, state.variant, state.minus, state.site, state.head, state.call, palette.theme(), palette.scale(), near].join(" ");
+      if (name === known) return;
+      known = name;
+      turn += 1;
+      fill(weight, "…");
+      fill(
+        pair,
+        h("p", { class: "readout-words" }, h("bdi", {}, rowText(scene, site, state.call, cell.row, 30)), h("span", { class: "arrow", "aria-label": "attends to" }, " → "), h("bdi", {}, keyText(scene, site, cell.key, 30))),
+        weight,
+        h("p", { class: "readout-place" }, `row ${cell.row + 1 + (size.start || 0)}, column ${cell.key + 1}`, state.row === cell.row && state.key === cell.key ? " · held" : ""),
+        near ? h("p", { class: "hint" }, near) : null,
+      );
+      load(state, { row: cell.row, key: cell.key }, turn);
+    },
+  };
+}
+
+/** Indices of the values of largest size, by one pass with a short list: rows may hold 32 thousand. */
+export function strongest(values, count) {
+  const best = [];
+  for (let index = 0; index < values.length; index += 1) {
+    const size = Math.abs(values[index]);
+    if (!(size > 0) || (best.length === count && size <= Math.abs(values[best[count - 1]]))) continue;
+    let at = best.length;
+    while (at > 0 && Math.abs(values[best[at - 1]]) < size) at -= 1;
+    best.splice(at, 0, index);
+    if (best.length > count) best.pop();
+  }
+  return best;
+}

@@ -1,0 +1,175 @@
+// Where a page's numbers come from: the server on this machine, or (kept.js) the page itself.
+// Both kinds answer the same questions with promises, and remember what they were told.
+
+const ROWS_KEPT = 400;
+
+/** An answer that did not come; its message is written for the person who looks at the page. */
+export class SourceError extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.name = "SourceError";
+    this.status = status;
+  }
+}
+
+/** Numbers from the server that also served this page. */
+export function remoteSource(base = "/api/") {
+  return askingSource(async (path, query, signal) => {
+    const words = new URLSearchParams(query).toString();
+    let answer;
+    try {
+      answer = await fetch(`${base}${path}${words ? `?${words}` : ""}`, { signal, credentials: "same-origin" });
+    } catch (problem) {
+      if (problem.name === "AbortError") throw problem;
+      throw new SourceError("The program that serves this page does not answer. Is `regard view` still running in its terminal?");
+    }
+    if (!answer.ok) throw new SourceError(await explained(answer), answer.status);
+    return answer.arrayBuffer();
+  });
+}
+
+/** The questions of a page over any way of asking: `ask(path, query, signal)` resolves to an ArrayBuffer. */
+export function askingSource(ask) {
+  const scene = once(async () => parsed(await ask("scene", {})));
+  const lists = new Map();
+  const glimpses = new Map();
+  const rows = recent(ROWS_KEPT);
+  const kept = (store, name, make) => {
+    if (!store.has(name)) {
+      const promise = make();
+      store.set(name, promise);
+      // A failure is not remembered: the next look asks again.
+      promise.catch(() => store.delete(name));
+    }
+    return store.get(name);
+  };
+  const named = (path, query) => `${path} ${Object.values(query).join(" ")} ${Object.keys(query).join(" ")}`;
+  const floats = (path, given, extra) => {
+    const query = { ...about(given), ...extra };
+    return kept(rows, named(path, query), async () => new Float32Array(await ask(path, query, given.signal)));
+  };
+  return {
+    embedded: false,
+    scene,
+    keeps: () => true,
+    note: () => "",
+    overview(given) {
+      const query = which(given);
+      const name = named("overview", query);
+      return kept(lists, name, async () => {
+        const overview = readOverview(await ask("overview", query));
+        glimpses.set(name, overview);
+        return overview;
+      });
+    },
+    glimpse: (given) => glimpseOf(glimpses.get(named("overview", which(given))), given),
+    facts(given) {
+      const query = which(given);
+      return kept(lists, named("facts", query), async () => readFacts(parsed(await ask("facts", query))));
+    },
+    async tile(given) {
+      const query = { ...about(given), level: given.level, x: given.x, y: given.y };
+      return readTile(await ask("tile", query, given.signal));
+    },
+    row: (given) => floats("row", given, { row: given.row }),
+    column: (given) => floats("column", given, { key: given.key }),
+    async top(given) {
+      return parsed(await ask("top", { ...about(given), top: given.top || 8 }, given.signal));
+    },
+    rollout(given) {
+      const query = { ...which(given), row: given.row };
+      return kept(rows, named("rollout", query), async () => new Float32Array(await ask("rollout", query, given.signal)));
+    },
+  };
+}
+
+/** A header line of JSON, then `size`·`size` codes for each head: `{size, sampled, heads, codes, of(index)}`. */
+export function readOverview(buffer) {
+  const bytes = new Uint8Array(buffer);
+  const end = bytes.indexOf(10);
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(0, end)));
+  return overviewOf(header, bytes.subarray(end + 1));
+}
+
+/** An overview from its header and its codes. */
+export function overviewOf(header, codes) {
+  const area = header.size * header.size;
+  return { size: header.size, sampled: Boolean(header.sampled), heads: header.heads, codes, of: (index) => codes.subarray(index * area, (index + 1) * area) };
+}
+
+/** A head's small map out of an overview that is here already, or null: `{size, codes}`. */
+export function glimpseOf(overview, { site, head }) {
+  const index = overview ? overview.heads.findIndex(([s, h]) => s === site && h === head) : -1;
+  return index < 0 ? null : { size: overview.size, codes: overview.of(index) };
+}
+
+/** Facts by site and head: `{sites, order, of(site, head)}`. */
+export function readFacts(given) {
+  const sites = Array.isArray(given) ? given : given.sites || [];
+  const bySite = new Map(sites.map((entry) => [entry.site, entry.heads]));
+  const of = (site, head) => (bySite.get(site) || [])[head] || null;
+  return { ...(Array.isArray(given) ? {} : given), sites, order: given.order || {}, of };
+}
+
+/** Memory for the most recent answers only. */
+export function recent(limit) {
+  const entries = new Map();
+  return {
+    has: (name) => entries.has(name),
+    get(name) {
+      const value = entries.get(name);
+      entries.delete(name);
+      entries.set(name, value);
+      return value;
+    },
+    set(name, value) {
+      entries.set(name, value);
+      if (entries.size > limit) entries.delete(entries.keys().next().value);
+    },
+    delete: (name) => entries.delete(name),
+  };
+}
+
+/** The first call's promise for all later ones. */
+export function once(f) {
+  let promise = null;
+  return () => {
+    if (!promise) {
+      promise = f();
+      promise.catch(() => {
+        promise = null;
+      });
+    }
+    return promise;
+  };
+}
+
+function readTile(buffer) {
+  const sizes = new DataView(buffer);
+  const width = sizes.getUint16(0, true);
+  const height = sizes.getUint16(2, true);
+  return { width, height, sampled: Boolean(sizes.getUint8(4) & 1), codes: new Uint8Array(buffer, 8, width * height) };
+}
+
+function which({ variant = 0, call = -1 }) {
+  return call === null || call < 0 ? { variant } : { variant, call };
+}
+
+function about(given) {
+  const query = { ...which(given), site: given.site, head: given.head };
+  if (given.minus !== null && given.minus !== undefined) query.minus = given.minus;
+  return query;
+}
+
+function parsed(buffer) {
+  return JSON.parse(new TextDecoder().decode(buffer));
+}
+
+async function explained(answer) {
+  try {
+    return (await answer.json()).error || `The server answered ${answer.status}.`;
+  } catch {
+    if (answer.status === 403) return "This page's permission has ended. Open the address that `regard view` printed.";
+    return `The server answered ${answer.status}.`;
+  }
+}

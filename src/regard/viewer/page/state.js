@@ -1,0 +1,147 @@
+// What the page shows, in one small object that the address of the page mirrors: a link is a view.
+
+/**
+ * `minus`, `row` and `key` are null when nothing is chosen; `call` is −1 for the last one.
+ * `v` belongs to the view that is open: a string of its own making.
+ */
+export const defaults = Object.freeze({
+  view: "overview",
+  variant: 0,
+  minus: null,
+  site: 0,
+  head: 0,
+  call: -1,
+  row: null,
+  key: null,
+  sort: "layer",
+  scale: "auto",
+  theme: "auto",
+  v: "",
+  canvas: "",
+});
+
+const NUMBERS = new Set(["variant", "minus", "site", "head", "call", "row", "key"]);
+const LONGEST = 2000;
+
+/** `get()`, `set(patch)`, `subscribe(f(state, changed))`; listeners hear only of real changes, all of one patch at once. */
+export function createStore(initial) {
+  let state = { ...defaults, ...initial };
+  const listeners = new Set();
+  const remembered = new Map();
+  return {
+    get: () => state,
+    set(patch) {
+      const next = { ...state, ...patch };
+      if (next.view !== state.view && !("v" in patch)) {
+        // Each view finds its own words again when it is opened once more.
+        remembered.set(state.view, state.v);
+        next.v = remembered.get(next.view) || "";
+      }
+      const changed = new Set(Object.keys(next).filter((name) => next[name] !== state[name]));
+      if (!changed.size) return;
+      state = next;
+      for (const listener of [...listeners]) listener(state, changed);
+    },
+    /** Tell the listeners of something that changed outside, such as the system's own theme. */
+    touch(...names) {
+      for (const listener of [...listeners]) listener(state, new Set(names));
+    },
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+  };
+}
+
+/** The state as the part of an address after "#"; what equals the default is left out. */
+export function toHash(state, usual = defaults) {
+  const words = new URLSearchParams();
+  for (const name of Object.keys(defaults)) {
+    const value = state[name];
+    if (value === null || value === undefined || value === usual[name]) continue;
+    words.set(name, String(value));
+  }
+  return words.toString();
+}
+
+/** What an address says, as a patch; words it does not know and numbers that are none are left out. */
+export function fromHash(hash) {
+  const patch = {};
+  const words = new URLSearchParams(String(hash).replace(/^#/, "").slice(0, LONGEST));
+  for (const [name, text] of words) {
+    if (!(name in defaults)) continue;
+    if (!NUMBERS.has(name)) patch[name] = name === "canvas" ? "1" : text;
+    else if (/^-?\d{1,9}$/.test(text)) patch[name] = Number(text);
+  }
+  return patch;
+}
+
+/** The nearest state the scene can show: numbers inside their ranges, a view that exists. */
+export function fitted(state, scene, views) {
+  const inside = (value, count) => Math.min(Math.max(0, value | 0), Math.max(0, count - 1));
+  const site = inside(state.site, scene.sites.length);
+  const facts = scene.sites[site] || { heads: 1, calls: [] };
+  const variants = scene.variants.length;
+  const call = state.call < 0 || state.call >= facts.calls.length ? -1 : state.call;
+  const size = facts.calls[call < 0 ? facts.calls.length - 1 : call] || { queries: 0, keys: 0 };
+  const within = (value, count) => (value === null || value < 0 || value >= count ? null : value);
+  return {
+    ...state,
+    view: views.some((view) => view.name === state.view) ? state.view : views.length ? views[0].name : "overview",
+    variant: inside(state.variant, variants),
+    minus: state.minus === null || state.minus < 0 || state.minus >= variants ? null : state.minus,
+    site,
+    head: inside(state.head, facts.heads),
+    call,
+    row: within(state.row, size.queries),
+    key: within(state.key, size.keys),
+    scale: ["log", "root", "linear"].includes(state.scale) ? state.scale : "auto",
+    theme: ["light", "dark"].includes(state.theme) ? state.theme : "auto",
+  };
+}
+
+/**
+ * Keep the address and the store in step. Opening another view makes an entry in the browser's history, everything else
+ * replaces the present one (and waits a little: browsers refuse hundreds of changes in a few seconds).
+ */
+export function mirror(store, fit, usual = defaults) {
+  let timer = 0;
+  let written = location.hash;
+  let reading = false;
+  const write = (push) => {
+    clearTimeout(timer);
+    timer = 0;
+    const hash = `#${toHash(store.get(), usual)}`;
+    if (hash === written || (hash === "#" && !written)) return;
+    written = hash;
+    try {
+      history[push ? "pushState" : "replaceState"](null, "", hash);
+    } catch {
+      // A page inside another one may not be allowed to; it works all the same, only without a link.
+    }
+  };
+  const flush = () => write(false);
+  const forget = store.subscribe((state, changed) => {
+    if (reading) return;
+    if (changed.has("view")) write(true);
+    else if (!timer) timer = setTimeout(flush, 200);
+  });
+  const read = () => {
+    if (location.hash === written) return;
+    written = location.hash;
+    // What came from the address is not written back: that would cut off the way forward in the history.
+    reading = true;
+    store.set(fit({ ...usual, ...fromHash(location.hash) }));
+    reading = false;
+  };
+  addEventListener("hashchange", read);
+  addEventListener("popstate", read);
+  addEventListener("pagehide", flush);
+  return () => {
+    clearTimeout(timer);
+    forget();
+    removeEventListener("hashchange", read);
+    removeEventListener("popstate", read);
+    removeEventListener("pagehide", flush);
+  };
+}

@@ -1,0 +1,117 @@
+// Positions of a text, and the weights from and to them.
+// A model that writes under a cache is called once per step, so a position's row lies in the call that asked for it;
+// the views think in positions and leave the finding to this file.
+
+import { sizeOf } from "../words.js";
+
+const MOST_REQUESTS = 600;
+
+/** For each position of a site's queries the first call that holds it: `[{call, row}]`; holes where no call asked. */
+export function placesOf(site) {
+  const places = [];
+  site.calls.forEach((size, call) => {
+    for (let row = 0; row < size.queries; row += 1) places[(size.start || 0) + row] ||= { call, row };
+  });
+  return places;
+}
+
+/** How many positions ask and how many can be looked at, over all calls. */
+export function extentOf(site) {
+  let queries = 0;
+  let keys = 0;
+  for (const size of site.calls) {
+    queries = Math.max(queries, (size.start || 0) + size.queries);
+    keys = Math.max(keys, size.keys);
+  }
+  return { queries, keys };
+}
+
+/** The position that the state's call and row name; null when no row is chosen. */
+export function positionOf(site, state) {
+  if (state.row === null || !site) return null;
+  return (sizeOf(site, state.call).start || 0) + state.row;
+}
+
+/** The patch of the state that chooses a position; one call needs no naming, so links stay short. */
+export function choosing(site, position) {
+  if (position === null) return { row: null };
+  const place = placesOf(site)[position];
+  if (!place) return { row: null };
+  return { row: place.row, call: site.calls.length > 1 ? place.call : -1 };
+}
+
+/** Weights of one position over the keys. `how`: "head", "mean" (of the layer's heads) or "rollout". */
+export async function weightsFrom(source, scene, where, position, how = "head") {
+  if (how === "rollout") return source.rollout({ variant: where.variant, row: position });
+  const site = scene.sites[where.site];
+  const place = placesOf(site)[position];
+  if (!place) return null;
+  return mean(headsOf(site, where.head, how).map((head) => source.row({ ...asked(where, head, place.call), row: place.row })));
+}
+
+/** The weights of all asking positions, one row each, all as long as the longest; for texts short enough to read. */
+export async function allRows(source, scene, where, how = "head") {
+  const site = scene.sites[where.site];
+  const { queries, keys } = extentOf(site);
+  const lines = await Promise.all(Array.from({ length: queries }, (_, position) => weightsFrom(source, scene, where, position, how)));
+  return lines.map((line) => Float32Array.from({ length: keys }, (_, column) => (line && line[column]) || 0));
+}
+
+/** Weights of every asking position upon one key; null where that question has no answer. */
+export async function weightsTo(source, scene, where, key, how = "head") {
+  if (how === "rollout") return null;
+  const site = scene.sites[where.site];
+  const heads = headsOf(site, where.head, how);
+  if (heads.length * site.calls.length > MOST_REQUESTS) return null;
+  return mean(heads.map((head) => columnOf(source, site, where, head, key)));
+}
+
+async function columnOf(source, site, where, head, key) {
+  const column = new Float32Array(extentOf(site).queries);
+  const places = placesOf(site);
+  await Promise.all(
+    site.calls.map(async (size, call) => {
+      if (key >= size.keys) return;
+      // The row of a step serves all of its keys and stays in the cache; a column would be asked anew for each key.
+      const single = size.queries === 1;
+      const got = single
+        ? [(await source.row({ ...asked(where, head, call), row: 0 }))[key]]
+        : await source.column({ ...asked(where, head, call), key });
+      for (let row = 0; row < size.queries; row += 1) {
+        const position = (size.start || 0) + row;
+        if (places[position].call === call) column[position] = got[row];
+      }
+    }),
+  );
+  return column;
+}
+
+function headsOf(site, head, how) {
+  return how === "mean" ? Array.from({ length: site.heads }, (_, index) => index) : [head];
+}
+
+function asked(where, head, call) {
+  return { variant: where.variant, site: where.site, head, call };
+}
+
+async function mean(promises) {
+  const parts = await Promise.all(promises);
+  if (parts.length === 1) return parts[0];
+  const sum = new Float32Array(parts[0].length);
+  for (const part of parts) for (let index = 0; index < sum.length; index += 1) sum[index] += part[index] / parts.length;
+  return sum;
+}
+
+/** The largest numbers with their places, largest first; zeros and holes are left out. */
+export function strongest(weights, count) {
+  const best = [];
+  for (let index = 0; index < (weights ? weights.length : 0); index += 1) {
+    const weight = weights[index];
+    if (!(weight > 0) || (best.length === count && weight <= best[count - 1].weight)) continue;
+    let at = best.length;
+    while (at > 0 && best[at - 1].weight < weight) at -= 1;
+    best.splice(at, 0, { index, weight });
+    if (best.length > count) best.pop();
+  }
+  return best;
+}

@@ -1,0 +1,223 @@
+"""The viewer's web server: the page's own files, and answers to its questions, for one person on this machine.
+
+Work on weights runs in threads, a few at a time, so that the page stays quick while a large map is computed.
+"""
+
+from __future__ import annotations
+
+import errno
+import html
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from regard.errors import BadValue, RegardError
+from regard.viewer.answers import Answers, NoSuch, packed
+from regard.viewer.guard import HEADERS, Guard, Refused, is_loopback
+from regard.viewer.stage import Stage
+
+AT_ONCE = 4  # questions about weights that are worked on at the same time
+SLOW = ("facts", "rollout")  # one of them at a time: they must not keep tiles waiting
+WAITING = 256  # requests that may wait; a page has a few dozen tiles under way at most
+PORTS_TRIED = 20
+TYPES = {
+    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png",
+}  # fmt: skip
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+
+def page_files(folder: Path | None = None) -> dict[str, tuple[str, bytes]]:
+    """Every file of the page by its address: content type and content. Nothing else on the disk is ever served."""
+    root = Path(str(files("regard.viewer"))) / "page" if folder is None else folder
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.suffix in TYPES and path.is_file():
+            found["/" + path.relative_to(root).as_posix()] = (TYPES[path.suffix], path.read_bytes())
+    if "/index.html" in found:
+        found["/"] = found["/index.html"]
+    return found
+
+
+class Application:
+    """The ASGI application: guard first, then page or answers."""
+
+    def __init__(self, stage: Stage, guard: Guard, page: dict[str, tuple[str, bytes]] | None = None) -> None:
+        from anyio import CapacityLimiter
+
+        self.guard, self.answers = guard, Answers(stage)
+        self.page = page_files() if page is None else page
+        self.limiter, self.patient = CapacityLimiter(AT_ONCE), CapacityLimiter(1)
+        self.threads = CapacityLimiter(AT_ONCE + 1)
+        self.waiting = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # no websockets, no lifespan
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            return
+        from starlette.requests import Request
+        from starlette.responses import Response
+
+        request = Request(scope, receive)
+        try:
+            status, kind, content, extra = await self._answered(request)
+        except Refused as refusal:
+            status, kind, content = _refusal(request.url.path, refusal)
+            extra = {"allow": "GET, HEAD"} if refusal.status == 405 else {}
+        response = Response(content, status, {**HEADERS, **extra}, media_type=None)
+        if content:
+            response.headers["content-type"] = kind
+        await response(scope, receive, send)
+
+    async def _answered(self, request: Any) -> tuple[int, str, bytes, dict[str, str]]:
+        path, query = request.scope["path"], request.scope["query_string"]
+        heard: dict[str, str] = {}
+        for name, value in request.headers.items():
+            if name in ("host", "origin") and name in heard:
+                raise Refused(
+                    400, "The request names two hosts.", "Open the address that the terminal shows."
+                )
+            heard[name] = f"{heard[name]}; {value}" if name in heard else value
+        if self.guard.check(request.method, path, query, heard):
+            # A fragment (the state of a deep link) survives this redirect; the secret leaves the address bar.
+            return 303, "text/plain", b"", {"location": "/", "set-cookie": self.guard.cookie_header()}
+        if path in self.page:
+            kind, content = self.page[path]
+            return 200, kind, content, {}
+        if not path.startswith("/api/"):
+            raise Refused(404, "There is no such page.", "The viewer has one page: go to the start.")
+        status, kind, content = await self._asked(path.removeprefix("/api/"), request)
+        return status, kind, content, {}
+
+    async def _asked(self, path: str, request: Any) -> tuple[int, str, bytes]:
+        from anyio import to_thread
+
+        words = request.query_params.multi_items()
+        await request.body()  # there is none; behind it the end of the connection can be heard
+        if len(words) > 12 or len(dict(words)) < len(words):
+            return (
+                400,
+                "application/json",
+                packed({"error": "A word in the question came twice, or too many."}),
+            )
+        if self.waiting >= WAITING:
+            return (
+                503,
+                "application/json",
+                packed({"error": "Too much is being asked at once. Wait a moment."}),
+            )
+        self.waiting += 1
+        try:
+            work = partial(self.answers.answer, path, dict(words))
+            async with self.patient if path in SLOW else self.limiter:
+                # While it waited the page may have moved on; work for nobody would keep others waiting.
+                if await request.is_disconnected():
+                    return 499, "application/json", b""
+                kind, content = await to_thread.run_sync(work, limiter=self.threads, abandon_on_cancel=True)
+            return 200, kind, content
+        except NoSuch as why:
+            return 404, "application/json", packed({"error": str(why)})
+        except RegardError as why:
+            return 400, "application/json", packed({"error": str(why)})
+        except MemoryError:
+            message = "There is not enough memory for this. Zoom in, or look at a shorter text."
+            return 413, "application/json", packed({"error": message})
+        finally:
+            self.waiting -= 1
+
+
+def _refusal(path: str, refusal: Refused) -> tuple[int, str, bytes]:
+    """Words for whoever asked: JSON for the page's questions, a small page for people."""
+    if path.startswith("/api/"):
+        content = packed({"error": f"{refusal.title} {refusal.advice}"})
+        return refusal.status, "application/json", content
+    title, advice = html.escape(refusal.title), html.escape(refusal.advice)
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>regard view</title></head>'
+        f"<body><h1>{title}</h1><p>{advice}</p></body></html>"
+    )
+    return refusal.status, "text/html; charset=utf-8", page.encode()
+
+
+def listen(host: str, port: int, search: bool = True) -> socket.socket:
+    """A socket on the port; on one of the next where somebody has it already."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    last = port + PORTS_TRIED if search and port else port + 1
+    for number in range(port, min(last, 65536)):
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((host, number))
+            made.listen(64)
+        except OSError as trouble:
+            made.close()
+            if trouble.errno == errno.EADDRINUSE:
+                continue
+            raise BadValue(f"--host, --port: {host}:{number} cannot be used: {trouble.strerror}.") from None
+        return made
+    raise BadValue(
+        f"--port: {port} and the {last - port - 1} ports behind it are taken. Choose another with --port."
+    )
+
+
+class Server:
+    """A bound socket with its guard; `run` serves until somebody stops it."""
+
+    def __init__(self, stage: Stage, host: str = "127.0.0.1", port: int = 0) -> None:
+        _need_packages()
+        self.socket = listen(host, port)
+        self.guard = Guard(self.socket.getsockname()[1], "127.0.0.1" if host == "localhost" else host)
+        self.application = Application(stage, self.guard)
+        self._server: Any = None
+
+    @property
+    def address(self) -> str:
+        """The address that opens the page the first time."""
+        return self.guard.address()
+
+    def run(self, started: Callable[[], None] = lambda: None) -> None:
+        """Serve until Ctrl-C or `stop`; `started` is called when the first request could come."""
+        import uvicorn
+
+        config = uvicorn.Config(
+            self.application, lifespan="off", log_level="warning", access_log=False, server_header=False,
+            ws="none", timeout_keep_alive=30, timeout_graceful_shutdown=1, h11_max_incomplete_event_size=32 * 1024,
+            proxy_headers=False,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        started()
+        try:
+            self._server.run(sockets=[self.socket])
+        except KeyboardInterrupt:
+            pass  # how a viewer ends
+        finally:
+            self.socket.close()
+
+    def stop(self) -> None:
+        """End `run` from another thread."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+
+def reachable_from_elsewhere(host: str) -> bool:
+    """Whether other machines could open the page."""
+    return not is_loopback(host)
+
+
+def _need_packages() -> None:
+    try:
+        import starlette
+        import uvicorn  # noqa: F401
+    except ImportError as missing:
+        raise BadValue(
+            f"regard view needs the package {missing.name}, which is not installed. "
+            "Install it: pip install starlette uvicorn. Or write a file instead: --export page.html."
+        ) from None
+    del starlette

@@ -1,0 +1,200 @@
+"""What one page shows: one or more variants of a model or an input, each with what was seen of it.
+
+>>> # with regard.observe(model) as seen: model(x)
+>>> # stage = Stage("my model", [Variant("as trained", seen, {"tokens": ["the", "cat"]})])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.errors import BadType, BadValue
+from regard.viewer.places import Place, labels_for, main_kind, places
+from regard.viewer.sharing import SharedSeen, SharedSite
+
+TILE, THUMB = 256, 48
+LONGEST_LABEL = 200  # letters of one token that travel to the page
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model on an input, and what was seen when it ran."""
+
+    name: str
+    seen: Any  # regard.observation.Seen
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # texts of positions by kind
+    words: str = ""
+    step: int | None = None  # of training, for checkpoints
+    ids: Any = None  # token ids (n,) of the labels "tokens", where there are some; for patterns that repeat
+
+
+@dataclass
+class Stage:
+    """All that a page can ask for."""
+
+    title: str
+    variants: Sequence[Variant]
+    words: str = ""
+    two_sides: bool = False  # one sequence is read (tokens), another written (targets)
+    image: dict[str, Any] | None = None
+    generation: dict[str, Any] | None = None
+    alignment: dict[str, Any] | None = None
+    timeline: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.variants:
+            raise BadValue("variants: expected at least one, got none.")
+        self._seen = [SharedSeen(variant.seen) for variant in self.variants]
+        first = self.variants[0]
+        if not self._seen[0].names():
+            raise BadValue(
+                "seen: nothing was observed. Run the model inside `with regard.observe(model) as seen:`; if it did "
+                "run, it uses no attention that regard knows."
+            )
+        self.places: list[Place] = places(self._seen[0], first.labels, self.two_sides)
+
+    @property
+    def main(self) -> str:
+        """The kind of positions the model reads."""
+        return main_kind(self.variants[0].labels)
+
+    def seen(self, variant: int) -> SharedSeen:
+        """What was seen of a variant, for threads."""
+        return self._seen[variant]
+
+    def site(self, variant: int, site: int) -> SharedSite:
+        """A site of a variant: the one of the same name, else the one in the same place."""
+        seen = self._seen[variant]
+        names, wanted = seen.names(), self.places[site].name
+        if wanted in names:
+            return seen[wanted]
+        if len(names) == len(self.places):
+            return seen[names[site]]
+        raise BadValue(
+            f"site: {self.variants[variant].name} has no {self.places[site].label}. Choose a layer both have."
+        )
+
+    def memory(self) -> dict[str, list[int]] | None:
+        """Which sites say, step by step, where heads write to a memory of slots, and where they read it."""
+        slots = [
+            n for n, place in enumerate(self.places) if place.group == "memory" and place.columns == "slots"
+        ]
+        writes = [n for n in slots if self.places[n].label.startswith("write")]
+        return {"write": writes, "read": [n for n in slots if n not in writes]} if writes else None
+
+    def scene(self) -> dict[str, Any]:
+        """The scene as the page reads it: plain JSON data, every text cut to a sane length."""
+        first = self.variants[0]
+        kinds: dict[str, int] = {}
+        sites = []
+        for number, place in enumerate(self.places):
+            site = self.site(0, number)
+            calls = _calls(site, len(first.labels.get(place.rows, ())), self.generation is not None)
+            for kind, size in ((place.rows, "queries"), (place.columns, "keys")):
+                kinds[kind] = max(kinds.get(kind, 0), *(call[size] for call in calls))
+            sites.append({**place.described(site), "calls": calls})
+        return {
+            "title": shortened(self.title),
+            "start": self._start(),
+            "words": shortened(self.words, 400),
+            "variants": [self._variant(number) for number in range(len(self.variants))],
+            "sites": sites,
+            "tokens": _all_labels(kinds, first.labels, self.main),
+            "image": self.image,
+            "generation": self.generation,
+            "alignment": self.alignment,
+            "memory": self.memory(),
+            "timeline": self.timeline,
+            "limits": {"tile": TILE, "thumb": THUMB, "sampled": True},
+            "embedded": False,
+        }
+
+    def _start(self) -> str | None:
+        """The view that says most about this stage; None: the usual one."""
+        offers = (
+            ("steps", self.generation), ("timeline", self.timeline), ("compare", len(self.variants) > 1),
+            ("image", self.image), ("alignment", self.alignment), ("memory", self.memory()),
+        )  # fmt: skip
+        return next((name for name, there in offers if there), None)
+
+    def _variant(self, number: int) -> dict[str, Any]:
+        own, first = self.variants[number], self.variants[0]
+        found: dict[str, Any] = {
+            "name": shortened(own.name),
+            "words": shortened(own.words, 400),
+            "step": own.step,
+        }
+        if number and own.labels != first.labels:  # another input, or another tokenizer
+            counts = {kind: len(texts) for kind, texts in own.labels.items()}
+            found["tokens"] = _all_labels(counts, own.labels, self.main)
+        return found
+
+
+def stage_of(seen_or_stage: Any, tokens: Any = None, title: str | None = None) -> Stage:
+    """A stage of what a user has: a stage, or a `Seen` with labels for its tokens.
+
+    tokens: a list of texts (what the positions are called), or lists by kind:
+        {"tokens": […], "targets": […]} where a model reads one sequence and writes another.
+    """
+    if isinstance(seen_or_stage, Stage):
+        if tokens is not None:
+            raise BadValue("tokens: the stage has its labels already. Leave tokens out.")
+        return seen_or_stage
+    if not callable(getattr(seen_or_stage, "names", None)):
+        raise BadType(f"seen: expected what `regard.observe` gave, got {type(seen_or_stage).__name__}.")
+    labels = _given_labels(tokens)
+    model = getattr(seen_or_stage, "model", None)
+    name = title or (type(model).__name__ if model is not None else "Attention")
+    return Stage(name, [Variant(name, seen_or_stage, labels)], two_sides="targets" in labels)
+
+
+def shortened(text: str, most: int = LONGEST_LABEL) -> str:
+    """Text without halves of characters, cut where it is too long for a page."""
+    whole = str(text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return whole if len(whole) <= most else whole[: most - 1] + "…"
+
+
+def finite(value: Any) -> float | None:
+    """A number JSON can hold; None for NaN and infinities."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _given_labels(tokens: Any) -> dict[str, list[str]]:
+    if tokens is None:
+        return {}
+    lists = tokens if isinstance(tokens, Mapping) else {"tokens": tokens}
+    if any(isinstance(texts, str) or not isinstance(texts, Sequence) for texts in lists.values()):
+        raise BadType("tokens: expected a list of texts, one for each position, or such lists by kind.")
+    return {str(kind): [str(text) for text in texts] for kind, texts in lists.items()}
+
+
+def _all_labels(
+    counts: Mapping[str, int], labels: Mapping[str, Sequence[str]], main: str
+) -> dict[str, list[str]]:
+    found = {kind: [shortened(text) for text in texts] for kind, texts in labels.items()}
+    for kind, count in counts.items():
+        given = found.get(kind, [])
+        if kind == "memory":  # the slots, then the positions
+            positions = found.get(main, [])[:count]
+            given = [*labels_for("slots", count - len(positions), []), *positions]
+        found[kind] = labels_for(kind, max(count, len(given)), given)
+    return found
+
+
+def _calls(site: Any, positions: int, decoding: bool) -> list[dict[str, int]]:
+    """The sizes of each call. Where calls go on from each other (decoding, or segments that together are the whole
+    sequence), the queries of a call stand behind those of the calls before it.
+    """
+    sizes = [site.shape(call) for call in range(site.calls)]
+    onwards = decoding or (len(sizes) > 1 and sum(size[2] for size in sizes) == positions)
+    found: list[dict[str, int]] = []
+    start = 0
+    for _, _, queries, keys in sizes:
+        found.append({"queries": int(queries), "keys": int(keys), "start": start})
+        if onwards:
+            start += int(queries)
+    return found

@@ -1,0 +1,56 @@
+"""A real browser for the page. A machine without one fails these tests; `make browser` installs it."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tests.browser import chromium
+
+SIZE = {"width": 1280, "height": 800}
+
+# The page's policy reports what it forbade; a page without mistakes reports nothing.
+LISTENING = (
+    "addEventListener('securitypolicyviolation', e => (window.__forbidden ??= []).push(e.violatedDirective))"
+)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    path = chromium.find()
+    if path is None:
+        pytest.fail("no Chromium found: `make browser` installs one")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=chromium.SWITCHES)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def context(browser):
+    """A fresh profile."""
+    made = browser.new_context(viewport=SIZE, accept_downloads=True)
+    made.set_default_timeout(20_000)
+    made.add_init_script(LISTENING)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(context):
+    """A page that may not complain, nor ask anybody but the server it came from, nor break its own policy."""
+    opened, complaints, asked = context.new_page(), [], []
+    opened.on(
+        "console", lambda message: message.type in ("error", "warning") and complaints.append(message.text)
+    )
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    yield opened
+    forbidden = opened.evaluate("window.__forbidden ?? []")
+    assert not forbidden, forbidden
+    assert not complaints, complaints
+    outside = [
+        url for url in asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:", "file:///"))
+    ]
+    assert not outside, outside

@@ -1,0 +1,69 @@
+"""The page as one file: opened from the disk, with the network cut, it shows what the server showed."""
+
+import subprocess
+import sys
+
+import pytest
+
+from regard.viewer.export import export
+from tests.browser import stages
+from tests.browser.driving import opened, saved, until
+from tests.browser.stages import HOSTILE
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """By the command a user would type."""
+    path = tmp_path_factory.mktemp("export") / "page.html"
+    command = [sys.executable, "-m", "regard", "view", str(stages.minilm_folder()), "--text", stages.SENTENCE]
+    done = subprocess.run([*command, "--export", str(path)], capture_output=True, text=True, cwd=stages.ROOT)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    return export(stages.hostile(), tmp_path_factory.mktemp("hostile") / "page.html")
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    return export(stages.large(512, 12, 12), tmp_path_factory.mktemp("long") / "page.html")
+
+
+@pytest.fixture
+def offline(context, page):
+    context.set_offline(True)
+    return page
+
+
+@pytest.mark.parametrize("view", ["overview", "matrix", "tokens"])
+def test_an_exported_page_works_alone(offline, bert, view):
+    opened(offline, bert.as_uri(), view, site=1, head=8)
+    offline.wait_for_timeout(300)
+    assert not offline.get_by_test_id("notice").count()
+    if view == "matrix":
+        offline.keyboard.press("+")
+        offline.keyboard.press("ArrowDown")
+        until(offline, "window.__regard.state().site === 2")
+    if view == "tokens":
+        offline.get_by_test_id("token-9").hover()
+        until(offline, "/0\\.\\d/.test(document.querySelector('[data-testid=attends-to]').innerText)")
+    assert saved(offline, "svg").startswith(b"<")
+
+
+def test_a_large_page_stays_small_and_says_what_it_left_out(offline, long):
+    assert long.stat().st_size <= 5_000_000
+    opened(offline, long.as_uri(), "matrix", site=7, head=5)
+    assert "strongest" in offline.get_by_test_id("what").inner_text()
+    opened(offline, long.as_uri())
+    assert offline.get_by_test_id("cell-11-11").is_visible()
+
+
+@pytest.mark.parametrize("view", ["overview", "tokens", "steps"])
+def test_hostile_text_stays_text_in_a_file(offline, hostile, view):
+    opened(offline, hostile.as_uri(), view)
+    offline.wait_for_timeout(300)
+    assert offline.title() != "broken"
+    assert HOSTILE[0][:20] in offline.inner_text("h1")
+    assert offline.evaluate("() => document.querySelectorAll('#regard img, #regard script').length") == 0

@@ -1,0 +1,160 @@
+"""Rollout and flow against the formulas written out: products of whole matrices, all cuts of a small network."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from regard.errors import BadValue
+from regard.observation.analysis import sites
+from regard.observation.analysis.flow import flow
+from regard.observation.analysis.rollout import rollout
+from tests.observation.maps import Map, Maps, soft
+
+N = 13
+
+
+def model(layers=3, heads=5, n=N, causal=False, batch=2):
+    return Maps(
+        *(Map(soft(batch, heads, n, n, causal=causal, sharp=2.0), name=f"layer.{i}") for i in range(layers))
+    )
+
+
+def whole(seen, heads="mean", residual=0.5, batch=0, names=None):
+    """The product of whole matrices, in numpy."""
+    product = None
+    for name in names or seen.names():
+        own = seen[name].given[-1][batch].double().numpy()
+        table = {"mean": own.mean(0), "max": own.max(0), "min": own.min(0)}[heads]
+        table = table / table.sum(1, keepdims=True)
+        table = residual * np.eye(len(table)) + (1 - residual) * table
+        product = table if product is None else table @ product
+    return torch.from_numpy(product)
+
+
+@pytest.mark.parametrize("heads", ["mean", "max", "min"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("residual", [0.5, 0.0, 0.3])
+def test_rollout_is_the_product_of_the_layers(heads, causal, residual):
+    seen = model(causal=causal)
+    found = rollout(seen, heads=heads, residual=residual, batch=1)
+    assert torch.allclose(found, whole(seen, heads, residual, 1), atol=1e-12)
+    assert torch.allclose(found.sum(1), torch.ones(N, dtype=torch.float64))
+    some = rollout(seen, [-1, 3], heads=heads, residual=residual, batch=1)
+    assert torch.allclose(some, found[[12, 3]], atol=1e-15)
+
+
+def test_rollout_of_two_positions_worked_by_hand():
+    first = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]])
+    second = torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]])
+    seen = Maps(Map(first, name="a"), Map(second, name="b"))
+    # Â_1 = [[1, 0], [¼, ¾]], Â_2 = [[1, 0], [½, ½]]: row 1 is ½·(1, 0) + ½·(¼, ¾).
+    assert rollout(seen).tolist() == [[1.0, 0.0], [0.625, 0.375]]
+    assert rollout(seen, [1], layers=["b"]).tolist() == [[0.5, 0.5]]
+
+
+def test_layers_are_chosen_by_name_by_path_and_in_order():
+    seen = model(4)
+    names = ["layer.2", "layer.0"]
+    assert torch.allclose(rollout(seen, layers=names), whole(seen, names=names), atol=1e-12)
+    both = Maps(
+        Map(soft(1, 2, 7, 7), name="encoder.0"), Map(soft(1, 2, 7, 7), name="encoder.1"),
+        Map(soft(1, 2, 7, 7), name="decoder.0.self"), Map(soft(1, 2, 7, 7), name="decoder.0.cross"),
+    )  # fmt: skip
+    expected = whole(both, names=["encoder.0", "encoder.1"])
+    assert torch.allclose(rollout(both, layers="encoder"), expected, atol=1e-12)
+    with pytest.raises(BadValue, match="such as 'encoder'"):
+        rollout(both)
+
+
+def test_a_row_that_sees_nothing_passes_on_itself():
+    weights = soft(1, 2, 5, 5)
+    weights[:, :, 3] = 0
+    found = rollout(Maps(Map(weights)))
+    assert found[3].tolist() == [0, 0, 0, 1, 0]
+
+
+def test_one_position_of_a_long_input_takes_memory_linear_in_its_length(monkeypatch):
+    monkeypatch.setattr(sites, "BLOCK", 1 << 14)
+    seen = model(2, 2, 509, causal=True, batch=1)
+    found = rollout(seen, [508, 7])
+    assert torch.allclose(found, whole(seen)[[508, 7]], atol=1e-12)
+    assert all(seen[name].largest <= 1 << 14 for name in seen.names())
+
+
+def test_the_steps_of_a_generation_roll_out_like_the_whole():
+    seen = model(causal=True, batch=1)
+    steps = Maps(
+        *(
+            Map(one[:, :, :4, :4], *(one[:, :, i : i + 1, : i + 1] for i in range(4, N)), name=name)
+            for name in seen.names()
+            for one in seen[name].given
+        )
+    )
+    assert torch.allclose(rollout(steps, [-1], call=None), rollout(seen, [-1]), atol=1e-12)
+    with pytest.raises(BadValue, match="call=None joins"):
+        rollout(steps)
+
+
+def test_what_cannot_be_rolled_out_is_refused_in_words():
+    seen = model()
+    with pytest.raises(BadValue, match="rows: expected numbers from -13 to 12"):
+        rollout(seen, [13])
+    with pytest.raises(BadValue, match=r"Did you mean 'layer\.0'"):
+        rollout(seen, layers=["layer.00"])
+    with pytest.raises(BadValue, match="Did you mean 'mean'"):
+        rollout(seen, heads="meen")
+    with pytest.raises(BadValue, match="residual"):
+        rollout(seen, residual=1.5)
+    with pytest.raises(BadValue, match="nothing"):
+        rollout(Maps())
+    with pytest.raises(BadValue, match="7×11"):
+        rollout(Maps(Map(soft(1, 1, 7, 11), name="b")))
+    long = Maps(Map(torch.empty(1, 1, 1, 1).expand(1, 1, 5003, 5003)))
+    with pytest.raises(BadValue, match="rows: expected some positions"):
+        rollout(long)
+    with pytest.raises(BadValue, match="rollout, which takes any length"):
+        flow(long, [0])
+
+
+def least_cut(tables, start, end):
+    """The largest flow is the least cut: the cheapest of all ways to divide the nodes between start and end."""
+    n, best = len(tables[0]), np.inf
+    inner = [(layer, i) for layer in range(1, len(tables)) for i in range(n)]
+    for chosen in itertools.product((False, True), repeat=len(inner)):
+        near = {(0, start), *(node for node, kept in zip(inner, chosen, strict=True) if kept)}
+        cost = 0.0
+        for layer, table in enumerate(tables):
+            for i in range(n):
+                if (layer, i) in near:
+                    cost += sum(table[i, j] for j in range(n) if (layer + 1, j) not in near)
+        # What leaves towards other inputs is not cut: only the end is an end. Those inputs lead nowhere.
+        last = tables[-1]
+        cost -= sum(
+            last[i, j] for i in range(n) if (len(tables) - 1, i) in near for j in range(n) if j != end
+        )
+        best = min(best, cost)
+    return best
+
+
+@pytest.mark.parametrize(
+    ("layers", "n", "causal"), [(1, 5, False), (2, 7, False), (3, 5, True), (3, 3, False)]
+)
+def test_flow_is_the_least_of_all_cuts(layers, n, causal):
+    seen = model(layers, 2, n, causal=causal, batch=1)
+    tables = []
+    for name in reversed(seen.names()):
+        own = seen[name].given[-1][0].double().mean(0).numpy()
+        tables.append(0.4 * np.eye(n) + 0.6 * own / own.sum(1, keepdims=True))
+    found = flow(seen, residual=0.4)
+    expected = [[least_cut(tables, i, j) for j in range(n)] for i in range(n)]
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), atol=1e-7)
+    part = flow(seen, [n - 1], [0, 2], residual=0.4)
+    assert torch.equal(part, found[[n - 1]][:, [0, 2]])
+
+
+def test_flow_is_never_less_than_rollout():
+    """Rollout is one way for the weight to flow that fits through the pipes."""
+    seen = model(3, 3, 11, batch=1)
+    assert bool((flow(seen) >= rollout(seen) - 1e-6).all())

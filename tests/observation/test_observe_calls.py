@@ -1,0 +1,168 @@
+"""A user's own use of scaled_dot_product_attention and flex_attention, in every form of the call."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention as imported_by_name
+
+import regard
+from tests.observation import peers
+from tests.observation.peers import BAR, largest
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in peers.FLEX_WARNINGS]
+
+
+class Own(nn.Module):
+    """A module a user wrote: the attention inside is whatever function it was given."""
+
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, query, key, value):
+        return self.attention(query, key, value)
+
+
+def drawn(heads=6, shared=6, queries=7, keys=11):
+    return torch.randn(2, heads, queries, 5), torch.randn(2, shared, keys, 5), torch.randn(2, shared, keys, 3)
+
+
+def formula(query, key, scale=None, add=0.0, hide=None):
+    """softmax(q·k·scale + add), written out."""
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    scores = query.double() @ key.double().transpose(-1, -2) * (scale or 1 / math.sqrt(query.shape[-1])) + add
+    if hide is not None:
+        scores = scores.masked_fill(hide, -math.inf)
+    return scores.softmax(-1)
+
+
+def watched(function, *given):
+    model = Own(function)
+    before = model(*given)
+    with regard.observe(model) as seen:
+        out = model(*given)
+    assert torch.equal(out, before)
+    assert len(seen) == 1, seen.names()
+    return seen[seen.names()[0]]
+
+
+KEEP = torch.ones(7, 11, dtype=torch.bool).tril(4)
+FORMS = {
+    "plain": ({}, {}),
+    "scale": ({"scale": 0.3}, {"scale": 0.3}),
+    "bool mask": ({"attn_mask": KEEP}, {"hide": ~KEEP}),
+    "float mask": ({"attn_mask": KEEP.float() * 1.7}, {"add": KEEP.double() * 1.7}),
+    "causal": ({"is_causal": True}, {"hide": torch.ones(7, 11, dtype=torch.bool).triu(1)}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scaled_dot_product_attention(form):
+    options, meaning = FORMS[form]
+    query, key, value = drawn()
+    site = watched(
+        lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, **options), query, key, value
+    )
+    assert site.kind == "scaled_dot_product_attention"
+    assert largest(site.weights(), formula(query, key, **meaning).float()) <= BAR
+
+
+def test_a_function_that_was_imported_by_name_is_seen():
+    query, key, value = drawn()
+    site = watched(lambda q, k, v: imported_by_name(q, k, v), query, key, value)
+    assert largest(site.weights(), formula(query, key).float()) <= BAR
+
+
+def test_arguments_by_position():
+    query, key, value = drawn()
+    site = watched(lambda q, k, v: imported_by_name(q, k, v, KEEP, 0.0, False), query, key, value)
+    assert largest(site.weights(), formula(query, key, hide=~KEEP).float()) <= BAR
+
+
+def test_grouped_heads():
+    query, key, value = drawn(shared=2)
+    site = watched(lambda q, k, v: imported_by_name(q, k, v, enable_gqa=True), query, key, value)
+    assert site.shape() == (2, 6, 7, 11)
+    assert largest(site.weights(), formula(query, key).float()) <= BAR
+
+
+def test_three_dimensional_inputs_are_one_head_or_one_batch():
+    query, key, value = (x[0] for x in drawn())
+    site = watched(lambda q, k, v: imported_by_name(q, k, v), query, key, value)
+    expected = formula(query[None], key[None])[0].float()
+    assert largest(site.weights().reshape(expected.shape), expected) <= BAR
+
+
+def test_a_row_that_sees_nothing_shows_zeros():
+    query, key, value = drawn()
+    keep = KEEP.clone()
+    keep[3] = False
+    model = Own(lambda q, k, v: imported_by_name(q, k, v, keep))
+    with regard.observe(model) as seen:
+        model(query, key, value)
+    shown = seen[seen.names()[0]].weights()
+    assert not shown[:, :, 3].any()
+    rest = [0, 1, 2, 4, 5, 6]
+    assert largest(shown[:, :, rest], formula(query, key, hide=~keep)[:, :, rest].float()) <= BAR
+
+
+def test_two_calls_inside_one_module_are_two_sites():
+    query, key, value = drawn()
+
+    def twice(q, k, v):
+        return imported_by_name(q, k, v) + imported_by_name(q, k, v, scale=0.1)
+
+    model = Own(twice)
+    with regard.observe(model) as seen:
+        model(query, key, value)
+    first, second = seen.names()
+    assert second == f"{first}#2"
+    assert largest(seen[second].weights(), formula(query, key, scale=0.1).float()) <= BAR
+
+
+def flexed(**options):
+    return lambda q, k, v: flex_attention(q, k, v, **options)
+
+
+def closer(score, b, h, q, k):
+    return score - 0.3 * (q - k).abs() * (h + 1)
+
+
+def behind(b, h, q, k):
+    return q >= k - 4
+
+
+def test_flex_attention_plain_scaled_and_grouped():
+    query, key, value = drawn(shared=2)
+    site = watched(flexed(scale=0.4, enable_gqa=True), query, key, value)
+    assert site.kind == "flex_attention"
+    assert largest(site.weights(), formula(query, key, scale=0.4).float()) <= BAR
+
+
+def test_flex_attention_with_a_score_function():
+    query, key, value = drawn()
+    distance = (torch.arange(7)[:, None] - torch.arange(11)).abs() * torch.arange(1, 7)[:, None, None]
+    site = watched(flexed(score_mod=closer), query, key, value)
+    assert largest(site.weights(), formula(query, key, add=-0.3 * distance).float()) <= BAR
+
+
+def test_flex_attention_with_a_block_mask():
+    query, key, value = drawn()
+    blocks = create_block_mask(behind, B=None, H=None, Q_LEN=7, KV_LEN=11, device="cpu")
+    site = watched(flexed(block_mask=blocks), query, key, value)
+    assert largest(site.weights(), formula(query, key, hide=~KEEP).float()) <= BAR
+    part = formula(query, key, hide=~KEEP)[:, [4]][:, :, [5, 2]]
+    assert largest(site.weights(rows=[5, 2], heads=[4]), part.float()) <= BAR
+
+
+def test_flex_attention_that_returns_its_logsumexp():
+    query, key, value = drawn()
+    model = Own(lambda q, k, v: flex_attention(q, k, v, score_mod=closer, return_aux=AuxRequest(lse=True)))
+    before = model(query, key, value)
+    with regard.observe(model) as seen:
+        out = model(query, key, value)
+    assert torch.equal(out[0], before[0]) and torch.equal(out[1].lse, before[1].lse)
+    assert torch.allclose(seen[seen.names()[0]].summary().logsumexp, before[1].lse, atol=1e-5)
