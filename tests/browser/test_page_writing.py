@@ -11,7 +11,8 @@ from tests.browser.serving import viewed
 from tests.observation import peers
 
 PROMPT, STEPS = "Once upon a time", 8
-PERCENT = r"Number((document.querySelector('[data-testid=alternatives]').innerText.match(/([\d.]+)\s?%/) ?? [0, NaN])[1])"
+LIKELY = "document.querySelector('[data-testid=alternatives]').innerText"
+PERCENT = rf"Number(({LIKELY}.match(/([\d.]+)\s?%/) ?? [0, NaN])[1])"
 
 
 @pytest.fixture(scope="module")

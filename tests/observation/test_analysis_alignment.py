@@ -139,5 +139,7 @@ def test_pieces_of_a_map_become_words_before_links_are_read():
     assert align(site, batch=1) == {
         (int(column), row) for row, column in enumerate(site.given[0][1].mean(0).argmax(1))
     }
+    steps = Map(*site.given[0].split(1, 2))  # the same map, written step by step
+    assert align(steps, source, target, batch=1, call=None) == links(expected)
     with pytest.raises(BadValue, match="source: expected one piece for each of the 7 positions, got 2"):
         align(site, ["a", "b"], target)

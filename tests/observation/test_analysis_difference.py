@@ -70,6 +70,12 @@ def test_rows_that_cannot_be_compared_are_left_out_of_means_and_ranks():
     assert len(site.largest()) == 4
 
 
+def test_the_steps_of_two_generations_are_compared_as_one_map():
+    first, second = soft(1, 2, 5, 7), soft(1, 2, 5, 7)
+    steps = [Map(*one.split(1, 2)) for one in (first, second)]
+    assert torch.equal(compare(*steps, call=None).divergence, compare(Map(first), Map(second)).divergence)
+
+
 def test_different_shapes_are_refused_in_words():
     one = Map(soft(1, 2, 5, 5), name="layer.0")
     with pytest.raises(BadValue, match=r"5 and 7 queries, 5 and 7 keys\. Rows are compared one by one"):

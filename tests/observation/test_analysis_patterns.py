@@ -193,6 +193,9 @@ def test_rows_without_weight_or_not_finite_have_no_say():
         found = recognise(Map(spoilt), TOKENS)
         assert [one.pattern for one in found] == names
         assert {one.rows for one in found} == {N - 2}
+        spoilt[:, :, 9] = weights[:, :, 9]
+        spoilt[:, :, 11, :2] = torch.tensor([-0.1, 0.2])  # effective weights may be negative
+        assert all(one.rows == N - 2 and one.entropy >= 0 for one in recognise(Map(spoilt), TOKENS))
 
 
 def test_no_rows_and_no_keys_give_facts_without_scores():

@@ -50,6 +50,7 @@ def test_flex_attention_shows_the_same(kind):
     with peers.uncompiled():
         seen, _ = seen_while(model, **given)
     for name, expected in zip(seen.names(), maps, strict=True):
+        assert seen[name].kind == "flex_attention"
         assert largest(seen[name].weights(), expected) <= BAR, name
 
 
@@ -182,7 +183,9 @@ def test_a_real_bert_shows_its_attention():
     seen, out = seen_while(model, **given)
     assert torch.equal(out.last_hidden_state, before)
     assert len(seen) == 6
-    real = given["attention_mask"].bool()  # rows of padding are nobody's, and eager's own rounding is largest there
+    real = given[
+        "attention_mask"
+    ].bool()  # rows of padding are nobody's, and eager's own rounding is largest there
     for name, expected in zip(seen.names(), maps, strict=True):
         shown = seen[name].weights()
         assert largest(shown.transpose(1, 2)[real], expected.transpose(1, 2)[real]) <= BAR, name

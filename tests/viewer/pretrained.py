@@ -7,7 +7,8 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-WORDS = ["<pad>", "<s>", "</s>", "<unk>", *"the cat sat on a mat and looked at dog . it was".split(" ")]
+WORDS = ["<pad>", "<s>", "</s>", "<unk>"]
+WORDS += ["the", "cat", "sat", "on", "a", "mat", "and", "looked", "at", "dog", ".", "it", "was"]
 SIZES = {"vocab_size": len(WORDS), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 

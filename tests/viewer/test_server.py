@@ -139,6 +139,11 @@ def test_only_get_and_head_are_answered(visitor, method):
     assert visitor.ask("/api/scene", method=method).status == 405
 
 
+@pytest.mark.parametrize("header", [{"content_length": "7"}, {"transfer_encoding": "chunked"}])
+def test_a_request_with_a_content_is_refused(visitor, header):
+    assert visitor.ask("/api/scene", **header).status == 413
+
+
 def test_head_has_the_headers_and_no_content(visitor):
     found = visitor.ask("/", method="HEAD")
     assert found.status == 200 and found.headers["content-type"].startswith("text/html")
@@ -263,6 +268,16 @@ def test_hostile_labels_travel_as_json_text_only():
     assert found.headers["content-type"] == "application/json"
     tokens = found.json["tokens"]["tokens"]
     assert tokens[0] == labels[0] and len(tokens[3]) == 200 and tokens[2] == "\ufffd"
+
+
+def test_a_model_that_fails_gets_words_and_the_terminal_the_trace(visitor, stage, capsys, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError("deep inside")
+
+    monkeypatch.setattr(stage.variants[0].seen["encoder.layer.1.attention"], "weights", fail)
+    found = visitor.ask(TILE)
+    assert found.status == 500 and "ZeroDivisionError" in found.json["error"] and "deep" not in found.text
+    assert found.headers["content-security-policy"] and "deep inside" in capsys.readouterr().err
 
 
 def test_a_host_that_others_can_reach_must_be_asked_for():

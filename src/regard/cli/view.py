@@ -84,7 +84,7 @@ def run(options: Namespace) -> int:
     wish = Wish(
         options.run, text=options.text, target=options.target, image=options.image, generate=options.generate,
         beams=options.beams, against=options.against, checkpoint=options.checkpoint, checkpoints=options.checkpoints,
-        gold=options.gold, device=options.device,
+        gold=options.gold, importance=options.importance, device=options.device,
     )  # fmt: skip
     try:
         stage = open_stage(wish, _tell)

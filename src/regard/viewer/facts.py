@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,8 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
         places += [(number, head) for head in range(len(heads))]
     groups = cluster(found)
     sites: dict[int, list[dict[str, Any]]] = {}
-    for (number, _), one, group in zip(places, found, groups.labels, strict=True):
+    importance = stage.variants[variant].importance
+    for (number, head), one, group in zip(places, found, groups.labels, strict=True):
         sequence = stage.places[number].group != "memory"  # slots have no order that a pattern could follow
         sites.setdefault(number, []).append(
             {
@@ -44,13 +46,20 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
                 "pattern": one.pattern if sequence else None,
                 "scores": {name: rounded(score) for name, score in one.scores.items()} if sequence else {},
                 "cluster": group,
-                "importance": None,
+                "importance": rounded(importance.get((stage.site(variant, number).name, head), math.nan)),
             }
         )
     by_entropy = sorted(
         range(len(found)), key=lambda n: (not np.isfinite(found[n].entropy), found[n].entropy)
     )
-    orders = {"pattern": _by_pattern(found), "entropy": by_entropy, "cluster": groups.order}
+    orders: dict[str, Sequence[int]] = {
+        "pattern": _by_pattern(found),
+        "entropy": by_entropy,
+        "cluster": groups.order,
+    }
+    if importance:
+        known = [importance.get((one.site, one.head), 0.0) for one in found]
+        orders["importance"] = sorted(range(len(found)), key=lambda n: (-abs(known[n]), n))
     return {
         "sites": [{"site": number, "heads": heads} for number, heads in sites.items()],
         "order": {name: [list(places[n]) for n in order] for name, order in orders.items()},

@@ -100,6 +100,8 @@ class Guard:
             )
         if method not in ("GET", "HEAD"):
             raise Refused(405, "The viewer only answers GET.", "It shows; nothing here can be changed.")
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            raise Refused(413, "The request has a content.", "Questions fit into an address.")
         if len(query) > LONGEST_QUERY:
             raise Refused(413, "The address is too long.", "Open the address that the terminal shows.")
         given = _token(query)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +16,18 @@ import numpy as np
 
 from regard.errors import BadValue, RegardError
 from regard.viewer.answers import Answers
-from regard.viewer.codes import encode
+from regard.viewer.codes import Codes, encode
 from regard.viewer.packets import Asked
-from regard.viewer.stage import Stage
+from regard.viewer.stage import THUMB, Stage
 
 TOP = 8
 LONGEST = 65536  # keys: a key is two bytes
 ROOM = 5_000_000  # bytes of a page
-RATIO = 4 / 3  # base64
+PAGE = 400_000  # of them for script, style and labels
+BASE64 = 4 / 3
+ENTRY = 110  # bytes that say where a part lies
+TOPS = 0.6  # of the room at most, for the strongest keys of each row
+STEPS = 500_000  # bytes of overviews, beyond which there is only the last step's
 
 
 @dataclass
@@ -44,6 +48,37 @@ class Payload:
         return zlib.compress(bytes(self.content), 9)
 
 
+@dataclass(frozen=True)
+class _Map:
+    """One map there is, and what it would cost."""
+
+    variant: int
+    site: int
+    head: int
+    call: int
+    queries: int
+    keys: int
+
+    @property
+    def whole(self) -> int:
+        """Bytes of the page, every weight kept."""
+        return int(self.queries * self.keys * BASE64) + ENTRY
+
+    def strongest(self, top: int) -> int:
+        """Bytes of the page, some keys of each row kept."""
+        return int(self.queries * top * 3 * BASE64) + ENTRY
+
+    def part(self, kind: str) -> dict[str, Any]:
+        """Its entry in the list of parts."""
+        return {
+            "kind": kind,
+            "variant": self.variant,
+            "site": self.site,
+            "head": self.head,
+            "call": self.call,
+        }
+
+
 def payload(
     stage: Stage,
     *,
@@ -56,31 +91,27 @@ def payload(
 
     heads: (site, head) pairs to keep whole. sites: keep only these; every one by default.
     """
+    _check(stage, heads)
     answers = Answers(stage)
-    chosen = [n for n in range(len(stage.places)) if sites is None or n in sites]
     made = Payload({"scene": {**stage.scene(), "embedded": True}, "overview": [], "facts": [], "parts": []})
-    wholes = _wholes(stage, chosen)
-    everything = sum(size for *_, size in wholes)
-    everywhere = (
-        everything * RATIO <= room * 0.6
-    )  # codes shrink at least by a bit; the rest is script and labels
     for variant in range(len(stage.variants)):
         for call in _calls_shown(stage):
             _add_overview(made, answers, variant, call)
         _add_facts(made, answers, variant)
-    if not everywhere:
-        _add_tops(made, answers, chosen, top)
-    left = int(room / RATIO * 0.8) - len(made.packed())
-    order = sorted(wholes, key=lambda one: _urgency(one, heads))
-    for variant, site, head, call, size in order:
-        wanted = heads is not None and (site, head) in heads
-        if not everywhere and not wanted and (heads is not None or size > left):
+    wanted = set(heads or ())
+    maps = _maps(stage, [n for n in range(len(stage.places)) if sites is None or n in sites])
+    maps.sort(key=lambda one: ((one.site, one.head) not in wanted, one.variant, one.head, one.site, one.call))
+    left = max(0, room - PAGE - int(len(made.packed()) * BASE64))
+    if sum(one.whole for one in maps) > left:
+        left -= _add_tops(made, answers, maps, top, int(left * TOPS))
+    for one in maps:
+        asked_for = (one.site, one.head) in wanted
+        if not asked_for and (heads is not None or one.whole > left):
             continue
-        left -= size
-        codes = answers.packets.full(Asked(variant, site, head, call))
-        part = {"kind": "full", "variant": variant, "site": site, "head": head, "call": call}
-        made.data["parts"].append({**part, "at": made.add(codes.tobytes()), "size": int(codes.size)})
-    _check(stage, heads)
+        left -= one.whole
+        codes = answers.packets.full(Asked(one.variant, one.site, one.head, one.call))
+        at = made.add(codes.tobytes())
+        made.data["parts"].append({**one.part("full"), "at": at, "size": int(codes.size)})
     return made
 
 
@@ -92,40 +123,31 @@ def _check(stage: Stage, heads: Sequence[tuple[int, int]] | None) -> None:
             )
 
 
-def _wholes(stage: Stage, chosen: Sequence[int]) -> list[tuple[int, int, int, int, int]]:
-    """Every map there is: variant, site, head, call, and its size."""
+def _maps(stage: Stage, chosen: Sequence[int]) -> list[_Map]:
+    """Every map there is."""
     found = []
-    for variant, site in _existing(stage, chosen):
-        own = stage.site(variant, site)
-        for call in range(own.calls):
-            _, heads, queries, keys = own.shape(call)
-            if keys > LONGEST:
-                raise BadValue(
-                    f"seen: a page of its own holds at most {LONGEST} keys, got {keys}. Use `regard view`."
-                )
-            found += [(variant, site, head, call, int(queries * keys)) for head in range(heads)]
-    return found
-
-
-def _existing(stage: Stage, chosen: Sequence[int]) -> Iterator[tuple[int, int]]:
     for variant in range(len(stage.variants)):
         for site in chosen:
             try:
-                stage.site(variant, site)
+                own = stage.site(variant, site)
             except RegardError:  # another model may lack a layer
                 continue
-            yield variant, site
-
-
-def _urgency(one: tuple[int, int, int, int, int], heads: Sequence[tuple[int, int]] | None) -> tuple[Any, ...]:
-    variant, site, head, call, _ = one
-    return (heads is None or (site, head) not in heads, variant, head, site, call)
+            for call in range(own.calls):
+                _, heads, queries, keys = own.shape(call)
+                if keys > LONGEST:
+                    raise BadValue(
+                        f"seen: a file holds at most {LONGEST} keys, got {keys}. Use `regard view`."
+                    )
+                found += [_Map(variant, site, head, call, int(queries), int(keys)) for head in range(heads)]
+    return found
 
 
 def _calls_shown(stage: Stage) -> list[int]:
-    """The last call; every one where a generation is stepped through, unless there are very many."""
-    steps = max(stage.site(0, n).calls for n in range(len(stage.places)))
-    return [-1, *range(steps)] if stage.generation is not None and steps <= 64 else [-1]
+    """The last call; every one where a generation is stepped through, unless that would be too much."""
+    sites = [stage.site(0, number) for number in range(len(stage.places))]
+    steps = max(site.calls for site in sites)
+    size = steps * sum(site.shape(0)[1] for site in sites) * THUMB**2
+    return [-1, *range(steps)] if stage.generation is not None and size <= STEPS else [-1]
 
 
 def _add_overview(made: Payload, answers: Answers, variant: int, call: int) -> None:
@@ -142,22 +164,24 @@ def _add_facts(made: Payload, answers: Answers, variant: int) -> None:
     made.data["facts"].append({"variant": variant, "call": -1, **json.loads(content)})
 
 
-def _add_tops(made: Payload, answers: Answers, chosen: Sequence[int], top: int) -> None:
-    for variant, site in _existing(answers.stage, chosen):
-        for call in range(answers.stage.site(variant, site).calls):
-            keys, weights = answers.packets.strongest(variant, site, call, top)
-            pairs = np.zeros((*keys.shape, 3), np.uint8)
-            places = np.maximum(keys, 0).astype("<u2")
-            pairs[..., 0], pairs[..., 1] = places & 255, places >> 8
-            pairs[..., 2] = np.where(keys >= 0, encode(weights), 0)
-            for head in range(len(keys)):
-                part = {
-                    "kind": "top",
-                    "variant": variant,
-                    "site": site,
-                    "head": head,
-                    "call": call,
-                    "top": top,
-                }
-                at = made.add(pairs[head].tobytes())
-                made.data["parts"].append({**part, "at": at, "size": int(pairs[head].size)})
+def _add_tops(made: Payload, answers: Answers, maps: Sequence[_Map], top: int, room: int) -> int:
+    """The strongest keys of each row, of as many maps as there is room for; how many bytes they take."""
+    used = 0
+    for one in maps:
+        if used + one.strongest(top) > room:
+            continue
+        used += one.strongest(top)
+        keys, weights = answers.packets.strongest(one.variant, one.site, one.call, top)
+        pairs = _pairs(keys[one.head], encode(weights[one.head]))
+        at = made.add(pairs.tobytes())
+        made.data["parts"].append({**one.part("top"), "top": top, "at": at, "size": int(pairs.size)})
+    return used
+
+
+def _pairs(keys: Any, codes: Codes) -> Codes:
+    """(q, top, 3): two bytes of the key, the lower first, and the code; zeros where a row has no more keys."""
+    found = np.zeros((*keys.shape, 3), np.uint8)
+    places = np.maximum(keys, 0).astype("<u2")
+    found[..., 0], found[..., 1] = places & 255, places >> 8
+    found[..., 2] = np.where(keys >= 0, codes, 0)
+    return found

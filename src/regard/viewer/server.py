@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import html
 import socket
+import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from importlib.resources import files
@@ -126,7 +127,13 @@ class Application:
             return 404, "application/json", packed({"error": str(why)})
         except RegardError as why:
             return 400, "application/json", packed({"error": str(why)})
-        except MemoryError:
+        except Exception as trouble:
+            if not isinstance(
+                trouble, MemoryError
+            ):  # a mistake of ours, or of the model: the terminal says which
+                traceback.print_exc()
+                message = f"The model could not tell ({type(trouble).__name__}). The terminal says more."
+                return 500, "application/json", packed({"error": message})
             message = "There is not enough memory for this. Zoom in, or look at a shorter text."
             return 413, "application/json", packed({"error": message})
         finally:

@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from regard.errors import BadType, BadValue
+from regard.errors import BadType, BadValue, RegardError
 from regard.viewer.places import Place, labels_for, main_kind, places
 from regard.viewer.sharing import SharedSeen, SharedSite
 
@@ -29,6 +30,7 @@ class Variant:
     words: str = ""
     step: int | None = None  # of training, for checkpoints
     ids: Any = None  # token ids (n,) of the labels "tokens", where there are some; for patterns that repeat
+    importance: Mapping[tuple[str, int], float] = field(default_factory=dict)  # of (site, head), by ablation
 
 
 @dataclass
@@ -50,11 +52,22 @@ class Stage:
         self._seen = [SharedSeen(variant.seen) for variant in self.variants]
         first = self.variants[0]
         if not self._seen[0].names():
-            raise BadValue(
-                "seen: nothing was observed. Run the model inside `with regard.observe(model) as seen:`; if it did "
-                "run, it uses no attention that regard knows."
-            )
+            raise BadValue(f"seen: {_why_nothing(first.seen)}")
         self.places: list[Place] = places(self._seen[0], first.labels, self.two_sides)
+        if self.generation is not None:
+            self._put_keys_in_place()
+
+    def _put_keys_in_place(self) -> None:
+        """A step whose cache has let go of old keys has fewer of them than there are positions."""
+        for own in self._seen:
+            for place in self.places:
+                if place.rows == place.columns and place.name in own:
+                    site = own[place.name]
+                    sizes = [site.shape(call)[2:] for call in range(site.calls)]
+                    ends = itertools.accumulate(queries for queries, _ in sizes)
+                    own.place(
+                        place.name, [max(0, end - keys) for end, (_, keys) in zip(ends, sizes, strict=True)]
+                    )
 
     @property
     def main(self) -> str:
@@ -161,6 +174,19 @@ def finite(value: Any) -> float | None:
     """A number JSON can hold; None for NaN and infinities."""
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+def _why_nothing(seen: Any) -> str:
+    """Words for a `Seen` without a single site that can be shown."""
+    for name in seen.names():
+        try:
+            seen[name].weights(rows=[0])
+        except RegardError as why:
+            return f"of {name} nothing can be shown: {why}"
+    return (
+        "nothing was observed. Run the model inside `with regard.observe(model) as seen:`; if it did run, it uses no "
+        "attention that regard knows."
+    )
 
 
 def _given_labels(tokens: Any) -> dict[str, list[str]]:

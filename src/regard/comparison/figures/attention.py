@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from regard.comparison.figures.style import COLOURS, INK, WIDTH, Drawing, shortened
+from regard.comparison.figures.style import COLOURS, INK, WIDTH, Drawing
+from regard.observation.lettering import readable
 from regard.observation.looking import Looked
 
 SHADE = (42 / 255, 127 / 255, 196 / 255)
@@ -21,9 +22,7 @@ MOST_HEADS = 8
 CELL = 0.24  # inches at most
 LEAST, MOST = 0.9, 3.4  # inches: how tall a table may be
 HEAD = 0.8  # inches: of a small table
-LETTERS = 14  # of a piece on an axis
 TICKS = 16  # numbers on an axis
-_MARKS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "": "·"}
 Array = NDArray[np.float64]
 
 
@@ -141,14 +140,6 @@ def ticks(names: Sequence[str]) -> tuple[list[tuple[int, str]], str]:
         step = -(-len(names) // TICKS)
         return [(place, names[place].rpartition(" ")[2]) for place in range(0, len(names), step)], words.pop()
     return [(place, readable(name)) for place, name in enumerate(names)], ""
-
-
-def readable(piece: str) -> str:
-    """A piece of a text so that it can be seen: a space, the end of a line."""
-    if not piece.strip():
-        return "".join(_MARKS.get(letter, "·") for letter in piece) or _MARKS[""]
-    shown = "".join(letter if letter == " " else _MARKS.get(letter, letter) for letter in piece.strip())
-    return shortened(shown, LETTERS)
 
 
 def _words(looked: Looked, table: Array) -> str:

@@ -15,12 +15,12 @@ from markupsafe import Markup
 
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures import svg
-from regard.comparison.figures.attention import readable
 from regard.comparison.figures.style import FEW, NAMED, keys
 from regard.comparison.report import tables, words
 from regard.comparison.report.gallery import View, gallery
 from regard.comparison.results import Row, fairness, pairs
 from regard.errors import RegardError
+from regard.observation.lettering import readable
 from regard.training import durable
 from regard.training.evaluation import load_run
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.arguments import finite_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.analysis.gold import Pairs
-from regard.observation.analysis.sites import Rows, SiteLike, blocks
+from regard.observation.analysis.sites import Rows, SiteLike, at, blocks
 
 How = Literal[
     "target",
@@ -42,7 +42,7 @@ def align(
     threshold: float = 0.2,
     heads: Rows = None,
     back: SiteLike | None = None,
-    call: int = -1,
+    call: int | None = -1,
     batch: int = 0,
 ) -> Pairs:
     """Links between the words of a source and of a target, from the mean weights of some heads.
@@ -57,7 +57,7 @@ def align(
         threshold: the least share of a target word's weight, for how="threshold".
         heads: which are averaged; all by default.
         back: attention from the source to the target (rows: source), if there is one, for the other direction.
-        call: which call of the site.
+        call: which call of the site; `None`: the steps of a generation as one map.
         batch: which example.
     """
     ahead = word_weights(_mean(site, heads, call, batch), word_of(target), word_of(source))
@@ -193,12 +193,13 @@ def _grouping(words: Sequence[int | None] | None, count: int, argument: str) -> 
     return table
 
 
-def _mean(site: SiteLike, heads: Rows, call: int, batch: int) -> Tensor:
+def _mean(site: SiteLike, heads: Rows, call: int | None, batch: int) -> Tensor:
     """The mean of chosen heads, (rows, columns); a map of words is small enough to be held."""
-    rows = torch.arange(site.shape(call)[2])
+    site, which = at(site, call)
+    rows = torch.arange(site.shape(which)[2])
     picked = slice(None) if heads is None else heads
-    parts = [weights[picked].mean(0) for _, weights in blocks(site, rows, call, batch)]
-    return torch.cat(parts) if parts else torch.zeros(0, site.shape(call)[3])
+    parts = [weights[picked].mean(0) for _, weights in blocks(site, rows, which, batch)]
+    return torch.cat(parts) if parts else torch.zeros(0, site.shape(which)[3])
 
 
 def _best(weights: Tensor) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.observation.analysis.sites import SeenLike, SiteLike, blocks
+from regard.observation.analysis.sites import SeenLike, SiteLike, at, blocks
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Difference:
         return sorted(each, key=lambda one: -one[2] if one[2] == one[2] else 1.0)
 
 
-def difference(first: SeenLike, second: SeenLike, *, call: int = -1) -> Difference:
+def difference(first: SeenLike, second: SeenLike, *, call: int | None = -1) -> Difference:
     """The divergence of every row of every head that two observations have in common.
 
     Sites are matched by their names, and those that are left over in the order in which they were called. Weights are
-    read by blocks of rows.
+    read by blocks of rows; `call=None` joins the steps of a generation to one map.
 
         JS(p, q) = ½ Σ p log₂(2p/(p+q)) + ½ Σ q log₂(2q/(p+q)),     p, q: rows of weights divided by their sums
 
@@ -89,9 +89,10 @@ def matched(first: list[str], second: list[str]) -> tuple[list[tuple[str, str]],
     )
 
 
-def compare(first: SiteLike, second: SiteLike, *, call: int = -1) -> SiteDifference:
+def compare(first: SiteLike, second: SiteLike, *, call: int | None = -1) -> SiteDifference:
     """Two sites of the same shape."""
-    shapes = first.shape(call), second.shape(call)
+    (first, which), (second, _) = at(first, call), at(second, call)
+    shapes = first.shape(which), second.shape(which)
     if shapes[0] != shapes[1]:
         kinds = ("examples", "heads", "queries", "keys")
         unlike = ", ".join(f"{a} and {b} {kind}" for a, b, kind in zip(*shapes, kinds, strict=True) if a != b)
@@ -106,7 +107,7 @@ def compare(first: SiteLike, second: SiteLike, *, call: int = -1) -> SiteDiffere
     batch, heads, queries, _ = shapes[0]
     found = torch.zeros(batch, heads, queries, dtype=torch.float64)
     every = torch.arange(queries)
-    both = zip(blocks(first, every, call, None), blocks(second, every, call, None), strict=True)
+    both = zip(blocks(first, every, which, None), blocks(second, every, which, None), strict=True)
     for (rows, ours), (_, theirs) in both:
         found[:, :, rows] = divergence(ours, theirs)
     return SiteDifference(first.name, second.name, found)

@@ -35,7 +35,7 @@ from torch import Tensor
 from regard.errors import BadValue, unknown_name
 from regard.observation.analysis.geometry import geometry
 from regard.observation.analysis.sites import SeenLike, SiteLike, at, blocks, spread
-from regard.observation.analysis.tally import Tally
+from regard.observation.analysis.tally import KINDS, Tally
 
 THRESHOLD = 0.5  # more than half of what could be given beyond chance
 SAMPLED = 128  # rows at most
@@ -75,25 +75,16 @@ def recognise(
     form = geometry(site, call, batch)
     rows = spread(queries, SAMPLED)
     tally = Tally(heads, form, ids)
-    for part, weights in blocks(site, rows, call, batch):
+    for part, weights in blocks(site, rows, call, batch, beside=KINDS):
         tally.add(part, weights)
     found: list[HeadFacts] = []
     for head in range(heads):
         scores = tally.scores(head)
         scores = {kind: scores[kind] for kind in PATTERNS if kind in scores}
-        found.append(
-            HeadFacts(
-                site.name,
-                head,
-                _name(scores),
-                scores,
-                tally.mean_entropy(head),
-                tally.column(head)[0],
-                int(tally.rows[head]),
-                len(rows) < queries,
-                tally.shares(head),
-            )
-        )
+        column, _ = tally.column(head)
+        judged, entropy, profile = int(tally.rows[head]), tally.mean_entropy(head), tally.shares(head)
+        name, sampled = _name(scores), len(rows) < queries
+        found.append(HeadFacts(site.name, head, name, scores, entropy, column, judged, sampled, profile))
     return found
 
 

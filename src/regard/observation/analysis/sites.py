@@ -121,15 +121,18 @@ def spread(count: int, most: int) -> Tensor:
 
 
 def blocks(
-    site: SiteLike, rows: Tensor, call: int = -1, batch: int | None = 0
+    site: SiteLike, rows: Tensor, call: int = -1, batch: int | None = 0, beside: int = 1
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(rows, their weights (heads, rows, k)) by blocks, so that memory stays linear; all batches for `None`."""
+    """(rows, their weights (heads, rows, k)) by blocks, so that memory stays linear; all batches for `None`.
+
+    `beside`: how many arrays (rows, k) of its own the reader makes of a block.
+    """
     batches, heads, _, keys = site.shape(call)
     if batch is not None:
         batch = whole_number("batch", batch)
         if not -batches <= batch < batches:
             raise BadValue(f"batch: expected a number below {batches}, which {site.name} saw, got {batch}.")
-    step = max(1, BLOCK // max(1, batches * heads * keys))
+    step = max(1, BLOCK // max(1, max(batches * heads, beside) * keys))
     for part in rows.split(step):
         found = site.weights(part.tolist(), None, call).detach().float().cpu()
         yield part, found if batch is None else found[batch]

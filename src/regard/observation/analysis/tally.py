@@ -14,6 +14,7 @@ FEWEST = 3  # rows with a repeated token: fewer say nothing about induction
 BY_MASK = ("previous token", "next token", "diagonal", "first token", "induction", "duplicate token")
 _STEPS = (0, 1, 2, 4, 8)  # distances at which a new class begins, to both sides
 _QUARTERS = 4
+KINDS = len(BY_MASK) + 1 + 2 * len(_STEPS) - 1 + _QUARTERS  # what is read of a row by one product
 
 
 class Tally:
@@ -45,7 +46,8 @@ class Tally:
         visible = self.form.visible(rows)
         total = weights.sum(-1)
         count = visible.sum(-1).double()  # (rows,)
-        good = (torch.isfinite(total) & (total > 0) & (count > 0)).double()  # (heads, rows)
+        shared = (weights >= 0).all(-1)  # effective weights may be negative: those are no shares of anything
+        good = (torch.isfinite(total) & (total > 0) & shared & (count > 0)).double()  # (heads, rows)
         shares = weights * (good / torch.where(good > 0, total, 1)).float()[..., None]
         shares = torch.where((good > 0)[..., None], shares, 0)  # 0 · NaN
         even = (visible / count.clamp(min=1)[:, None]).float()

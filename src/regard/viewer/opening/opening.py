@@ -12,6 +12,7 @@ import torch
 from regard.errors import BadValue, RegardError
 from regard.observation.observe import observe
 from regard.viewer.opening.aligned import alignment, read_gold_line
+from regard.viewer.opening.mattering import importance
 from regard.viewer.opening.pretrained import is_pretrained, open_pretrained
 from regard.viewer.opening.runs import checkpoint_steps, is_run, losses, open_run
 from regard.viewer.opening.wish import Opened, Wish
@@ -40,7 +41,11 @@ def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> S
             variant, generation = _written(one, wish, tell)
         else:
             variant = _ran(one)
+        if wish.importance:
+            found, words = importance(one, variant.seen, tell)
+            variant = dataclasses.replace(variant, importance=found, words=f"{variant.words}; {words}")
         variants.append(variant)
+    _check_sizes(variants)
     stage = Stage(
         first.title,
         variants,
@@ -64,6 +69,9 @@ def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str]
         raise BadValue(f"RUN: {where!r} is a file. Give the folder it lies in.")
     what = "has neither a config.yaml (a run of regard) nor a config.json (a Hugging Face model)"
     why = what if path.is_dir() else "does not exist"
+    inside = sorted(child.name for child in (path / "runs").iterdir()) if (path / "runs").is_dir() else []
+    if inside:
+        raise BadValue(f"RUN: {where!r} is a comparison. Choose one of its runs: {path / 'runs' / inside[0]}")
     raise BadValue(f"RUN: the folder {where!r} {why}. `regard train dates` makes a run.")
 
 
@@ -113,6 +121,18 @@ def _written(one: Opened, wish: Wish, tell: Callable[[str], None]) -> tuple[Vari
     ids = one.ids if writer.two_sides or one.ids is None else [*one.ids, *tokens]
     variant = Variant(one.name, seen, labels, one.words, one.step, ids)
     return variant, {"prompt": len(writer.prompt), "steps": steps}
+
+
+def _check_sizes(variants: list[Variant]) -> None:
+    """Two models that cut a text into different pieces have maps that do not fit on each other."""
+    counts = [{kind: len(texts) for kind, texts in one.labels.items()} for one in variants]
+    for kind, count in counts[0].items():
+        for other in counts[1:]:
+            if other.get(kind, count) != count:
+                raise BadValue(
+                    f"--against: the two make {count} and {other[kind]} {kind} of this input, so their maps cannot be "
+                    "compared. Choose a model with the same tokenizer, or give the words with --target."
+                )
 
 
 def _fitting(one: Opened, wanted: int, tell: Callable[[str], None]) -> int:

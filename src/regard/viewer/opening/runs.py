@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,20 @@ def open_run(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str
     if two_sides and wish.generate is None:
         batch = _answered(loaded, task, batch, wish, made)  # type: ignore[arg-type]
         made.run = lambda: loaded.model(batch)
+    segment = getattr(loaded.model, "segment", None)
+    if isinstance(segment, int) and task.problem.kind == "language":
+        made.run = partial(_unsegmented, loaded.model, made.run, max(segment, batch.inputs.shape[1]))
     made.notes += _notes(loaded, ids, wish.text)
     return made
+
+
+def _unsegmented(model: Any, run: Callable[[], Any], length: int) -> Any:
+    """A model that reads in segments reads all as one: without gradients the same result, and one map of all keys."""
+    before, model.segment = model.segment, length
+    try:
+        return run()
+    finally:
+        model.segment = before
 
 
 def _about(loaded: Loaded) -> str:

@@ -32,6 +32,7 @@ class Wish:
     checkpoint: str | None = None
     checkpoints: bool = False
     gold: str | None = None
+    importance: bool = False
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -65,6 +66,8 @@ class Wish:
         if self.checkpoints and (self.against is not None or self.checkpoint is not None):
             other = "--against" if self.against is not None else "--checkpoint"
             raise BadValue(f"--checkpoints: it shows all of them; leave {other} out.")
+        if self.importance and self.generate is not None:
+            raise BadValue("--importance: it compares one forward pass; leave --generate out.")
         if self.generate is not None and (self.against is not None or self.checkpoints):
             other = "--against" if self.against is not None else "--checkpoints"
             raise BadValue(

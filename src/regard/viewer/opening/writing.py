@@ -124,13 +124,13 @@ def search(writer: Writer, length: int, beams: int) -> tuple[list[int], list[lis
     for number in range(1, len(tokens) + 1):
         here = {tuple(one.tokens) for one in ended if len(one.tokens) <= number}
         here |= {tuple(tokens[:number]), *(step.alive[number] if number < len(step.alive) else ())}
-        ranked = sorted(here, key=lambda row: (-step.totals[row], row))[:beams]
-        found.append([_beam(writer, row, step.totals[row]) for row in ranked])
+        ranked = sorted(here, key=lambda row: (-step.totals[row] / len(row), row))[:beams]
+        found.append([_beam(writer, row, step.totals[row] / len(row)) for row in ranked])
     return tokens, found
 
 
-def _beam(writer: Writer, tokens: Sequence[int], total: float) -> dict[str, Any]:
-    return {"tokens": [shortened(name) for name in writer.pieces(tokens)], "score": _number(total)}
+def _beam(writer: Writer, tokens: Sequence[int], score: float) -> dict[str, Any]:
+    return {"tokens": [shortened(name) for name in writer.pieces(tokens)], "score": _number(score)}
 
 
 def _number(value: Any) -> float | None:

@@ -2,8 +2,8 @@
 
 /** Groups of heads: `{label, note, title, part, heads: [[site, head]], captions(site, head)}`; `part` begins a part of the model. */
 export function arrange(sort, overview, facts, scene) {
-  const order = facts ? facts.order[sort] : null;
-  if (sort === "layer" || !facts) return byLayer(overview, scene);
+  if (sort === "layer") return byLayer(overview, scene);
+  const order = facts.order[sort];
   const known = new Set(overview.heads.map(([site, head]) => `${site} ${head}`));
   const heads = (order || overview.heads).filter(([site, head]) => known.has(`${site} ${head}`));
   if (sort === "entropy") return byEntropy(order ? heads : sorted(heads, facts), facts);

@@ -27,11 +27,13 @@ function create(context) {
   for (const [name, label] of SORTS) {
     sorts.append(h("button", { type: "button", role: "radio", class: "choice", data: { sort: name, testid: `sort-${name}` }, on: { click: () => store.set({ sort: name }) } }, label));
   }
+  const progress = h("span", { class: "progress", role: "status" });
   const board = h("div", { class: "board", role: "group", "aria-label": "Heads" });
   const details = createDetails(context);
-  const element = h("div", { class: "overview" }, h("div", { class: "overview-main" }, h("div", { class: "overview-bar" }, sorts), board), details.element);
+  const element = h("div", { class: "overview" }, h("div", { class: "overview-main" }, h("div", { class: "overview-bar" }, sorts, progress), board), details.element);
   const cells = new Map();
-  const shown = { overview: null, facts: null, order: [], asked: 0, here: null };
+  const shown = { overview: null, facts: null, order: [], asked: 0, here: null, over: null, sort: "layer" };
+  const tellAbout = () => details.show({ ...store.get(), ...shown.over }, shown);
 
   const load = async (state) => {
     const asked = (shown.asked += 1);
@@ -43,10 +45,14 @@ function create(context) {
       shown.facts = null;
       draw();
       // The pictures do not wait for the facts about them.
-      const facts = await source.facts(state).catch(() => null);
-      if (asked !== shown.asked || !facts) return;
+      fill(progress, "measuring the heads …");
+      const facts = await source.facts(state).catch((problem) => problem);
+      if (asked !== shown.asked) return;
+      const failed = facts instanceof Error;
+      fill(progress, failed ? `The heads could not be measured: ${facts.message}` : "");
+      if (failed) return;
       shown.facts = facts;
-      if (store.get().sort === "layer") details.show(store.get(), shown);
+      if (store.get().sort === "layer") tellAbout();
       else draw();
     } catch (problem) {
       if (asked === shown.asked) fill(board, notice("The overview did not come", problem.message));
@@ -79,13 +85,15 @@ function create(context) {
   const draw = () => {
     const state = store.get();
     paint();
-    const groups = arrange(state.sort, shown.overview, shown.facts, scene);
+    // An order by facts waits for them; until then the layers keep theirs.
+    shown.sort = shown.facts ? state.sort : "layer";
+    const groups = arrange(shown.sort, shown.overview, shown.facts, scene);
     shown.order = groups.flatMap((group) => group.heads);
     shown.groups = groups;
     const focused = board.contains(document.activeElement);
     if (!groups.length) fill(board, notice("No facts for this order", "The heads could not be measured. Look at them by layer."));
-    else fill(board, groups.map((group) => section(group, state.sort)));
-    board.dataset.sort = state.sort;
+    else fill(board, groups.map((group) => section(group, shown.sort)));
+    board.dataset.sort = shown.sort;
     resize();
     mark(state);
     if (focused && shown.here) shown.here.focus();
@@ -107,7 +115,7 @@ function create(context) {
     const most = Math.max(1, ...scene.sites.map((site) => site.heads));
     const room = board.clientWidth - 90;
     const tall = (element.clientHeight || 600) - 64;
-    const byLayer = store.get().sort === "layer";
+    const byLayer = shown.sort === "layer";
     const across = Math.max(1, Math.floor((room + 104) / 88));
     const fits = byLayer ? Math.min(room / most - 6, Math.max(tall / Math.max(1, shown.groups ? shown.groups.length : 1) - 6, 44)) : (room + 104) / across - 14;
     board.style.setProperty("--cell", `${Math.floor(Math.min(LARGEST, Math.max(SMALLEST, fits)))}px`);
@@ -124,7 +132,7 @@ function create(context) {
       shown.here.classList.add("here");
       shown.here.tabIndex = 0;
     }
-    details.show(state, shown);
+    tellAbout();
   };
 
   const headAt = (event) => {
@@ -136,10 +144,13 @@ function create(context) {
     if (at) store.set({ ...at, view: "matrix" });
   });
   board.addEventListener("pointerover", (event) => {
-    const at = headAt(event);
-    details.show(at ? { ...store.get(), ...at } : store.get(), shown);
+    shown.over = headAt(event);
+    tellAbout();
   });
-  board.addEventListener("pointerleave", () => details.show(store.get(), shown));
+  board.addEventListener("pointerleave", () => {
+    shown.over = null;
+    tellAbout();
+  });
   const watcher = new ResizeObserver(resize);
   watcher.observe(element);
 
@@ -150,6 +161,7 @@ function create(context) {
       if (changed.has("variant") || changed.has("call") || !shown.asked) load(state);
       else if (shown.overview && (changed.has("sort") || changed.has("scale") || changed.has("theme"))) draw();
       else if (changed.has("site") || changed.has("head")) {
+        shown.over = null;
         mark(state);
         if (shown.here) {
           shown.here.scrollIntoView({ block: "nearest" });
@@ -169,7 +181,7 @@ function create(context) {
         return true;
       }
       // In another order than the layers', arrows walk along what is seen.
-      if (state.sort === "layer" || !event.key.startsWith("Arrow") || !shown.order.length || event.shiftKey) return false;
+      if (shown.sort === "layer" || !event.key.startsWith("Arrow") || !shown.order.length || event.shiftKey) return false;
       const at = shown.order.findIndex(([site, head]) => site === state.site && head === state.head);
       const across = Math.max(1, Math.floor((board.clientWidth - 4) / (parseInt(board.style.getPropertyValue("--cell"), 10) + 14)));
       const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[event.key];

@@ -35,7 +35,7 @@ export function createReadout({ scene, source, palette, store }, announce) {
     try {
       const values = await source.row({ ...which, row: cell.row });
       if (mine !== turn) return;
-      const text = difference ? differenceText(values[cell.key]) : weightText(values[cell.key]);
+      const text = (difference ? differenceText : weightText)(values[cell.key], true);
       fill(weight, text);
       // Only what was chosen is read aloud; a passing pointer would never stop talking.
       if (state.row === cell.row && state.key === cell.key) announce(`${rowText(scene, site, state.call, cell.row)} to ${keyText(scene, site, cell.key)}: ${text}`);

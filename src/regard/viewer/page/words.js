@@ -13,19 +13,18 @@ export function tokenText(token, limit = 40) {
   return signs.length > limit ? `${signs.slice(0, limit - 1).join("")}…` : text;
 }
 
-/** A weight with two or three significant digits. */
-export function weightText(weight) {
+/** A weight with two or three significant digits, or with four where it stands alone. */
+export function weightText(weight, alone = false) {
   if (!Number.isFinite(weight)) return "not a number";
   const size = Math.abs(weight);
   if (size === 0) return "0";
-  if (size < 0.0001) return weight.toExponential(1).replace("e-", "e−");
-  const text = size >= 0.1 ? weight.toFixed(3) : weight.toPrecision(size >= 0.01 ? 3 : 2);
-  return text.replace(/^-/, "−");
+  const text = size < 0.0001 ? weight.toExponential(alone ? 3 : 1) : size >= 0.1 ? weight.toFixed(alone ? 4 : 3) : weight.toPrecision(alone ? 4 : size >= 0.01 ? 3 : 2);
+  return text.replace(/-/g, "−");
 }
 
 /** A difference of two weights, always with its sign. */
-export function differenceText(value) {
-  return value > 0 ? `+${weightText(value)}` : weightText(value);
+export function differenceText(value, alone = false) {
+  return value > 0 ? `+${weightText(value, alone)}` : weightText(value, alone);
 }
 
 /** Whole numbers with thin spaces between thousands. */

@@ -149,7 +149,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
       if (!old || old.rows !== site.rows || (changed.has("variant") && scene.variants.length > 1)) build();
       const now = options();
       for (const [part, picker] of Object.entries(pickers)) picker.set(now[part]);
-      pickers.how.enable("rollout", patchy());
+      pickers.how.enable("rollout", patchy() && !source.embedded);
       pickers.how.enable("mean", site.heads > 1);
       pickers.way.element.hidden = !patchy();
       slider.value = String(now.opacity);

@@ -8,6 +8,7 @@ import { tokenText } from "../words.js";
 
 const TILE = 256;
 const ROOM = 12; // pixels a label needs
+const [TALLEST, WIDEST] = [0.9, 8]; // width by height
 const LETTERS = 16; // of a label
 const LETTER = 6.4; // pixels of one letter, about
 
@@ -136,7 +137,8 @@ export function createMap({ title, testid, onCell = () => {}, onPick = () => {},
       map = next;
       names = labels;
       words.hidden = true;
-      if (!height) frame.style.aspectRatio = `${next.keys} / ${next.queries}`;
+      // Square cells, as long as the picture does not become a tower or a thread.
+      if (!height) frame.style.aspectRatio = String(Math.min(WIDEST, Math.max(TALLEST, next.keys / next.queries)));
       canvas.hidden = false;
       codesCanvas(next.codes, Math.max(1, next.width), Math.max(1, next.height), table, canvas);
       left.style.width = roomFor(labels.rows);

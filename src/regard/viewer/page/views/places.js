@@ -115,3 +115,11 @@ export function strongest(weights, count) {
   }
   return best;
 }
+
+/** Over how many keys weights are spread, in effect: e to the entropy. */
+export function spreadOf(weights) {
+  let entropy = 0;
+  for (const weight of weights) if (weight > 0) entropy -= weight * Math.log(weight);
+  const count = Math.exp(entropy);
+  return count < 10 ? count.toFixed(1) : String(Math.round(count));
+}

@@ -4,6 +4,7 @@
 import { h, fill } from "../dom.js";
 import { headText, tokenText, weightText } from "../words.js";
 import { createBeams } from "./beams.js";
+import { CARDS, createHeads } from "./heads.js";
 import { createOverlay } from "./overlay.js";
 import { placesOf, positionOf, strongest, weightsFrom } from "./places.js";
 import { barList, choice, newest, optionsOf, optionsText, player, readout } from "./parts.js";
@@ -61,6 +62,8 @@ function create({ scene, source, store, palette }) {
   const inText = barList({ title: "Looked at in the text", testid: "looked-at", css: palette.css });
   const inSource = barList({ title: "Looked at in the source", testid: "looked-at-source", css: palette.css });
   const beams = createBeams();
+  const heads = createHeads({ palette, onPick: (head) => store.set({ head, v: optionsText({ ...options(), how: "head" }, USUAL) }) });
+  const askHeads = newest();
   const chart = h("div", { class: "chances", role: "group", "aria-label": "Probability of each written token" });
   const columns = steps.map((step, index) =>
     h("button", { type: "button", class: "chance", tabindex: -1, title: `${tokenText(step.token, 30)} · ${percent(step.probability)}`, data: { testid: `step-${index}` }, on: { click: () => go(index) } },
@@ -68,7 +71,7 @@ function create({ scene, source, store, palette }) {
   fill(chart, columns, h("span", { class: "chances-words", "aria-hidden": "true" }, "probability of each token"));
   const element = h("div", { class: "sheet steps-view" },
     h("div", { class: "sheet-top", data: { trace: "bare" } }, h("div", { class: "controls", data: { trace: "skip" } }, play.element, how.element), chart, said.element),
-    h("div", { class: "split" }, h("div", { class: "texts" }, elsewhere, text.element, share, beams.element), h("aside", { class: "panel" }, likely.element, inSource.element, inText.element)));
+    h("div", { class: "split" }, h("div", { class: "texts" }, elsewhere, text.element, share, beams.element, heads.element), h("aside", { class: "panel" }, likely.element, inSource.element, inText.element)));
   let state = store.get();
   let at = 0;
   let found = { own: null, other: null, layer: 0 };
@@ -143,6 +146,22 @@ function create({ scene, source, store, palette }) {
     inSource.show(strongest(found.other, LISTED).map(({ index, weight }) => ({ text: tokenText(other.labels[index], 24), detail: String(index + 1), weight })));
     beams.show(step.beams);
     said.say(whose());
+    compareHeads();
+  }
+
+  /** Where every head of the layer looked when it wrote this token. */
+  function compareHeads() {
+    const index = found.ownSite ?? found.otherSite;
+    const site = scene.sites[index];
+    heads.element.hidden = !site || site.heads < 2 || site.heads > CARDS;
+    if (heads.element.hidden) return;
+    const asked = state;
+    const names = index === found.ownSite ? labels : other.labels;
+    askHeads(
+      () => Promise.all(Array.from({ length: site.heads }, (_, head) => weightsFrom(source, scene, { ...state, site: index, head }, prompt - 1 + at))),
+      (lines) => asked === state && heads.show(lines, names, state.head, `The same step in all heads of ${site.label || site.name}`),
+      () => (heads.element.hidden = true),
+    );
   }
 
   function whose() {
@@ -162,7 +181,7 @@ function create({ scene, source, store, palette }) {
     const cache = `cache of ${found.own.length} ${found.own.length === 1 ? "key" : "keys"}`;
     return [
       h("span", { class: "share-bar", "aria-hidden": "true" }, part("early", early, begins), part("late", late, "written")),
-      h("span", {}, `${percent(early / whole)} of the weight on the ${begins}, ${percent(late / whole)} on what it wrote itself (${cache})`),
+      h("span", {}, `${Math.round((100 * early) / whole)} % of the weight on the ${begins}, ${Math.round((100 * late) / whole)} % on what it wrote itself (${cache})`),
     ];
   }
 
@@ -226,6 +245,7 @@ function create({ scene, source, store, palette }) {
     destroy() {
       play.stop();
       ask.forget();
+      askHeads.forget();
     },
   };
 }

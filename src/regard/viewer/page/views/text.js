@@ -20,7 +20,8 @@ export function labelsOf(scene, variant, kind, count) {
 
 /** The words of each token and whether it continues the word before it. */
 export function pieces(labels) {
-  const marked = labels.some((label) => BEGINS_WORD.test(label));
+  // A vocabulary that marks the beginnings of words marks many; a stray blank says nothing.
+  const marked = labels.filter((label) => BEGINS_WORD.test(label)).length > labels.length / 12;
   return labels.map((label, index) => {
     const continued = label.startsWith("##") && label.length > 2;
     const joined = index > 0 && (continued || (marked && !BEGINS_WORD.test(label) && /^[\p{L}\p{N}'’.,;:!?)]/u.test(label)));
@@ -57,12 +58,12 @@ export function createText({ title, kind, labels, palette, onEnter = () => {}, o
   function build() {
     const long = labels.length > LONG;
     let run = body;
-    pieces(labels).forEach(({ text, full, joined, breaks }, index) => {
+    pieces(labels).forEach(({ text, full, joined, breaks }, index, all) => {
       if (long && index % RUN === 0) {
         run = h("div", { class: "text-run" });
         body.append(h("span", { class: "text-number", "aria-hidden": "true" }, String(index + 1)), run);
       }
-      const token = h("span", { class: joined ? "token joined" : "token", role: "option", tabindex: index ? -1 : 0, title: full === text ? null : full, data: { testid: `${single}-${index}` } }, text);
+      const token = h("span", { class: `token${joined ? " joined" : ""}${all[index + 1] && all[index + 1].joined ? " goes-on" : ""}`, role: "option", tabindex: index ? -1 : 0, title: full === text ? null : full, data: { testid: `${single}-${index}` } }, text);
       tokens.push(token);
       indexOf.set(token, index);
       // A break opportunity between words, none inside them.

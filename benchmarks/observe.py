@@ -1,0 +1,181 @@
+"""The numbers of seeing: how exact, how cheap, how small, how quick. `python benchmarks/observe.py [NAME …]`
+
+Names: exact, overhead, bytes, picture, frames. Run it on a machine that does nothing else; the last two need a browser
+(`make browser`). Overhead is counted in processor time of one thread, which other work on the machine hardly changes.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # the tests know the models and how to drive the page
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from tests.browser import stages
+from tests.browser.driving import opened, settled, until
+from tests.browser.serving import served
+from tests.browser.test_page_speed import MOVING
+from tests.observation import peers
+from torch import nn
+
+import regard
+
+Row = tuple[str, str, str]  # what, measured, bar
+ROUNDS = 15
+
+
+def exact() -> Iterator[Row]:
+    """Weights from fused attention against eager attention of the same model, float32."""
+    for kind in ("bert", "gpt2", "llama", "mistral", "t5", "vit", "albert"):
+        model, given = peers.small(kind), peers.inputs(kind)
+        yield f"{kind}, small random config, sdpa", _difference(model, **given), "≤ 1e-5"
+    for kind in ("bert", "llama", "gemma2"):
+        model, given = peers.small(kind), peers.inputs(kind)
+        with peers.uncompiled():
+            found = _difference(peers.with_attention(model, "flex_attention"), **given)
+        yield f"{kind}, small random config, flex_attention", found, "≤ 1e-5"
+    yield "MiniLM, real weights, 15 tokens, sdpa", _difference(*_real(stages.minilm_folder())), "≤ 1e-5"
+    if (peers.SHARED / "data" / "models" / "stories260k").exists():
+        yield "stories260K, real weights, sdpa", _difference(*_real(stages.story_folder())), "≤ 1e-5"
+
+
+def _real(folder: Path) -> tuple[Any, Any]:
+    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+    kind = AutoModel if "minilm" in str(folder) else AutoModelForCausalLM
+    model = kind.from_pretrained(folder, attn_implementation="sdpa").eval()
+    return model, dict(AutoTokenizer.from_pretrained(folder)(stages.SENTENCE, return_tensors="pt"))
+
+
+@torch.no_grad()
+def _difference(model: Any, given: dict[str, Any] | None = None, **named: Any) -> str:
+    named = {**(given or {}), **named}
+    named.pop("token_type_ids", None)
+    maps = peers.eager_maps(model, **named)
+    with regard.observe(model) as seen:
+        model(**named)
+    pairs = zip(seen.names(), maps, strict=True)
+    return f"{max(peers.largest(seen[name].weights(), expected) for name, expected in pairs):.1e}"
+
+
+def overhead() -> Iterator[Row]:
+    """A forward inside `observe`, entering and leaving included, against a plain one: medians of turns, one thread."""
+    torch.set_num_threads(1)
+    from transformers import AutoModel, LlamaConfig, LlamaModel
+
+    bert = AutoModel.from_pretrained(stages.minilm_folder()).eval()
+    for length in (128, 512):
+        tokens = torch.randint(1000, 20000, (1, length))
+        yield f"MiniLM, {length} tokens", _ratio(bert, tokens), "≤ 1.10"
+    sizes = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4}
+    llama = LlamaModel(LlamaConfig(vocab_size=1000, intermediate_size=1376, **sizes)).eval()
+    yield "Llama, 6 layers × 512, 256 tokens", _ratio(llama, torch.randint(3, 999, (1, 256))), "≤ 1.10"
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True), 6).eval()
+    yield (
+        "nn.TransformerEncoder (fast path), 6 × 512, 256",
+        _ratio(encoder, torch.randn(1, 256, 512)),
+        "≤ 1.10",
+    )
+
+
+@torch.no_grad()
+def _ratio(model: nn.Module, given: torch.Tensor) -> str:
+    plain, observed = [], []
+    for _ in range(ROUNDS + 2):
+        plain.append(_seconds(lambda: model(given), time.process_time))
+        observed.append(_seconds(lambda: _observed(model, given), time.process_time))
+    before, after = statistics.median(plain[2:]), statistics.median(observed[2:])
+    return f"{after / before:.3f} ({before * 1e3:.1f} → {after * 1e3:.1f} ms)"
+
+
+def _observed(model: nn.Module, given: torch.Tensor) -> None:
+    with regard.observe(model):
+        model(given)
+
+
+def _seconds(work: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
+    work()
+    return clock() - start
+
+
+def bytes_of_a_page() -> Iterator[Row]:
+    """One HTML file with everything of 12 layers × 12 heads × 512 tokens."""
+    from regard.viewer.export import export
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "page.html"
+        stage = stages.large(512, 12, 12)
+        spent = _seconds(lambda: export(stage, path))
+        size = path.stat().st_size
+    words = "exported page, 12 layers × 12 heads × 512 tokens"
+    yield words, f"{size / 1e6:.2f} MB, written in {spent:.1f} s", "≤ 5 MB (BertViz 1.7 GB)"
+
+
+@contextmanager
+def _page() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+    from tests.browser import chromium
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium.find(), args=chromium.SWITCHES)
+        yield browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+        browser.close()
+
+
+def picture() -> Iterator[Row]:
+    """From opening the address to a finished picture, after the forward pass of 4,096 tokens and 12 × 12 heads."""
+    for view, words in (("matrix", "one head in full"), ("overview", "all 144 heads, rows sampled")):
+        with served("large") as addresses, _page() as page:
+            begin = time.perf_counter()
+            opened(page, addresses["large"], view, site=5, head=2)
+            if view == "overview":
+                cells = "document.querySelectorAll('[data-testid^=cell-] canvas').length === 144"
+                until(page, f"{cells} && !document.querySelector('.waiting')")
+            spent = time.perf_counter() - begin
+        yield f"first picture, 4,096 tokens, 12 × 12 heads: {words}", f"{spent:.2f} s", "≤ 3 s"
+
+
+def frames() -> Iterator[Row]:
+    """Frames drawn in a second on a map of 4,096 × 4,096, in headless Chromium on software GL."""
+    with served("long_text") as addresses, _page() as page:
+        for canvas in ({}, {"canvas": 1}):
+            opened(page, addresses["long_text"], "matrix", site=0, head=2, **canvas)
+            for _ in range(4):
+                page.keyboard.press("+")
+            page.wait_for_timeout(800)
+            settled(page)
+            for what, words in (("pan", "panning"), ("zoom", "zooming")):
+                found = page.evaluate(MOVING, [what, 4])
+                yield f"{words} a 4k × 4k head, {found['painter']}", f"{found['rate']:.0f} frames/s", "≥ 30"
+
+
+PARTS = {"exact": exact, "overhead": overhead, "bytes": bytes_of_a_page, "picture": picture, "frames": frames}
+
+
+def main(names: list[str]) -> None:
+    """Print a row as soon as it is known."""
+    unknown = set(names) - set(PARTS)
+    if unknown:
+        sys.exit(f"{', '.join(sorted(unknown))}: unknown. Known: {', '.join(PARTS)}.")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads\n\n| what | measured | bar |\n|---|---|---|"
+    )
+    for name in names or PARTS:
+        for row in PARTS[name]():
+            print("| " + " | ".join(row) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

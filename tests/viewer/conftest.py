@@ -1,0 +1,10 @@
+"""What the tests of the viewer share."""
+
+import pytest
+
+from tests.cli.trained import Trained
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    return Trained(tmp_path_factory.mktemp("runs"))

@@ -1,0 +1,177 @@
+"""Hugging Face models from folders, opened for the viewer."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from regard.errors import BadValue
+from regard.viewer.answers import Answers
+from regard.viewer.opening import Wish, open_stage
+
+pytest.importorskip("transformers")
+
+from tests.viewer.pretrained import MAKERS, save
+
+TEXT = "the cat sat on a mat and it looked at the dog"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    home = tmp_path_factory.mktemp("models")
+    return {kind: save(kind, home / kind) for kind in MAKERS}
+
+
+def opened(where, **options):
+    return open_stage(Wish(str(where), device="cpu", **options))
+
+
+def eager(folder, cls, **inputs):
+    """The same model with eager attention, which returns its weights."""
+    import transformers
+
+    model = getattr(transformers, cls).from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        return model(**inputs, output_attentions=True)
+
+
+def ids_of(text):
+    from tests.viewer.pretrained import WORDS
+
+    return torch.tensor([[WORDS.index(word) for word in text.split()]])
+
+
+def test_an_encoder_shows_the_weights_of_its_eager_twin(folders):
+    stage = opened(folders["bert"], text=TEXT)
+    scene = stage.scene()
+    assert scene["tokens"]["tokens"] == TEXT.split() and scene["title"] == "bert"
+    expected = eager(folders["bert"], "BertModel", input_ids=ids_of(TEXT)).attentions
+    assert len(expected) == len(scene["sites"]) == 2
+    for site, weights in enumerate(expected):
+        found = stage.site(0, site).weights()
+        torch.testing.assert_close(found, weights, atol=1e-5, rtol=0)
+
+
+def test_a_decoder_writes_as_its_own_generate_does(folders):
+    import transformers
+
+    scene = opened(folders["gpt2"], text=TEXT, generate=7).scene()
+    model = transformers.GPT2LMHeadModel.from_pretrained(folders["gpt2"]).eval()
+    ids = ids_of(TEXT)
+    written = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=7, do_sample=False, pad_token_id=0
+    )[0, ids.shape[1] :]
+    from tests.viewer.pretrained import WORDS
+
+    assert [step["token"] for step in scene["generation"]["steps"]] == [
+        WORDS[number] for number in written.tolist()
+    ]
+    calls = scene["sites"][1]["calls"]
+    assert (calls[0]["queries"], calls[0]["keys"]) == (12, 12)
+    assert [(call["queries"], call["keys"], call["start"]) for call in calls[1:]] == [
+        (1, 12 + n, 11 + n) for n in range(1, len(written))
+    ]
+
+
+def test_an_encoder_decoder_shows_what_it_reads_and_what_it_writes(folders):
+    stage = opened(folders["t5"], text=TEXT, target="a dog sat")
+    scene = stage.scene()
+    assert scene["tokens"]["targets"] == ["a", "dog", "sat"] and scene["tokens"]["read"] == [
+        "<pad>",
+        "a",
+        "dog",
+    ]
+    twin = eager(
+        folders["t5"],
+        "T5ForConditionalGeneration",
+        input_ids=ids_of(TEXT),
+        decoder_input_ids=torch.tensor([[0, *ids_of("a dog")[0].tolist()]]),
+    )
+    groups = {
+        "encoder": twin.encoder_attentions,
+        "decoder": twin.decoder_attentions,
+        "cross": twin.cross_attentions,
+    }
+    for group, expected in groups.items():
+        sites = [n for n, site in enumerate(scene["sites"]) if site["group"] == group]
+        assert len(sites) == len(expected) == 2
+        for number, weights in zip(sites, expected, strict=True):
+            torch.testing.assert_close(stage.site(0, number).weights(), weights, atol=1e-5, rtol=0)
+
+
+def test_an_encoder_decoder_is_stepped_through_with_beams(folders):
+    scene = opened(folders["t5"], text=TEXT, generate=4, beams=2).scene()
+    assert len(scene["generation"]["steps"]) <= 4 and scene["generation"]["prompt"] == 1
+    assert all(1 <= len(step["beams"]) <= 2 for step in scene["generation"]["steps"])
+    crossing = next(site for site in scene["sites"] if site["cross"])
+    assert all(call["queries"] == 1 and call["keys"] == 12 for call in crossing["calls"])
+    json.dumps(scene, allow_nan=False)
+
+
+def test_an_image_model_shows_the_pixels_it_was_given_and_where_its_patches_are(folders, tmp_path):
+    path = tmp_path / "x.png"
+    Image.fromarray((np.arange(30 * 40 * 3) % 251).astype(np.uint8).reshape(30, 40, 3)).save(path)
+    stage = opened(folders["vit"], image=str(path))
+    scene = stage.scene()
+    image = {key: scene["image"][key] for key in ("rows", "columns", "skip", "width", "height")}
+    assert image == {"rows": 4, "columns": 4, "skip": 1, "width": 20, "height": 20}
+    assert scene["tokens"]["patches"][:2] == ["CLS", "1,1"] and len(scene["tokens"]["patches"]) == 17
+    assert Answers(stage).answer("overview", {})[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("vit", {}, "--image"),
+        ("vit", {"text": "a"}, "reads images"),
+        ("bert", {"image": "x.png"}, "reads text"),
+        ("bert", {"text": TEXT, "generate": 3}, "writes no text"),
+        ("bert", {"text": "cat " * 99}, "at most 32 tokens"),
+        ("bert", {"text": TEXT, "checkpoint": "last"}, "--checkpoint"),
+        ("bert", {"checkpoints": True}, "--checkpoints"),
+    ],
+)
+def test_what_a_model_cannot_show_is_refused_with_words(folders, kind, options, words):
+    with pytest.raises(BadValue, match=words):
+        opened(folders[kind], **options)
+
+
+def test_a_folder_s_own_code_is_never_run(folders, tmp_path):
+    folder = tmp_path / "hostile"
+    shutil.copytree(folders["bert"], folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"},
+        "model_type": "never-heard-of",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text("raise SystemExit('this ran')")
+    with pytest.raises(BadValue, match="configuration"):
+        opened(folder, text=TEXT)
+
+
+@pytest.mark.parametrize("name", ["os", "__import__", "PreTrainedModel.from_config", "pipeline", 7])
+def test_an_architecture_that_is_no_model_is_not_taken(folders, tmp_path, name):
+    folder = tmp_path / "odd"
+    shutil.copytree(folders["bert"], folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": [name]}))
+    try:
+        scene = opened(folder, text=TEXT).scene()
+    except BadValue:  # the library may refuse the configuration itself
+        return
+    assert scene["words"].startswith("BertModel")
+
+
+def test_broken_folders_give_one_line_of_words(folders, tmp_path):
+    folder = tmp_path / "broken"
+    shutil.copytree(folders["bert"], folder)
+    (folder / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(BadValue, match="weights"):
+        opened(folder, text=TEXT)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(BadValue, match="configuration"):
+        opened(folder, text=TEXT)

@@ -1,0 +1,175 @@
+"""What sites are called, what their axes are, and what a page is told of them."""
+
+import pytest
+import torch
+
+from regard.errors import BadValue
+from regard.viewer.answers import Answers, NoSuch
+from regard.viewer.stage import Stage, Variant, stage_of
+from tests.viewer.stand_ins import Seen, StandIn, random_map, small_stage
+
+
+def scene_of(sites, labels=None, **options):
+    return Stage("x", [Variant("v", Seen(sites), labels or {})], **options).scene()
+
+
+def test_layers_are_numbered_as_their_paths_are():
+    names = ["bert.encoder.layer.0.attention.self", "bert.encoder.layer.11.attention.self"]
+    found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
+    assert [site["label"] for site in found["sites"]] == ["layer 1", "layer 12"]
+    assert {site["group"] for site in found["sites"]} == {"layers"}
+
+
+def test_a_module_that_attends_again_and_again_is_numbered_by_its_calls():
+    names = ["albert.groups.0.attention", "albert.groups.0.attention#2", "albert.groups.0.attention#3"]
+    found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
+    assert [site["label"] for site in found["sites"]] == ["layer 1", "layer 2", "layer 3"]
+
+
+def test_two_attentions_of_a_layer_are_told_apart():
+    names = ["layers.0.attention.memory", "layers.0.attention.history", "layers.1.attention.memory"]
+    found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
+    assert [site["label"] for site in found["sites"]] == ["layer 1 memory", "layer 1 history", "layer 2"]
+
+
+def test_a_model_that_reads_and_writes_has_three_kinds_of_attention():
+    labels = {"tokens": list("abcde"), "targets": list("xyz"), "read": ["<s>", "x", "y"]}
+    sites = [
+        StandIn("encoder.block.0.layer.0.SelfAttention", [random_map(2, 5, 5)]),
+        StandIn("decoder.block.0.layer.0.SelfAttention", [random_map(2, 3, 3)]),
+        StandIn("decoder.block.0.layer.1.EncDecAttention", [random_map(2, 3, 5)]),
+    ]
+    found = scene_of(sites, labels, two_sides=True)
+    assert [site["label"] for site in found["sites"]] == ["encoder 1", "decoder 1", "cross 1"]
+    assert [(site["rows"], site["columns"]) for site in found["sites"]] == [
+        ("tokens", "tokens"), ("read", "read"), ("targets", "tokens"),
+    ]  # fmt: skip
+    assert [site["cross"] for site in found["sites"]] == [False, False, True]
+
+
+def test_a_memory_has_slots_and_says_who_writes_and_who_reads():
+    shape = {"rows": "position", "columns": "slot"}
+    sites = [StandIn(f"machine.tape.{name}", [random_map(1, 4, 6)], **shape) for name in ("write", "read")]
+    found = scene_of(sites, {"steps": [f"step {n}" for n in range(1, 5)]})
+    assert found["memory"] == {"write": [0], "read": [1]} and found["start"] == "memory"
+    assert found["sites"][0]["columns"] == "slots" and found["tokens"]["slots"][-1] == "slot 6"
+
+
+def test_labels_that_are_too_few_are_filled_with_numbers():
+    found = scene_of([StandIn("layer.0", [random_map(1, 5, 5)])], {"tokens": ["a", "b"]})
+    assert found["tokens"]["tokens"] == ["a", "b", "token 3", "token 4", "token 5"]
+
+
+def test_calls_that_go_on_from_each_other_begin_where_the_last_ended():
+    maps = [random_map(1, 4, 4), random_map(1, 4, 8, seed=1), random_map(1, 2, 6, seed=2)]
+    found = scene_of([StandIn("layer.0", maps)], {"tokens": [str(n) for n in range(10)]})
+    assert [call["start"] for call in found["sites"][0]["calls"]] == [0, 4, 8]
+
+
+def test_keys_that_a_cache_has_let_go_of_are_there_again_with_no_weight():
+    """A window of 3: the third step hands over keys 2, 3 and 4 of five positions."""
+    maps = [random_map(2, 3, 3), random_map(2, 1, 3, seed=1), random_map(2, 1, 3, seed=2)]
+    seen = Seen([StandIn("layer.0", maps)])
+    stage = Stage("x", [Variant("v", seen)], generation={"prompt": 3, "steps": []})
+    assert [call["keys"] for call in stage.scene()["sites"][0]["calls"]] == [3, 4, 5]
+    site = stage.site(0, 0)
+    assert site.weights(call=2).shape == (1, 2, 1, 5)
+    torch.testing.assert_close(site.weights(call=2)[0, :, 0], torch.nn.functional.pad(maps[2][:, 0], (2, 0)))
+    assert site.columns_of([1], call=2).abs().sum() == 0
+    torch.testing.assert_close(site.columns_of([4], call=2)[0, :, 0, 0], maps[2][:, 0, 2])
+    assert (
+        site.summary(top=1, call=2).top_keys[0, :, 0, 0].tolist() == (maps[2].argmax(-1)[:, 0] + 2).tolist()
+    )
+    small = site.pooled(1, 5, call=2)
+    torch.testing.assert_close(small[:, 0, 2:], maps[2][:, 0])
+    answers = Answers(stage)
+    row = answers.answer("row", {"site": "0", "head": "1", "call": "2", "row": "0"})[1]
+    assert len(row) == 5 * 4 and row[:8] == bytes(8)
+
+
+def test_one_question_about_the_whole_input_is_called_so():
+    found = scene_of([StandIn("attention", [random_map(1, 1, 4)])], {"tokens": list("abcd")})
+    assert found["sites"][0]["rows"] == "whole" and found["tokens"]["whole"] == ["the whole input"]
+
+
+def test_sites_of_which_nothing_can_be_told_are_left_out():
+    class Lost(StandIn):
+        def shape(self, call=-1):
+            return (0, 0, 0, 0)
+
+    found = scene_of([Lost("layer.0", [None]), StandIn("layer.1", [random_map(1, 3, 3)])])
+    assert [site["name"] for site in found["sites"]] == ["layer.1"]
+
+
+def test_another_input_brings_its_own_labels():
+    seen = small_stage().variants[0].seen
+    stage = Stage(
+        "x",
+        [Variant("a", seen, {"tokens": list("abcdefg")}), Variant("b", seen, {"tokens": list("hijklmn")})],
+    )
+    first, second = stage.scene()["variants"]
+    assert "tokens" not in first and second["tokens"]["tokens"] == list("hijklmn")
+
+
+def test_a_layer_that_only_one_model_has_is_refused_with_words():
+    both = [Seen([StandIn(f"a.{n}", [random_map(1, 3, 3)]) for n in range(count)]) for count in (3, 2)]
+    stage = Stage("x", [Variant("three", both[0]), Variant("two", both[1])])
+    assert stage.site(1, 1).name == "a.1"
+    with pytest.raises(BadValue, match="two has no layer 3"):
+        stage.site(1, 2)
+
+
+def test_layers_under_other_names_are_matched_by_their_place():
+    both = [Seen([StandIn(f"{name}.{n}", [random_map(1, 3, 3)]) for n in range(2)]) for name in "ab"]
+    stage = Stage("x", [Variant("first", both[0]), Variant("second", both[1])])
+    assert stage.site(1, 1).name == "b.1"
+
+
+def test_rollout_of_one_layer_is_half_the_row_and_half_itself():
+    stage = small_stage(layers=1, heads=3, length=7)
+    _, content = Answers(stage).answer("rollout", {"row": "4"})
+    expected = 0.5 * stage.variants[0].seen["encoder.layer.0.attention"].given[0][:, 4].mean(0)
+    expected[4] += 0.5
+    torch.testing.assert_close(
+        torch.frombuffer(bytearray(content), dtype=torch.float32), expected, atol=1e-6, rtol=0
+    )
+
+
+def test_rollout_has_no_meaning_between_two_sequences():
+    labels = {"tokens": list("abcde"), "targets": list("xyz")}
+    seen = Seen([StandIn("cross.0", [random_map(2, 3, 5)])])
+    with pytest.raises(NoSuch, match="no rollout"):
+        Answers(Stage("x", [Variant("v", seen, labels)], two_sides=True)).answer("rollout", {"row": "0"})
+
+
+def test_facts_name_patterns_and_give_orders_of_all_heads():
+    import json
+
+    eye, back = torch.eye(31), torch.eye(31).roll(-1, 1)
+    site = StandIn("layer.0", [torch.stack([eye, back.T @ eye, torch.full((31, 31), 1 / 31)])])
+    _, content = Answers(Stage("x", [Variant("v", Seen([site]))])).answer("facts", {})
+    found = json.loads(content)
+    (entry,) = found["sites"]
+    assert entry["heads"][0]["pattern"] == "diagonal" and entry["heads"][2]["pattern"] == "uniform"
+    for order in ("pattern", "entropy", "cluster"):
+        assert sorted(found["order"][order]) == [[0, 0], [0, 1], [0, 2]]
+    assert found["order"]["entropy"][-1] == [0, 2]
+
+
+def test_what_observe_gives_is_shown_as_it_is():
+    import regard
+
+    model = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
+    x = torch.randn(1, 5, 16)
+    with torch.no_grad(), regard.observe(model) as seen:
+        model(x)
+    stage = stage_of(seen, tokens=list("abcde"))
+    scene = stage.scene()
+    assert scene["title"] == "TransformerEncoderLayer" and scene["sites"][0]["heads"] == 4
+    _, content = Answers(stage).answer("row", {"site": "0", "head": "3", "row": "2"})
+    row = torch.frombuffer(bytearray(content), dtype=torch.float32)
+    q, k, _ = torch.nn.functional.linear(
+        x, model.self_attn.in_proj_weight, model.self_attn.in_proj_bias
+    ).chunk(3, -1)
+    expected = (q[0, 2, 12:] @ k[0, :, 12:].T / 2).softmax(-1)
+    torch.testing.assert_close(row, expected.detach(), atol=1e-6, rtol=0)
