@@ -1,4 +1,4 @@
-"""The numbers of seeing: how exact, how cheap, how small, how quick. `python benchmarks/observe.py [NAME …]`
+"""The numbers of seeing: how exact, how cheap, how small, how quick. `python -m benchmarks.observe [NAME …]`
 
 Names: exact, overhead, bytes, picture, frames. Run it on a machine that does nothing else; the last two need a browser
 (`make browser`). Overhead is counted in processor time of one thread, which other work on the machine hardly changes.
@@ -6,7 +6,6 @@ Names: exact, overhead, bytes, picture, frames. Run it on a machine that does no
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
@@ -15,11 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1])
-)  # the tests know the models and how to drive the page
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 from tests.browser import stages

@@ -1,4 +1,4 @@
-"""Screenshots of every view for docs/images: `python benchmarks/screenshots.py FOLDER [VIEW …]`.
+"""Screenshots of every view for docs/images: `python -m benchmarks.screenshots FOLDER [VIEW …]`.
 
 FOLDER holds what was trained for them; README.md beside this file says by which commands:
 
@@ -13,14 +13,9 @@ MiniLM and the Llama of 260K parameters are real models that come with the tests
 from __future__ import annotations
 
 import io
-import os
 import sys
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -28,7 +23,7 @@ from tests.browser import chromium, stages
 from tests.browser.driving import opened
 from tests.browser.serving import viewed
 
-TARGET = ROOT / "docs" / "images"
+TARGET = stages.ROOT / "docs" / "images"
 LARGEST = 300_000  # bytes
 DATE = "Sunday, 3rd of May 1979"
 
@@ -38,9 +33,9 @@ def scenes(trained: Path) -> dict[str, tuple[list[str], dict[str, Any], list[str
     bert = [str(stages.minilm_folder()), "--text", stages.SENTENCE]
     dates = [str(trained / "additive"), "--text", DATE]
     return {
-        "overview": (bert, {"site": 3, "head": 8}, []),
-        "matrix": (bert, {"site": 1, "head": 8, "row": 9, "key": 2}, []),
-        "tokens": (bert, {"site": 3, "head": 8, "row": 9}, []),
+        "overview": (bert, {"site": 3, "head": 1}, []),
+        "matrix": (bert, {"site": 3, "head": 1, "row": 9, "key": 2}, []),  # “it” looks at “animal”
+        "tokens": (bert, {"site": 3, "head": 1, "row": 9}, []),
         "steps": (
             ["STORY", "--text", "Once upon a time", "--generate", "40"],
             {"site": 2, "head": 5, "call": 24},
@@ -93,7 +88,7 @@ def main(folder: str, names: list[str]) -> None:
                 content = smaller(shoot(page, address, view, link, hover))
             path = TARGET / f"view-{view}.png"
             path.write_bytes(content)
-            print(f"{path.relative_to(ROOT)}: {len(content) / 1000:.0f} KB", flush=True)
+            print(f"{path.relative_to(stages.ROOT)}: {len(content) / 1000:.0f} KB", flush=True)
         browser.close()
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from regard.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.observation.capture.keeping import Keeper
-from regard.observation.observer import Observer
+from regard.observation.observer import Observer, parts_of
 
 
 def observe(
@@ -59,7 +59,7 @@ def _refuse_hidden(model: nn.Module) -> None:
         raise BadValue(
             "model: a scripted module runs outside of Python and cannot be observed; pass the original."
         )
-    for path, module in model.named_modules():
+    for module, path in parts_of(model).items():
         if (
             isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
             or module._compiled_call_impl is not None

@@ -35,11 +35,10 @@ class Observer:
     def __enter__(self) -> Seen:
         if self.listening is not None:
             raise BadValue("observe: this context is already in use. Call regard.observe(model) again.")
-        if self.model is not None:
-            # The first path of a module that has several, as named_modules has it.
-            self.paths = {id(module): path for path, module in self.model.named_modules()}
-            self.sides = sides(self.model)
-        self.listening = Listening(self, spots(self.model))
+        parts = {} if self.model is None else parts_of(self.model)
+        self.paths = {id(module): path for module, path in parts.items()}
+        self.sides = sides(parts)
+        self.listening = Listening(self, spots(self.model, list(parts)))
         self.listening.__enter__()
         return self.seen
 
@@ -121,6 +120,21 @@ class Observer:
 
     def _site_of(self, path: str) -> Site | None:
         return self.seen.sites.get(_numbered(path, max(1, self.met.get(path, 1))))
+
+
+def parts_of(model: nn.Module) -> dict[nn.Module, str]:
+    """Every module of a model and its first path, as `named_modules` has them, in a fraction of its time."""
+    found: dict[nn.Module, str] = {}
+
+    def walk(module: nn.Module, path: str) -> None:
+        if module not in found:
+            found[module] = path
+            for name, part in module._modules.items():
+                if part is not None:
+                    walk(part, f"{path}.{name}" if path else name)
+
+    walk(model, "")
+    return found
 
 
 def _numbered(path: str, count: int) -> str:

@@ -158,7 +158,7 @@ class Seen:
             return self.sites[name]
         if not self.sites:
             raise BadValue(
-                f"name: nothing was seen, so there is no {name!r}. Call the model inside the with block. Seen are calls "
+                f"name: nothing was seen, so there is no {name!r}. Call the model in the with block. Seen are calls "
                 "of scaled_dot_product_attention, flex_attention and nn.MultiheadAttention, layers of regard, and "
                 "the attention of Hugging Face, timm and x-transformers."
             )

@@ -166,9 +166,12 @@ def _(layer: StaticMemory, found: Calls) -> list[Weighed]:
 @_read.register
 def _(layer: DynamicMemory, found: Calls) -> list[Weighed]:
     last = found[layer][-1]
-    if last.named.get("state") is not None or (len(last.given) > 1 and last.given[1] is not None):
+    query, source = _inputs(last)
+    state = last.named.get("state")
+    if source is not query or getattr(state, "source", None) is not None:
         return [Weighed(_asked(layer.reader, found), "reading the memory", columns="slot")]
-    query: Tensor = last.given[0]
+    if state is not None:
+        raise Unseen("dynamic-memory goes on inside of a segment, so that a step has no one map to show.")
     (batch, length, _), slots, size = query.shape, len(layer.slots), layer.segment
     keep = masking.kept(last.named.get("mask"), batch, length, length, 0, query.device)
     if keep is not None and not bool(keep.all()):

@@ -22,7 +22,9 @@ from regard.viewer.stage import Stage
 
 AT_ONCE = 4  # questions about weights that are worked on at the same time
 SLOW = ("facts", "rollout")  # one of them at a time: they must not keep tiles waiting
+COURTESY, PAUSE = 6.0, 0.05  # seconds for which a slow one lets others go first, and between two looks
 WAITING = 256  # requests that may wait; a page has a few dozen tiles under way at most
+MOST_WORDS = 12  # in one question
 PORTS_TRIED = 20
 TYPES = {
     ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
@@ -102,49 +104,51 @@ class Application:
 
         words = request.query_params.multi_items()
         await request.body()  # there is none; behind it the end of the connection can be heard
-        if len(words) > 12 or len(dict(words)) < len(words):
-            return (
-                400,
-                "application/json",
-                packed({"error": "A word in the question came twice, or too many."}),
-            )
+        if len(words) > MOST_WORDS or len(dict(words)) < len(words):
+            return _said(400, "A word in the question came twice, or too many.")
         if self.waiting >= WAITING:
-            return (
-                503,
-                "application/json",
-                packed({"error": "Too much is being asked at once. Wait a moment."}),
-            )
+            return _said(503, "Too much is being asked at once. Wait a moment.")
         self.waiting += 1
         try:
             work = partial(self.answers.answer, path, dict(words))
+            if path in SLOW:
+                await self._after_the_others()
             async with self.patient if path in SLOW else self.limiter:
                 # While it waited the page may have moved on; work for nobody would keep others waiting.
                 if await request.is_disconnected():
-                    return 499, "application/json", b""
+                    return _said(503, "Nobody waits for this any more.")
                 kind, content = await to_thread.run_sync(work, limiter=self.threads, abandon_on_cancel=True)
             return 200, kind, content
         except NoSuch as why:
-            return 404, "application/json", packed({"error": str(why)})
+            return _said(404, str(why))
         except RegardError as why:
-            return 400, "application/json", packed({"error": str(why)})
-        except Exception as trouble:
-            if not isinstance(
-                trouble, MemoryError
-            ):  # a mistake of ours, or of the model: the terminal says which
-                traceback.print_exc()
-                message = f"The model could not tell ({type(trouble).__name__}). The terminal says more."
-                return 500, "application/json", packed({"error": message})
-            message = "There is not enough memory for this. Zoom in, or look at a shorter text."
-            return 413, "application/json", packed({"error": message})
+            return _said(400, str(why))
+        except MemoryError:
+            return _said(413, "There is not enough memory for this. Zoom in, or look at a shorter text.")
+        except Exception as trouble:  # a mistake of ours, or of the model
+            traceback.print_exc()
+            return _said(500, f"The model could not tell ({type(trouble).__name__}). The terminal says more.")
         finally:
             self.waiting -= 1
+
+    async def _after_the_others(self) -> None:
+        """Wait a little while pictures are being made: what is seen first should be there first."""
+        from anyio import sleep
+
+        for _ in range(int(COURTESY / PAUSE)):
+            await sleep(PAUSE)
+            if not self.limiter.borrowed_tokens:
+                return
+
+
+def _said(status: int, words: str) -> tuple[int, str, bytes]:
+    return status, "application/json", packed({"error": words})
 
 
 def _refusal(path: str, refusal: Refused) -> tuple[int, str, bytes]:
     """Words for whoever asked: JSON for the page's questions, a small page for people."""
     if path.startswith("/api/"):
-        content = packed({"error": f"{refusal.title} {refusal.advice}"})
-        return refusal.status, "application/json", content
+        return _said(refusal.status, f"{refusal.title} {refusal.advice}")
     title, advice = html.escape(refusal.title), html.escape(refusal.advice)
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>regard view</title></head>'

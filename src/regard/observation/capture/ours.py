@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -104,8 +104,13 @@ class Account(Adapter):
         keys = (query if source is None else source).shape[1]
         if isinstance(layer, DynamicMemory):
             slots, sizes = len(layer.slots), (batch, heads, queries, len(layer.slots))
-            if source is not None or scene.kwargs.get("state") is not None:
+            state = scene.kwargs.get("state")
+            if source is not None or getattr(state, "source", None) is not None:
                 return [(".reading", Whole(lambda: call.part(0), sizes, columns="slot"))]
+            if state is not None:
+                return [
+                    ("", Lost("dynamic-memory goes on inside of a segment: a step has no one map to show."))
+                ]
             sizes = (batch, heads, queries, slots + queries)
             reading = Whole(lambda: call.part(-1), sizes, columns="memory")
             if queries < layer.segment:  # nothing was written yet
@@ -198,10 +203,10 @@ def _by_heads(kept: Kept) -> Tensor:
     return kept.get().transpose(1, 2)
 
 
-def sides(model: nn.Module) -> dict[int, tuple[Side, Side]]:
+def sides(parts: Iterable[nn.Module]) -> dict[int, tuple[Side, Side]]:
     """Modules whose rows or columns are slots of a memory, by identity: what they are."""
     found: dict[int, tuple[Side, Side]] = {}
-    for module in model.modules():
+    for module in parts:
         if isinstance(module, StaticMemory):
             found[id(module.writer)] = ("slot", "source")
             found[id(module.reader)] = ("position", "slot")

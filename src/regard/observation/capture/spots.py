@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +17,7 @@ from regard.nn.ntm.machine import Tape
 from regard.observation.capture import modules as written_out
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.huggingface import EagerFlex, EagerForward
-from regard.observation.capture.interception import Adapter, Spot
+from regard.observation.capture.interception import Adapter, Spot, untouched
 from regard.observation.capture.ours import ACCOUNTABLE, Account, Attend, Traced
 from regard.observation.capture.torch_calls import (
     MultiheadFunction,
@@ -26,12 +26,13 @@ from regard.observation.capture.torch_calls import (
     ScaledDotProduct,
 )
 
-# Python modules that were loaded and held none of the functions; to ask thousands each time would take milliseconds.
-_WITHOUT: set[str] = set()
+# To ask thousands of Python modules each time would take milliseconds.
+_FOUND: dict[tuple[frozenset[str], int], list[Spot]] = {}
+_MOST = 64
 
 
-def spots(model: nn.Module | None) -> list[Spot]:
-    """Everything to intercept while a model is observed; without one, what a block of code may call."""
+def spots(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[Spot]:
+    """Everything to intercept while a model made of `parts` is observed; without one, what a block of code may call."""
     found = [
         Spot(torch.nn.functional, "scaled_dot_product_attention", ScaledDotProduct()),
         Spot(torch.nn.functional, "multi_head_attention_forward", MultiheadFunction()),
@@ -46,14 +47,14 @@ def spots(model: nn.Module | None) -> list[Spot]:
         found.append(Spot(transformers, "compile_friendly_flex_attention", EagerFlex()))
     if model is not None:
         found.append(Spot(type(model), "forward", entrance=True))
-        found += _of_classes(model)
-    return [*found, *_imported(model)]
+    kinds = {type(part): part for part in parts}
+    found += _of_classes(kinds)
+    return [*found, *_imported(frozenset(base.__module__ for kind in kinds for base in kind.__mro__))]
 
 
-def _of_classes(model: nn.Module) -> Iterator[Spot]:
+def _of_classes(kinds: Mapping[type[nn.Module], nn.Module]) -> Iterator[Spot]:
     """Classes of modules that write their attention out, or whose weights are more than one call."""
     x_transformers = sys.modules.get("x_transformers.attend")
-    kinds = {type(module): module for module in model.modules()}
     for kind, module in kinds.items():
         if x_transformers is not None and issubclass(kind, x_transformers.Attend):
             yield Spot(kind, "forward", written_out.Attend())
@@ -65,55 +66,61 @@ def _of_classes(model: nn.Module) -> Iterator[Spot]:
             yield Spot(kind, "forward", Traced())
 
 
-def _imported(model: nn.Module | None) -> Iterator[Spot]:
+def _imported(homes: frozenset[str]) -> list[Spot]:
     """Names under which modules of Python hold these functions themselves: `from torch.nn.functional import …`.
 
-    A Python module that defines a class of the model is searched for other names (`as sdpa`), for compiled
-    FlexAttention, and for the eager attention of a family of models; so is `__main__`. All others are searched only for
-    the functions' own names, and only once if they have none.
+    A Python module that defines a class of the model (one of `homes`) is searched for other names (`as sdpa`), for
+    compiled FlexAttention, and for the eager attention of a family of models. All others are searched only for the
+    functions' own names. What was found is remembered until another module of Python is loaded; in `__main__`, where
+    people try things, functions come and go, so it is always searched.
     """
-    originals: dict[Any, Adapter] = {
-        torch.nn.functional.scaled_dot_product_attention: ScaledDotProduct(),
-        flex_module.flex_attention: Flex(),
-        core.attend: Attend(),
+    here = sys.modules.get("__main__")
+    found = [] if here is None else _held(here, vars(here))
+    key = (homes, len(sys.modules))
+    if key not in _FOUND:
+        if len(_FOUND) > _MOST:
+            _FOUND.clear()
+        _FOUND[key] = []
+        names = [function.__name__ for function in _originals()]
+        for home, module in list(sys.modules.items()):
+            # What there is in torch and in our own package is on the list already.
+            if home.partition(".")[0] in ("torch", "regard", "__main__") or not isinstance(
+                module, ModuleType
+            ):
+                continue
+            content = vars(module)
+            _FOUND[key] += _held(
+                module, content if home in homes else [name for name in names if name in content]
+            )
+    return found + [spot for spot in _FOUND[key] if hasattr(spot.owner, spot.name)]
+
+
+def _held(module: ModuleType, names: Iterable[str]) -> list[Spot]:
+    originals, content, found = _originals(), vars(module), []
+    for name in list(names):
+        held = content[name]
+        if not callable(held) or isinstance(held, type):
+            continue
+        adapter: Adapter | None = None
+        if name == "eager_attention_forward":
+            adapter = EagerForward()
+        else:
+            plain = getattr(
+                untouched(held), "_torchdynamo_orig_callable", untouched(held)
+            )  # what was compiled
+            try:
+                adapter = originals.get(untouched(plain))
+            except TypeError:  # cannot be hashed, so it is none of them
+                continue
+        if adapter is not None:
+            found.append(Spot(module, name, adapter))
+    return found
+
+
+def _originals() -> dict[Any, Adapter]:
+    """The functions as they are when nobody observes."""
+    return {
+        untouched(torch.nn.functional.scaled_dot_product_attention): ScaledDotProduct(),
+        untouched(flex_module.flex_attention): Flex(),
+        untouched(core.attend): Attend(),
     }
-    names = {function.__name__ for function in originals}
-    homes = (
-        set()
-        if model is None
-        else {kind.__module__ for part in model.modules() for kind in type(part).__mro__}
-    )
-    for home in {*homes, "__main__"}:
-        module = sys.modules.get(home)
-        if isinstance(module, ModuleType) and not _is_known(home):
-            for name, held in list(vars(module).items()):
-                adapter = _adapter(held, originals, name)
-                if adapter is not None:
-                    yield Spot(module, name, adapter)
-    for home in [home for home in sys.modules if home not in _WITHOUT and home not in homes]:
-        module = sys.modules.get(home)
-        holding = [name for name in names if isinstance(module, ModuleType) and name in vars(module)]
-        if not holding or _is_known(home):
-            _WITHOUT.add(home)
-        for name in holding if home not in _WITHOUT and home != "__main__" else ():
-            adapter = _adapter(vars(module)[name], originals, name)
-            if adapter is not None:
-                assert module is not None
-                yield Spot(module, name, adapter)
-
-
-def _is_known(home: str) -> bool:
-    """Whether a Python module is torch's or ours: what there is in those is on the list already."""
-    return home in ("torch", "regard") or home.startswith(("torch.", "regard."))
-
-
-def _adapter(held: Any, originals: dict[Any, Adapter], name: str) -> Adapter | None:
-    if not callable(held) or isinstance(held, type):
-        return None
-    if name == "eager_attention_forward":
-        return EagerForward()
-    plain = getattr(held, "_torchdynamo_orig_callable", held)  # what torch.compile was given
-    try:
-        return originals.get(plain)
-    except TypeError:  # cannot be hashed, so it is none of them
-        return None

@@ -29,15 +29,22 @@ def importance(
         before = one.run()
     measure, words = _measure(before)
     found: dict[tuple[str, int], float] = {}
-    for name, head in heads:
-        try:
-            result: Any = ablate(seen, [(name, head)], loss=measure, run=one.run)
-        except Unsupported:
-            continue
-        found[name, head] = -result.change
+    try:
+        every: Any = ablate(seen, loss=measure, run=one.run)
+    except Unsupported:  # some heads cannot be silenced alone: the others one by one
+        every = [result for pair in heads if (result := _alone(seen, pair, measure, one.run)) is not None]
+    for result in every:
+        found[result.heads[0]] = -result.change
     if not found:
         raise BadValue("--importance: no head of this model can be silenced alone. Leave it out.")
     return found, words
+
+
+def _alone(seen: Any, pair: tuple[str, int], measure: Callable[[Any], Any], run: Callable[[], Any]) -> Any:
+    try:
+        return ablate(seen, [pair], loss=measure, run=run)
+    except Unsupported:
+        return None
 
 
 def _measure(before: Any) -> tuple[Callable[[Any], Any], str]:

@@ -33,7 +33,10 @@ export function canvasPainter(canvas) {
       paint.drawImage(tile.picture, u, v, du, dv, x, y, w, h);
       if (w / du >= 14) rule(u, v, du, dv, x, y, w, h);
     },
-    end() {},
+    fill(x, y, w, h, [red, green, blue]) {
+      paint.fillStyle = `rgb(${red}, ${green}, ${blue})`;
+      paint.fillRect(Math.round(x), Math.round(y), Math.round(x + w) - Math.round(x), Math.round(y + h) - Math.round(y));
+    },
     destroy() {},
   };
 

@@ -34,7 +34,7 @@ void main() {
 const RULED = `${LOOKUP}
 void main() {
   vec2 within = fract(texel) * cell;
-  float line = step(min(within.x, within.y), 1.0);
+  float line = 1.0 - step(1.0, min(within.x, within.y));
   color = mix(looked(), vec4(paper, 1.0), 0.55 * line);
 }`;
 const RULED_FROM = 14;
@@ -109,7 +109,19 @@ export function glPainter(canvas, side, onLost) {
       if (program === ruled) gl.uniform1f(program.cell, w / du);
       gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
     },
-    end() {},
+    /** A rectangle of one colour, cut to the canvas. */
+    fill(x, y, w, h, [red, green, blue]) {
+      const left = Math.max(0, Math.round(x));
+      const top = Math.max(0, Math.round(y));
+      const wide = Math.min(canvas.width, Math.round(x + w)) - left;
+      const tall = Math.min(canvas.height, Math.round(y + h)) - top;
+      if (wide <= 0 || tall <= 0) return;
+      gl.enable(gl.SCISSOR_TEST);
+      gl.scissor(left, canvas.height - top - tall, wide, tall);
+      gl.clearColor(red / 255, green / 255, blue / 255, 1);
+      gl.clear(gl.COLOR_BUFFER_BIT);
+      gl.disable(gl.SCISSOR_TEST);
+    },
     destroy() {
       // Browsers allow few contexts at a time; do not wait for the collector.
       const extension = gl.getExtension("WEBGL_lose_context");

@@ -10,6 +10,7 @@ import { Tiles } from "./tiles.js";
 import { createScenery } from "./scenery.js";
 import { createAxes, hasWords, NARROW, roomFor } from "./axes.js";
 import { listenTo } from "./gestures.js";
+import { drawLines, rgbOf } from "./lines.js";
 import { createMinimap } from "./minimap.js";
 import { createReadout } from "./readout.js";
 import { figureColors } from "./figure.js";
@@ -34,7 +35,6 @@ function create(context) {
   const canvas = h("canvas", { class: "plot-map", "aria-hidden": "true" });
   const leftAxis = h("canvas", { class: "axis axis-left", "aria-hidden": "true" });
   const topAxis = h("canvas", { class: "axis axis-top", "aria-hidden": "true" });
-  const [edge, acrossLine, downLine, held] = ["edge", "across", "down", "held-cell"].map((name) => h("div", { class: name, "aria-hidden": "true" }));
   const live = h("div", { class: "aloud", "aria-live": "polite" });
   const minimap = createMinimap((column, row) => {
     viewport.x = column - viewport.width / viewport.zoom / 2;
@@ -42,7 +42,7 @@ function create(context) {
     viewport.settle();
     moved();
   });
-  const plot = h("div", { class: "plot", tabindex: "0", role: "application", "aria-roledescription": "zoomable matrix", data: { testid: "matrix" } }, canvas, edge, acrossLine, downLine, held, minimap.element);
+  const plot = h("div", { class: "plot", tabindex: "0", role: "application", "aria-roledescription": "zoomable matrix", data: { testid: "matrix" } }, canvas, minimap.element);
   const trouble = h("div", { class: "plot-trouble", role: "alert", hidden: true });
   const area = h("div", { class: "plot-area" }, topAxis, leftAxis, plot, trouble);
   const readout = createReadout(context, (text) => live.replaceChildren(text));
@@ -63,7 +63,7 @@ function create(context) {
   const pointer = { row: null, key: null, x: 0, y: 0 };
   const here = { row: null, key: null };
   const counters = { count: 0, draws: 0, began: 0, last: 0, longest: 0 };
-  const now = { site: null, call: -1, ratio: 1, look: figureColors(palette), ground: ground(palette.theme()), mini: null, ready: "", sampled: null, level: -1, size: 0, wide: 0, tall: 0 };
+  const now = { site: null, call: -1, ratio: 1, look: figureColors(palette), ground: ground(palette.theme()), mini: null, ready: "", sampled: null, level: -1, lines: null };
   let waiting = 0;
   let again = 0;
   let glide = null;
@@ -95,7 +95,7 @@ function create(context) {
     const slow = time - counters.last > 26 && time - counters.last < 200;
     if (slow && counters.count % 2) ask();
     else axes.draw(viewport, rowName, keyName, here, now.look);
-    cross();
+    drawLines(painter, viewport, now.ratio, here, store.get(), now.lines);
     minimap.update(viewport);
     count(time, frame);
     report(frame);
@@ -127,34 +127,6 @@ function create(context) {
       plot.dataset.level = String(frame.level);
       context.changed();
     }
-  };
-  const cross = () => {
-    const { zoom } = viewport;
-    const size = Math.max(1, zoom);
-    const place = (line, on, transform) => {
-      line.style.visibility = on ? "visible" : "hidden";
-      if (on) line.style.transform = transform;
-    };
-    const x = (here.key - viewport.x) * zoom;
-    const y = (here.row - viewport.y) * zoom;
-    const seen = here.row !== null && here.key !== null;
-    place(acrossLine, seen && y > -size && y < viewport.height, `translateY(${y}px)`);
-    place(downLine, seen && x > -size && x < viewport.width, `translateX(${x}px)`);
-    if (size !== now.size) {
-      now.size = size;
-      element.style.setProperty("--size", `${size}px`);
-    }
-    const wide = Math.min(viewport.width, Math.ceil((viewport.columns - viewport.x) * zoom));
-    const tall = Math.min(viewport.height, Math.ceil((viewport.rows - viewport.y) * zoom));
-    if (wide !== now.wide || tall !== now.tall) {
-      now.wide = wide;
-      now.tall = tall;
-      edge.style.width = `${wide}px`;
-      edge.style.height = `${tall}px`;
-    }
-    const { row, key } = store.get();
-    const on = row !== null && key !== null;
-    place(held, on, on ? `translate(${(key - viewport.x) * zoom + size / 2}px, ${(row - viewport.y) * zoom + size / 2}px)` : "");
   };
 
   // Moving -------------------------------------------------------------------------------------------------------
@@ -316,6 +288,7 @@ function create(context) {
       if (["theme", "scale", "minus"].some((name) => changed.has(name))) {
         now.look = figureColors(palette);
         now.look.faint = now.look.soft;
+        now.lines = { edge: rgbOf(now.look.line), accent: rgbOf(now.look.accent) };
         now.ground = ground(palette.theme());
         now.mini = null;
         colorPainter();

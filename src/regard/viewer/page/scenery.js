@@ -65,7 +65,6 @@ export function createScenery(side) {
           }
         }
       }
-      painter.end();
       return frame;
     },
   };

@@ -14,7 +14,11 @@ export const compareView = {
   label: "Compare",
   key: "9",
   variants: false,
-  keys: [["x", "change A and B"], ["← → ↑ ↓", "in a map: cell by cell"], ["Enter", "in a map: pin a cell"]],
+  keys: [
+    ["x", "change A and B"],
+    ["← → ↑ ↓", "in a map: cell by cell"],
+    ["Enter", "in a map: pin a cell"],
+  ],
   available: (scene) => scene.variants.length > 1,
   create,
 };
@@ -24,19 +28,55 @@ function create({ scene, source, store, palette }) {
   const ask = newest();
   const rank = newest();
   const chooser = (name, testid, onPick) => {
-    const select = h("select", { "aria-label": name, data: { testid }, on: { change: () => onPick(Number(select.value)) } }, scene.variants.map((variant, index) => h("option", { value: index }, variant.name)));
+    const select = h(
+      "select",
+      { "aria-label": name, data: { testid }, on: { change: () => onPick(Number(select.value)) } },
+      scene.variants.map((variant, index) => h("option", { value: index }, variant.name)),
+    );
     return { select, element: h("label", { class: "labelled" }, name, select) };
   };
-  const first = chooser("A", "compare-a", (variant) => store.set({ variant, minus: other() === variant ? pair().a : other() }));
-  const second = chooser("B", "compare-b", (minus) => store.set({ minus, variant: state.variant === minus ? other() : state.variant }));
-  const swap = h("button", { type: "button", class: "button", title: "Change A and B (x)", data: { testid: "compare-swap" }, on: { click: () => change() } }, "A ⇄ B");
+  const first = chooser("A", "compare-a", (variant) =>
+    store.set({ variant, minus: other() === variant ? pair().a : other() }),
+  );
+  const second = chooser("B", "compare-b", (minus) =>
+    store.set({ minus, variant: state.variant === minus ? other() : state.variant }),
+  );
+  const swap = h(
+    "button",
+    {
+      type: "button",
+      class: "button",
+      title: "Change A and B (x)",
+      data: { testid: "compare-swap" },
+      on: { click: () => change() },
+    },
+    "A ⇄ B",
+  );
   const said = readout("compare-readout", "Point at a cell: its weight in A, in B, and the difference.");
-  const maps = ["a", "b", "difference"].map((name) => createMap({ title: name, testid: name === "difference" ? name : `map-${name}`, onCell: (cell) => point(cell), onPick: (cell) => store.set({ row: cell.row, key: cell.column }) }));
+  const maps = ["a", "b", "difference"].map((name) =>
+    createMap({
+      title: name,
+      testid: name === "difference" ? name : `map-${name}`,
+      onCell: (cell) => point(cell),
+      onPick: (cell) => store.set({ row: cell.row, key: cell.column }),
+    }),
+  );
   const legend = h("div", { class: "difference-legend" });
   const list = barList({ title: "Heads that differ most", testid: "differ-most", css: () => "var(--soft)" });
   maps[2].element.append(legend);
-  const trio = h("div", { class: "trio" }, maps.map((map) => map.element));
-  const element = h("div", { class: "sheet compare-view" }, h("div", { class: "controls", data: { trace: "skip" } }, first.element, swap, second.element), said.element, trio, h("div", { class: "ranking" }, list.element));
+  const trio = h(
+    "div",
+    { class: "trio" },
+    maps.map((map) => map.element),
+  );
+  const element = h(
+    "div",
+    { class: "sheet compare-view" },
+    h("div", { class: "controls", data: { trace: "skip" } }, first.element, swap, second.element),
+    said.element,
+    trio,
+    h("div", { class: "ranking" }, list.element),
+  );
   let state = store.get();
   let ranked = "";
   let order = [];
@@ -63,15 +103,34 @@ function create({ scene, source, store, palette }) {
     const size = sizeOf(site, state.call);
     const rows = labelsOf(scene, a, site.rows, size.queries + (size.start || 0)).slice(size.start || 0);
     const columns = labelsOf(scene, a, site.columns, size.keys);
-    const wanted = [{ ...where, variant: a }, { ...where, variant: b }, { ...where, variant: a, minus: b }];
-    const names = [`A: ${scene.variants[a].name}`, `B: ${scene.variants[b].name}`, "A − B: orange more in A, blue more in B"];
+    const wanted = [
+      { ...where, variant: a },
+      { ...where, variant: b },
+      { ...where, variant: a, minus: b },
+    ];
+    const names = [
+      `A: ${scene.variants[a].name}`,
+      `B: ${scene.variants[b].name}`,
+      "A − B: orange more in A, blue more in B",
+    ];
     maps.forEach((map, index) => {
       map.caption(names[index]);
       load(wanted[index], size).then(
         (found) => {
           // An answer for what is no longer chosen comes too late.
-          if (state.site !== where.site || state.head !== where.head || state.call !== where.call || pair().a !== a || pair().b !== b) return;
-          map.show(found, index === 2 ? palette.differenceTable() : palette.table(), index ? { rows: [], columns } : { rows, columns });
+          if (
+            state.site !== where.site ||
+            state.head !== where.head ||
+            state.call !== where.call ||
+            pair().a !== a ||
+            pair().b !== b
+          )
+            return;
+          map.show(
+            found,
+            index === 2 ? palette.differenceTable() : palette.table(),
+            index ? { rows: [], columns } : { rows, columns },
+          );
           if (state.row !== null) map.cursor(pinned());
         },
         (problem) => map.say(problem.message),
@@ -100,7 +159,9 @@ function create({ scene, source, store, palette }) {
         const from = tokenText(labelsOf(scene, a, site.rows, start + at.row + 1)[start + at.row], 24);
         const to = tokenText(labelsOf(scene, a, site.columns, at.column + 1)[at.column], 24);
         const [x, y] = [mine[at.column], others[at.column]];
-        said.say(`“${from}” → “${to}”:   A ${weightText(x)}   ·   B ${weightText(y)}   ·   A − B ${differenceText(x - y)}`);
+        said.say(
+          `“${from}” → “${to}”:   A ${weightText(x)}   ·   B ${weightText(y)}   ·   A − B ${differenceText(x - y)}`,
+        );
       },
       (words) => said.say(words),
     );
@@ -113,12 +174,18 @@ function create({ scene, source, store, palette }) {
     if (name === ranked) return showOrder();
     ranked = name;
     return rank(
-      () => Promise.all([source.overview({ variant: a, call: state.call }), source.overview({ variant: b, call: state.call })]),
+      () =>
+        Promise.all([
+          source.overview({ variant: a, call: state.call }),
+          source.overview({ variant: b, call: state.call }),
+        ]),
       ([mine, others]) => {
         const place = new Map(others.heads.map((head, index) => [String(head), index]));
         order = mine.heads.flatMap(([site, head], index) => {
           const partner = place.get(String([site, head]));
-          return partner === undefined ? [] : [{ site, head, weight: apart(mine.of(index), others.of(partner), palette.weightOf) }];
+          return partner === undefined
+            ? []
+            : [{ site, head, weight: apart(mine.of(index), others.of(partner), palette.weightOf) }];
         });
         order.sort((x, y) => y.weight - x.weight);
         showOrder();
@@ -128,10 +195,17 @@ function create({ scene, source, store, palette }) {
   }
 
   function showOrder() {
-    list.show(order.slice(0, LISTED).map(({ site, head, weight }) => ({
-      text: headText(scene, site, head), weight, number: `${(100 * weight).toFixed(weight < 0.0995 ? 1 : 0)} %`,
-      chosen: site === state.site && head === state.head, testid: `differs-${site}-${head}`, onPick: () => store.set({ site, head }),
-    })), "Share of the weight that lies on other keys in B than in A, measured on the overview’s small pictures.");
+    list.show(
+      order.slice(0, LISTED).map(({ site, head, weight }) => ({
+        text: headText(scene, site, head),
+        weight,
+        number: `${(100 * weight).toFixed(weight < 0.0995 ? 1 : 0)} %`,
+        chosen: site === state.site && head === state.head,
+        testid: `differs-${site}-${head}`,
+        onPick: () => store.set({ site, head }),
+      })),
+      "Share of the weight that lies on other keys in B than in A, measured on the overview’s small pictures.",
+    );
   }
 
   return {
@@ -140,7 +214,8 @@ function create({ scene, source, store, palette }) {
       state = next;
       first.select.value = String(pair().a);
       second.select.value = String(pair().b);
-      if (["view", "variant", "minus", "site", "head", "call", "theme", "scale"].some((name) => changed.has(name))) draw();
+      if (["view", "variant", "minus", "site", "head", "call", "theme", "scale"].some((name) => changed.has(name)))
+        draw();
       point(null);
       compareAll();
     },
@@ -159,7 +234,10 @@ function create({ scene, source, store, palette }) {
       const rows = [];
       for (let row = 0; row < Math.min(size.queries, 512); row += 1) {
         const where = { site: state.site, head: state.head, call: state.call, row };
-        const [mine, others] = await Promise.all([source.row({ ...where, variant: a }), source.row({ ...where, variant: b })]);
+        const [mine, others] = await Promise.all([
+          source.row({ ...where, variant: a }),
+          source.row({ ...where, variant: b }),
+        ]);
         mine.forEach((weight, key) => rows.push([row + 1, key + 1, weight, others[key], weight - others[key]]));
       }
       return { head: ["row", "key", scene.variants[a].name, scene.variants[b].name, "difference"], rows };

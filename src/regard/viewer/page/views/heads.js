@@ -15,38 +15,97 @@ export function createHeads({ scene, source, store, palette, onPick }) {
   const grid = h("div", { class: "heads-grid" });
   const element = h("section", { class: "heads", hidden: true, data: { testid: "heads" } }, heading, grid);
 
+  let facts = { variant: null, of: () => null };
+  let shown = {};
+
   function word({ index, weight }, labels) {
     const style = { background: palette.css(weight), color: palette.ink(weight) };
-    return h("span", { class: "head-line" },
+    return h(
+      "span",
+      { class: "head-line" },
       h("span", { class: "head-word", style }, tokenText(labels[index], 16)),
-      h("span", { class: "head-number" }, weightText(weight)));
+      h("span", { class: "head-number" }, weightText(weight)),
+    );
   }
 
-  function card(line, head, labels, here) {
-    const looks = { class: here ? "head-card here" : "head-card", "aria-pressed": String(here), data: { testid: `head-${head}` } };
-    return h("button", { type: "button", ...looks, on: { click: () => onPick(head) } },
-      h("span", { class: "head-name" }, `head ${head + 1}`),
-      strongest(line, LISTED).map((found) => word(found, labels)));
+  function card(line, head, labels, here, fact) {
+    const looks = {
+      class: here ? "head-card here" : "head-card",
+      "aria-pressed": String(here),
+      data: { testid: `head-${head}` },
+    };
+    return h(
+      "button",
+      { type: "button", ...looks, on: { click: () => onPick(head) } },
+      h(
+        "span",
+        { class: "head-name" },
+        h("span", {}, `head ${head + 1}`),
+        h("span", { class: "head-fact" }, factText(fact)),
+      ),
+      strongest(line, LISTED).map((found) => word(found, labels)),
+    );
+  }
+
+  /** What is known of the heads, one by one: it may take the server a while, and the words need not wait for it. */
+  function learn(state) {
+    if (facts.variant === state.variant) return;
+    facts = { variant: state.variant, of: () => null };
+    source.facts({ variant: state.variant }).then(
+      (found) => {
+        if (facts.variant !== state.variant) return;
+        facts = { variant: state.variant, of: found.of };
+        draw();
+      },
+      () => {},
+    );
+  }
+
+  /** Patterns are those of a whole text: a single step of a generation has none. */
+  function factOf(site, head) {
+    return scene.sites[site].calls.length > 1 ? null : facts.of(site, head);
+  }
+
+  function draw() {
+    const { lines, labels, site, head: here } = shown;
+    if (!lines) return;
+    fill(
+      grid,
+      lines.map((line, head) => card(line, head, labels, head === here, factOf(site, head))),
+    );
   }
 
   return {
     element,
     hide: () => (element.hidden = true),
     look(state, site, position, labels, what) {
-      const facts = scene.sites[site];
-      element.hidden = facts.heads < 2 || facts.heads > CARDS;
+      const { heads, label, name, calls } = scene.sites[site];
+      element.hidden = heads < 2 || heads > CARDS;
       if (element.hidden) return;
-      const all = Array.from({ length: facts.heads }, (_, head) => head);
+      if (calls.length === 1) learn(state);
+      const all = Array.from({ length: heads }, (_, head) => head);
       ask(
         () => Promise.all(all.map((head) => weightsFrom(source, scene, { ...state, site, head }, position))),
         (lines) => {
           if (state !== store.get()) return;
-          heading.textContent = `The same ${what} in all heads of ${facts.label || facts.name}`;
-          fill(grid, lines.map((line, head) => card(line, head, labels, head === state.head)));
+          heading.textContent = `The same ${what} in all heads of ${label || name}`;
+          shown = { lines, labels, site, head: state.head };
+          draw();
         },
         () => (element.hidden = true),
       );
     },
     forget: () => ask.forget(),
   };
+}
+
+/** The pattern a head was recognised by, and whether it matters, as far as that was measured. */
+function factText(fact) {
+  if (!fact) return "";
+  const measured = fact.importance !== null && fact.importance !== undefined;
+  const words = [
+    fact.pattern === "mixed" ? "" : fact.pattern,
+    measured ? `matters ${weightText(fact.importance)}` : "",
+  ];
+  return words.filter(Boolean).join(" · ");
 }

@@ -9,9 +9,19 @@ import { createText, labelsOf } from "./text.js";
 import { traced } from "./tracing.js";
 
 const USUAL = { how: "head", way: "from", opacity: 65, smooth: "yes" };
-const HOW = [["head", "This head"], ["mean", "Mean of layer"], ["rollout", "Rollout", "Attention followed through all layers"]];
-const WAY = [["from", "Looks at", "The weights of the chosen one over the patches"], ["to", "Looked at by", "How much each patch attends to the chosen one"]];
-const SMOOTH = [["yes", "Smooth"], ["no", "Blocks"]];
+const HOW = [
+  ["head", "This head"],
+  ["mean", "Mean of layer"],
+  ["rollout", "Rollout", "Attention followed through all layers"],
+];
+const WAY = [
+  ["from", "Looks at", "The weights of the chosen one over the patches"],
+  ["to", "Looked at by", "How much each patch attends to the chosen one"],
+];
+const SMOOTH = [
+  ["yes", "Smooth"],
+  ["no", "Blocks"],
+];
 const ALLOWED = { how: HOW.map(([name]) => name), way: ["from", "to"], smooth: ["yes", "no"] };
 const LISTED = 8;
 
@@ -19,7 +29,15 @@ export const imageView = {
   name: "image",
   label: "Image",
   key: "5",
-  keys: [["Tab", "into the picture"], ["← → ↑ ↓", "in the picture: patch by patch"], ["Enter", "pin or let go"], ["m", "head, mean of layer, rollout"], ["d", "looks at, looked at by"], ["b", "smooth, blocks"], ["− +", "fainter, stronger colours"]],
+  keys: [
+    ["Tab", "into the picture"],
+    ["← → ↑ ↓", "in the picture: patch by patch"],
+    ["Enter", "pin or let go"],
+    ["m", "head, mean of layer, rollout"],
+    ["d", "looks at, looked at by"],
+    ["b", "smooth, blocks"],
+    ["− +", "fainter, stronger colours"],
+  ],
   available: (scene) => Boolean(scene.image) && fitting(scene).length > 0,
   create,
 };
@@ -27,7 +45,9 @@ export const imageView = {
 /** Sites whose keys are the patches of the picture. */
 function fitting(scene) {
   const needed = scene.image.skip + scene.image.rows * scene.image.columns;
-  return scene.sites.flatMap((site, index) => (site.columns === "patches" && extentOf(site).keys === needed ? [index] : []));
+  return scene.sites.flatMap((site, index) =>
+    site.columns === "patches" && extentOf(site).keys === needed ? [index] : [],
+  );
 }
 
 function create({ scene, source, store, palette, changed: redraw = () => {} }) {
@@ -41,15 +61,49 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     way: choice({ label: "Which way", options: WAY, testid: "way", onChange: (way) => set({ way }) }),
     smooth: choice({ label: "Edges", options: SMOOTH, testid: "smooth", onChange: (smooth) => set({ smooth }) }),
   };
-  const slider = h("input", { type: "range", min: 0, max: 100, step: 5, "aria-label": "Strength of the colours", data: { testid: "opacity" }, on: { input: () => set({ opacity: Number(slider.value) }) } });
-  const overlay = createOverlay({ image, palette, onEnter: (patch) => enter(patch), onPick: (patch) => pick(patch + image.skip) });
+  const slider = h("input", {
+    type: "range",
+    min: 0,
+    max: 100,
+    step: 5,
+    "aria-label": "Strength of the colours",
+    data: { testid: "opacity" },
+    on: { input: () => set({ opacity: Number(slider.value) }) },
+  });
+  const overlay = createOverlay({
+    image,
+    palette,
+    onEnter: (patch) => enter(patch),
+    onPick: (patch) => pick(patch + image.skip),
+  });
   const said = readout("image-readout", "Point at a patch; a click pins it.");
   const others = h("div", { class: "askers" });
-  const plain = h("section", {}, h("h3", {}, "The picture itself"), h("img", { class: pictureClass(image, "plain-picture"), src: image.data, alt: "The picture the model saw" }));
+  const plain = h(
+    "section",
+    {},
+    h("h3", {}, "The picture itself"),
+    h("img", { class: pictureClass(image, "plain-picture"), src: image.data, alt: "The picture the model saw" }),
+  );
   const list = barList({ title: "Strongest patches", testid: "strongest", css: () => "var(--soft)" });
-  const element = h("div", { class: "sheet image-view" },
-    h("div", { class: "controls", data: { trace: "skip" } }, pickers.how.element, pickers.way.element, pickers.smooth.element, h("label", { class: "labelled" }, "Colours", slider)),
-    said.element, h("div", { class: "split" }, h("div", { class: "texts" }, others, overlay.element), h("aside", { class: "panel" }, list.element, plain)));
+  const element = h(
+    "div",
+    { class: "sheet image-view" },
+    h(
+      "div",
+      { class: "controls", data: { trace: "skip" } },
+      pickers.how.element,
+      pickers.way.element,
+      pickers.smooth.element,
+      h("label", { class: "labelled" }, "Colours", slider),
+    ),
+    said.element,
+    h(
+      "div",
+      { class: "split" },
+      h("div", { class: "texts" }, others, overlay.element),
+      h("aside", { class: "panel" }, list.element, plain),
+    ),
+  );
   let state = store.get();
   let site = null;
   let words = null; // the asking words of a caption, or the class token of a classifier
@@ -57,13 +111,28 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
   let found = null;
 
   const patchy = () => site.rows === "patches";
-  const askers = () => (patchy() ? labelsOf(scene, state.variant, "patches", image.skip) : labelsOf(scene, state.variant, site.rows, extentOf(site).queries));
+  const askers = () =>
+    patchy()
+      ? labelsOf(scene, state.variant, "patches", image.skip)
+      : labelsOf(scene, state.variant, site.rows, extentOf(site).queries);
   const chosen = () => positionOf(site, state) ?? hovered;
-  const name = (position) => (patchy() && position >= image.skip ? patchText(image, position - image.skip) : `“${tokenText(askers()[position], 30)}”`);
+  const name = (position) =>
+    patchy() && position >= image.skip
+      ? patchText(image, position - image.skip)
+      : `“${tokenText(askers()[position], 30)}”`;
 
   function build() {
     const labels = askers();
-    words = labels.length ? createText({ title: patchy() ? "" : site.rows === "slots" ? "Slots that look" : "Words that look", kind: patchy() ? "askers" : site.rows, labels, palette, onEnter: (index) => index !== null && hover(index), onPick: pick }) : null;
+    words = labels.length
+      ? createText({
+          title: patchy() ? "" : site.rows === "slots" ? "Slots that look" : "Words that look",
+          kind: patchy() ? "askers" : site.rows,
+          labels,
+          palette,
+          onEnter: (index) => index !== null && hover(index),
+          onPick: pick,
+        })
+      : null;
     fill(others, words && words.element);
     hovered = 0;
   }
@@ -72,7 +141,10 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     const pinned = positionOf(site, state) !== null;
     if (patch === null) said.say(summary());
     else if (patchy() && !pinned) hover(patch + image.skip);
-    else if (found) said.say(`${name(chosen())} ${options().way === "from" ? "→" : "←"} ${patchText(image, patch)}   ${weightText(found[patch + (found.length > patch + image.skip ? image.skip : 0)])}`);
+    else if (found)
+      said.say(
+        `${name(chosen())} ${options().way === "from" ? "→" : "←"} ${patchText(image, patch)}   ${weightText(found[patch + (found.length > patch + image.skip ? image.skip : 0)])}`,
+      );
   }
 
   function hover(position) {
@@ -115,10 +187,14 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     overlay.choose(patchy() ? position - image.skip : null, pinned);
     if (words) words.choose(position < words.tokens.length ? position : null, pinned);
     const labels = labelsOf(scene, state.variant, "patches", image.skip);
-    list.show(strongest(found, LISTED).map(({ index, weight }) => ({
-      text: index < image.skip ? tokenText(labels[index], 24) : patchText(image, index - image.skip), weight,
-      onPick: patchy() ? () => pick(index) : null,
-    })), shareText(labels));
+    list.show(
+      strongest(found, LISTED).map(({ index, weight }) => ({
+        text: index < image.skip ? tokenText(labels[index], 24) : patchText(image, index - image.skip),
+        weight,
+        onPick: patchy() ? () => pick(index) : null,
+      })),
+      shareText(labels),
+    );
     said.say(summary());
     redraw();
   }
@@ -132,7 +208,12 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
 
   function summary() {
     const { how } = options();
-    const whose = how === "rollout" ? "rollout through all layers" : how === "mean" ? `${site.label} · mean of ${site.heads} heads` : headText(scene, state.site, state.head);
+    const whose =
+      how === "rollout"
+        ? "rollout through all layers"
+        : how === "mean"
+          ? `${site.label} · mean of ${site.heads} heads`
+          : headText(scene, state.site, state.head);
     return `${name(chosen())}   ·   ${whose}${positionOf(site, state) === null ? "" : "   ·   pinned"}`;
   }
 
@@ -158,7 +239,8 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     onKey(event) {
       if (overlay.onKey(event) || (words && words.onKey(event))) return true;
       const now = options();
-      const turn = (part) => set({ [part]: ALLOWED[part][(ALLOWED[part].indexOf(now[part]) + 1) % ALLOWED[part].length] });
+      const turn = (part) =>
+        set({ [part]: ALLOWED[part][(ALLOWED[part].indexOf(now[part]) + 1) % ALLOWED[part].length] });
       if (event.key === "m") turn("how");
       else if (event.key === "d") turn("way");
       else if (event.key === "b") turn("smooth");
@@ -171,8 +253,21 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     legend: () => overlay.legend(),
     drawing: () => traced(element, palette, { legend: false }),
     table() {
-      const rows = Array.from(found || [], (weight, index) => [index + 1, index < image.skip ? "" : Math.floor((index - image.skip) / image.columns) + 1, index < image.skip ? "" : ((index - image.skip) % image.columns) + 1, weight]);
-      return { head: ["position", "row", "column", options().way === "to" ? "weight to the chosen one" : "weight of the chosen one"], rows };
+      const rows = Array.from(found || [], (weight, index) => [
+        index + 1,
+        index < image.skip ? "" : Math.floor((index - image.skip) / image.columns) + 1,
+        index < image.skip ? "" : ((index - image.skip) % image.columns) + 1,
+        weight,
+      ]);
+      return {
+        head: [
+          "position",
+          "row",
+          "column",
+          options().way === "to" ? "weight to the chosen one" : "weight of the chosen one",
+        ],
+        rows,
+      };
     },
     destroy: () => ask.forget(),
   };

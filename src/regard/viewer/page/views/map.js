@@ -60,7 +60,8 @@ export function mapOfRows(lines, keys, codeOf) {
 export function turned(map) {
   const codes = new Uint8Array(map.codes.length);
   for (let row = 0; row < map.height; row += 1) {
-    for (let column = 0; column < map.width; column += 1) codes[column * map.height + row] = map.codes[row * map.width + column];
+    for (let column = 0; column < map.width; column += 1)
+      codes[column * map.height + row] = map.codes[row * map.width + column];
   }
   return { ...map, width: map.height, height: map.width, codes, queries: map.keys, keys: map.queries };
 }
@@ -76,7 +77,21 @@ export function createMap({ title, testid, onCell = () => {}, onPick = () => {},
   const down = h("div", { class: "map-cross in-column", hidden: true });
   const marks = h("div", { class: "map-marks" });
   const words = h("p", { class: "map-words", hidden: true });
-  const frame = h("div", { class: "map-frame", tabindex: 0, role: "application", "aria-label": `${title}: arrow keys move the cross`, data: testid ? { testid } : {} }, canvas, marks, across, down, words);
+  const frame = h(
+    "div",
+    {
+      class: "map-frame",
+      tabindex: 0,
+      role: "application",
+      "aria-label": `${title}: arrow keys move the cross`,
+      data: testid ? { testid } : {},
+    },
+    canvas,
+    marks,
+    across,
+    down,
+    words,
+  );
   const left = h("div", { class: "map-labels rows", "aria-hidden": "true" });
   const top = h("div", { class: "map-labels columns", "aria-hidden": "true" });
   const caption = h("figcaption", {}, title);
@@ -90,7 +105,10 @@ export function createMap({ title, testid, onCell = () => {}, onPick = () => {},
   const at = (event) => {
     const box = frame.getBoundingClientRect();
     const clip = (value, count) => Math.min(count - 1, Math.max(0, Math.floor(value * count)));
-    return { row: clip((event.clientY - box.top) / box.height, map.queries), column: clip((event.clientX - box.left) / box.width, map.keys) };
+    return {
+      row: clip((event.clientY - box.top) / box.height, map.queries),
+      column: clip((event.clientX - box.left) / box.width, map.keys),
+    };
   };
   const go = (next) => {
     if (cell && next && cell.row === next.row && cell.column === next.column) return;
@@ -131,7 +149,19 @@ export function createMap({ title, testid, onCell = () => {}, onPick = () => {},
     limit: (width) => (body.style.gridTemplateColumns = `max-content minmax(0, ${Math.round(width)}px)`),
     caption: (text) => (caption.textContent = text),
     markAt: (row, column, attributes, ...children) =>
-      h("div", { ...attributes, style: { top: `${(100 * row) / map.queries}%`, left: `${(100 * column) / map.keys}%`, height: `${100 / map.queries}%`, width: `${100 / map.keys}%` } }, ...children),
+      h(
+        "div",
+        {
+          ...attributes,
+          style: {
+            top: `${(100 * row) / map.queries}%`,
+            left: `${(100 * column) / map.keys}%`,
+            height: `${100 / map.queries}%`,
+            width: `${100 / map.keys}%`,
+          },
+        },
+        ...children,
+      ),
     mark: (elements) => fill(marks, elements),
     show(next, table, labels = { rows: [], columns: [] }) {
       map = next;
@@ -163,7 +193,10 @@ export function createMap({ title, testid, onCell = () => {}, onPick = () => {},
       const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
       if (by) {
         const from = cell || { row: 0, column: 0 };
-        go({ row: Math.min(map.queries - 1, Math.max(0, from.row + by[0])), column: Math.min(map.keys - 1, Math.max(0, from.column + by[1])) });
+        go({
+          row: Math.min(map.queries - 1, Math.max(0, from.row + by[0])),
+          column: Math.min(map.keys - 1, Math.max(0, from.column + by[1])),
+        });
       } else if (event.key === "Enter" && cell) onPick(cell);
       else return false;
       return true;
@@ -198,7 +231,15 @@ function lettered(element, labels, count, length, chosen, side) {
     element,
     shown.map((index) => {
       const text = labels[index] === undefined ? String(index) : tokenText(labels[index], LETTERS);
-      return h("span", { class: index === chosen ? "chosen" : null, title: tokenText(labels[index], 200), style: { [side]: `${(100 * (index + 0.5)) / count}%` } }, text);
+      return h(
+        "span",
+        {
+          class: index === chosen ? "chosen" : null,
+          title: tokenText(labels[index], 200),
+          style: { [side]: `${(100 * (index + 0.5)) / count}%` },
+        },
+        text,
+      );
     }),
   );
 }

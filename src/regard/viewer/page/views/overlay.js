@@ -14,15 +14,38 @@ const FINE = 336; // pixels along the longer side when edges are smooth
 export function createOverlay({ image, palette, onEnter = () => {}, onPick = () => {} }) {
   const count = image.rows * image.columns;
   const cover = h("canvas", { class: "overlay-cover", width: image.columns, height: image.rows });
-  const picture = h("img", { class: pictureClass(image, "overlay-picture"), src: image.data, alt: "The picture the model saw", draggable: "false" });
-  const grid = h("div", { class: "overlay-grid", role: "grid", "aria-label": "Patches", style: { gridTemplateColumns: `repeat(${image.columns}, 1fr)`, gridTemplateRows: `repeat(${image.rows}, 1fr)` } });
+  const picture = h("img", {
+    class: pictureClass(image, "overlay-picture"),
+    src: image.data,
+    alt: "The picture the model saw",
+    draggable: "false",
+  });
+  const grid = h("div", {
+    class: "overlay-grid",
+    role: "grid",
+    "aria-label": "Patches",
+    style: { gridTemplateColumns: `repeat(${image.columns}, 1fr)`, gridTemplateRows: `repeat(${image.rows}, 1fr)` },
+  });
   const patches = Array.from({ length: count }, (_, index) =>
-    h("div", { class: "patch", role: "gridcell", tabindex: index ? -1 : 0, "aria-label": patchText(image, index), data: { testid: `patch-${index}` } }));
+    h("div", {
+      class: "patch",
+      role: "gridcell",
+      tabindex: index ? -1 : 0,
+      "aria-label": patchText(image, index),
+      data: { testid: `patch-${index}` },
+    }),
+  );
   const indexOf = new Map(patches.map((patch, index) => [patch, index]));
   grid.append(...patches);
   const layers = h("div", { class: "overlay-layers", data: { trace: "flat" } }, picture, cover);
-  const element = h("div", { class: "overlay", data: { testid: "overlay" }, style: { aspectRatio: `${image.width} / ${image.height}` } }, layers, grid);
-  const on = (event, f) => grid.addEventListener(event, (given) => indexOf.has(given.target) && f(indexOf.get(given.target)));
+  const element = h(
+    "div",
+    { class: "overlay", data: { testid: "overlay" }, style: { aspectRatio: `${image.width} / ${image.height}` } },
+    layers,
+    grid,
+  );
+  const on = (event, f) =>
+    grid.addEventListener(event, (given) => indexOf.has(given.target) && f(indexOf.get(given.target)));
   let chosen = null;
   let stop = 0;
   let present = null;
@@ -45,7 +68,8 @@ export function createOverlay({ image, palette, onEnter = () => {}, onPick = () 
     cover.height = image.rows * fine;
     const pixels = brush.createImageData(cover.width, cover.height);
     const words = new Uint32Array(pixels.data.buffer);
-    for (let index = 0; index < words.length; index += 1) words[index] = rampOf()[Math.round(255 * Math.min(1, Math.max(0, weights[index] / (largest || 1))))];
+    for (let index = 0; index < words.length; index += 1)
+      words[index] = rampOf()[Math.round(255 * Math.min(1, Math.max(0, weights[index] / (largest || 1))))];
     brush.putImageData(pixels, 0, 0);
     cover.style.opacity = String(present ? looks.opacity : 0);
     cover.classList.toggle("smooth", looks.smooth);
@@ -89,8 +113,20 @@ export function createOverlay({ image, palette, onEnter = () => {}, onPick = () 
         brush.fillRect(x, 0, 1, 1);
       }
       const largest = strongestOf(present);
-      const marks = [0, 0.5, 1].map((place) => h("span", { class: "legend-mark", style: { left: `${100 * place}%` } }, weightText(place * largest)));
-      return h("div", { class: "legend", role: "img", "aria-label": "attention weight, from none to the strongest patch", data: { testid: "legend" } }, bar, h("div", { class: "legend-marks" }, marks));
+      const marks = [0, 0.5, 1].map((place) =>
+        h("span", { class: "legend-mark", style: { left: `${100 * place}%` } }, weightText(place * largest)),
+      );
+      return h(
+        "div",
+        {
+          class: "legend",
+          role: "img",
+          "aria-label": "attention weight, from none to the strongest patch",
+          data: { testid: "legend" },
+        },
+        bar,
+        h("div", { class: "legend-marks" }, marks),
+      );
     },
   };
 }

@@ -25,12 +25,28 @@ export function optionsText(options, usual) {
 /** One of a few, in the shell's way of showing choices. `options`: [value, text, what it means]. */
 export function choice({ label, options, value, onChange, testid }) {
   const buttons = options.map(([given, text, title]) =>
-    h("button", { type: "button", class: "choice", role: "radio", title, data: { testid: `${testid}-${given}` }, on: { click: () => onChange(given) } }, text),
+    h(
+      "button",
+      {
+        type: "button",
+        class: "choice",
+        role: "radio",
+        title,
+        data: { testid: `${testid}-${given}` },
+        on: { click: () => onChange(given) },
+      },
+      text,
+    ),
   );
-  const set = (chosen) => buttons.forEach((button, index) => button.setAttribute("aria-checked", String(options[index][0] === chosen)));
+  const set = (chosen) =>
+    buttons.forEach((button, index) => button.setAttribute("aria-checked", String(options[index][0] === chosen)));
   const enable = (given, able) => (buttons[options.findIndex((option) => option[0] === given)].hidden = !able);
   set(value);
-  return { element: h("div", { class: "choices", role: "radiogroup", "aria-label": label, data: { testid } }, buttons), set, enable };
+  return {
+    element: h("div", { class: "choices", role: "radiogroup", "aria-label": label, data: { testid } }, buttons),
+    set,
+    enable,
+  };
 }
 
 /** A titled list of words with bars and exact weights. Items: `{text, weight, detail, share, onEnter, onPick, testid}`. */
@@ -41,8 +57,14 @@ export function barList({ title, testid, css }) {
   const show = (items, words = "", newTitle = null) => {
     if (newTitle !== null) heading.textContent = newTitle;
     const largest = items.reduce((most, item) => Math.max(most, Math.abs(item.weight)), 0) || 1;
-    list.classList.toggle("bare", items.every((item) => item.detail === undefined));
-    fill(list, items.map((item) => barItem(item, largest, css)));
+    list.classList.toggle(
+      "bare",
+      items.every((item) => item.detail === undefined),
+    );
+    fill(
+      list,
+      items.map((item) => barItem(item, largest, css)),
+    );
     note.textContent = words;
     note.hidden = !words;
   };
@@ -50,7 +72,10 @@ export function barList({ title, testid, css }) {
 }
 
 function barItem(item, largest, css) {
-  const bar = h("span", { class: "bar", style: { width: `${(100 * Math.abs(item.weight)) / largest}%`, background: css(item.weight) } });
+  const bar = h("span", {
+    class: "bar",
+    style: { width: `${(100 * Math.abs(item.weight)) / largest}%`, background: css(item.weight) },
+  });
   const parts = [
     h("span", { class: "bar-text", title: item.title || item.text }, item.text),
     item.detail === undefined ? null : h("span", { class: "bar-detail" }, item.detail),
@@ -59,9 +84,19 @@ function barItem(item, largest, css) {
   ];
   const data = item.testid ? { testid: item.testid } : {};
   if (!item.onPick) return h("li", { class: "bar-line", data }, parts);
-  const on = { click: item.onPick, pointerenter: item.onEnter, focus: item.onEnter, pointerleave: item.onLeave, blur: item.onLeave };
+  const on = {
+    click: item.onPick,
+    pointerenter: item.onEnter,
+    focus: item.onEnter,
+    pointerleave: item.onLeave,
+    blur: item.onLeave,
+  };
   for (const name of Object.keys(on)) if (!on[name]) delete on[name];
-  return h("li", {}, h("button", { type: "button", class: `bar-line${item.chosen ? " chosen" : ""}`, data, on }, parts));
+  return h(
+    "li",
+    {},
+    h("button", { type: "button", class: `bar-line${item.chosen ? " chosen" : ""}`, data, on }, parts),
+  );
 }
 
 /** Previous, play, next and a slider over `count` things; keys: [ ] and the space bar. */
@@ -69,12 +104,36 @@ export function player({ count, what, testid, onGo, wordsOf, wait = 700 }) {
   let at = 0;
   let timer = 0;
   const slider = h("input", {
-    type: "range", min: 0, max: Math.max(0, count - 1), step: 1, "aria-label": what, data: { testid: `${testid}-slider` },
-    on: { input: () => { stop(); onGo(Number(slider.value)); } },
+    type: "range",
+    min: 0,
+    max: Math.max(0, count - 1),
+    step: 1,
+    "aria-label": what,
+    data: { testid: `${testid}-slider` },
+    on: {
+      input: () => {
+        stop();
+        onGo(Number(slider.value));
+      },
+    },
   });
   const button = (name, text, title, act) =>
-    h("button", { type: "button", class: "player-button", title, "aria-label": title, data: { testid: `${testid}-${name}` }, on: { click: act } }, text);
-  const go = (by) => { stop(); onGo(Math.min(count - 1, Math.max(0, at + by))); };
+    h(
+      "button",
+      {
+        type: "button",
+        class: "player-button",
+        title,
+        "aria-label": title,
+        data: { testid: `${testid}-${name}` },
+        on: { click: act },
+      },
+      text,
+    );
+  const go = (by) => {
+    stop();
+    onGo(Math.min(count - 1, Math.max(0, at + by)));
+  };
   const play = button("play", "▶", "Play (space)", () => toggle());
   const previous = button("prev", "‹", `Previous ${what} ([)`, () => go(-1));
   const next = button("next", "›", `Next ${what} (])`, () => go(1));
@@ -128,7 +187,10 @@ export function newest() {
       const { question, answer, failed, still } = next;
       const mine = life;
       next = null;
-      const told = await question().then((got) => () => answer(got), (error) => () => error.name !== "AbortError" && failed(error.message || String(error)));
+      const told = await question().then(
+        (got) => () => answer(got),
+        (error) => () => error.name !== "AbortError" && failed(error.message || String(error)),
+      );
       if (mine === life && (!next || still())) told();
     }
   };

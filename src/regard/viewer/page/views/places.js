@@ -46,14 +46,18 @@ export async function weightsFrom(source, scene, where, position, how = "head") 
   const site = scene.sites[where.site];
   const place = placesOf(site)[position];
   if (!place) return null;
-  return mean(headsOf(site, where.head, how).map((head) => source.row({ ...asked(where, head, place.call), row: place.row })));
+  return mean(
+    headsOf(site, where.head, how).map((head) => source.row({ ...asked(where, head, place.call), row: place.row })),
+  );
 }
 
 /** The weights of all asking positions, one row each, all as long as the longest; for texts short enough to read. */
 export async function allRows(source, scene, where, how = "head") {
   const site = scene.sites[where.site];
   const { queries, keys } = extentOf(site);
-  const lines = await Promise.all(Array.from({ length: queries }, (_, position) => weightsFrom(source, scene, where, position, how)));
+  const lines = await Promise.all(
+    Array.from({ length: queries }, (_, position) => weightsFrom(source, scene, where, position, how)),
+  );
   return lines.map((line) => Float32Array.from({ length: keys }, (_, column) => (line && line[column]) || 0));
 }
 
@@ -98,7 +102,8 @@ async function mean(promises) {
   const parts = await Promise.all(promises);
   if (parts.length === 1) return parts[0];
   const sum = new Float32Array(parts[0].length);
-  for (const part of parts) for (let index = 0; index < sum.length; index += 1) sum[index] += part[index] / parts.length;
+  for (const part of parts)
+    for (let index = 0; index < sum.length; index += 1) sum[index] += part[index] / parts.length;
   return sum;
 }
 

@@ -10,7 +10,14 @@ const HIGH = 56;
 
 /** `{element, show(given, taken, at)}`. */
 export function createProfile({ count, palette, onPick }) {
-  const canvas = h("canvas", { class: "profile", width: WIDE, height: HIGH, role: "img", "aria-label": "Weights over the whole text", data: { testid: "profile" } });
+  const canvas = h("canvas", {
+    class: "profile",
+    width: WIDE,
+    height: HIGH,
+    role: "img",
+    "aria-label": "Weights over the whole text",
+    data: { testid: "profile" },
+  });
   canvas.addEventListener("click", (event) => {
     const box = canvas.getBoundingClientRect();
     onPick(Math.min(count - 1, Math.floor((count * (event.clientX - box.left)) / box.width)));

@@ -26,19 +26,55 @@ export function createRibbons({ palette, onWord }) {
     const linked = new Set(links.map(String));
     parts = [];
     const paths = [];
-    weights.forEach((line, row) => line.forEach((weight, column) => {
-      if (weight < FAINTEST) return;
-      const path = s("path", { d: ribbon(upper.at[column], TOP + 10, lower.at[row], TOP + TALL - 20, Math.max(1, BAND * weight)), fill: palette.css(weight), class: linked.has(String([row, column])) ? "ribbon linked" : "ribbon", data: { testid: `pair-${row}-${column}` } });
-      parts.push({ path, row, column });
-      paths.push([weight, path]);
-    }));
+    weights.forEach((line, row) =>
+      line.forEach((weight, column) => {
+        if (weight < FAINTEST) return;
+        const path = s("path", {
+          d: ribbon(upper.at[column], TOP + 10, lower.at[row], TOP + TALL - 20, Math.max(1, BAND * weight)),
+          fill: palette.css(weight),
+          class: linked.has(String([row, column])) ? "ribbon linked" : "ribbon",
+          data: { testid: `pair-${row}-${column}` },
+        });
+        parts.push({ path, row, column });
+        paths.push([weight, path]);
+      }),
+    );
     // Strong ones last, above the faint ones.
     paths.sort((a, b) => a[0] - b[0]);
-    const words = (side, labels, place, y) => labels.map((label, index) =>
-      s("text", { x: place.at[index], y, class: "ribbon-word", "text-anchor": "middle", "font-size": SIZE, tabindex: 0, data: { testid: `${side === "row" ? "target" : "source"}-${index}` },
-        on: { pointerenter: () => focus(side, index), pointerleave: () => focus(side, null), focus: () => focus(side, index), blur: () => focus(side, null) } }, tokenText(label, 24)));
-    const picture = s("svg", { width: width + 2 * GAP, height: TOP + TALL + 20, role: "group", "aria-label": "Source words above, target words below" },
-      paths.map(([, path]) => path), words("column", columns, upper, TOP), words("row", rows, lower, TOP + TALL));
+    const words = (side, labels, place, y) =>
+      labels.map((label, index) =>
+        s(
+          "text",
+          {
+            x: place.at[index],
+            y,
+            class: "ribbon-word",
+            "text-anchor": "middle",
+            "font-size": SIZE,
+            tabindex: 0,
+            data: { testid: `${side === "row" ? "target" : "source"}-${index}` },
+            on: {
+              pointerenter: () => focus(side, index),
+              pointerleave: () => focus(side, null),
+              focus: () => focus(side, index),
+              blur: () => focus(side, null),
+            },
+          },
+          tokenText(label, 24),
+        ),
+      );
+    const picture = s(
+      "svg",
+      {
+        width: width + 2 * GAP,
+        height: TOP + TALL + 20,
+        role: "group",
+        "aria-label": "Source words above, target words below",
+      },
+      paths.map(([, path]) => path),
+      words("column", columns, upper, TOP),
+      words("row", rows, lower, TOP + TALL),
+    );
     fill(element, picture);
   }
 

@@ -18,7 +18,12 @@ export function createSides({ scene, variant, site, palette, onEnter, onPick }) 
   function made(side, kind, count, title) {
     const labels = labelsOf(scene, variant, kind, count);
     const text = createText({
-      title, kind, labels, palette, onEnter: (index) => onEnter(side, index), onPick: (index) => onPick(side, index),
+      title,
+      kind,
+      labels,
+      palette,
+      onEnter: (index) => onEnter(side, index),
+      onPick: (index) => onPick(side, index),
     });
     const strip = count >= PROFILED ? createProfile({ count, palette, onPick: (index) => text.reveal(index) }) : null;
     return { text, labels, strip };

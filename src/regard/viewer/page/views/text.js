@@ -24,8 +24,14 @@ export function pieces(labels) {
   const marked = labels.filter((label) => BEGINS_WORD.test(label)).length > labels.length / 12;
   return labels.map((label, index) => {
     const continued = label.startsWith("##") && label.length > 2;
-    const joined = index > 0 && (continued || (marked && !BEGINS_WORD.test(label) && /^[\p{L}\p{N}'’.,;:!?)]/u.test(label)));
-    return { text: tokenText(continued ? label.slice(2) : label, 24), full: tokenText(label, 400), joined, breaks: /[\n\u010a]/.test(label) };
+    const joined =
+      index > 0 && (continued || (marked && !BEGINS_WORD.test(label) && /^[\p{L}\p{N}'’.,;:!?)]/u.test(label)));
+    return {
+      text: tokenText(continued ? label.slice(2) : label, 24),
+      full: tokenText(label, 400),
+      joined,
+      breaks: /[\n\u010a]/.test(label),
+    };
   });
 }
 
@@ -63,7 +69,17 @@ export function createText({ title, kind, labels, palette, onEnter = () => {}, o
         run = h("div", { class: "text-run" });
         body.append(h("span", { class: "text-number", "aria-hidden": "true" }, String(index + 1)), run);
       }
-      const token = h("span", { class: `token${joined ? " joined" : ""}${all[index + 1] && all[index + 1].joined ? " goes-on" : ""}`, role: "option", tabindex: index ? -1 : 0, title: full === text ? null : full, data: { testid: `${single}-${index}` } }, text);
+      const token = h(
+        "span",
+        {
+          class: `token${joined ? " joined" : ""}${all[index + 1] && all[index + 1].joined ? " goes-on" : ""}`,
+          role: "option",
+          tabindex: index ? -1 : 0,
+          title: full === text ? null : full,
+          data: { testid: `${single}-${index}` },
+        },
+        text,
+      );
       tokens.push(token);
       indexOf.set(token, index);
       // A break opportunity between words, none inside them.
@@ -90,7 +106,11 @@ export function createText({ title, kind, labels, palette, onEnter = () => {}, o
       const lines = Math.abs(box.top - from.top) / Math.max(1, from.height);
       if (lines < 0.5) continue;
       if (best !== index && Math.abs(box.top - tokens[best].getBoundingClientRect().top) > from.height / 2) break;
-      if (best === index || Math.abs(box.left - from.left) < Math.abs(tokens[best].getBoundingClientRect().left - from.left)) best = at;
+      if (
+        best === index ||
+        Math.abs(box.left - from.left) < Math.abs(tokens[best].getBoundingClientRect().left - from.left)
+      )
+        best = at;
     }
     return best;
   }
@@ -134,7 +154,8 @@ export function createText({ title, kind, labels, palette, onEnter = () => {}, o
       const last = tokens.length - 1;
       const target = { ArrowLeft: index - 1, ArrowRight: index + 1, Home: 0, End: last }[event.key];
       if (target !== undefined) tokens[Math.min(last, Math.max(0, target))].focus();
-      else if (event.key === "ArrowUp" || event.key === "ArrowDown") tokens[vertical(index, event.key === "ArrowUp" ? -1 : 1)].focus();
+      else if (event.key === "ArrowUp" || event.key === "ArrowDown")
+        tokens[vertical(index, event.key === "ArrowUp" ? -1 : 1)].focus();
       else if (event.key === "Enter" || event.key === " ") onPick(index);
       else return false;
       return true;

@@ -17,7 +17,11 @@ export const timelineView = {
   label: "Timeline",
   key: "8",
   variants: false,
-  keys: [["[ ]", "checkpoint before, checkpoint after"], ["space", "play, pause"], ["Home End", "first, last checkpoint"]],
+  keys: [
+    ["[ ]", "checkpoint before, checkpoint after"],
+    ["space", "play, pause"],
+    ["Home End", "first, last checkpoint"],
+  ],
   available: (scene) => Boolean(scene.timeline) && scene.variants.length > 1,
   create,
 };
@@ -32,19 +36,64 @@ function create({ scene, source, store, palette }) {
   const go = (variant) => store.set({ variant });
   const play = player({ count, what: "checkpoint", testid: "timeline", onGo: go, wordsOf: stepText, wait: 600 });
   const said = readout("timeline-readout", "");
-  const map = createMap({ title: "", testid: "timeline-map", onCell: (cell) => point(cell), onPick: (cell) => store.set({ row: cell.row, key: cell.column }) });
+  const map = createMap({
+    title: "",
+    testid: "timeline-map",
+    onCell: (cell) => point(cell),
+    onPick: (cell) => store.set({ row: cell.row, key: cell.column }),
+  });
   const frames = scene.variants.map((variant, index) => {
     const canvas = h("canvas", { class: "film-canvas", "aria-hidden": "true" });
-    const button = h("button", { type: "button", class: "film-frame", title: variant.name, data: { testid: `checkpoint-${index}` }, on: { click: () => go(index) } }, canvas, h("span", {}, countText(steps[index])));
+    const button = h(
+      "button",
+      {
+        type: "button",
+        class: "film-frame",
+        title: variant.name,
+        data: { testid: `checkpoint-${index}` },
+        on: { click: () => go(index) },
+      },
+      canvas,
+      h("span", {}, countText(steps[index])),
+    );
     return { canvas, button, map: null };
   });
-  const film = h("div", { class: "film", role: "group", "aria-label": "Checkpoints" }, frames.map((frame) => frame.button));
-  const metric = timeline.metric && timeline.metric.values && timeline.metric.values.some(Number.isFinite)
-    ? createCurve({ title: timeline.metric.name, xs: steps, values: timeline.metric.values.slice(0, count), onPick: go, testid: "metric-curve" }) : null;
-  const moving = createCurve({ title: "weight not yet where it ends", xs: steps, values: steps.map(() => null), share: true, onPick: go, testid: "moving-curve" });
-  const element = h("div", { class: "sheet timeline-view" },
-    h("div", { class: "controls", data: { trace: "skip" } }, play.element), said.element, film,
-    h("div", { class: "split even" }, map.element, h("aside", { class: "curves" }, metric && metric.element, moving.element)));
+  const film = h(
+    "div",
+    { class: "film", role: "group", "aria-label": "Checkpoints" },
+    frames.map((frame) => frame.button),
+  );
+  const metric =
+    timeline.metric && timeline.metric.values && timeline.metric.values.some(Number.isFinite)
+      ? createCurve({
+          title: timeline.metric.name,
+          xs: steps,
+          values: timeline.metric.values.slice(0, count),
+          onPick: go,
+          testid: "metric-curve",
+        })
+      : null;
+  const moving = createCurve({
+    title: "weight not yet where it ends",
+    xs: steps,
+    values: steps.map(() => null),
+    share: true,
+    onPick: go,
+    testid: "moving-curve",
+  });
+  const element = h(
+    "div",
+    { class: "sheet timeline-view" },
+    h("div", { class: "controls", data: { trace: "skip" } }, play.element),
+    said.element,
+    film,
+    h(
+      "div",
+      { class: "split even" },
+      map.element,
+      h("aside", { class: "curves" }, metric && metric.element, moving.element),
+    ),
+  );
   let state = store.get();
   let drawn = "";
 
@@ -84,7 +133,10 @@ function create({ scene, source, store, palette }) {
   function draw() {
     const site = scene.sites[state.site];
     const size = sizeOf(site, state.call);
-    const labels = { rows: labelsOf(scene, state.variant, site.rows, size.queries + (size.start || 0)).slice(size.start || 0), columns: labelsOf(scene, state.variant, site.columns, size.keys) };
+    const labels = {
+      rows: labelsOf(scene, state.variant, site.rows, size.queries + (size.start || 0)).slice(size.start || 0),
+      columns: labelsOf(scene, state.variant, site.columns, size.keys),
+    };
     ask(
       () => load(where(state.variant), size),
       (found) => {
@@ -109,7 +161,10 @@ function create({ scene, source, store, palette }) {
     const start = sizeOf(site, state.call).start || 0;
     const name = (kind, index) => `“${tokenText(labelsOf(scene, state.variant, kind, index + 1)[index], 24)}”`;
     return source.row({ ...where(state.variant), row: at.row }).then(
-      (weights) => said.say(`${summary()}   ·   ${name(site.rows, start + at.row)} → ${name(site.columns, at.column)} ${weightText(weights[at.column])}`),
+      (weights) =>
+        said.say(
+          `${summary()}   ·   ${name(site.rows, start + at.row)} → ${name(site.columns, at.column)} ${weightText(weights[at.column])}`,
+        ),
       (problem) => said.say(problem.message),
     );
   }
@@ -123,7 +178,8 @@ function create({ scene, source, store, palette }) {
         frame.button.classList.toggle("here", index === state.variant);
         frame.button.setAttribute("aria-current", String(index === state.variant));
       });
-      if (changed.has("variant") || changed.has("view")) frames[state.variant].button.scrollIntoView({ block: "nearest", inline: "nearest" });
+      if (changed.has("variant") || changed.has("view"))
+        frames[state.variant].button.scrollIntoView({ block: "nearest", inline: "nearest" });
       if (here() !== drawn) {
         drawn = here();
         shoot();
@@ -146,9 +202,17 @@ function create({ scene, source, store, palette }) {
       const last = frames[count - 1].map;
       const rows = steps.map((step, index) => {
         const own = frames[index].map;
-        return [step, scene.variants[index].name, timeline.metric && timeline.metric.values ? timeline.metric.values[index] ?? "" : "", own && last ? apart(own.codes, last.codes, palette.weightOf) : ""];
+        return [
+          step,
+          scene.variants[index].name,
+          timeline.metric && timeline.metric.values ? (timeline.metric.values[index] ?? "") : "",
+          own && last ? apart(own.codes, last.codes, palette.weightOf) : "",
+        ];
       });
-      return { head: ["step", "checkpoint", timeline.metric ? timeline.metric.name : "metric", "weight not yet where it ends"], rows };
+      return {
+        head: ["step", "checkpoint", timeline.metric ? timeline.metric.name : "metric", "weight not yet where it ends"],
+        rows,
+      };
     },
     destroy() {
       play.stop();

@@ -14,7 +14,11 @@ const HOW = [
   ["mean", "Mean of layer", "The mean over all heads of the layer"],
   ["rollout", "Rollout", "Attention followed through all layers, residual paths included"],
 ];
-const SHOW = [["both", "Both"], ["from", "Attends to"], ["to", "Attended by"]];
+const SHOW = [
+  ["both", "Both"],
+  ["from", "Attends to"],
+  ["to", "Attended by"],
+];
 const ALLOWED = { how: HOW.map(([name]) => name), show: SHOW.map(([name]) => name) };
 const LISTED = 8;
 const BRIEF = 96; // up to this length there is room for the other heads
@@ -50,15 +54,27 @@ function create({ scene, source, store, palette }) {
   const said = readout("token-readout", "Point at a token; a click pins it.");
   const texts = h("div", { class: "texts" });
   const strips = h("div", { class: "strips" });
-  const heads = createHeads({ scene, source, store, palette, onPick: (head) => store.set({ head, ...worded({ how: "head" }) }) });
+  const heads = createHeads({
+    scene,
+    source,
+    store,
+    palette,
+    onPick: (head) => store.set({ head, ...worded({ how: "head" }) }),
+  });
   const from = barList({ title: "Attends to", testid: "attends-to", css: palette.css });
   const to = barList({ title: "Attended by", testid: "attended-by", css: palette.css });
   const controls = h("div", { class: "controls", data: { trace: "skip" } }, how.element, show.element);
-  const element = h("div", { class: "sheet tokens-view" },
+  const element = h(
+    "div",
+    { class: "sheet tokens-view" },
     h("div", { class: "sheet-top", data: { trace: "bare" } }, controls, said.element, strips),
-    h("div", { class: "split" },
+    h(
+      "div",
+      { class: "split" },
       h("div", { class: "texts" }, texts, heads.element),
-      h("aside", { class: "panel" }, from.element, to.element)));
+      h("aside", { class: "panel" }, from.element, to.element),
+    ),
+  );
   let state = store.get();
   let site = null;
   let sides = null;
@@ -171,7 +187,8 @@ function create({ scene, source, store, palette }) {
         part.text.reveal(index);
       },
     }));
-    const spread = weights && side === "key" ? `spread over about ${spreadOf(weights)} of ${weights.length} tokens` : "";
+    const spread =
+      weights && side === "key" ? `spread over about ${spreadOf(weights)} of ${weights.length} tokens` : "";
     bars.show(items, items.length ? spread : none);
   }
 
@@ -222,7 +239,13 @@ function create({ scene, source, store, palette }) {
     table() {
       const [rows, keys] = [sides.row.labels, sides.key.labels];
       const at = (weights, index) => (weights && index < weights.length ? weights[index] : "");
-      const line = (_, index) => [index + 1, rows[index] ?? "", keys[index] ?? "", at(found.from, index), at(found.to, index)];
+      const line = (_, index) => [
+        index + 1,
+        rows[index] ?? "",
+        keys[index] ?? "",
+        at(found.from, index),
+        at(found.to, index),
+      ];
       const words = ["weight from the chosen token", "weight to the chosen token"];
       const head = ["position", site.rows, `${site.columns} (looked at)`, ...words];
       return { head, rows: Array.from({ length: Math.max(rows.length, keys.length) }, line) };

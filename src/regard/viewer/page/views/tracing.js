@@ -23,9 +23,18 @@ export function traced(element, palette, { legend = true, difference = false } =
 
 /** Without the empty strip that controls have left at the top. */
 function cropped(drawing) {
-  const topOf = (mark) => (mark.kind === "path" ? Math.min(...mark.commands.flatMap(([, ...at]) => at.filter((_, index) => index % 2))) : mark.kind === "text" ? mark.y - (mark.style.size || 12) : mark.y);
-  const empty = Math.floor(drawing.marks.reduce((least, mark) => Math.min(least, topOf(mark)), drawing.height) - MARGIN);
-  return empty > 0 ? new Drawing(drawing.width, drawing.height - empty, drawing.background).add(drawing, 0, -empty) : drawing;
+  const topOf = (mark) =>
+    mark.kind === "path"
+      ? Math.min(...mark.commands.flatMap(([, ...at]) => at.filter((_, index) => index % 2)))
+      : mark.kind === "text"
+        ? mark.y - (mark.style.size || 12)
+        : mark.y;
+  const empty = Math.floor(
+    drawing.marks.reduce((least, mark) => Math.min(least, topOf(mark)), drawing.height) - MARGIN,
+  );
+  return empty > 0
+    ? new Drawing(drawing.width, drawing.height - empty, drawing.background).add(drawing, 0, -empty)
+    : drawing;
 }
 
 function visit(element, to, opacity) {
@@ -36,9 +45,12 @@ function visit(element, to, opacity) {
   if (seen < 0.02) return;
   if (element.tagName === "svg") return svg(element, to, seen);
   const box = boxOf(element, to);
-  if (element.dataset.trace === "flat") to.drawing.image(flattened(element), box.x, box.y, box.width, box.height, { smooth: true });
-  else if (element.tagName === "IMG") to.drawing.image(flattened(element), box.x, box.y, box.width, box.height, { smooth: true });
-  else if (element.tagName === "CANVAS") to.drawing.image(element, box.x, box.y, box.width, box.height, { smooth: looks.imageRendering !== "pixelated" });
+  if (element.dataset.trace === "flat")
+    to.drawing.image(flattened(element), box.x, box.y, box.width, box.height, { smooth: true });
+  else if (element.tagName === "IMG")
+    to.drawing.image(flattened(element), box.x, box.y, box.width, box.height, { smooth: true });
+  else if (element.tagName === "CANVAS")
+    to.drawing.image(element, box.x, box.y, box.width, box.height, { smooth: looks.imageRendering !== "pixelated" });
   else {
     boxed(element, box, looks, to, seen);
     for (const child of element.childNodes) {
@@ -59,13 +71,23 @@ function boxed(element, box, looks, to, seen) {
   const [fill, alpha] = solid(looks.backgroundColor);
   if (looks.borderTopLeftRadius === "50%") {
     const width = parseFloat(looks.borderTopWidth);
-    const ring = { fill: alpha ? fill : null, stroke: width ? solid(looks.borderTopColor)[0] : undefined, width, opacity: seen };
-    to.drawing.path(roundAt(box.x + box.width / 2, box.y + box.height / 2, (Math.min(box.width, box.height) - width) / 2), ring);
+    const ring = {
+      fill: alpha ? fill : null,
+      stroke: width ? solid(looks.borderTopColor)[0] : undefined,
+      width,
+      opacity: seen,
+    };
+    to.drawing.path(
+      roundAt(box.x + box.width / 2, box.y + box.height / 2, (Math.min(box.width, box.height) - width) / 2),
+      ring,
+    );
     return;
   }
-  if (alpha > 0 && element.dataset.trace !== "bare") to.drawing.rect(box.x, box.y, box.width, box.height, { fill, opacity: alpha * seen });
+  if (alpha > 0 && element.dataset.trace !== "bare")
+    to.drawing.rect(box.x, box.y, box.width, box.height, { fill, opacity: alpha * seen });
   const sides = { Top: [0, 0, 1, 0], Bottom: [0, 1, 1, 1], Left: [0, 0, 0, 1], Right: [1, 0, 1, 1] };
-  for (const [side, [x1, y1, x2, y2]] of Object.entries(sides)) lined(looks, `border${side}`, box, 0, [x1, y1, x2, y2], to, seen);
+  for (const [side, [x1, y1, x2, y2]] of Object.entries(sides))
+    lined(looks, `border${side}`, box, 0, [x1, y1, x2, y2], to, seen);
   if (looks.outlineStyle !== "none") {
     const out = parseFloat(looks.outlineOffset) + parseFloat(looks.outlineWidth) / 2;
     for (const ends of Object.values(sides)) lined(looks, "outline", box, out, ends, to, seen);
@@ -88,11 +110,17 @@ function written(node, looks, to, seen) {
   if (!node.data.trim()) return;
   const size = parseFloat(looks.fontSize);
   const [fill, alpha] = solid(looks.color);
-  const style = { size, fill, bold: Number(looks.fontWeight) >= 600, opacity: alpha * seen === 1 ? undefined : alpha * seen };
+  const style = {
+    size,
+    fill,
+    bold: Number(looks.fontWeight) >= 600,
+    opacity: alpha * seen === 1 ? undefined : alpha * seen,
+  };
   for (const { text, box } of linesOf(node)) {
     const x = box.left - to.left;
     const y = box.top - to.top;
-    if (looks.writingMode.startsWith("vertical")) to.drawing.text(x + box.width / 2 + 0.35 * size, y + box.height, text, { ...style, rotate: -90 });
+    if (looks.writingMode.startsWith("vertical"))
+      to.drawing.text(x + box.width / 2 + 0.35 * size, y + box.height, text, { ...style, rotate: -90 });
     else {
       // Fonts of the page and of the figure differ in width: text keeps its middle or its end where the page does.
       const anchor = { center: "middle", right: "end", end: "end" }[looks.textAlign] || "start";
@@ -128,14 +156,28 @@ function svg(element, to, seen) {
     const [fill, fillAlpha] = looks.fill === "none" ? [null, 0] : solid(looks.fill);
     const [stroke, strokeAlpha] = looks.stroke === "none" ? [null, 0] : solid(looks.stroke);
     const dash = looks.strokeDasharray === "none" ? undefined : looks.strokeDasharray.split(/[ ,]+/).map(parseFloat);
-    const style = { fill: fillAlpha ? fill : null, stroke: strokeAlpha ? stroke : undefined, width: parseFloat(looks.strokeWidth), opacity: opacity * (fillAlpha ? fillAlpha * Number(looks.fillOpacity) : strokeAlpha), dash };
+    const style = {
+      fill: fillAlpha ? fill : null,
+      stroke: strokeAlpha ? stroke : undefined,
+      width: parseFloat(looks.strokeWidth),
+      opacity: opacity * (fillAlpha ? fillAlpha * Number(looks.fillOpacity) : strokeAlpha),
+      dash,
+    };
     const number = (name) => Number(part.getAttribute(name) || 0);
     if (part.tagName === "text") {
       const anchor = looks.textAnchor;
-      to.drawing.text(box.x + number("x"), box.y + number("y"), part.textContent, { size: parseFloat(looks.fontSize), fill, anchor, bold: Number(looks.fontWeight) >= 600, opacity });
+      to.drawing.text(box.x + number("x"), box.y + number("y"), part.textContent, {
+        size: parseFloat(looks.fontSize),
+        fill,
+        anchor,
+        bold: Number(looks.fontWeight) >= 600,
+        opacity,
+      });
     } else if (part.tagName === "path") to.drawing.path(commandsOf(part.getAttribute("d") || "", box), style);
-    else if (part.tagName === "line") to.drawing.line(box.x + number("x1"), box.y + number("y1"), box.x + number("x2"), box.y + number("y2"), style);
-    else if (part.tagName === "rect") to.drawing.rect(box.x + number("x"), box.y + number("y"), number("width"), number("height"), style);
+    else if (part.tagName === "line")
+      to.drawing.line(box.x + number("x1"), box.y + number("y1"), box.x + number("x2"), box.y + number("y2"), style);
+    else if (part.tagName === "rect")
+      to.drawing.rect(box.x + number("x"), box.y + number("y"), number("width"), number("height"), style);
     else to.drawing.path(roundAt(box.x + number("cx"), box.y + number("cy"), number("r")), style);
   }
 }
@@ -150,8 +192,14 @@ function commandsOf(way, box) {
 
 function roundAt(x, y, r) {
   const c = 0.5523 * r;
-  return [["M", x + r, y], ["C", x + r, y + c, x + c, y + r, x, y + r], ["C", x - c, y + r, x - r, y + c, x - r, y],
-    ["C", x - r, y - c, x - c, y - r, x, y - r], ["C", x + c, y - r, x + r, y - c, x + r, y], ["Z"]];
+  return [
+    ["M", x + r, y],
+    ["C", x + r, y + c, x + c, y + r, x, y + r],
+    ["C", x - c, y + r, x - r, y + c, x - r, y],
+    ["C", x - r, y - c, x - c, y - r, x, y - r],
+    ["C", x + c, y - r, x + r, y - c, x + r, y],
+    ["Z"],
+  ];
 }
 
 /** Pictures that lie upon each other, with their opacities, as one. */
@@ -167,7 +215,13 @@ function flattened(element) {
     if (!at.width || (part.tagName === "IMG" && !part.complete)) continue;
     paint.globalAlpha = Number(looks.opacity);
     paint.imageSmoothingEnabled = looks.imageRendering !== "pixelated";
-    paint.drawImage(part, FLAT_SCALE * (at.left - box.left), FLAT_SCALE * (at.top - box.top), FLAT_SCALE * at.width, FLAT_SCALE * at.height);
+    paint.drawImage(
+      part,
+      FLAT_SCALE * (at.left - box.left),
+      FLAT_SCALE * (at.top - box.top),
+      FLAT_SCALE * at.width,
+      FLAT_SCALE * at.height,
+    );
   }
   return canvas;
 }

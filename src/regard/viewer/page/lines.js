@@ -1,0 +1,36 @@
+// Lines upon a map: its edge, the cross at the pointer, the frame of the cell that is held.
+// They are drawn with the map: elements above it would have to be blended with it in every frame.
+
+/** `here` is the cell pointed at, `kept` the one that is held (either may have nulls); colours are [r, g, b]. */
+export function drawLines(painter, viewport, ratio, here, kept, colors) {
+  const { zoom } = viewport;
+  const thin = Math.max(1, Math.round(ratio));
+  const right = Math.min(viewport.width, (viewport.columns - viewport.x) * zoom) * ratio;
+  const bottom = Math.min(viewport.height, (viewport.rows - viewport.y) * zoom) * ratio;
+  painter.fill(0, 0, right, thin, colors.edge);
+  painter.fill(0, bottom - thin, right, thin, colors.edge);
+  painter.fill(0, 0, thin, bottom, colors.edge);
+  painter.fill(right - thin, 0, thin, bottom, colors.edge);
+  if (here.row !== null && here.key !== null) {
+    // Before the cell, not upon it: its colour stays as it is.
+    const x = (here.key - viewport.x) * zoom * ratio;
+    const y = (here.row - viewport.y) * zoom * ratio;
+    if (y > -thin && y < bottom) painter.fill(0, y - (zoom > 3 ? thin : 0), right, thin, colors.accent);
+    if (x > -thin && x < right) painter.fill(x - (zoom > 3 ? thin : 0), 0, thin, bottom, colors.accent);
+  }
+  if (kept.row !== null && kept.key !== null) {
+    const size = Math.max(8, zoom + 2) * ratio;
+    const left = (kept.key + 0.5 - viewport.x) * zoom * ratio - size / 2;
+    const top = (kept.row + 0.5 - viewport.y) * zoom * ratio - size / 2;
+    const thick = 2 * thin;
+    painter.fill(left, top, size, thick, colors.accent);
+    painter.fill(left, top + size - thick, size, thick, colors.accent);
+    painter.fill(left, top, thick, size, colors.accent);
+    painter.fill(left + size - thick, top, thick, size, colors.accent);
+  }
+}
+
+/** "#rrggbb" as three numbers. */
+export function rgbOf(hex) {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}

@@ -1,0 +1,123 @@
+"""Several observers at once, and names that Python modules hold themselves."""
+
+import sys
+import types
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import regard
+
+
+def module_of_python(name, source):
+    """A Python module made of source, as if it had been imported."""
+    made = types.ModuleType(name)
+    sys.modules[name] = made
+    exec(compile(source, f"{name}.py", "exec"), made.__dict__)
+    return made
+
+
+ALIASED = """
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention as look
+
+class Aliased(nn.Module):
+    def forward(self, x):
+        return look(x, x, x)
+"""
+
+
+def drawn():
+    return torch.randn(2, 3, 7, 5)
+
+
+def test_a_function_under_another_name_is_seen_also_by_a_second_observer():
+    home = module_of_python("regard_aliased_for_test", ALIASED)
+    try:
+        original, first, second = home.look, nn.MultiheadAttention(6, 2), home.Aliased()
+        with regard.observe(first), regard.observe(second) as seen:
+            second(drawn())
+        assert seen.names() == ["Aliased"]
+        assert home.look is original
+    finally:
+        del sys.modules["regard_aliased_for_test"]
+
+
+def test_observers_may_leave_in_any_order():
+    home = module_of_python("regard_order_for_test", ALIASED)
+    try:
+        model, original = home.Aliased(), F.scaled_dot_product_attention
+        one, two = regard.observe(model), regard.observe(model)
+        first, second = one.__enter__(), two.__enter__()
+        model(drawn())
+        one.__exit__(None, None, None)
+        model(drawn())
+        two.__exit__(None, None, None)
+        model(drawn())
+        assert (first["Aliased"].calls, second["Aliased"].calls) == (1, 2)
+        assert F.scaled_dot_product_attention is original
+        assert "forward" in vars(home.Aliased) and not hasattr(home.Aliased.forward, "_regard_original")
+    finally:
+        del sys.modules["regard_order_for_test"]
+
+
+def test_an_inherited_forward_is_inherited_again():
+    class Child(nn.MultiheadAttention):
+        pass
+
+    layer = Child(6, 2)
+    x = torch.randn(5, 3, 6)
+    with regard.observe(layer) as seen:
+        layer(x, x, x)
+    assert seen.names() == ["Child"] and "forward" not in vars(Child)
+
+
+def test_what_the_functions_are_is_the_same_afterwards_even_if_the_model_fails():
+    class Failing(nn.Module):
+        def forward(self, x):
+            F.scaled_dot_product_attention(x, x, x)
+            raise RuntimeError("on purpose")
+
+    model, before = (
+        Failing(),
+        (F.scaled_dot_product_attention, regard.attend, torch._native_multi_head_attention),
+    )
+    try:
+        with regard.observe(model) as seen:
+            model(drawn())
+    except RuntimeError:
+        pass
+    assert seen["Failing"].calls == 1
+    assert before == (F.scaled_dot_product_attention, regard.attend, torch._native_multi_head_attention)
+
+
+def test_another_model_in_the_block_is_not_seen():
+    class Own(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, x)
+
+    one, other = Own(), Own()
+    with regard.observe(one) as seen:
+        other(drawn())
+        F.scaled_dot_product_attention(*[drawn()] * 3)
+    assert len(seen) == 0
+
+
+def test_checkpointed_layers_are_seen_once():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(5, 5)
+
+        def inner(self, x):
+            x = self.map(x)
+            return F.scaled_dot_product_attention(x, x, x)
+
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+
+    model = Own()
+    with regard.observe(model) as seen:
+        model(drawn()).sum().backward()  # which computes the layer once more
+    assert seen["Own"].calls == 1
