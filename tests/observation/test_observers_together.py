@@ -121,3 +121,24 @@ def test_checkpointed_layers_are_seen_once():
     with regard.observe(model) as seen:
         model(drawn()).sum().backward()  # which computes the layer once more
     assert seen["Own"].calls == 1
+
+
+def test_under_autocast_weights_are_those_of_the_rounded_inputs():
+    class Own(nn.Module):
+        def __init__(self, call):
+            super().__init__()
+            self.call = call
+
+        def forward(self, x, y):
+            return self.call(x, y, torch.eye(7).expand(2, 3, 7, 7))  # so that the output is the weights
+
+    x, y = drawn() * 8, drawn() * 8
+    for call in (F.scaled_dot_product_attention, regard.attend):
+        model = Own(call)
+        with torch.autocast("cpu", torch.bfloat16), regard.observe(model) as seen:
+            out = model(x, y)
+        weights = seen["Own"].weights()
+        assert weights.dtype == torch.bfloat16
+        torch.testing.assert_close(
+            weights.float(), out.float(), atol=4e-3, rtol=8e-3
+        )  # one rounding of bfloat16

@@ -50,6 +50,7 @@ def test_a_page_is_written_and_described(runs, tmp_path, capsys):
         (["--export", "p.html", "--sites", "0"], "from 1"),
         (["--export", "p.html", "--sites", "7"], "no layer 7"),
         (["--export", "p.html", "--heads", "1.7"], "no head 7"),
+        (["--export", "no/folder/page.html"], "no/folder"),
         (["--checkpoint", "nope"], "checkpoint"),
         (["--beams", "2"], "--generate"),
         (["--against", "nowhere"], "nowhere"),

@@ -11,6 +11,7 @@ from PIL import Image
 from regard.errors import BadValue
 from regard.viewer.answers import Answers
 from regard.viewer.opening import Wish, open_stage
+from regard.viewer.opening.pretrained import pieces_of
 
 pytest.importorskip("transformers")
 
@@ -137,6 +138,24 @@ def test_an_image_model_shows_the_pixels_it_was_given_and_where_its_patches_are(
 def test_what_a_model_cannot_show_is_refused_with_words(folders, kind, options, words):
     with pytest.raises(BadValue, match=words):
         opened(folders[kind], **options)
+
+
+def test_pieces_of_a_vocabulary_of_bytes_are_shown_as_text():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        ["привет мир the cat"] * 9,
+        trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False),
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made)
+    assert pieces_of(tokenizer, tokenizer("привет мир the")["input_ids"]) == ["привет", " мир", " the"]
+    parts = pieces_of(tokenizer, tokenizer("🙂")["input_ids"])
+    assert len(parts) == 4 and "\ufffd" not in "".join(parts)
 
 
 def test_a_folder_s_own_code_is_never_run(folders, tmp_path):

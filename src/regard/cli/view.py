@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
@@ -55,6 +56,8 @@ def add_arguments(parser: Parser) -> None:
     )
     gold = "word alignment people made, as FILE or FILE:LINE; shows its links and the error rate"
     parser.add_argument("--gold", type=str, metavar="FILE", help=gold)
+    silent = "run it once more without each head: how much does its answer change?"
+    parser.add_argument("--importance", action="store_true", help=silent)
     parser.add_argument(
         "--export", type=str, metavar="FILE", help="write one HTML file instead of serving a page"
     )
@@ -108,6 +111,10 @@ def _check(options: Namespace) -> None:
             raise BadValue(f"--{name}: it says what a file keeps. Add --export page.html, or leave it out.")
     if options.export is not None and not options.export.casefold().endswith((".html", ".htm")):
         raise BadValue(f"--export: expected a name that ends in .html, got {options.export!r}.")
+    if options.export is not None and not Path(options.export).parent.is_dir():
+        raise BadValue(
+            f"--export: the folder {str(Path(options.export).parent)!r} does not exist. Make it first."
+        )
     _heads(options.heads)
     _sites(options.sites)
 

@@ -44,6 +44,8 @@ def export(
     target = Path(path)
     if target.suffix.casefold() not in (".html", ".htm"):
         raise BadValue(f"path: expected a name that ends in .html, got {str(path)!r}.")
+    if not target.parent.is_dir():
+        raise BadValue(f"path: the folder {str(target.parent)!r} does not exist. Make it first.")
     stage = stage_of(seen_or_stage, tokens)
     made = rendered(stage, payload(stage, heads=heads, sites=sites, room=room))
     durable.replace(target, made.encode())

@@ -33,7 +33,7 @@ from regard.observation.capture.keeping import (
     versions_of,
 )
 from regard.observation.capture.reading import Graph, Lost, Pairs, Reading, Whole
-from regard.observation.capture.torch_calls import four_axes, mask_and_bias, rows_seen, silenced
+from regard.observation.capture.torch_calls import as_computed, four_axes, mask_and_bias, rows_seen, silenced
 from regard.observation.watching import How, Side, named, weighed
 from regard.scores import Score
 
@@ -52,7 +52,7 @@ class Attend(Adapter):
         bound = self.signature.bind(*scene.args, **scene.kwargs)
         bound.apply_defaults()
         given, keep = bound.arguments, scene.keep
-        query, key = given["query"], given["key"]
+        query, key = as_computed(given["query"]), as_computed(given["key"])
         mask, bias = given["mask"], given["bias"]
         seen = None
         if isinstance(mask, Mask):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from regard.observation.capture.torch_calls import (
 # To ask thousands of Python modules each time would take milliseconds.
 _FOUND: dict[tuple[frozenset[str], int], list[Spot]] = {}
 _MOST = 64
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
 
 
 def spots(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[Spot]:
@@ -49,6 +50,9 @@ def spots(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[Spot
         found.append(Spot(type(model), "forward", entrance=True))
     kinds = {type(part): part for part in parts}
     found += _of_classes(kinds)
+    for part in parts:  # a module may hold a function itself, as an attribute
+        held = [name for name, content in vars(part).items() if isinstance(content, _FUNCTIONS)]
+        found += _held(part, held) if held else []
     return [*found, *_imported(frozenset(base.__module__ for kind in kinds for base in kind.__mro__))]
 
 
@@ -95,7 +99,7 @@ def _imported(homes: frozenset[str]) -> list[Spot]:
     return found + [spot for spot in _FOUND[key] if hasattr(spot.owner, spot.name)]
 
 
-def _held(module: ModuleType, names: Iterable[str]) -> list[Spot]:
+def _held(module: ModuleType | nn.Module, names: Iterable[str]) -> list[Spot]:
     originals, content, found = _originals(), vars(module), []
     for name in list(names):
         held = content[name]

@@ -33,6 +33,14 @@ def mask_and_bias(given: Tensor | None, leading: int, keep: Keeper) -> tuple[Kep
     return (kept, None) if given.dtype == torch.bool else (None, kept)
 
 
+def as_computed(tensor: Tensor) -> Tensor:
+    """A tensor in the precision its attention is computed in: autocast has its inputs rounded first."""
+    kind = tensor.device.type
+    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
+
+
 def rows_seen(mask: Tensor | None, keys: int) -> Tensor | None:
     """Which keys any query may see by a mask (…,k), (k,); None: all, or it is not worth looking."""
     if mask is None or mask.shape[-1] != keys or mask.shape[-2] > 1:
@@ -75,6 +83,7 @@ class ScaledDotProduct(Adapter):
         if not enable_gqa and query.shape[:-2] != key.shape[:-2]:  # then torch broadcasts them
             leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
             query, key = query.expand(*leading, *query.shape[-2:]), key.expand(*leading, *key.shape[-2:])
+        query, key = as_computed(query), as_computed(key)
         sizes = (*four_axes(query).shape[:3], key.shape[-2])
         mask, bias = mask_and_bias(attn_mask, query.dim() - 2, scene.keep)
         visible: Kept | Mask | None = top_left() if is_causal else mask

@@ -128,14 +128,18 @@ def _check_length(ids: list[int], config: Any, tokenizer: Any) -> None:
 
 
 def pieces_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """What each token is called: as the vocabulary has it, with readable spaces and letters."""
+    """What each token is called: as the vocabulary has it, with readable spaces and letters.
+
+    Vocabularies of bytes draw each byte as a letter; such a piece is decoded, unless it is only a part of a character.
+    """
+    spelled = tokenizer.convert_tokens_to_ids("Ġ") not in (None, tokenizer.unk_token_id)
     found = []
     for number, raw in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
         text = str(raw)
-        if any(mark in text for mark in ("Ġ", "Ċ", "Ã", "â")):  # bytes drawn as letters
-            plain = tokenizer.decode([number], clean_up_tokenization_spaces=False)
-            text = plain if "\ufffd" not in plain and plain else text
-        found.append(text.replace("▁", " ") if text != "▁" else "▁")
+        if spelled:
+            plain = str(tokenizer.decode([number], clean_up_tokenization_spaces=False))
+            text = plain if plain and "\ufffd" not in plain else text
+        found.append(text.replace("▁", " ") if text.strip("▁") else text)
     return found
 
 

@@ -1,7 +1,7 @@
 // The shell: header, tabs, the head picker, the open view, the legend, and the keys that work everywhere.
 
 import { h, fill, isTyping, notice, waiting } from "./dom.js";
-import { createStore, defaults, fitted, fromHash, mirror } from "./state.js";
+import { createStore, defaults, fitted, fromHash, mirror, stepped } from "./state.js";
 import { createPalette } from "./palette.js";
 import { createRail } from "./rail.js";
 import { createSaving } from "./saving.js";
@@ -152,8 +152,8 @@ function pressed(event, { scene, store, views, saving, help, tabs }) {
     const next = state.site + (key === "ArrowUp" ? -1 : 1);
     if (next >= 0 && next < scene.sites.length) store.set({ site: next, head: Math.min(state.head, scene.sites[next].heads - 1) });
   } else if (key === "[" || key === "]") {
-    const now = state.call < 0 ? site.calls.length - 1 : state.call;
-    store.set({ call: Math.min(site.calls.length - 1, Math.max(0, now + (key === "[" ? -1 : 1))) });
+    const open = views.find((candidate) => candidate.name === state.view);
+    store.set({ call: stepped(site.calls, state.call, key === "[" ? -1 : 1, open) });
   } else if (key === "l") store.set({ scale: { log: "root", root: "linear", linear: "log", auto: "linear" }[state.scale] });
   else if (key === "t") store.set({ theme: { auto: systemTheme() === "light" ? "dark" : "light", light: "dark", dark: "light" }[state.theme] });
   else if (key === "s") saving.toggle();

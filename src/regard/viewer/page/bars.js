@@ -1,6 +1,7 @@
 // The bar of choices at the top right, and the foot with the legend and the words about what is shown.
 
 import { h, fill } from "./dom.js";
+import { restingCall, stepped } from "./state.js";
 import { countText, sizeOf } from "./words.js";
 
 /** Variants, the step of a generation, theme, saving, help. */
@@ -10,11 +11,10 @@ export function createTools({ scene, store }, { saving, help }) {
   const less = h("select", { "aria-label": "Model or input taken away", data: { testid: "minus" }, on: { change: () => store.set({ minus: less.value === "" ? null : Number(less.value) }) } },
     h("option", { value: "" }, "alone"), scene.variants.map((variant, index) => h("option", { value: index }, `minus ${variant.name}`)));
   const variants = h("span", { class: "pair" }, choice, less);
+  let open = null;
   const move = (by) => {
     const state = store.get();
-    const count = scene.sites[state.site].calls.length;
-    const now = state.call < 0 ? count - 1 : state.call;
-    store.set({ call: Math.min(count - 1, Math.max(0, now + by)) });
+    store.set({ call: stepped(scene.sites[state.site].calls, state.call, by, open) });
   };
   const place = h("output", { class: "steps-place", "aria-label": "Step", data: { testid: "call" } });
   const steps = h("span", { class: "pair", title: "step of the generation ([ and ])" },
@@ -32,8 +32,11 @@ export function createTools({ scene, store }, { saving, help }) {
       choice.value = String(state.variant);
       less.value = state.minus === null ? "" : String(state.minus);
       const site = scene.sites[state.site];
+      open = view;
       steps.hidden = !site || site.calls.length < 2 || Boolean(view && view.calls === false);
-      if (site) fill(place, `step ${(state.call < 0 ? site.calls.length : state.call + 1)} / ${site.calls.length}`);
+      const count = site ? site.calls.length : 0;
+      const call = site && state.call < 0 ? restingCall(site.calls, view) : state.call;
+      fill(place, call === count ? `all ${count} steps` : `step ${call + 1} / ${count}`);
       const dark = effective() === "dark";
       fill(theme, dark ? "Light" : "Dark");
       theme.setAttribute("title", `${dark ? "Light" : "Dark"} theme (t)`);

@@ -13,6 +13,7 @@ import { listenTo } from "./gestures.js";
 import { drawLines, rgbOf } from "./lines.js";
 import { createMinimap } from "./minimap.js";
 import { createReadout } from "./readout.js";
+import { stitched } from "./stitching.js";
 import { figureColors } from "./figure.js";
 import { matrixDrawing, matrixTable } from "./matrix-saving.js";
 
@@ -25,12 +26,16 @@ export const matrixView = {
   label: "Matrix",
   key: "2",
   keys: [["+ −", "zoom in, zoom out"], ["0", "the whole"], ["Shift ← ↑ → ↓", "from cell to cell"], ["Enter", "hold the cell under the pointer"], ["Esc", "let go of the cell"]],
+  rest: "all",
   available: () => true,
   create,
 };
 
-function create(context) {
-  const { scene, source, store, palette, tell } = context;
+function create(given) {
+  // Steps of a generation are put together to one map.
+  const { scene, source } = stitched(given.scene, given.source);
+  const context = { ...given, scene, source };
+  const { store, palette, tell } = context;
   const side = (scene.limits && scene.limits.tile) || 256;
   const canvas = h("canvas", { class: "plot-map", "aria-hidden": "true" });
   const leftAxis = h("canvas", { class: "axis axis-left", "aria-hidden": "true" });

@@ -1,6 +1,7 @@
 // All layers and heads at once, as small maps: by layer, by named pattern, by entropy, or by likeness.
 
 import { h, fill, notice, waiting } from "./dom.js";
+import { restingCall } from "./state.js";
 import { headText } from "./words.js";
 import { codesCanvas } from "./figure.js";
 import { arrange } from "./arranging.js";
@@ -16,6 +17,7 @@ export const overviewView = {
   label: "Overview",
   key: "1",
   rail: false,
+  rest: "first",
   keys: [["← → ↑ ↓", "another head"], ["Enter", "open the head in full"], ["o", "another order"]],
   available: () => true,
   create,
@@ -39,14 +41,16 @@ function create(context) {
     const asked = (shown.asked += 1);
     if (!shown.overview) fill(board, waiting("Drawing all heads …"));
     try {
-      const overview = await source.overview(state);
+      const first = scene.sites[0];
+      const call = state.call < 0 && restingCall(first.calls, overviewView) === 0 ? 0 : state.call;
+      const overview = await source.overview({ variant: state.variant, call });
       if (asked !== shown.asked) return;
       shown.overview = overview;
       shown.facts = null;
       draw();
       // The pictures do not wait for the facts about them.
       fill(progress, "measuring the heads …");
-      const facts = await source.facts(state).catch((problem) => problem);
+      const facts = await source.facts({ variant: state.variant, call }).catch((problem) => problem);
       if (asked !== shown.asked) return;
       const failed = facts instanceof Error;
       fill(progress, failed ? `The heads could not be measured: ${facts.message}` : "");

@@ -83,21 +83,43 @@ export function fitted(state, scene, views) {
   const facts = scene.sites[site] || { heads: 1, calls: [] };
   const variants = scene.variants.length;
   const call = state.call < 0 || state.call >= facts.calls.length ? -1 : state.call;
-  const size = facts.calls[call < 0 ? facts.calls.length - 1 : call] || { queries: 0, keys: 0 };
+  const view = views.find((candidate) => candidate.name === state.view) || views[0];
+  // A view that puts all steps together has the rows of all of them.
+  const calls = call >= 0 ? [facts.calls[call]] : view && view.rest === "all" ? facts.calls : facts.calls.slice(-1);
+  const queries = calls.reduce((sum, one) => sum + one.queries, 0);
+  const keys = Math.max(0, ...calls.map((one) => one.keys));
   const within = (value, count) => (value === null || value < 0 || value >= count ? null : value);
   return {
     ...state,
-    view: views.some((view) => view.name === state.view) ? state.view : views.length ? views[0].name : "overview",
+    view: view ? view.name : "overview",
     variant: inside(state.variant, variants),
     minus: state.minus === null || state.minus < 0 || state.minus >= variants ? null : state.minus,
     site,
     head: inside(state.head, facts.heads),
     call,
-    row: within(state.row, size.queries),
-    key: within(state.key, size.keys),
+    row: within(state.row, queries),
+    key: within(state.key, keys),
     scale: ["log", "root", "linear"].includes(state.scale) ? state.scale : "auto",
     theme: ["light", "dark"].includes(state.theme) ? state.theme : "auto",
   };
+}
+
+/**
+ * The call that call −1 stands for: the last one, except in views that say otherwise. `rest: "first"` is the prompt of
+ * a generation, `rest: "all"` is one behind the last: all steps together.
+ */
+export function restingCall(calls, view) {
+  const rest = (view && view.rest) || "last";
+  if (rest === "all" && calls.length > 1) return calls.length;
+  if (rest === "first" && calls.length > 1 && calls[0].queries > calls[calls.length - 1].queries) return 0;
+  return calls.length - 1;
+}
+
+/** The call `by` steps further. */
+export function stepped(calls, call, by, view) {
+  const resting = restingCall(calls, view);
+  const next = Math.min(Math.max(calls.length - 1, resting), Math.max(0, (call < 0 ? resting : call) + by));
+  return next === calls.length ? -1 : next;
 }
 
 /**

@@ -24,6 +24,7 @@ const MARKS = [
 ];
 const ALLOWED = { form: ["matrix", "ribbons"], how: ["head", "mean"], marks: ["all", "none"] };
 const MOST = 400; // positions a side that can be read at all
+const MOST_ROWS = 1200; // rows that are asked for one by one
 
 export const alignmentView = {
   name: "alignment",
@@ -101,11 +102,21 @@ function create({ scene, source, store, palette }) {
     ]);
   }
 
+  /** The mean is made of every row of every head: only for sentences. */
+  function affordable() {
+    const site = scene.sites[state.site];
+    return extentOf(site).queries * site.heads <= MOST_ROWS;
+  }
+
+  function mode() {
+    return affordable() ? options().how : "head";
+  }
+
   function look() {
     const site = scene.sites[state.site];
     const { queries, keys } = extentOf(site);
     ask(
-      () => allRows(source, scene, state, options().how),
+      () => allRows(source, scene, state, mode()),
       (weights) => {
         shown = {
           weights,
@@ -186,7 +197,7 @@ function create({ scene, source, store, palette }) {
 
   function summary() {
     const whose =
-      options().how === "mean"
+      mode() === "mean"
         ? `${scene.sites[state.site].label} · mean of ${scene.sites[state.site].heads} heads`
         : headText(scene, state.site, state.head);
     const error =
@@ -230,7 +241,7 @@ function create({ scene, source, store, palette }) {
       }
       const now = options();
       for (const [part, picker] of Object.entries(pickers)) picker.set(now[part]);
-      pickers.how.element.hidden = scene.sites[state.site].heads < 2;
+      pickers.how.element.hidden = scene.sites[state.site].heads < 2 || !affordable();
       look();
     },
     onKey(event) {

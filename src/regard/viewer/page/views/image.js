@@ -143,7 +143,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     else if (patchy() && !pinned) hover(patch + image.skip);
     else if (found)
       said.say(
-        `${name(chosen())} ${options().way === "from" ? "→" : "←"} ${patchText(image, patch)}   ${weightText(found[patch + (found.length > patch + image.skip ? image.skip : 0)])}`,
+        `${name(chosen())} ${options().way === "from" ? "→" : "←"} ${patchText(image, patch)}   ${weightText(found[patch + image.skip])}`,
       );
   }
 
