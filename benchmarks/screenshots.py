@@ -1,11 +1,13 @@
 """Screenshots of every view for docs/images: `python -m benchmarks.screenshots FOLDER [VIEW …]`.
 
-FOLDER holds what was trained for them; README.md beside this file says by which commands:
+FOLDER holds what was trained for them:
 
-    additive/, dot/   `regard train dates --model "seq2seq(dim=64)" --attention additive` (and dot)
-    learning/         the same with all of its checkpoints kept (`--save_every 40`)
-    copy/             `regard train copy`
-    vit/              a small Hugging Face ViT trained on Fashion-MNIST, with picture.png
+    additive, dot   regard train dates --model "seq2seq(dim=64)" --attention additive --steps 400 (or dot)
+    learning        the first, with a copy of every checkpoint kept in its folder (--save_every 40)
+    copy            regard train "copy(max_length=10,bits=6,min_length=2)" --model "ntm(slots=24,width=12,hidden=64)" \
+                      --batch_size 16 --steps 6000 --optim.lr 1e-3 --optim.clip 10 --optim.schedule cosine
+    fashion-vit     a Hugging Face ViT (4 layers, 4 heads of 12, patches of 4) after 900 steps on Fashion-MNIST, and an
+                    image of its test set as boot.png
 
 MiniLM and the Llama of 260K parameters are real models that come with the tests.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import io
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +31,28 @@ LARGEST = 300_000  # bytes
 DATE = "Sunday, 3rd of May 1979"
 
 
-def scenes(trained: Path) -> dict[str, tuple[list[str], dict[str, Any], list[str]]]:
-    """For each view: what `regard view` is told, what the link says, what the pointer rests on."""
+def scenes(trained: Path, home: Path) -> dict[str, tuple[list[str], dict[str, int]]]:
+    """For each view: what `regard view` is told, and what the link says."""
     bert = [str(stages.minilm_folder()), "--text", stages.SENTENCE]
+    story = [str(home / "stories260k"), "--text", "Once upon a time", "--generate", "40"]
+    boot = [str(trained / "fashion-vit"), "--image", str(trained / "fashion-vit" / "boot.png")]
     dates = [str(trained / "additive"), "--text", DATE]
     return {
-        "overview": (bert, {"site": 3, "head": 1}, []),
-        "matrix": (bert, {"site": 3, "head": 1, "row": 9, "key": 2}, []),  # “it” looks at “animal”
-        "tokens": (bert, {"site": 3, "head": 1, "row": 9}, []),
-        "steps": (
-            ["STORY", "--text", "Once upon a time", "--generate", "40"],
-            {"site": 2, "head": 5, "call": 24},
-            [],
-        ),
-        "image": (
-            [str(trained / "vit"), "--image", str(trained / "vit" / "picture.png")],
-            {"site": 2, "head": 1},
-            [],
-        ),
-        "alignment": (dates, {}, []),
-        "memory": ([str(trained / "copy")], {}, []),
-        "timeline": ([str(trained / "learning"), "--text", DATE, "--checkpoints"], {}, []),
-        "compare": ([*dates, "--against", str(trained / "dot")], {}, []),
+        "overview": (bert, {"site": 3, "head": 1}),
+        "matrix": (bert, {"site": 3, "head": 1, "row": 9, "key": 2}),  # “it” looks at “animal”
+        "tokens": (bert, {"site": 3, "head": 1, "row": 9}),
+        "steps": (story, {"site": 2, "head": 6, "call": 30}),  # “she” looks at “Lily”
+        "image": (boot, {"site": 2, "head": 1}),
+        "alignment": (dates, {}),
+        "memory": ([str(trained / "copy")], {}),
+        "timeline": ([str(trained / "learning"), "--text", DATE, "--checkpoints"], {"variant": 4}),
+        "compare": ([*dates, "--against", str(trained / "dot")], {}),
     }
 
 
-def shoot(page: Any, address: str, view: str, link: dict[str, Any], hover: list[str]) -> bytes:
+def shoot(page: Any, address: str, view: str, link: dict[str, int]) -> bytes:
     """One view as PNG, when everything has come."""
     opened(page, address, view, theme="light", **link)
-    for name in hover:
-        page.get_by_test_id(name).hover()
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(1200)
     return page.screenshot()
@@ -77,15 +72,15 @@ def smaller(png: bytes) -> bytes:
 def main(folder: str, names: list[str]) -> None:
     """Every view that was asked for, or all."""
     TARGET.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium.find(), args=chromium.SWITCHES)
-        for view, (arguments, link, hover) in scenes(Path(folder)).items():
+        stages.story_folder(Path(home) / "stories260k")
+        for view, (arguments, link) in scenes(Path(folder), Path(home)).items():
             if names and view not in names:
                 continue
-            given = [str(stages.story_folder()) if word == "STORY" else word for word in arguments]
-            with viewed(*given) as address:
+            with viewed(*arguments) as address:
                 page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
-                content = smaller(shoot(page, address, view, link, hover))
+                content = smaller(shoot(page, address, view, link))
             path = TARGET / f"view-{view}.png"
             path.write_bytes(content)
             print(f"{path.relative_to(stages.ROOT)}: {len(content) / 1000:.0f} KB", flush=True)

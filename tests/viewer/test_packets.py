@@ -157,6 +157,19 @@ def test_a_step_of_decoding_is_a_call_and_an_encoder_stays_at_its_only_one():
     assert made.shape(Asked(site=0, call=2)) == (4, 4)
 
 
+def test_the_overview_of_a_generation_joins_its_steps_to_one_map():
+    steps = [random_map(2, 2, 2), random_map(2, 1, 3, seed=1), random_map(2, 1, 4, seed=2)]
+    seen = Seen([StandIn("layer.0", steps)])
+    made = Packets(Stage("x", [Variant("v", seen)], generation={"prompt": 2, "steps": []}))
+    whole = np.zeros((4, 4), np.float32)
+    whole[:2, :2], whole[2, :3], whole[3] = steps[0][1], steps[1][1, 0], steps[2][1, 0]
+    small = made.thumbs(0, 0, made.shown(Asked()))[1]
+    assert (small[::12, ::12] == codes.encode(whole)).all() and (
+        small == small[::12, ::12].repeat(12, 0).repeat(12, 1)
+    ).all()
+    assert made.shown(Asked(call=1)) == 1 and (made.thumbs(0, 0, 1)[1] == made.thumbs(0, 0, 1)[1][0]).all()
+
+
 @pytest.mark.parametrize(
     "asked", [Asked(variant=1), Asked(site=9), Asked(head=3), Asked(minus=1), Asked(variant=-1)]
 )

@@ -29,8 +29,9 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
     for number in range(len(stage.places)):
         try:
             site = stage.site(variant, number)
-            which = packets.call(Asked(variant, number, call=call))
-            heads = recognise(site, _tokens(stage, variant, number, site.shape(which)[3]), call=which)
+            which = packets.shown(Asked(variant, number, call=call))
+            keys = site.shape(-1 if which is None else which)[3]
+            heads = recognise(site, _tokens(stage, variant, number, keys), call=which)
         except RegardError:  # a layer this model lacks, or one whose weights cannot be told
             continue
         found += heads

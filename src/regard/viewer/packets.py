@@ -60,6 +60,11 @@ class Packets:
         count = int(self._site(asked, asked.variant).calls)
         return count - 1 if asked.call < 0 else min(asked.call, count - 1)
 
+    def shown(self, asked: Asked) -> int | None:
+        """The call that stands for a head as a whole: where a text was written step by step, all of them joined."""
+        steps = self.stage.generation is not None and self._site(asked, asked.variant).calls > 1
+        return None if steps and asked.call < 0 else self.call(asked)
+
     def tile(self, asked: Asked, level: int, x: int, y: int) -> bytes:
         """Pixels of 2^level × 2^level weights, the strongest of each; with a header of eight bytes."""
         queries, keys = self.shape(asked)
@@ -165,23 +170,33 @@ class Packets:
                 site = self.stage.site(variant, number)
             except BadValue:  # the other model lacks this layer
                 continue
-            small = self.thumbs(variant, number, self.call(Asked(variant, number, call=call)))
-            sampled |= site.shape(self.call(Asked(variant, number, call=call)))[2] > THUMB
+            which = self.shown(Asked(variant, number, call=call))
+            small = self.thumbs(variant, number, which)
+            queries = (
+                site.shape(which)[2]
+                if which is not None
+                else sum(site.shape(n)[2] for n in range(site.calls))
+            )
+            sampled |= queries > THUMB
             heads += [[number, head] for head in range(len(small))]
             pictures.append(small.tobytes())
         line = json.dumps({"size": THUMB, "sampled": bool(sampled), "heads": heads})
         return line.encode() + b"\n" + b"".join(pictures)
 
-    def thumbs(self, variant: int, site: int, call: int) -> Codes:
-        """(heads, 48, 48): the strongest weights of each head, a small map drawn larger."""
+    def thumbs(self, variant: int, site: int, call: int | None) -> Codes:
+        """(heads, 48, 48): the strongest weights of each head, a small map drawn larger. None: all calls joined."""
 
         def make() -> Codes:
             own = self.stage.site(variant, site)
-            _, heads, queries, keys = own.shape(call)
+            _, heads, queries, keys = own.shape(-1 if call is None else call)
             if not queries or not keys:
                 return np.zeros((heads, THUMB, THUMB), np.uint8)
             with torch.no_grad():
-                found = own.pooled(min(queries, THUMB), min(keys, THUMB), call=call)
+                found = (
+                    _joined(own)
+                    if call is None
+                    else own.pooled(min(queries, THUMB), min(keys, THUMB), call=call)
+                )
             codes = encode(np.asarray(found.float().cpu().numpy(), np.float32))
             down, across = (np.arange(THUMB) * side // THUMB for side in codes.shape[1:])
             return np.ascontiguousarray(codes[:, down][:, :, across])
@@ -211,6 +226,16 @@ class Packets:
         ):
             _inside(name, number, count)
         return self.stage.site(variant, asked.site)
+
+
+def _joined(site: Any) -> torch.Tensor:
+    """(heads, ≤ 48, ≤ 48) of a prompt and the steps after it as one map; of many rows some, evenly spread."""
+    from regard.observation.analysis.sites import Joined, spread
+
+    whole = Joined(site, site.calls)
+    weights = whole.weights(spread(whole.shape()[2], 2 * THUMB).tolist())[0].float()
+    rows, keys = weights.shape[1:]
+    return torch.nn.functional.adaptive_max_pool2d(weights, (min(rows, THUMB), min(keys, THUMB)))
 
 
 def _inside(name: str, number: int, count: int) -> None:

@@ -35,23 +35,25 @@ def alignment(stage: Stage, gold: Any = None) -> dict[str, Any] | None:
     Links are pairs [source, target] of positions (column, row) of that site's map, whatever pieces words are made of.
     """
     from regard.observation.analysis.alignment import align
+    from regard.observation.analysis.sites import at
 
     crossing = [number for number, place in enumerate(stage.places) if place.group == "cross"]
     if not crossing:
         return None
     number = crossing[-1]
     site, labels = stage.site(0, number), stage.variants[0].labels
-    rows, columns = site.shape(-1)[2:]
-    if site.calls > 1 or max(rows, columns) > LONGEST or not rows or not columns:
-        return None  # steps of a generation are looked at one by one
-    links = align(site, call=-1)
+    whole, _ = at(site, None if site.calls > 1 else -1)  # the steps of a generation are the rows of one map
+    rows, columns = whole.shape(-1)[2:]
+    if max(rows, columns) > LONGEST or not rows or not columns:
+        return None
+    links = align(whole)
     found: dict[str, Any] = {
         "site": number,
         "pairs": sorted([source, target] for source, target in links),
         "aer": None, "sure": [], "possible": [],
     }  # fmt: skip
     if gold is not None:
-        found |= _judged(site, labels, gold, rows, columns)
+        found |= _judged(whole, labels, gold, rows, columns)
     return found
 
 

@@ -58,7 +58,13 @@ def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]
     model = model.to(device).eval()
     path = Path(folder)
     name = path.name if path.name not in ("model", "checkpoint") else f"{path.parent.name}/{path.name}"
-    if getattr(model, "main_input_name", "input_ids") == "pixel_values":
+    reads = str(getattr(model, "main_input_name", "input_ids"))
+    if reads not in ("input_ids", "pixel_values"):
+        raise BadValue(
+            f"RUN: {type(model).__name__} reads {reads}, which cannot be made of a text or an image. Run it yourself "
+            "inside `with regard.observe(model) as seen:`, then seen.export('page.html')."
+        )
+    if reads == "pixel_values":
         from regard.viewer.opening.vision import open_vision
 
         return open_vision(wish, transformers, folder, name, config, model, device, tell)

@@ -1,6 +1,8 @@
 // Lines upon a map: its edge, the cross at the pointer, the frame of the cell that is held.
 // They are drawn with the map: elements above it would have to be blended with it in every frame.
 
+const LED_FROM = 10; // pixels of a cell
+
 /** `here` is the cell pointed at, `kept` the one that is held (either may have nulls); colours are [r, g, b]. */
 export function drawLines(painter, viewport, ratio, here, kept, colors) {
   const { zoom } = viewport;
@@ -12,11 +14,15 @@ export function drawLines(painter, viewport, ratio, here, kept, colors) {
   painter.fill(0, 0, thin, bottom, colors.edge);
   painter.fill(right - thin, 0, thin, bottom, colors.edge);
   if (here.row !== null && here.key !== null) {
-    // Before the cell, not upon it: its colour stays as it is.
-    const x = (here.key - viewport.x) * zoom * ratio;
-    const y = (here.row - viewport.y) * zoom * ratio;
-    if (y > -thin && y < bottom) painter.fill(0, y - (zoom > 3 ? thin : 0), right, thin, colors.accent);
-    if (x > -thin && x < right) painter.fill(x - (zoom > 3 ? thin : 0), 0, thin, bottom, colors.accent);
+    // From the labels to the cell and not upon it: its colour stays as it is. Cells too small to be found by that
+    // get a cross through all of the map.
+    const cell = zoom * ratio;
+    const x = (here.key - viewport.x) * cell;
+    const y = (here.row - viewport.y) * cell;
+    const middle = (cell - thin) / 2;
+    const led = zoom >= LED_FROM;
+    if (y + middle > 0 && y + middle < bottom) painter.fill(0, y + middle, led ? Math.min(x, right) : right, thin, colors.accent);
+    if (x + middle > 0 && x + middle < right) painter.fill(x + middle, 0, thin, led ? Math.min(y, bottom) : bottom, colors.accent);
   }
   if (kept.row !== null && kept.key !== null) {
     const size = Math.max(8, zoom + 2) * ratio;

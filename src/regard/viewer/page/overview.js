@@ -34,7 +34,7 @@ function create(context) {
   const details = createDetails(context);
   const element = h("div", { class: "overview" }, h("div", { class: "overview-main" }, h("div", { class: "overview-bar" }, sorts, progress), board), details.element);
   const cells = new Map();
-  const shown = { overview: null, facts: null, order: [], asked: 0, here: null, over: null, sort: "layer" };
+  const shown = { overview: null, facts: null, order: [], asked: 0, here: null, over: null, sort: "layer", prompt: false };
   const tellAbout = () => details.show({ ...store.get(), ...shown.over }, shown);
 
   const load = async (state) => {
@@ -43,6 +43,7 @@ function create(context) {
     try {
       const first = scene.sites[0];
       const call = state.call < 0 && restingCall(first.calls, overviewView) === 0 ? 0 : state.call;
+      shown.prompt = call === 0 && state.call < 0;
       const overview = await source.overview({ variant: state.variant, call });
       if (asked !== shown.asked) return;
       shown.overview = overview;
@@ -194,7 +195,7 @@ function create(context) {
       return true;
     },
     difference: () => false,
-    what: () => [shown.overview && shown.overview.sampled ? h("span", { class: "sampled" }, "rows sampled") : null, "strongest weight of each cell"].filter(Boolean),
+    what: () => [shown.overview && shown.overview.sampled ? h("span", { class: "sampled" }, "rows sampled") : null, shown.prompt ? "the prompt alone" : null, "strongest weight of each cell"].filter(Boolean),
     drawing: () => shown.overview && overviewDrawing(context, shown),
     table: () => shown.overview && overviewTable(context, shown),
     destroy() {

@@ -133,7 +133,8 @@ export function createMap({ title, testid, onCell = () => {}, onPick = () => {},
   function label() {
     if (!map) return;
     // Words that fit side by side need no turning.
-    const upright = LETTER * longestOf(names.columns) + 8 < frame.clientWidth / map.keys;
+    const longest = longestOf(names.columns);
+    const upright = longest < 2 || LETTER * longest + 5 < frame.clientWidth / map.keys;
     top.classList.toggle("upright", upright);
     top.style.height = upright ? `${names.columns.length ? 20 : 0}px` : roomFor(names.columns);
     lettered(left, names.rows, map.queries, frame.clientHeight, cell && cell.row, "top");

@@ -3,12 +3,20 @@
 import { h, fill } from "../dom.js";
 import { tokenText, weightText } from "../words.js";
 import { createMap, createMaps, mapOfRows, turned } from "./map.js";
+import { barList, choice, newest, optionsOf, optionsText, readout } from "./parts.js";
 import { allRows, extentOf, strongest, weightsFrom, weightsTo } from "./places.js";
-import { barList, newest, readout } from "./parts.js";
+import { linesOf, stretchInUse } from "./slots.js";
 import { labelsOf } from "./text.js";
 import { traced } from "./tracing.js";
 
+const USUAL = { slots: "used" };
+const SLOTS = [
+  ["used", "Slots in use"],
+  ["all", "All slots"],
+];
+const ALLOWED = { slots: ["used", "all"] };
 const LISTED = 3;
+const WRITTEN = 0.1; // the least weight that is called writing
 
 export const memoryView = {
   name: "memory",
@@ -17,10 +25,10 @@ export const memoryView = {
   rail: false,
   calls: false,
   keys: [
-    ["← →", "step before, step after"],
+    ["← → [ ]", "step before, step after"],
     ["↑ ↓", "slot above, slot below"],
-    ["[ ]", "step before, step after"],
     ["Enter", "let go"],
+    ["d", "slots in use, all slots"],
   ],
   available: (scene) => Boolean(scene.memory && rolesOf(scene).length),
   create,
@@ -28,209 +36,230 @@ export const memoryView = {
 
 /** Every head that writes or reads: `[{site, head, role, timeDown}]`; `timeDown`: steps are the rows of its weights. */
 function rolesOf(scene) {
-  const of = (role) =>
-    (scene.memory[role] || []).flatMap((site) => {
-      const facts = scene.sites[site];
-      return facts
-        ? Array.from({ length: facts.heads }, (_, head) => ({ site, head, role, timeDown: facts.rows !== "slots" }))
-        : [];
-    });
-  return [...of("write"), ...of("read")];
+  const heads = (role, site) => {
+    const facts = scene.sites[site];
+    const numbers = Array.from({ length: facts ? facts.heads : 0 }, (_, head) => head);
+    return numbers.map((head) => ({ site, head, role, timeDown: facts.rows !== "slots" }));
+  };
+  return ["write", "read"].flatMap((role) => (scene.memory[role] || []).flatMap((site) => heads(role, site)));
 }
 
 function create({ scene, source, store, palette }) {
   const ask = newest();
   const load = createMaps(source);
   const roles = rolesOf(scene);
+  const options = () => optionsOf(store.get().v, USUAL, ALLOWED);
+  const set = (patch) => store.set({ v: optionsText({ ...options(), ...patch }, USUAL) });
+  const which = choice({ label: "Which slots", options: SLOTS, testid: "slots", onChange: (slots) => set({ slots }) });
   const said = readout("memory-readout", "Point at a map; a click keeps the place.");
-  const panel = h("aside", { class: "panel" });
   const tall = `${Math.max(90, Math.min(240, Math.round(420 / roles.length)))}px`;
-  const parts = roles.map((role, index) => {
-    const { queries, keys } = extentOf(scene.sites[role.site]);
-    const [slots, steps] = role.timeDown ? [keys, queries] : [queries, keys];
-    const label = `${role.role === "write" ? "Writes" : "Reads"}${scene.sites[role.site].heads > 1 ? `, head ${role.head + 1}` : ""}`;
+  const parts = roles.map(part);
+  const slots = Math.max(...parts.map((one) => one.slots));
+  const steps = Math.max(...parts.map((one) => one.steps));
+  const maps = h(
+    "div",
+    { class: "stack" },
+    parts.map((one) => one.map.element),
+  );
+  const panel = h(
+    "aside",
+    { class: "panel" },
+    parts.map((one) => one.bars.element),
+  );
+  const controls = h("div", { class: "controls", data: { trace: "skip" } }, which.element);
+  const element = h(
+    "div",
+    { class: "sheet memory-view" },
+    controls,
+    said.element,
+    h("div", { class: "split" }, maps, panel),
+  );
+  let state = store.get();
+  let drawn = "";
+  let order = []; // the slots that are shown, from above
+  let hovered = null; // {slot, step}
+  let exact = [];
+
+  function part(role, index) {
+    const facts = scene.sites[role.site];
+    const { queries, keys } = extentOf(facts);
+    const label = `${role.role === "write" ? "Writes" : "Reads"}${facts.heads > 1 ? `, head ${role.head + 1}` : ""}`;
+    const place = (cell) => cell && { slot: order[cell.row], step: cell.column };
     const map = createMap({
       title: label,
       testid: `memory-${role.role}-${index}`,
       height: tall,
-      onCell: (cell) => hover(cell),
-      onPick: (cell) => keep(cell),
+      onCell: (cell) => hover(place(cell)),
+      onPick: (cell) => keep(place(cell)),
     });
     const bars = barList({ title: label, testid: `memory-top-${index}`, css: palette.css });
-    return { ...role, label, map, bars, slots, steps, picture: null };
-  });
-  fill(
-    panel,
-    parts.map((part) => part.bars.element),
-  );
-  const element = h(
-    "div",
-    { class: "sheet memory-view" },
-    said.element,
-    h(
-      "div",
-      { class: "split" },
-      h(
-        "div",
-        { class: "stack" },
-        parts.map((part) => part.map.element),
-      ),
-      panel,
-    ),
-  );
-  const steps = Math.max(...parts.map((part) => part.steps));
-  const slots = Math.max(...parts.map((part) => part.slots));
-  let state = store.get();
-  let drawn = "";
-  let hovered = null; // {row: slot, column: step}
-  let exact = [];
+    const [down, across] = role.timeDown ? [keys, queries] : [queries, keys];
+    return { ...role, label, map, bars, slots: down, steps: across, picture: null };
+  }
 
-  const names = (part) => {
-    const facts = scene.sites[part.site];
-    const [slotKind, timeKind] = part.timeDown ? [facts.columns, facts.rows] : [facts.rows, facts.columns];
+  function names(one) {
+    const facts = scene.sites[one.site];
+    const [slotKind, timeKind] = one.timeDown ? [facts.columns, facts.rows] : [facts.rows, facts.columns];
     return {
-      rows: labelsOf(scene, state.variant, slotKind, part.slots),
-      columns: labelsOf(scene, state.variant, timeKind, part.steps),
+      slots: labelsOf(scene, state.variant, slotKind, one.slots),
+      steps: labelsOf(scene, state.variant, timeKind, one.steps),
     };
-  };
+  }
 
   /** The place that is kept in the state, whichever head it was chosen in. */
   function kept() {
-    const part = parts.find((candidate) => candidate.site === state.site);
-    if (!part) return null;
-    const [slot, step] = part.timeDown ? [state.key, state.row] : [state.row, state.key];
-    return step === null ? null : { row: slot ?? 0, column: step };
+    const one = parts.find((candidate) => candidate.site === state.site);
+    if (!one) return null;
+    const [slot, step] = one.timeDown ? [state.key, state.row] : [state.row, state.key];
+    return step === null ? null : { slot: slot ?? 0, step };
   }
 
-  function keep(cell) {
-    const part = parts.find((candidate) => candidate.site === state.site) || parts[0];
-    const inside = { slot: Math.min(cell.row, part.slots - 1), step: Math.min(cell.column, part.steps - 1) };
-    store.set({
-      site: part.site,
-      ...(part.timeDown ? { row: inside.step, key: inside.slot } : { row: inside.slot, key: inside.step }),
-    });
+  function keep({ slot, step }) {
+    const one = parts.find((candidate) => candidate.site === state.site) || parts[0];
+    const [row, key] = one.timeDown ? [step, slot] : [slot, step];
+    store.set({ site: one.site, row, key });
   }
 
-  function hover(cell) {
-    hovered = cell;
+  function hover(place) {
+    hovered = place;
     look();
   }
 
-  function draw() {
-    for (const part of parts) {
-      const where = { variant: state.variant, site: part.site, head: part.head };
-      const facts = scene.sites[part.site];
-      // One call holds the whole story; a memory that was called step by step is put together from its rows.
-      const asked =
-        facts.calls.length === 1
-          ? load(where, facts.calls[0])
-          : allRows(source, scene, where).then((lines) => mapOfRows(lines, extentOf(facts).keys, palette.codeOf));
-      asked.then(
-        (map) => {
-          part.picture = part.timeDown ? turned(map) : map;
-          // The steps are named once, above the first map.
-          part.map.show(
-            part.picture,
-            palette.table(),
-            part === parts[0] ? names(part) : { ...names(part), columns: [] },
-          );
-          look();
-        },
-        (problem) => part.map.say(problem.message),
-      );
+  /** One call holds the whole story; a memory that was called step by step is put together from its rows. */
+  async function pictureOf(one) {
+    const where = { variant: state.variant, site: one.site, head: one.head };
+    const facts = scene.sites[one.site];
+    const map =
+      facts.calls.length === 1
+        ? await load(where, facts.calls[0])
+        : mapOfRows(await allRows(source, scene, where), extentOf(facts).keys, palette.codeOf);
+    return one.timeDown ? turned(map) : map;
+  }
+
+  async function draw() {
+    const mine = drawn;
+    await Promise.all(
+      parts.map(async (one) => {
+        try {
+          one.picture = await pictureOf(one);
+        } catch (problem) {
+          one.picture = null;
+          one.map.say(problem.message);
+        }
+      }),
+    );
+    if (mine !== drawn) return;
+    const pictures = parts.flatMap((one) => (one.picture ? [one.picture] : []));
+    const whole = pictures.every((picture) => picture.level === 0 && picture.height === slots);
+    const stretch = whole ? stretchInUse(pictures, slots, palette.weightOf) : null;
+    const all = Array.from({ length: slots }, (_, slot) => slot);
+    controls.hidden = !stretch;
+    order = (options().slots === "used" && stretch) || all;
+    for (const one of parts) {
+      if (!one.picture) continue;
+      const shown = order === all ? one.picture : linesOf(one.picture, order);
+      const { slots: rows, steps: columns } = names(one);
+      // The steps are named once, above the first map.
+      one.map.show(shown, palette.table(), {
+        rows: order.map((slot) => rows[slot]),
+        columns: one === parts[0] ? columns : [],
+      });
     }
+    look();
   }
 
   function look() {
-    const at = hovered || kept() || { row: 0, column: 0 };
-    for (const part of parts) part.map.cursor(hovered || kept() ? at : null);
+    const place = hovered || kept();
+    const row = place ? order.indexOf(place.slot) : -1;
+    for (const one of parts) one.map.cursor(row < 0 ? null : { row, column: place.step });
+    const at = place || { slot: 0, step: 0 };
+    const read = (one) =>
+      (one.timeDown ? weightsFrom : weightsTo)(
+        source,
+        scene,
+        { ...state, site: one.site, head: one.head },
+        Math.min(at.step, one.steps - 1),
+      );
     ask(
-      () =>
-        Promise.all(
-          parts.map((part) =>
-            (part.timeDown ? weightsFrom : weightsTo)(
-              source,
-              scene,
-              { ...state, site: part.site, head: part.head },
-              Math.min(at.column, part.steps - 1),
-            ),
-          ),
-        ),
+      () => Promise.all(parts.map(read)),
       (lines) => {
         exact = lines;
         list(at);
+        said.say(place ? words(place) : "");
       },
-      (words) => said.say(words),
+      said.say,
     );
   }
 
   function list(at) {
-    parts.forEach((part, index) => {
-      const { rows, columns } = names(part);
+    parts.forEach((one, index) => {
+      const { slots: rows, steps: columns } = names(one);
       const items = strongest(exact[index], LISTED).map(({ index: slot, weight }) => ({
         text: tokenText(rows[slot], 20),
         weight,
-        onPick: () => keep({ row: slot, column: at.column }),
+        onPick: () => keep({ slot, step: at.step }),
       }));
-      part.bars.show(items, "", `${part.label} at ${tokenText(columns[Math.min(at.column, part.steps - 1)], 16)}`);
+      one.bars.show(items, "", `${one.label} at ${tokenText(columns[Math.min(at.step, one.steps - 1)], 16)}`);
     });
-    if (!hovered && !kept()) return said.say("");
-    const { rows, columns } = names(parts[0]);
-    const numbers = parts.map((part, index) => `${part.label.toLowerCase()} ${weightText(exact[index][at.row] ?? 0)}`);
-    return said.say(
-      `${tokenText(rows[at.row], 20)} at ${tokenText(columns[at.column], 20)}:   ${numbers.join("   ·   ")}${origin(at)}`,
-    );
   }
 
-  /** When a slot was written most, before or at a step. */
-  function origin(at) {
-    let best = { weight: 0, step: -1 };
-    for (const part of parts) {
-      if (part.role !== "write" || !part.picture || part.picture.level) continue;
-      for (let step = 0; step <= Math.min(at.column, part.steps - 1); step += 1) {
-        const weight = palette.weightOf(part.picture.codes[at.row * part.picture.width + step]);
+  function words(place) {
+    const { slots: rows, steps: columns } = names(parts[0]);
+    const numbers = parts.map(
+      (one, index) => `${one.label.toLowerCase()} ${weightText(exact[index][place.slot] ?? 0)}`,
+    );
+    const origin = lastWritten(place);
+    const since = origin === null ? [] : [`so far written most at ${tokenText(columns[origin], 20)}`];
+    return `${tokenText(rows[place.slot], 20)} at ${tokenText(columns[place.step], 20)}:   ${[...numbers, ...since].join("   ·   ")}`;
+  }
+
+  /** The step up to now at which a slot was written most; null when it hardly was. */
+  function lastWritten({ slot, step: now }) {
+    let best = { weight: WRITTEN, step: null };
+    for (const { role, picture } of parts) {
+      if (role !== "write" || !picture || picture.level) continue;
+      for (let step = 0; step <= Math.min(now, picture.width - 1); step += 1) {
+        const weight = palette.weightOf(picture.codes[slot * picture.width + step]);
         if (weight > best.weight) best = { weight, step };
       }
     }
-    if (best.weight < 0.1) return "";
-    return `   ·   so far written most at ${tokenText(names(parts[0]).columns[best.step], 20)}`;
+    return best.step;
   }
 
-  function move(slot, step) {
-    const from = kept() || { row: 0, column: 0 };
+  function move(down, across) {
+    const from = kept() || { slot: order[0] ?? 0, step: 0 };
+    const row = Math.min(order.length - 1, Math.max(0, order.indexOf(from.slot) + down));
     hovered = null;
-    keep({
-      row: Math.min(slots - 1, Math.max(0, from.row + slot)),
-      column: Math.min(steps - 1, Math.max(0, from.column + step)),
-    });
+    keep({ slot: order[row], step: Math.min(steps - 1, Math.max(0, from.step + across)) });
   }
 
   return {
     element,
     update(next, changed) {
       state = next;
-      if (!parts.some((part) => part.site === state.site)) {
+      if (!parts.some((one) => one.site === state.site)) {
         queueMicrotask(() => store.set({ site: parts[0].site, head: 0, row: null, key: null }));
         return;
       }
-      const wanted = `${state.variant} ${palette.theme()} ${palette.scale()}`;
+      which.set(options().slots);
+      const wanted = [state.variant, palette.theme(), palette.scale(), options().slots].join(" ");
       if (wanted !== drawn || changed.has("view")) {
         drawn = wanted;
         draw();
-      }
-      look();
+      } else look();
     },
     onKey(event) {
-      const by = {
+      const ways = {
         ArrowLeft: [0, -1],
         ArrowRight: [0, 1],
         ArrowUp: [-1, 0],
         ArrowDown: [1, 0],
         "[": [0, -1],
         "]": [0, 1],
-      }[event.key];
-      if (by) move(...by);
+      };
+      if (ways[event.key]) move(...ways[event.key]);
       else if (event.key === "Enter" && kept()) store.set({ row: null, key: null });
+      else if (event.key === "d") set({ slots: options().slots === "used" ? "all" : "used" });
       else return false;
       return true;
     },
@@ -238,13 +267,13 @@ function create({ scene, source, store, palette }) {
     drawing: () => traced(element, palette),
     async table() {
       const rows = [];
-      for (const part of parts) {
-        const lines = await allRows(source, scene, { variant: state.variant, site: part.site, head: part.head });
-        const { rows: slotNames, columns } = names(part);
+      for (const one of parts) {
+        const lines = await allRows(source, scene, { variant: state.variant, site: one.site, head: one.head });
+        const { slots: slotNames, steps: stepNames } = names(one);
         lines.forEach((line, index) =>
           line.forEach((weight, other) => {
-            const [slot, step] = part.timeDown ? [other, index] : [index, other];
-            rows.push([part.role, part.head + 1, columns[step], slotNames[slot], weight]);
+            const [slot, step] = one.timeDown ? [other, index] : [index, other];
+            rows.push([one.role, one.head + 1, stepNames[step], slotNames[slot], weight]);
           }),
         );
       }

@@ -10,6 +10,8 @@ import { labelsOf } from "./text.js";
 import { traced } from "./tracing.js";
 import { codesCanvas } from "../figure.js";
 
+const SMALLEST = 280; // pixels of the map's width
+const ABOVE = 440; // pixels of everything above and below the map
 const FILM = 96; // pixels of a map in the strip, at most
 
 export const timelineView = {
@@ -140,6 +142,8 @@ function create({ scene, source, store, palette }) {
     ask(
       () => load(where(state.variant), size),
       (found) => {
+        // As large as the window allows below the strip.
+        map.limit(Math.max(SMALLEST, (window.innerHeight - ABOVE) * Math.min(2.4, size.keys / size.queries)));
         map.show(found, palette.table(), labels);
         map.caption(`${headText(scene, state.site, state.head)} at ${stepText(state.variant)}`);
         point(null);
