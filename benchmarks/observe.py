@@ -131,9 +131,10 @@ def _page() -> Iterator[Any]:
 def picture() -> Iterator[Row]:
     """From opening the address to a finished picture, after the forward pass of 4,096 tokens and 12 × 12 heads."""
     for view, words in (("matrix", "one head in full"), ("overview", "all 144 heads, rows sampled")):
-        with served("large") as addresses, _page() as page:
+        with served() as found, _page() as page:
+            address = found["large"]
             begin = time.perf_counter()
-            opened(page, addresses["large"], view, site=5, head=2)
+            opened(page, address, view, site=5, head=2)
             if view == "overview":
                 cells = "document.querySelectorAll('[data-testid^=cell-] canvas').length === 144"
                 until(page, f"{cells} && !document.querySelector('.waiting')")
@@ -143,16 +144,16 @@ def picture() -> Iterator[Row]:
 
 def frames() -> Iterator[Row]:
     """Frames drawn in a second on a map of 4,096 × 4,096, in headless Chromium on software GL."""
-    with served("long_text") as addresses, _page() as page:
+    with served() as found, _page() as page:
         for canvas in ({}, {"canvas": 1}):
-            opened(page, addresses["long_text"], "matrix", site=0, head=2, **canvas)
+            opened(page, found["long_text"], "matrix", site=0, head=2, **canvas)
             for _ in range(4):
                 page.keyboard.press("+")
             page.wait_for_timeout(800)
             settled(page)
             for what, words in (("pan", "panning"), ("zoom", "zooming")):
-                found = page.evaluate(MOVING, [what, 4])
-                yield f"{words} a 4k × 4k head, {found['painter']}", f"{found['rate']:.0f} frames/s", "≥ 30"
+                moved = page.evaluate(MOVING, [what, 4])
+                yield f"{words} a 4k × 4k head, {moved['painter']}", f"{moved['rate']:.0f} frames/s", "≥ 30"
 
 
 PARTS = {"exact": exact, "overhead": overhead, "bytes": bytes_of_a_page, "picture": picture, "frames": frames}

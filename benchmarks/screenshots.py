@@ -2,10 +2,9 @@
 
 FOLDER holds what was trained for them:
 
-    additive, dot   regard train dates --model "seq2seq(dim=64)" --attention additive --steps 400 (or dot)
-    learning        the first, with a copy of every checkpoint kept in its folder (--save_every 40)
-    copy            regard train "copy(max_length=10,bits=6,min_length=2)" --model "ntm(slots=24,width=12,hidden=64)" \
-                      --batch_size 16 --steps 6000 --optim.lr 1e-3 --optim.clip 10 --optim.schedule cosine
+    dates-additive  regard train dates --model "seq2seq(dim=64)" --attention additive --steps 400 (dates-dot: dot)
+    dates           the first, with a copy of every checkpoint kept in its folder (--save_every 40)
+    copy            regard train copy --steps 14000
     fashion-vit     a Hugging Face ViT (4 layers, 4 heads of 12, patches of 4) after 900 steps on Fashion-MNIST, and an
                     image of its test set as boot.png
 
@@ -34,9 +33,9 @@ DATE = "Sunday, 3rd of May 1979"
 def scenes(trained: Path, home: Path) -> dict[str, tuple[list[str], dict[str, int]]]:
     """For each view: what `regard view` is told, and what the link says."""
     bert = [str(stages.minilm_folder()), "--text", stages.SENTENCE]
-    story = [str(home / "stories260k"), "--text", "Once upon a time", "--generate", "40"]
+    story = [str(home / "stories260K"), "--text", "Once upon a time", "--generate", "40"]
     boot = [str(trained / "fashion-vit"), "--image", str(trained / "fashion-vit" / "boot.png")]
-    dates = [str(trained / "additive"), "--text", DATE]
+    dates = [str(trained / "dates-additive"), "--text", DATE]
     return {
         "overview": (bert, {"site": 3, "head": 1}),
         "matrix": (bert, {"site": 3, "head": 1, "row": 9, "key": 2}),  # “it” looks at “animal”
@@ -45,8 +44,8 @@ def scenes(trained: Path, home: Path) -> dict[str, tuple[list[str], dict[str, in
         "image": (boot, {"site": 2, "head": 1}),
         "alignment": (dates, {}),
         "memory": ([str(trained / "copy")], {}),
-        "timeline": ([str(trained / "learning"), "--text", DATE, "--checkpoints"], {"variant": 4}),
-        "compare": ([*dates, "--against", str(trained / "dot")], {}),
+        "timeline": ([str(trained / "dates"), "--text", DATE, "--checkpoints"], {"variant": 4}),
+        "compare": ([*dates, "--against", str(trained / "dates-dot")], {}),
     }
 
 
@@ -74,7 +73,7 @@ def main(folder: str, names: list[str]) -> None:
     TARGET.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium.find(), args=chromium.SWITCHES)
-        stages.story_folder(Path(home) / "stories260k")
+        stages.story_folder(Path(home) / "stories260K")
         for view, (arguments, link) in scenes(Path(folder), Path(home)).items():
             if names and view not in names:
                 continue

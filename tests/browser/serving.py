@@ -1,6 +1,7 @@
-"""Serves stages to a browser: `python -m tests.browser.serving NAME …` prints one line of JSON with their addresses.
+"""Serves stages to a browser: `python -m tests.browser.serving` reads names, one a line, and answers with addresses.
 
-It serves until its standard input is closed, so that nothing lingers when whoever started it is gone.
+A stage is built when it is asked for, so that one process, with one import of torch, serves everybody. It ends when its
+standard input is closed, so that nothing lingers when whoever started it is gone.
 """
 
 from __future__ import annotations
@@ -16,61 +17,90 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
+class Stages:
+    """Stages of `stages.py` by name, in a process of their own."""
+
+    def __init__(self, process: Running) -> None:
+        self.process = process
+        self.known: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        """The address of a stage."""
+        if name not in self.known:
+            self.known[name] = self.process.ask(name)
+        return self.known[name]
+
+
 @contextmanager
-def served(*names: str) -> Iterator[dict[str, str]]:
-    """Stages of `stages.py` by name, in a process of their own; the address of each."""
-    with _process([sys.executable, "-m", "tests.browser.serving", *names]) as line:
-        yield json.loads(line)
+def served() -> Iterator[Stages]:
+    """Every stage, as it is asked for."""
+    with running([sys.executable, "-m", "tests.browser.serving"]) as process:
+        yield Stages(process)
 
 
 @contextmanager
 def viewed(*arguments: str) -> Iterator[str]:
     """`regard view …` as a user would start it; the address it prints."""
     command = [sys.executable, "-m", "regard", "view", *arguments, "--no-browser", "--port", "0", "--json"]
-    with _process(command) as line:
-        yield json.loads(line)["url"]
+    with running(command) as process:
+        yield json.loads(process.line())["url"]
 
 
-@contextmanager
-def _process(command: list[str]) -> Iterator[str]:
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None and process.stderr is not None and process.stdin is not None
-    complaints: list[str] = []
-    reader = threading.Thread(target=lambda: complaints.extend(process.stderr), daemon=True)
-    reader.start()
-    try:
-        line = process.stdout.readline()
-        if not line.startswith("{"):
-            process.kill()
-            reader.join(5)
-            raise RuntimeError(
-                f"{' '.join(command)}:\n{line}{process.stdout.read()}{''.join(complaints)[-4000:]}"
-            )
-        yield line
-    finally:
-        process.terminate()
-        process.wait(10)
-        reader.join(5)
-        for pipe in (process.stdin, process.stdout, process.stderr):
+class Running:
+    """A process that is talked to by lines; what it complains about is kept for the one who asks in vain."""
+
+    def __init__(self, command: list[str]) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
+        self.complaints: list[str] = []
+        self.reader = threading.Thread(
+            target=lambda: self.complaints.extend(self.process.stderr), daemon=True
+        )
+        self.reader.start()
+
+    def ask(self, words: str) -> str:
+        """A line for a line."""
+        print(words, file=self.process.stdin, flush=True)
+        return self.line().strip()
+
+    def line(self) -> str:
+        """The next line; an error with everything it said where there is none."""
+        found = self.process.stdout.readline()
+        if not found:
+            self.reader.join(5)
+            raise RuntimeError(f"{' '.join(self.process.args)}:\n{''.join(self.complaints)[-4000:]}")
+        return found
+
+    def end(self) -> None:
+        """Stop it, and leave no pipe open."""
+        self.process.terminate()
+        self.process.wait(10)
+        self.reader.join(5)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             pipe.close()
 
 
-def main(names: list[str]) -> None:
-    """Build, serve, wait."""
+@contextmanager
+def running(command: list[str]) -> Iterator[Running]:
+    """A process as long as it is needed."""
+    process = Running(command)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def main() -> None:
+    """Build what is asked for, serve it, say where."""
     from regard.viewer.server import Server
     from tests.browser import stages
 
-    chatter, sys.stdout = sys.stdout, sys.stderr  # only the addresses go to the standard output
-    addresses = {}
-    for name in names:
-        server = Server(getattr(stages, name)())
+    answers, sys.stdout = sys.stdout, sys.stderr  # only addresses go to the standard output
+    for line in sys.stdin:
+        server = Server(getattr(stages, line.strip())())
         threading.Thread(target=server.run, daemon=True).start()
-        addresses[name] = server.address
-    print(json.dumps(addresses), file=chatter, flush=True)
-    sys.stdin.read()
+        print(server.address, file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -8,14 +8,12 @@ import pytest
 
 from tests.browser import chromium
 from tests.browser.driving import opened, saved, until
-from tests.browser.serving import served
 from tests.browser.stages import HOSTILE
 
 
-@pytest.fixture(scope="module")
-def address():
-    with served("hostile") as found:
-        yield found["hostile"]
+@pytest.fixture
+def address(stages):
+    return stages["hostile"]
 
 
 @pytest.mark.parametrize("view", ["overview", "matrix", "tokens", "steps", "compare"])

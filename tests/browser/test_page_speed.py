@@ -3,7 +3,6 @@
 import pytest
 
 from tests.browser.driving import opened, pixels, settled
-from tests.browser.serving import served
 
 BAR = 30  # frames a second, in headless Chromium on software GL
 
@@ -29,10 +28,9 @@ MOVING = """async ([what, seconds]) => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def address():
-    with served("long_text") as found:
-        yield found["long_text"]
+@pytest.fixture
+def address(stages):
+    return stages["long_text"]
 
 
 def zoomed_in(page, address, **more):

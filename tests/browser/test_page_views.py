@@ -1,15 +1,6 @@
 """Every other view on a small model of its kind: it opens, answers the pointer and the keys, and can be saved."""
 
-import pytest
-
 from tests.browser.driving import opened, pixels, saved, state, until
-from tests.browser.serving import served
-
-
-@pytest.fixture(scope="module")
-def addresses():
-    with served("alignment", "timeline", "compare", "vision", "memory") as found:
-        yield found
 
 
 def shows(page, address, view, **more):
@@ -27,36 +18,36 @@ def shows(page, address, view, **more):
     assert len(saved(page, "csv").splitlines()) > 2
 
 
-def test_alignment(page, addresses):
-    shows(page, addresses["alignment"], "alignment")
+def test_alignment(page, stages):
+    shows(page, stages["alignment"], "alignment")
 
 
-def test_timeline(page, addresses):
-    shows(page, addresses["timeline"], "timeline")
+def test_timeline(page, stages):
+    shows(page, stages["timeline"], "timeline")
     before = state(page)["variant"]
     page.get_by_test_id("checkpoint-0").click()
     until(page, "window.__regard.state().variant === 0")
     assert before != 0 or page.get_by_test_id("checkpoint-1").count()
 
 
-def test_compare(page, addresses):
-    shows(page, addresses["compare"], "compare")
+def test_compare(page, stages):
+    shows(page, stages["compare"], "compare")
     page.get_by_test_id("difference").wait_for()
 
 
-def test_image(page, addresses):
-    shows(page, addresses["vision"], "image")
+def test_image(page, stages):
+    shows(page, stages["vision"], "image")
     page.get_by_test_id("patch-5").hover()
     page.get_by_test_id("patch-5").click()
     until(page, "window.__regard.state().row !== null")
 
 
-def test_memory(page, addresses):
-    shows(page, addresses["memory"], "memory")
+def test_memory(page, stages):
+    shows(page, stages["memory"], "memory")
 
 
-def test_a_difference_of_two_models_in_the_matrix(page, addresses):
-    opened(page, addresses["compare"], "matrix", minus=1)
+def test_a_difference_of_two_models_in_the_matrix(page, stages):
+    opened(page, stages["compare"], "matrix", minus=1)
     page.wait_for_timeout(300)
     legend = page.get_by_test_id("legend").inner_text()
     assert "−" in legend and ("+" in legend or "0" in legend)

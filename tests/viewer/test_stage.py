@@ -173,3 +173,31 @@ def test_what_observe_gives_is_shown_as_it_is():
     ).chunk(3, -1)
     expected = (q[0, 2, 12:] @ k[0, :, 12:].T / 2).softmax(-1)
     torch.testing.assert_close(row, expected.detach(), atol=1e-6, rtol=0)
+
+
+def test_threads_that_ask_at_once_hear_what_one_hears_alone():
+    from concurrent.futures import ThreadPoolExecutor
+
+    import regard
+
+    layer = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    with torch.no_grad(), regard.observe(model) as seen:
+        model(torch.randn(1, 37, 16))
+    tile = {"level": "0", "x": "0", "y": "0"}
+    questions = [
+        (path, {"site": str(site), "head": str(head), **more})
+        for site in range(2)
+        for head in range(4)
+        for path, more in (
+            ("tile", tile),
+            ("row", {"row": "11"}),
+            ("column", {"key": "7"}),
+            ("top", {"top": "3"}),
+        )
+    ]
+    alone = [Answers(stage_of(seen)).answer(*question) for question in questions]
+    answers = Answers(stage_of(seen))
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda question: answers.answer(*question), questions * 3))
+    assert together == alone * 3

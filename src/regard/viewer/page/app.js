@@ -118,7 +118,10 @@ function open(root, source, scene, address) {
       return;
     }
     const handled = (shown.instance && shown.instance.onKey && shown.instance.onKey(event)) || pressed(event, { scene, store, views, saving, help, tabs });
-    if (handled) event.preventDefault();
+    if (!handled) return;
+    event.preventDefault();
+    // A notebook has meanings of its own for most keys.
+    if (!address) event.stopPropagation();
   };
 
   update(store.get(), new Set(["view"]));

@@ -11,7 +11,7 @@ export function arrange(sort, overview, facts, scene) {
 }
 
 /** The name of a head in few signs: layer and head, counted from one. */
-export function shortName(site, head) {
+function shortName(site, head) {
   return `${site + 1}.${head + 1}`;
 }
 

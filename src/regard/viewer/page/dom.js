@@ -20,21 +20,6 @@ export function fill(element, ...children) {
   return element;
 }
 
-/** Call `f` at most once per animation frame; later calls in the same frame replace the arguments. */
-export function perFrame(f) {
-  let waiting = false;
-  let latest = [];
-  return (...given) => {
-    latest = given;
-    if (waiting) return;
-    waiting = true;
-    requestAnimationFrame(() => {
-      waiting = false;
-      f(...latest);
-    });
-  };
-}
-
 /** Call `f` when nothing has asked for it during `wait` milliseconds. */
 export function settled(f, wait) {
   let timer = 0;

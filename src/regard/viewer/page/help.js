@@ -20,8 +20,8 @@ export function createHelp(views) {
   const parts = views.filter((view) => view.keys).map((view) => h("section", {}, h("h3", {}, view.label), table(view.keys)));
   const close = h("button", { type: "button", class: "plain", "aria-label": "Close", on: { click: () => element.close() } }, "Close");
   const element = h(
-    "dialog", { class: "help", "aria-labelledby": "regard-help-title", data: { testid: "help" } },
-    h("div", { class: "help-top" }, h("h2", { id: "regard-help-title" }, "Keys"), close),
+    "dialog", { class: "help", "aria-label": "Keys", data: { testid: "help" } },
+    h("div", { class: "help-top" }, h("h2", {}, "Keys"), close),
     h("div", { class: "help-parts" }, h("section", {}, h("h3", {}, "Everywhere"), table(EVERYWHERE)), parts),
     h("p", { class: "help-foot" }, "The address of this page holds what it shows: copy it to come back to the same place."),
   );

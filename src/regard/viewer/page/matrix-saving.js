@@ -4,7 +4,7 @@ import { Drawing } from "./drawing.js";
 import { addLegend, codesCanvas, figureColors } from "./figure.js";
 import { textWidth } from "./marks.js";
 import { css } from "./palette.js";
-import { headText, keyText, rowText } from "./words.js";
+import { headText, keyText, rowText, seenBy } from "./words.js";
 import { firstMark, stepFor } from "./axes.js";
 
 const PLOT = 520;
@@ -16,11 +16,12 @@ export async function matrixDrawing(context, { viewport, tiles, side, level, sit
   const { scene, palette, store } = context;
   const state = store.get();
   const colors = figureColors(palette);
+  const labelled = seenBy(scene, state.variant);
   const seen = viewport.seen();
   const [columns, rows] = [seen.right - seen.left, seen.bottom - seen.top];
   const cell = Math.min(PLOT / Math.max(columns, rows), 26);
   const words = cell >= 7;
-  const { left, top } = words ? margins(scene, site, call, seen, letters(cell)) : { left: 60, top: 76 };
+  const { left, top } = words ? margins(labelled, site, call, seen, letters(cell)) : { left: 60, top: 76 };
   const drawing = new Drawing(Math.max(left + columns * cell + 28, 320), top + rows * cell + 58, colors.paper);
   const region = await gathered(tiles, seen, level, side);
   if (level === 0 && columns * rows <= MOST_VECTOR) {
@@ -36,7 +37,7 @@ export async function matrixDrawing(context, { viewport, tiles, side, level, sit
     drawing.image(picture, left + (region.left * step - seen.left) * cell, top + (region.top * step - seen.top) * cell, region.width * step * cell, region.height * step * cell);
   }
   drawing.rect(left, top, columns * cell, rows * cell, { fill: null, stroke: colors.line, width: 0.75 });
-  labels(drawing, { scene, site, call, seen, cell, left, top, colors, words });
+  labels(drawing, { scene: labelled, site, call, seen, cell, left, top, colors, words });
   drawing.text(16, 26, headText(scene, state.site, state.head), { size: 14, bold: true, fill: colors.ink });
   const other = state.minus === null ? "" : ` − ${scene.variants[state.minus].name}`;
   const variant = scene.variants.length > 1 ? ` · ${scene.variants[state.variant].name}${other}` : "";
@@ -58,8 +59,9 @@ function margins(scene, site, call, seen, size) {
 }
 
 /** Exact numbers of the visible rows when they are few, else the strongest keys of every row. */
-export async function matrixTable({ scene, source, store }, { viewport, site, call }) {
+export async function matrixTable({ scene: all, source, store }, { viewport, site, call }) {
   const state = store.get();
+  const scene = seenBy(all, state.variant);
   const which = { variant: state.variant, site: state.site, head: state.head, call: state.call, minus: state.minus };
   const seen = viewport.seen();
   const rows = [];

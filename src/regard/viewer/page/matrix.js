@@ -1,7 +1,7 @@
 // One head in full, to 32 thousand × 32 thousand weights: tiles come as they are looked at, coarse before fine.
 
 import { h, settled } from "./dom.js";
-import { headText, keyText, rowText, sizeOf, countText, weightText, differenceText } from "./words.js";
+import { headText, keyText, rowText, seenBy, sizeOf, countText, weightText, differenceText } from "./words.js";
 import { ground } from "./palette.js";
 import { Viewport } from "./viewport.js";
 import { glPainter } from "./gl.js";
@@ -68,7 +68,7 @@ function create(given) {
   const pointer = { row: null, key: null, x: 0, y: 0 };
   const here = { row: null, key: null };
   const counters = { count: 0, draws: 0, began: 0, last: 0, longest: 0 };
-  const now = { site: null, call: -1, ratio: 1, look: figureColors(palette), ground: ground(palette.theme()), mini: null, ready: "", sampled: null, level: -1, lines: null };
+  const now = { site: null, labels: scene, call: -1, ratio: 1, look: figureColors(palette), ground: ground(palette.theme()), mini: null, ready: "", sampled: null, level: -1, lines: null };
   let waiting = 0;
   let again = 0;
   let glide = null;
@@ -79,8 +79,8 @@ function create(given) {
 
   const table = () => (store.get().minus === null ? palette.table() : palette.differenceTable());
   const colorPainter = () => painter.colors(table(), store.get().minus === null ? 0 : 128);
-  const rowName = (row) => rowText(scene, now.site, now.call, row, 24);
-  const keyName = (key) => keyText(scene, now.site, key, 24);
+  const rowName = (row) => rowText(now.labels, now.site, now.call, row, 24);
+  const keyName = (key) => keyText(now.labels, now.site, key, 24);
 
   // Drawing ------------------------------------------------------------------------------------------------------
   const ask = () => {
@@ -152,7 +152,8 @@ function create(given) {
       moved();
       return;
     }
-    glide = { from: viewport.zoom, to: viewport.allowed(viewport.zoom * factor), x, y, began: 0 };
+    // Presses add up: the next one goes on from where the last one is heading.
+    glide = { from: viewport.zoom, to: viewport.allowed((glide ? glide.to : viewport.zoom) * factor), x, y, began: 0 };
     ask();
   };
   const advance = (time) => {
@@ -275,6 +276,7 @@ function create(given) {
     const site = scene.sites[state.site];
     const size = sizeOf(site, state.call);
     now.site = site;
+    now.labels = seenBy(scene, state.variant);
     now.call = state.call;
     now.mini = null;
     trouble.hidden = true;

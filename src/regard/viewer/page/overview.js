@@ -1,7 +1,6 @@
 // All layers and heads at once, as small maps: by layer, by named pattern, by entropy, or by likeness.
 
 import { h, fill, notice, waiting } from "./dom.js";
-import { restingCall } from "./state.js";
 import { headText } from "./words.js";
 import { codesCanvas } from "./figure.js";
 import { arrange } from "./arranging.js";
@@ -17,7 +16,7 @@ export const overviewView = {
   label: "Overview",
   key: "1",
   rail: false,
-  rest: "first",
+  rest: "all",
   keys: [["← → ↑ ↓", "another head"], ["Enter", "open the head in full"], ["o", "another order"]],
   available: () => true,
   create,
@@ -34,24 +33,21 @@ function create(context) {
   const details = createDetails(context);
   const element = h("div", { class: "overview" }, h("div", { class: "overview-main" }, h("div", { class: "overview-bar" }, sorts, progress), board), details.element);
   const cells = new Map();
-  const shown = { overview: null, facts: null, order: [], asked: 0, here: null, over: null, sort: "layer", prompt: false };
+  const shown = { overview: null, facts: null, order: [], asked: 0, here: null, over: null, sort: "layer" };
   const tellAbout = () => details.show({ ...store.get(), ...shown.over }, shown);
 
   const load = async (state) => {
     const asked = (shown.asked += 1);
     if (!shown.overview) fill(board, waiting("Drawing all heads …"));
     try {
-      const first = scene.sites[0];
-      const call = state.call < 0 && restingCall(first.calls, overviewView) === 0 ? 0 : state.call;
-      shown.prompt = call === 0 && state.call < 0;
-      const overview = await source.overview({ variant: state.variant, call });
+      const overview = await source.overview(state);
       if (asked !== shown.asked) return;
       shown.overview = overview;
       shown.facts = null;
       draw();
       // The pictures do not wait for the facts about them.
       fill(progress, "measuring the heads …");
-      const facts = await source.facts({ variant: state.variant, call }).catch((problem) => problem);
+      const facts = await source.facts(state).catch((problem) => problem);
       if (asked !== shown.asked) return;
       const failed = facts instanceof Error;
       fill(progress, failed ? `The heads could not be measured: ${facts.message}` : "");
@@ -195,7 +191,7 @@ function create(context) {
       return true;
     },
     difference: () => false,
-    what: () => [shown.overview && shown.overview.sampled ? h("span", { class: "sampled" }, "rows sampled") : null, shown.prompt ? "the prompt alone" : null, "strongest weight of each cell"].filter(Boolean),
+    what: () => [shown.overview && shown.overview.sampled ? h("span", { class: "sampled" }, "rows sampled") : null, "strongest weight of each cell"].filter(Boolean),
     drawing: () => shown.overview && overviewDrawing(context, shown),
     table: () => shown.overview && overviewTable(context, shown),
     destroy() {

@@ -1,7 +1,7 @@
 // Beside the matrix: the pair under the pointer with its exact weight, and what its row and its column hold.
 
 import { h, fill, settled } from "./dom.js";
-import { differenceText, headText, keyText, rowText, sizeOf, weightText } from "./words.js";
+import { differenceText, headText, keyText, rowText, seenBy, sizeOf, weightText } from "./words.js";
 
 const MOST = 8;
 const REST = 90;
@@ -29,6 +29,7 @@ export function createReadout({ scene, source, palette, store }, announce) {
   };
 
   const load = settled(async (state, cell, mine) => {
+    const labels = seenBy(scene, state.variant);
     const site = scene.sites[state.site];
     const difference = state.minus !== null;
     const which = { variant: state.variant, site: state.site, head: state.head, call: state.call, minus: state.minus };
@@ -38,8 +39,8 @@ export function createReadout({ scene, source, palette, store }, announce) {
       const text = (difference ? differenceText : weightText)(values[cell.key], true);
       fill(weight, text);
       // Only what was chosen is read aloud; a passing pointer would never stop talking.
-      if (state.row === cell.row && state.key === cell.key) announce(`${rowText(scene, site, state.call, cell.row)} to ${keyText(scene, site, cell.key)}: ${text}`);
-      fill(rows, list([h("bdi", {}, rowText(scene, site, state.call, cell.row, 18)), " attends to"], values, (key) => keyText(scene, site, key, 24), (key) => store.set({ row: cell.row, key }), difference));
+      if (state.row === cell.row && state.key === cell.key) announce(`${rowText(labels, site, state.call, cell.row)} to ${keyText(labels, site, cell.key)}: ${text}`);
+      fill(rows, list([h("bdi", {}, rowText(labels, site, state.call, cell.row, 18)), " attends to"], values, (key) => keyText(labels, site, key, 24), (key) => store.set({ row: cell.row, key }), difference));
       // A column asks every query; it is fetched only for a pair that was chosen.
       if (state.row !== cell.row || state.key !== cell.key) {
         fill(columns, h("p", { class: "hint" }, "Press a cell to hold it and to see who else attends to its key."));
@@ -47,7 +48,7 @@ export function createReadout({ scene, source, palette, store }, announce) {
       }
       const down = await source.column({ ...which, key: cell.key });
       if (mine !== turn) return;
-      fill(columns, list(["who attends to ", h("bdi", {}, keyText(scene, site, cell.key, 18))], down, (row) => rowText(scene, site, state.call, row, 24), (row) => store.set({ row, key: cell.key }), difference));
+      fill(columns, list(["who attends to ", h("bdi", {}, keyText(labels, site, cell.key, 18))], down, (row) => rowText(labels, site, state.call, row, 24), (row) => store.set({ row, key: cell.key }), difference));
     } catch (problem) {
       if (mine === turn && problem.name !== "AbortError") fill(columns, h("p", { class: "trouble", role: "alert" }, problem.message));
     }
@@ -71,6 +72,7 @@ export function createReadout({ scene, source, palette, store }, announce) {
         fill(columns);
         return;
       }
+      const labels = seenBy(scene, state.variant);
       const name = [cell.row, cell.key, state.row, state.key, state.variant, state.minus, state.site, state.head, state.call, palette.theme(), palette.scale(), near].join(" ");
       if (name === known) return;
       known = name;
@@ -78,7 +80,7 @@ export function createReadout({ scene, source, palette, store }, announce) {
       fill(weight, "…");
       fill(
         pair,
-        h("p", { class: "readout-words" }, h("bdi", {}, rowText(scene, site, state.call, cell.row, 30)), h("span", { class: "arrow", "aria-label": "attends to" }, " → "), h("bdi", {}, keyText(scene, site, cell.key, 30))),
+        h("p", { class: "readout-words" }, h("bdi", {}, rowText(labels, site, state.call, cell.row, 30)), h("span", { class: "arrow", "aria-label": "attends to" }, " → "), h("bdi", {}, keyText(labels, site, cell.key, 30))),
         weight,
         h("p", { class: "readout-place" }, `row ${cell.row + 1 + (size.start || 0)}, column ${cell.key + 1}`, state.row === cell.row && state.key === cell.key ? " · held" : ""),
         near ? h("p", { class: "hint" }, near) : null,

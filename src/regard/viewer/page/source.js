@@ -98,7 +98,7 @@ export function overviewOf(header, codes) {
 }
 
 /** A head's small map out of an overview that is here already, or null: `{size, codes}`. */
-export function glimpseOf(overview, { site, head }) {
+function glimpseOf(overview, { site, head }) {
   const index = overview ? overview.heads.findIndex(([s, h]) => s === site && h === head) : -1;
   return index < 0 ? null : { size: overview.size, codes: overview.of(index) };
 }

@@ -104,15 +104,9 @@ export function fitted(state, scene, views) {
   };
 }
 
-/**
- * The call that call −1 stands for: the last one, except in views that say otherwise. `rest: "first"` is the prompt of
- * a generation, `rest: "all"` is one behind the last: all steps together.
- */
+/** The call that call −1 stands for: the last one, or (`rest: "all"`) one behind it, which is all steps together. */
 export function restingCall(calls, view) {
-  const rest = (view && view.rest) || "last";
-  if (rest === "all" && calls.length > 1) return calls.length;
-  if (rest === "first" && calls.length > 1 && calls[0].queries > calls[calls.length - 1].queries) return 0;
-  return calls.length - 1;
+  return view && view.rest === "all" && calls.length > 1 ? calls.length : calls.length - 1;
 }
 
 /** The call `by` steps further. */

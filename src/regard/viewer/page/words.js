@@ -48,6 +48,12 @@ export function keyText(scene, site, index, limit) {
   return named(scene, site.columns, index, limit);
 }
 
+/** The scene with the labels of one variant: another input has other words. */
+export function seenBy(scene, variant) {
+  const own = scene.variants[variant] && scene.variants[variant].tokens;
+  return own ? { ...scene, tokens: own } : scene;
+}
+
 /** "layer 3 · head 5", counted from one as people do. */
 export function headText(scene, site, head) {
   const facts = scene.sites[site];

@@ -1,6 +1,6 @@
 // A memory over time: where each head wrote and read, slots down and steps across, all heads below each other.
 
-import { h, fill } from "../dom.js";
+import { h } from "../dom.js";
 import { tokenText, weightText } from "../words.js";
 import { createMap, createMaps, mapOfRows, turned } from "./map.js";
 import { barList, choice, newest, optionsOf, optionsText, readout } from "./parts.js";

@@ -101,6 +101,7 @@ function barItem(item, largest, css) {
 
 /** Previous, play, next and a slider over `count` things; keys: [ ] and the space bar. */
 export function player({ count, what, testid, onGo, wordsOf, wait = 700 }) {
+  let told = -1;
   let at = 0;
   let timer = 0;
   const slider = h("input", {
@@ -149,7 +150,10 @@ export function player({ count, what, testid, onGo, wordsOf, wait = 700 }) {
     if (at >= count - 1) onGo(0);
     play.textContent = "❚❚";
     play.setAttribute("aria-label", "Pause (space)");
-    timer = setInterval(() => (at >= count - 1 ? stop() : onGo(at + 1)), wait);
+    timer = setInterval(() => {
+      if (at >= count - 1) stop();
+      else if (told === at) onGo(at + 1);
+    }, wait);
     return undefined;
   }
   return {
@@ -159,9 +163,13 @@ export function player({ count, what, testid, onGo, wordsOf, wait = 700 }) {
       at = index;
       slider.value = String(index);
       slider.setAttribute("aria-valuetext", wordsOf(index));
-      words.textContent = wordsOf(index);
       previous.disabled = index <= 0;
       next.disabled = index >= count - 1;
+    },
+    /** Called when what belongs to a place is shown: its words stand beside it, and playing goes on from there. */
+    tell(index) {
+      told = index;
+      words.textContent = wordsOf(index);
     },
     onKey(event) {
       if (event.key === "[") go(-1);

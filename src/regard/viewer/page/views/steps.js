@@ -127,6 +127,7 @@ function create({ scene, source, store, palette }) {
 
   function paint() {
     const step = steps[at];
+    play.tell(at);
     text.tokens.forEach((token, index) => {
       token.classList.toggle("future", index > prompt + at);
       token.classList.toggle("new", index === prompt + at);

@@ -145,10 +145,14 @@ function create({ scene, source, store, palette }) {
         // As large as the window allows below the strip.
         map.limit(Math.max(SMALLEST, (window.innerHeight - ABOVE) * Math.min(2.4, size.keys / size.queries)));
         map.show(found, palette.table(), labels);
+        play.tell(state.variant);
         map.caption(`${headText(scene, state.site, state.head)} at ${stepText(state.variant)}`);
         point(null);
       },
-      (words) => map.say(words),
+      (words) => {
+        map.say(words);
+        play.tell(state.variant);
+      },
     );
   }
 
