@@ -54,7 +54,7 @@ browser: $(STAMP)  ## find or install the Chromium that the page's tests drive
 # One torch thread per worker, so that the workers do not fight over the cores.
 # Triton's interpreter has to be asked for before a kernel is defined, so the kernels' tests get processes of their own.
 test: browser  ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore tests/triton $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -p tests.browser.scheduling --ignore tests/triton $(ARGS)
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -n $(WORKERS) tests/triton $(ARGS) \
 		|| { test $$? -eq 5 && test -n "$(ARGS)"; }  # nothing chosen by ARGS here
 

@@ -16,17 +16,6 @@ LISTENING = (
 )
 
 
-# Tests that share a server stay in one worker (pytest-xdist, --dist loadgroup), so that it is started once.
-SERVED_BY = {"test_page_reading": "bert", "test_page_export": "bert", "test_page_writing": "story"}
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.parent.name == "browser":
-            item.add_marker(pytest.mark.xdist_group(SERVED_BY.get(item.path.stem, "stages")))
-
-
 @pytest.fixture(scope="session")
 def stages():
     """Addresses of stages by name."""
