@@ -38,7 +38,7 @@ def browser():
 def context(browser):
     """A fresh profile."""
     made = browser.new_context(viewport=SIZE, accept_downloads=True)
-    made.set_default_timeout(20_000)
+    made.set_default_timeout(40_000)
     made.add_init_script(LISTENING)
     yield made
     made.close()

@@ -41,7 +41,7 @@ def zoomed_in(page, address, **more):
     settled(page)
 
 
-def fastest(page, what, bar, tries=4):
+def fastest(page, what, bar, tries=6):
     """Frames drawn in a second; other work on the machine may spoil one try, hardly all of them."""
     found = {"rate": 0.0}
     for _ in range(tries):

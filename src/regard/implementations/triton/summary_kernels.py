@@ -208,7 +208,8 @@ def along_columns(
         FORM, EDGES + batch * LIST_STRIDES[3], COUNTS + line * 2, edges, q_len, start, k_len, BLOCK_Q, BLOCK_K
     )
     # Rows r and r + 8 of a product lie in one thread, so that adding them up at once costs no exchange and spares
-    # registers. What a bias was added to may lie otherwise, and Triton 3.6 then counts some rows twice: it is added whole.
+    # registers. What a bias was added to may lie otherwise, and Triton 3.6 then counts some rows twice: so it is not
+    # folded.
     FOLD: tl.constexpr = 1 if HIDES or CAP else 2
     received = tl.zeros([BLOCK_Q // FOLD, BLOCK_K], tl.float32)
     for FULL in tl.static_range(1, -1, -1):
