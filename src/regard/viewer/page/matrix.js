@@ -311,6 +311,7 @@ function create(given) {
       else if (event.key === "+" || event.key === "=") zoom(1.6, viewport.width / 2, viewport.height / 2, true);
       else if (event.key === "-" || event.key === "−" || event.key === "_") zoom(1 / 1.6, viewport.width / 2, viewport.height / 2, true);
       else if (event.key === "0") {
+        glide = null; // a zoom that is still under way must not go on from here
         viewport.fit();
         moved();
       } else if (event.key === "Enter" && pointer.row !== null) store.set({ row: pointer.row, key: pointer.key });
