@@ -142,3 +142,54 @@ def test_under_autocast_weights_are_those_of_the_rounded_inputs():
         torch.testing.assert_close(
             weights.float(), out.float(), atol=4e-3, rtol=8e-3
         )  # one rounding of bfloat16
+
+
+class Shared(nn.Module):
+    """One attention with a cache, applied twice in every forward pass, as ALBERT's layers are."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x, caches):
+        for at in range(2):
+            caches[at] = torch.cat([caches[at], x], 2)
+            x = self.inner(x, caches[at]) + 1
+        return x
+
+
+class Inner(nn.Module):
+    def forward(self, x, keys):
+        return F.scaled_dot_product_attention(x, keys, keys)
+
+
+def test_steps_of_a_module_that_is_applied_twice_stay_with_their_application():
+    model, caches = Shared(), [torch.zeros(1, 2, 0, 3) for _ in range(2)]
+    with regard.observe(model) as seen:
+        for length in (4, 1, 1):
+            model(torch.randn(1, 2, length, 3), caches)
+    assert seen.names() == ["inner", "inner#2"]
+    for name in seen.names():
+        site = seen[name]
+        assert [site.shape(call)[2:] for call in range(site.calls)] == [(4, 4), (1, 5), (1, 6)]
+        assert len({id(reading.key) for reading in site.readings}) == 1  # the steps share their keys
+
+
+class Loop(nn.Module):
+    """A decoder that goes step by step inside one forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, rows, source):
+        return torch.cat([self.inner(row, source) for row in rows.split(1, 2)], 2)
+
+
+def test_steps_inside_one_forward_pass_are_calls_of_one_site_and_are_silenced_together():
+    model, rows, source = Loop(), torch.randn(1, 2, 5, 3), torch.randn(1, 2, 7, 3)
+    with regard.observe(model) as seen:
+        out = model(rows, source)
+    assert seen.names() == ["inner"] and seen["inner"].calls == 5
+    found = seen.ablate({"inner": [1]}, loss=lambda output: output.abs().sum())
+    assert abs(found.after - out[:, :1].abs().sum().item()) < 1e-5

@@ -79,7 +79,7 @@ def ablate(
 def _quietly(seen: Seen, heads: Mapping[str, Sequence[int]], run: Callable[[], Any]) -> Any:
     """Run the model with heads silent, with the random numbers it would have had anyway."""
     observer = Observer(seen.model, Keeper(), 1, False)
-    observer.silence = heads
+    observer.silence, observer.expected = heads, seen.names()
     with torch.random.fork_rng(), observer as met:
         try:
             result = run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -27,7 +27,8 @@ class Observer:
         self.seen = Seen(model)
         self.paths: dict[int, str] = {}
         self.sides: dict[int, tuple[Side, Side]] = {}
-        self.silence: Mapping[str, Sequence[int]] = {}
+        self.silence: Mapping[str, Sequence[int]] = {}  # heads that are to contribute nothing, by site
+        self.expected: Collection[str] = ()  # the sites that were seen without silence
         self.depth = 0  # of forward passes of the model within each other
         self.met: dict[str, int] = {}  # how often each path has attended in this pass
         self.listening: Listening | None = None
@@ -70,7 +71,11 @@ class Observer:
         if not self.silence:
             return None
         path = self._path(adapter, module)
-        return self.silence.get(_numbered(path, self.met.get(path, 0) + 1))
+        met = self.met.get(path, 0)
+        name = _numbered(path, met + 1)
+        if met and name not in self.expected:  # one more step of the site it was last
+            name = _numbered(path, met)
+        return self.silence.get(name)
 
     def _path(self, adapter: Adapter, module: nn.Module | None) -> str:
         """The name of a site: the module's path; the model itself goes by the name of its class."""
@@ -104,22 +109,30 @@ class Observer:
         pairs = reading.pairs if isinstance(reading, Eager) else reading
         if id(module) in self.sides and kind == "attend":
             reading.rows, reading.columns = self.sides[id(module)]
-        earlier = self._site_of(path)
-        shared = earlier is not None and _share_keys(earlier, pairs, self.keeper)
-        # Inside one forward pass a module that attends again is another site, unless it goes on step by step.
-        step = shared and reading.sizes[2] == 1
-        if self.depth and not step:
-            self.met[path] = self.met.get(path, 0) + 1
-        name = _numbered(path, self.met.get(path, 1) if self.depth else 1)
+        name, shared = self._placed(path, reading, pairs)
         site = self.seen.sites.get(name)
         if site is None:
             site = self.seen.sites[name] = Site(name, kind, module)
+        elif not shared:
+            _share_keys(site, pairs, self.keeper)
         site.readings.append(reading)
         if self.most is not None:
             del site.readings[: -self.most]
 
-    def _site_of(self, path: str) -> Site | None:
-        return self.seen.sites.get(_numbered(path, max(1, self.met.get(path, 1))))
+    def _placed(self, path: str, reading: Reading, pairs: Reading) -> tuple[str, bool]:
+        """The site of a call, and whether its keys are already shared with the call before.
+
+        Inside one forward pass a module that attends again is another site, unless it goes on step by step: with one
+        query, over keys that go on from those of the last call.
+        """
+        if not self.depth:
+            return path, False
+        number = self.met.get(path, 0)
+        current = self.seen.sites.get(_numbered(path, number)) if number else None
+        if current is not None and reading.sizes[2] == 1 and _share_keys(current, pairs, self.keeper):
+            return current.name, True
+        self.met[path] = number + 1
+        return _numbered(path, number + 1), False
 
 
 def parts_of(model: nn.Module) -> dict[nn.Module, str]:
