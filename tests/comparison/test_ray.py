@@ -1,6 +1,7 @@
 """A cluster of two cores on this machine: the numbers of the local engine, also after workers were killed."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -165,7 +166,6 @@ def test_a_worker_that_sees_neither_folder_nor_file_is_sent_both_and_sends_the_r
     def other_files(job, token, files, version):
         return Errand(job, token, {STRANGERS: files[STRANGERS] + b"print(__file__)\n"}, version)
 
-    before = own_places()
     monkeypatch.setattr(node, "PROBE", ".nobody-looks-here")  # here, not in the worker
     monkeypatch.setattr(engines, "Errand", other_files)
     job = job_of(tmp_path)
@@ -178,12 +178,13 @@ def test_a_worker_that_sees_neither_folder_nor_file_is_sent_both_and_sends_the_r
     assert Job.from_json((Path(job.folder) / "job.json").read_text()) == job
     (used,) = [line for line in (Path(job.folder) / "log.txt").read_text().splitlines() if ".py" in line[-3:]]
     assert used.startswith(f"{tempfile.gettempdir()}/regard-") and used.endswith("/strangers.py")
-    assert own_places() == before
+    assert own_places(job) == []
 
 
-def own_places():
-    """Folders that workers made for themselves, if they are still there."""
-    return {str(path) for path in Path(tempfile.gettempdir()).glob("regard-*-*")}
+def own_places(job):
+    """Folders that workers made for themselves for this job, if they are still there."""
+    own = hashlib.sha256(job.folder.encode()).hexdigest()[:16]  # others run jobs at the same time
+    return [str(path) for path in Path(tempfile.gettempdir()).glob(f"regard-*-{own}")]
 
 
 @pytest.mark.parametrize("machines_left", [True, False])
@@ -287,7 +288,7 @@ def test_a_cluster_that_is_there_is_joined_and_left_as_it_was(engine, untouched,
 @pytest.mark.slow
 def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path, slow):
     job = job_of(tmp_path, use=(STRANGERS, slow), steps=4000, save_every=1000, eval_every=1000)
-    lines, before = Path(job.folder) / "metrics.jsonl", own_places()
+    lines = Path(job.folder) / "metrics.jsonl"
     with command(tmp_path, "", job) as stopped:
         limit = time.monotonic() + 120
         while not lines.exists() or lines.read_bytes().count(b"\n") < 3:
@@ -303,7 +304,7 @@ def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path, slow):
     (saved,) = checkpoints.found(Path(job.folder) / "checkpoints")
     logged = [record["step"] for record in metrics.read(lines)]
     assert checkpoints.load(saved).step == logged[-1] < 1000
-    assert own_places() == before
+    assert own_places(job) == []
 
 
 def sessions_of(parent):

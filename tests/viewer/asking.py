@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -59,7 +60,9 @@ class Visitor:
         async def send(message):
             sent.append(message)
 
-        asyncio.run(self.application(scope, receive, send))
+        # In a thread of its own: in this one Playwright's loop may be running, if a browser was driven before.
+        with ThreadPoolExecutor(1) as other:
+            other.submit(asyncio.run, self.application(scope, receive, send)).result()
         start = sent[0]
         found = {name.decode(): value.decode() for name, value in start["headers"]}
         return Answer(start["status"], found, b"".join(m.get("body", b"") for m in sent[1:]))
