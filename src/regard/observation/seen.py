@@ -89,8 +89,7 @@ class Site:
         _, _, queries, keys = reading.sizes
         height, width = min(height, queries), min(width, keys)
         if not (height and width):
-            count = len(range(reading.sizes[1])) if heads is None else len(list(heads))  # type: ignore[arg-type]
-            return torch.zeros(count, height, width)
+            return torch.zeros(reading.weights([], heads).shape[1], height, width)
         edges = torch.arange(height + 1) * queries // height
         picked, cells = [], []
         for cell in range(height):

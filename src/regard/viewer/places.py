@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-CROSSING = re.compile(r"cross|encoder_?attn|enc_?dec|context_?att", re.IGNORECASE)
+from regard.observation.analysis.sites import CROSSING
+
 MEMORIES = ("slot", "memory")
 NUMBERED = {
     "tokens": "token", "targets": "target", "read": "target", "slots": "slot", "steps": "step",

@@ -182,7 +182,6 @@ class Server:
     """A bound socket with its guard; `run` serves until somebody stops it."""
 
     def __init__(self, stage: Stage, host: str = "127.0.0.1", port: int = 0) -> None:
-        _need_packages()
         self.socket = listen(host, port)
         self.guard = Guard(self.socket.getsockname()[1], "127.0.0.1" if host == "localhost" else host)
         self.application = Application(stage, self.guard)
@@ -220,15 +219,3 @@ class Server:
 def reachable_from_elsewhere(host: str) -> bool:
     """Whether other machines could open the page."""
     return not is_loopback(host)
-
-
-def _need_packages() -> None:
-    try:
-        import starlette
-        import uvicorn  # noqa: F401
-    except ImportError as missing:
-        raise BadValue(
-            f"regard view needs the package {missing.name}, which is not installed. "
-            "Install it: pip install starlette uvicorn. Or write a file instead: --export page.html."
-        ) from None
-    del starlette

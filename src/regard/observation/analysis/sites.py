@@ -15,7 +15,7 @@ from regard.errors import BadValue
 
 Rows = Sequence[int] | slice | Tensor | None
 # What libraries call attention to another sequence; torch's own decoder layer calls it multihead_attn.
-_CROSSING = re.compile(r"cross|encoder_?attn|enc_?dec|context_?att|multihead_attn", re.IGNORECASE)
+CROSSING = re.compile(r"cross|encoder_?attn|enc_?dec|context_?att|multihead_attn", re.IGNORECASE)
 BLOCK = 1 << 22  # weights that are in memory at once
 
 
@@ -90,7 +90,7 @@ class Joined:
 def crosses(site: SiteLike) -> bool:
     """Whether queries and keys are different things: told by what a site says of its sides, else by its name."""
     sides = {getattr(site, "rows", "position"), getattr(site, "columns", "source")}
-    return bool({"slot", "memory"} & sides) or _CROSSING.search(site.name) is not None
+    return bool({"slot", "memory"} & sides) or CROSSING.search(site.name) is not None
 
 
 def at(site: SiteLike, call: int | None) -> tuple[SiteLike, int]:

@@ -20,8 +20,6 @@ from regard.observation.capture.keeping import Keeper, check_versions, given_aga
 from regard.observation.capture.reading import Later, Pairs, Reading, Whole
 from regard.observation.capture.torch_calls import ScaledDotProduct, silenced
 
-REPLACED = "scaled_dot_product_attention"
-
 
 class _Caught(Exception):
     """The fused call has come: the rest of the module need not run."""
@@ -36,8 +34,7 @@ def fused_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     adapter, original = ScaledDotProduct(), torch.nn.functional.scaled_dot_product_attention
 
     def catch(*given: Any, **named: Any) -> Tensor:
-        result = given[0]
-        found = adapter.reading(Scene(original, module, given, named, result, Keeper(), False))
+        found = adapter.reading(Scene(original, module, given, named, None, Keeper(), False))
         assert isinstance(found, Pairs)
         raise _Caught(found)
 
@@ -49,7 +46,7 @@ def fused_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
         return caught.pairs
     finally:
         torch.nn.functional.scaled_dot_product_attention = original
-    raise RuntimeError(f"{type(module).__name__} did not call {REPLACED} when it was asked to compute fused.")
+    raise RuntimeError(f"{type(module).__name__} made no fused call when it was asked to compute fused.")
 
 
 class Replayed(Adapter):

@@ -75,11 +75,7 @@ def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]
     )
     text = whole_characters(EXAMPLE if wish.text is None else wish.text)
     inputs = tokenizer(text, return_tensors="pt", truncation=False)
-    inputs = {
-        key: value.to(device)
-        for key, value in inputs.items()
-        if key in ("input_ids", "attention_mask", "token_type_ids")
-    }
+    inputs = {key: value.to(device) for key, value in inputs.items() if key in READ}
     ids: list[int] = inputs["input_ids"][0].tolist()
     _check_length(ids, config, tokenizer)
     described = f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from regard.tasks.language import Language
 from regard.tasks.parallel import ParallelTask
 from regard.tasks.problem import Batch
 from regard.tasks.vocabulary import END, UNKNOWN, whole_characters
-from regard.training import checkpoints
+from regard.training import checkpoints, metrics
 from regard.training.loading import Loaded, load
 from regard.training.order import generator
 from regard.viewer.opening.pictures import on_grid, read_image
@@ -44,15 +43,8 @@ def checkpoint_steps(where: str) -> list[int]:
 
 def losses(where: str, steps: Sequence[int]) -> dict[str, Any] | None:
     """The training loss nearest each step, as far as the run's own record has it."""
-    known: dict[int, float] = {}
-    try:
-        with open(Path(where) / "metrics.jsonl", encoding="utf-8") as file:
-            for line in file:
-                row = json.loads(line)
-                if isinstance(row, dict) and isinstance(row.get("loss"), int | float):
-                    known[int(row["step"])] = float(row["loss"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    rows = metrics.read(Path(where) / "metrics.jsonl")
+    known = {row["step"]: float(row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)}
     if not known:
         return None
     values = [known[min(known, key=lambda at, step=step: (abs(at - step), at))] for step in steps]  # type: ignore[misc]
