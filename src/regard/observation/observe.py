@@ -50,7 +50,7 @@ def observe(
     if dtype is not None and not dtype.is_floating_point:
         raise BadType(f"dtype: expected a floating dtype such as torch.float16, got {dtype}.")
     keeper = Keeper(None if device is None else torch.device(device), dtype, copy)
-    return Observer(model, keeper, calls, gradients)
+    return Observer(model, keeper, calls, gradients, warns=True)
 
 
 def _refuse_hidden(model: nn.Module) -> None:
@@ -60,10 +60,7 @@ def _refuse_hidden(model: nn.Module) -> None:
             "model: a scripted module runs outside of Python and cannot be observed; pass the original."
         )
     for module, path in parts_of(model).items():
-        if (
-            isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
-            or module._compiled_call_impl is not None
-        ):
+        if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or module._compiled_call_impl is not None:
             where = f"its part {path!r}" if path else "it"
             raise BadValue(
                 f"model: {where} is compiled, and what happens inside of a compiled graph cannot be observed without "

@@ -15,6 +15,7 @@ from regard.observation.capture.keeping import Keeper
 from regard.observation.capture.ours import sides
 from regard.observation.capture.reading import Lost, Pairs, Reading
 from regard.observation.capture.spots import spots
+from regard.observation.coverage import Unseen, unseen_parts, warn_if_partial
 from regard.observation.seen import Seen, Site
 from regard.observation.watching import Side
 
@@ -22,11 +23,19 @@ from regard.observation.watching import Side
 class Observer:
     """The context that `observe` gives; entering it gives the `Seen`."""
 
-    def __init__(self, model: nn.Module | None, keeper: Keeper, calls: int | None, gradients: bool) -> None:
+    def __init__(
+        self, model: nn.Module | None, keeper: Keeper, calls: int | None, gradients: bool, warns: bool = False
+    ) -> None:
         self.model, self.keeper, self.most, self.gradients = model, keeper, calls, gradients
+        self.warns = warns  # on leaving, of a model that was seen in part only
         self.seen = Seen(model)
+        self.seen.coverage = self._coverage
+        self.parts: dict[nn.Module, str] = {}
         self.paths: dict[int, str] = {}
         self.sides: dict[int, tuple[Side, Side]] = {}
+        self.known: set[int] = set()  # modules that attend through functions with adapters
+        self.ran: set[int] = set()  # modules that should attend and were called
+        self.noted: set[int] = set()  # modules that were seen to attend
         self.silence: Mapping[str, Sequence[int]] = {}  # heads that are to contribute nothing, by site
         self.expected: Collection[str] = ()  # the sites that were seen without silence
         self.depth = 0  # of forward passes of the model within each other
@@ -36,7 +45,7 @@ class Observer:
     def __enter__(self) -> Seen:
         if self.listening is not None:
             raise BadValue("observe: this context is already in use. Call regard.observe(model) again.")
-        parts = {} if self.model is None else parts_of(self.model)
+        parts = self.parts = {} if self.model is None else parts_of(self.model)
         self.paths = {id(module): path for module, path in parts.items()}
         self.sides = sides(parts)
         self.listening = Listening(self, spots(self.model, list(parts)))
@@ -50,6 +59,13 @@ class Observer:
         self.depth, self.met = 0, {}
         if listening is not None:
             listening.__exit__(kind, error, trace)
+        unseen = self._coverage()
+        self.parts, self.seen.coverage = {}, lambda: unseen
+        if self.warns and kind is None and self.model is not None:
+            warn_if_partial(unseen, len(self.seen), self.seen.inputs is not None)
+
+    def _coverage(self) -> list[Unseen]:
+        return unseen_parts(self.parts, self.ran, self.noted)
 
     # What `interception` tells.
 
@@ -96,6 +112,7 @@ class Observer:
         """A call has come back: keep what its weights can be computed from."""
         scene = Scene(original, module, args, kwargs, result, self.keeper, self.gradients)
         path = self._path(adapter, module)
+        self.noted.add(id(module))
         try:
             found = adapter.readings(scene)
         except Exception as why:  # a model is never disturbed by what somebody wants to know about it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from regard.core import Rows
 from regard.errors import BadValue, unknown_name
 from regard.grid import Sizes
 from regard.observation.capture.reading import IN_FLIGHT, Reading
+from regard.observation.coverage import Unseen, label_partial
 from regard.observation.watching import How, Side
 from regard.summary import Summary
 
@@ -147,6 +148,12 @@ class Seen:
         self.model = model
         self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # of the last forward pass
         self.sites: dict[str, Site] = {}
+        self.coverage: Callable[[], list[Unseen]] = list  # set by the observer while it observes
+
+    @property
+    def unseen(self) -> list[Unseen]:
+        """Modules that look like attention and ran, but were not seen to attend, and why."""
+        return self.coverage()
 
     def names(self) -> list[str]:
         """The sites in the order of their first call: the path of the module, with #2 … where it attends again."""
@@ -181,12 +188,14 @@ class Seen:
         """What each head does, by name: previous token, induction, sink … (`analysis.patterns`)."""
         from regard.observation.analysis.patterns import recognise_all
 
+        label_partial(self, "heads")
         return recognise_all(self, tokens, **options)
 
     def ablate(self, heads: Any = None, **options: Any) -> Any:
         """What changes without some heads, or without each of them (`ablation`)."""
         from regard.observation.ablation import ablate
 
+        label_partial(self, "ablate")
         return ablate(self, heads, **options)
 
     def gradient(self, number: Tensor) -> None:
@@ -199,6 +208,8 @@ class Seen:
         """How far the weights of two models, checkpoints or inputs are apart (`analysis.difference`)."""
         from regard.observation.analysis.difference import difference
 
+        label_partial(self, "difference")
+        label_partial(other, "other")
         return difference(self, other, **options)
 
     def plot(self, site: str | None = None, heads: Rows = None, **options: Any) -> Figure:
@@ -228,4 +239,5 @@ class Seen:
 
     def __repr__(self) -> str:
         lines = [repr(site) for site in self.sites.values()]
-        return "\n".join([f"Seen, {len(self)} sites:", *lines]) if lines else "Seen: nothing yet"
+        missing = [f"not seen: {one}" for one in self.unseen]
+        return "\n".join([f"Seen, {len(self)} sites:" if lines else "Seen: nothing yet", *lines, *missing])

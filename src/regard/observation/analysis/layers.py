@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.arguments import finite_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.analysis.sites import SeenLike, SiteLike, at, blocks, crosses
+from regard.observation.coverage import Unseen, refuse_nothing, refuse_partial
 
 Heads = Literal["mean", "max", "min"]
 HEADS = ("mean", "max", "min")
@@ -24,6 +25,8 @@ def stack(
     `layers` names the sites in that order, or is a part of their paths (`"encoder"`). Without it these are all sites
     of a model that attends only to itself.
     """
+    refuse_nothing(seen, "layers")
+    refuse_partial(_unseen(seen, layers), "layers", "Name the layers to go through: layers=[…].")
     sites = [at(seen[name], call)[0] for name in _names(seen, layers)]
     which = -1 if call is None else call
     if not sites:
@@ -42,6 +45,18 @@ def stack(
     return sites, which
 
 
+def _unseen(seen: SeenLike, layers: str | Sequence[str] | None) -> list[Unseen]:
+    """Modules among the chosen layers that were not seen. Whoever names layers one by one means just those."""
+    found: Sequence[Unseen] = getattr(seen, "unseen", ())
+    if layers is not None and not isinstance(layers, str):
+        return []
+    return [one for one in found if layers is None or _belongs(one.path, layers)]
+
+
+def _belongs(name: str, part: str) -> bool:
+    return part in name.split(".") or name.startswith(part)
+
+
 def _names(seen: SeenLike, layers: str | Sequence[str] | None) -> list[str]:
     known = seen.names()
     if layers is not None and not isinstance(layers, str):
@@ -51,7 +66,7 @@ def _names(seen: SeenLike, layers: str | Sequence[str] | None) -> list[str]:
         return list(layers)
     own = [name for name in known if not crosses(seen[name])]
     if layers is not None:
-        return [name for name in own if layers in name.split(".") or name.startswith(layers)]
+        return [name for name in own if _belongs(name, layers)]
     if own and len(own) < len(known):
         raise BadValue(
             "layers: this model attends from one sequence to another, so its layers need not be one stack. "

@@ -7,10 +7,12 @@ the innermost method of a module that belongs to the observed model.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, Protocol
@@ -20,6 +22,7 @@ from torch import nn
 
 from regard.observation.capture.keeping import Keeper
 from regard.observation.capture.reading import Reading
+from regard.observation.capture.written.active import ACTIVE, set_aside
 
 Function = Callable[..., Any]
 
@@ -69,6 +72,8 @@ class Listener(Protocol):
 
     model: nn.Module | None
     paths: dict[int, str]  # the modules of the model, by identity
+    known: set[int]  # modules that attend through functions with adapters, so that recording them is of no use
+    ran: set[int]  # modules that should attend and were called
 
     def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> Sequence[int] | None:
         """The heads of this module's next call that are to contribute nothing."""
@@ -86,6 +91,9 @@ class Listener(Protocol):
         """The model's forward pass is over."""
 
 
+Scope = Callable[[nn.Module, list[Listener]], AbstractContextManager[None]]
+
+
 @dataclass(frozen=True)
 class Spot:
     """A function to stand in the way of: an attribute of a module or a class."""
@@ -94,6 +102,8 @@ class Spot:
     name: str
     adapter: Adapter | None = None
     entrance: bool = False  # whether it is where a forward pass of an observed model begins
+    scope: Scope | None = None  # a context for the forward pass of a part of the model
+    counted: bool = False  # whether to note that the module ran, because its attention should be seen
 
 
 @dataclass
@@ -103,10 +113,13 @@ class _Placed:
     inherited: bool  # a class that had the function from another one
     adapter: Adapter | None = None
     entrance: bool = False
+    scope: Scope | None = None
+    counted: bool = False
     wrapper: Any = None
     users: int = 0
 
 
+_NOTHING = contextlib.nullcontext()
 _LISTENERS: list[Listener] = []
 _PLACED: dict[tuple[int, str], _Placed] = {}
 _LOCK = threading.RLock()
@@ -160,6 +173,7 @@ def _place(spot: Spot) -> None:
     placed = _PLACED[key]
     # A class may be both what somebody observes and a part of what somebody observes.
     placed.adapter, placed.entrance = placed.adapter or spot.adapter, placed.entrance or spot.entrance
+    placed.scope, placed.counted = placed.scope or spot.scope, placed.counted or spot.counted
     placed.users += 1
 
 
@@ -196,7 +210,8 @@ def _wrapper(placed: _Placed) -> Function:
                 or _going_back()
                 or not placed.adapter.wants(args, kwargs)
             ):
-                return original(*args, **kwargs)
+                with _part_of_a_pass(placed, args):
+                    return original(*args, **kwargs)
             return _noted(placed.adapter, original, args, kwargs, sys._getframe(1))
         finally:
             for listener in entered:
@@ -211,21 +226,46 @@ def untouched(function: Any) -> Any:
     return getattr(function, "_regard_original", function)
 
 
+def _part_of_a_pass(placed: _Placed, args: tuple[Any, ...]) -> AbstractContextManager[None]:
+    """The context in which a module of an observed model runs its forward pass."""
+    if not (placed.scope or placed.counted) or _LOCAL.inside or _going_back():
+        return _NOTHING
+    module = args[0] if args else None
+    listeners = [who for who in _LISTENERS if id(module) in who.paths]
+    for listener in listeners if placed.counted else ():
+        listener.ran.add(id(module))
+    listeners = [who for who in listeners if id(module) not in who.known]
+    return placed.scope(args[0], listeners) if placed.scope is not None and listeners else _NOTHING
+
+
 def _noted(
     adapter: Adapter, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType
 ) -> Any:
     concerned = _concerned(caller, args)
-    if not concerned:
-        return original(*args, **kwargs)
+    return noted(adapter, original, args, kwargs, concerned) if concerned else original(*args, **kwargs)
+
+
+def busy() -> bool:
+    """Whether a noted call is under way: what it calls is a part of it."""
+    return _LOCAL.inside
+
+
+def noted(
+    adapter: Adapter, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any],
+    concerned: Sequence[tuple[Listener, nn.Module | None]],
+) -> Any:  # fmt: skip
+    """Call a function, with heads silenced where that is asked for, and tell those who observe its caller."""
+    if ACTIVE.recorder is not None:
+        ACTIVE.recorder.known = True
     _LOCAL.inside = True
     try:
         silent = [heads for who, module in concerned if (heads := who.heads_to_silence(adapter, module))]
-        if silent:
-            result = adapter.silent(
-                original, args, kwargs, sorted({head for part in silent for head in part})
-            )
-        else:
-            result = original(*args, **kwargs)
+        with set_aside():
+            if silent:
+                heads = sorted({head for part in silent for head in part})
+                result = adapter.silent(original, args, kwargs, heads)
+            else:
+                result = original(*args, **kwargs)
         for who, module in concerned:
             who.note(adapter, original, module, args, kwargs, result)
     finally:

@@ -19,6 +19,7 @@ from regard.observation.capture.flex import Flex
 from regard.observation.capture.huggingface import EagerFlex, EagerForward
 from regard.observation.capture.interception import Adapter, Spot, untouched
 from regard.observation.capture.ours import ACCOUNTABLE, Account, Attend, Traced
+from regard.observation.capture.written.places import written_spots
 from regard.observation.capture.torch_calls import (
     MultiheadFunction,
     NativeEncoderLayer,
@@ -49,7 +50,9 @@ def spots(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[Spot
     if model is not None:
         found.append(Spot(type(model), "forward", entrance=True))
     kinds = {type(part): part for part in parts}
-    found += _of_classes(kinds)
+    of_classes = list(_of_classes(kinds))
+    found += of_classes
+    found += written_spots(kinds, parts, {spot.owner for spot in of_classes})
     for part in parts:  # a module may hold a function itself, as an attribute
         held = [name for name, content in vars(part).items() if isinstance(content, _FUNCTIONS)]
         found += _held(part, held) if held else []

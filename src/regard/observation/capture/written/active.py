@@ -1,0 +1,37 @@
+"""The recorder whose torch function mode is active in a thread, and how to set it aside."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
+
+
+class Recorder(TorchFunctionMode):
+    """A mode that records one forward pass of one module."""
+
+    known = False  # whether a function that has an adapter was called during the pass
+
+
+class _Local(threading.local):
+    recorder: Recorder | None = None
+
+
+ACTIVE = _Local()
+
+
+@contextlib.contextmanager
+def set_aside() -> Iterator[None]:
+    """Let a part of a recorded module run without the mode, as it runs when nobody observes."""
+    outer = ACTIVE.recorder
+    if outer is None or _get_current_function_mode() is not outer:
+        yield
+        return
+    ACTIVE.recorder = None
+    try:
+        with _pop_mode_temporarily():
+            yield
+    finally:
+        ACTIVE.recorder = outer

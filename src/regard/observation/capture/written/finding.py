@@ -1,0 +1,186 @@
+"""Finding the modules that may write their attention out, by reading the code of their classes.
+
+A class is read once: its `forward`, the methods that calls on itself, and the functions of the same package that it
+calls. Code that names a softmax may attend. Nothing is imported and nothing runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Collection, Iterator
+from functools import partial
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+# Functions that have an adapter of their own: calling one is not writing attention out.
+KNOWN = ("eager_attention_forward", "scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
+INTERFACES = (*KNOWN, "ALL_ATTENTION_FUNCTIONS", "attention_interface")
+PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum", "mm")
+ATTENTION = re.compile(r"attn|attention|attend", re.IGNORECASE)
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead", "num_head", "n_attention_heads")
+_DEPTH = 4  # of calls that are followed from `forward`
+_MOST = 64  # parts of a container that are looked at
+_SOFTMAX = re.compile(r"(?<!log_)softmax", re.IGNORECASE)
+_NAMES: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+# Their fast paths ask whether a torch function mode is active, and take another way where one is.
+_FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+
+
+def writes_out(module: nn.Module) -> bool:
+    """Whether a module's own code may compute a softmax that it then mixes values with.
+
+    Also code that reaches torch's attention in a way no name can be replaced in: through a dict, a partial, a default
+    argument, or the operator itself. It is recorded, too, and the recorder knows the function when it comes.
+    """
+    kind = type(module)
+    if _home(kind) in ("torch", "regard"):
+        return False
+    names = names_in(kind)
+    if any(_SOFTMAX.search(name) for name in names):
+        return True
+    if "aten" in names and any("attention" in name for name in names):
+        return True
+    captured = _captured(kind.forward)
+    held = (*module._modules.values(), *vars(module).values(), *captured)
+    return (
+        any(_computes_attention(part) for part in held)
+        or any(_named(part, KNOWN) for part in captured)
+        or _has_own_interface(module, names)
+    )
+
+
+def looks_like_attention(kind: type[nn.Module]) -> bool:
+    """Whether a class is named as attention is."""
+    return ATTENTION.search(kind.__name__) is not None
+
+
+def should_be_seen(module: nn.Module) -> bool:
+    """Whether a module attends as far as its name and code tell, so that seeing nothing of it is worth a warning."""
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    if _home(type(module)) == "torch" or not looks_like_attention(type(module)):
+        return False
+    names = names_in(type(module))
+    return any(name in names for name in (*INTERFACES, *PRODUCTS)) or writes_out(module)
+
+
+def takes_own_path(module: nn.Module) -> bool:
+    """Whether a module computes otherwise while a torch function mode is active."""
+    return isinstance(module, _FAST) or module._compiled_call_impl is not None or "forward" in vars(module)
+
+
+def number_of_heads(module: nn.Module | None) -> int | None:
+    """What a module says of the number of its heads."""
+    for name in HEADS:
+        found = getattr(module, name, None)
+        if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+            return found
+    return None
+
+
+def names_in(kind: type[nn.Module]) -> frozenset[str]:
+    """Every name that the forward pass of a class mentions."""
+    found = _NAMES.get(kind)
+    if found is None:
+        found = _NAMES[kind] = frozenset(_names(kind, kind.forward, set(), _DEPTH))
+    return found
+
+
+def _names(kind: type, function: Any, met: set[int], depth: int) -> Iterator[str]:
+    function = _plain(function)
+    if function is None or id(function) in met or depth < 0:
+        return
+    met.add(id(function))
+    for name in _mentioned(function.__code__):
+        yield name
+        if name in KNOWN:
+            continue
+        called = inspect.getattr_static(kind, name, None)
+        if called is None:
+            called = function.__globals__.get(name)
+            if _computes_attention(called, 1):
+                yield "softmax"
+        called = _plain(called)
+        if called is not None and _home(called) == _home(kind):
+            yield from _names(kind, called, met, depth - 1)
+
+
+def _plain(function: Any) -> FunctionType | None:
+    """The Python function behind decorators, static and class methods."""
+    if isinstance(function, (staticmethod, classmethod)):
+        function = function.__func__
+    if not isinstance(function, (FunctionType, MethodType)):
+        return None
+    function = inspect.unwrap(function)
+    function = getattr(function, "__func__", function)
+    return function if isinstance(function, FunctionType) else None
+
+
+def _mentioned(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _mentioned(constant)
+
+
+def _captured(function: Any) -> list[Any]:
+    """What a function holds besides names: default arguments and what it closed over."""
+    plain = _plain(function)
+    if plain is None:
+        return []
+    cells = [cell.cell_contents for cell in plain.__closure__ or () if _filled(cell)]
+    return [*(plain.__defaults__ or ()), *(plain.__kwdefaults__ or {}).values(), *cells]
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _computes_attention(held: Any, depth: int = 2) -> bool:
+    """Whether something held is a softmax, or torch's attention in a partial or a container of functions."""
+    if isinstance(held, partial):
+        return _computes_attention(held.func) or _named(held.func, KNOWN)
+    if isinstance(held, nn.Softmax):
+        return True
+    if isinstance(held, (dict, list, tuple)) and depth and len(held) <= _MOST:
+        parts = held.values() if isinstance(held, dict) else held
+        return any(_named(part, KNOWN) or _computes_attention(part, depth - 1) for part in parts)
+    return _named(held, ("softmax",))
+
+
+def _named(held: Any, names: Collection[str]) -> bool:
+    return isinstance(held, (FunctionType, BuiltinFunctionType)) and held.__name__ in names
+
+
+def _has_own_interface(module: nn.Module, names: frozenset[str]) -> bool:
+    """Whether a Hugging Face module computes by an attention function that somebody registered."""
+    if "ALL_ATTENTION_FUNCTIONS" not in names:
+        return False
+    chosen = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    table = getattr(sys.modules.get("transformers.modeling_utils"), "ALL_ATTENTION_FUNCTIONS", {})
+    function = _plain(table.get(chosen)) if isinstance(chosen, str) and chosen in table else None
+    return function is not None and _home(function) != "transformers"
+
+
+def _home(thing: Any) -> str:
+    name: str = getattr(thing, "__module__", None) or ""
+    return name.partition(".")[0]
+
+
+def compiled(module: nn.Module) -> bool:
+    """Whether a module's forward pass is compiled: the module, its call, or its forward on the instance."""
+    return (
+        isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
+        or module._compiled_call_impl is not None
+        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+    )

@@ -1,0 +1,136 @@
+"""What is told of attention that a module writes out: its own softmax, computed again row by row when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import regard.core as core
+from regard.core import Rows
+from regard.grid import Sizes
+from regard.observation.capture.interception import Adapter, Function, Scene
+from regard.observation.capture.reading import Graph as Slopes
+from regard.observation.capture.reading import Lost as Unread
+from regard.observation.capture.reading import Reading, chosen
+from regard.observation.capture.written.layout import Layout, layout_of
+from regard.observation.capture.written.replay import Graph, Lost
+from regard.observation.capture.written.tape import Node, Tape, shown
+from regard.observation.watching import How, Side
+
+CLOSE = 1e-3  # between our slice and the model's own, relative to its largest weight: half precision included
+
+
+@dataclass
+class WrittenOut(Reading):
+    """One softmax that mixed values, and the graph that computes it again."""
+
+    replay: Graph
+    layout: Layout
+    sizes: Sizes
+    dtype: torch.dtype  # of the weights as they were multiplied with values
+    evidence: Tensor | None
+    mixed: bool  # whether a product of these weights with values was seen
+    rows: Side = "position"
+    columns: Side = "source"
+    graph: Slopes | None = None
+    _agrees: bool | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self.replay.leaves[0].tensor.device if self.replay.leaves else torch.device("cpu")
+
+    @property
+    def how(self) -> How:  # type: ignore[override]
+        """exact where the model's own slice of the weights agrees with what is computed again."""
+        return "exact" if self.mixed and self.agrees else "unverified"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the weights computed again are those the model made, as far as the kept slice tells."""
+        if self._agrees is None:
+            if self.evidence is None:
+                self._agrees = False
+            elif not self.evidence.numel():
+                self._agrees = True
+            else:
+                last = [self.replay.shape[-2] - 1]
+                ours = self.replay.run(last) if self.replay.by_rows else self.replay.run().narrow(-2, last[0], 1)
+                apart = (ours.select(-2, 0).to(self.evidence) - self.evidence).abs().nan_to_num(0, posinf=torch.inf)
+                same = torch.equal(ours.select(-2, 0).isnan(), self.evidence.isnan())
+                self._agrees = same and bool(apart.amax() <= CLOSE * self.evidence.nan_to_num().abs().amax())
+        return self._agrees
+
+    @torch.no_grad()
+    def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        queries = self.sizes[2]
+        part = core.selection("rows", rows, queries, self.device)
+        if part is None or not self._sliceable:
+            return chosen(self.layout.apply(self.replay.run()), rows, heads).to(self.dtype)
+        index = torch.arange(queries, device=self.device)[part]
+        return chosen(self.layout.apply(self.replay.run(index)), None, heads).to(self.dtype)
+
+    @property
+    def _sliceable(self) -> bool:
+        return self.replay.by_rows and self.layout.keys == -1 and self.sizes[2] == self.replay.shape[-2]
+
+    @torch.no_grad()
+    def strips(self, heads: Rows = None) -> Iterator[tuple[slice, Tensor]]:
+        if self._sliceable:
+            yield from super().strips(heads)
+        else:
+            yield slice(0, self.sizes[2]), self.weights(heads=heads)
+
+
+class Softmax(Adapter):
+    """The product by which a module mixes values, and the weights it mixes them by."""
+
+    kind = "softmax"
+
+    def __init__(self, tape: Tape, node: Node, mixed: bool) -> None:
+        self.tape, self.node, self.mixed, self.dtype = tape, shown(node), mixed, node.dtype
+        assert node.source is not None
+        self.layout = layout_of(self.node, node.source, tape.module)
+        self.sizes = self.layout.sizes(self.node.shape)
+
+    def reading(self, scene: Scene) -> Reading:
+        """The rows that the weights come from are kept; the weights are not."""
+        try:
+            replay = Graph(self.node, self.tape.module, scene.keep)
+        except Lost as why:
+            return Unread(f"softmax: the weights of this call cannot be computed again, because {why}.", self.sizes)
+        return WrittenOut(
+            replay, self.layout, self.sizes, self.dtype, self.node.evidence, self.mixed, graph=self._slopes(scene)
+        )
+
+    def _slopes(self, scene: Scene) -> Slopes | None:
+        """What gradient × attention needs, where weights and values are multiplied as (b,h,q,k) × (b,h,k,v)."""
+        if not (scene.gradients and self.mixed and self.layout.plain and len(scene.args) == 2):
+            return None
+        weights, value = scene.args
+        usual = isinstance(weights, Tensor) and weights.shape == self.node.shape and value.dim() == 4
+        if not usual or not scene.result.requires_grad:
+            return None
+        return Slopes(value.detach(), scene.result)
+
+    def silenced(self, args: tuple[Any, ...], result: Tensor, heads: Sequence[int]) -> Tensor:
+        """The mixed values with some heads zero."""
+        _, count, queries, _ = self.sizes
+        batch = self.sizes[0]
+        keep = torch.ones(count, dtype=result.dtype, device=result.device)
+        keep[list(heads)] = 0
+        if result.dim() == 3 and result.shape[0] == batch * count:  # (b·h, q, v)
+            return result * keep.repeat(batch).view(-1, 1, 1)
+        if result.dim() >= 4 and result.shape[-3] == count:
+            return result * keep.view(-1, 1, 1)
+        if result.dim() == 4 and result.shape[2] == count:  # (b,q,h,v)
+            return result * keep.view(-1, 1)
+        raise NotImplementedError(f"heads of a product of shape {tuple(result.shape)} cannot be silenced one by one.")
+
+    def silent(
+        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
+    ) -> Any:
+        return self.silenced(args, original(*args, **kwargs), heads)

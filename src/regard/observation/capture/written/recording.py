@@ -1,0 +1,108 @@
+"""Recording a module's forward pass while somebody observes it.
+
+A torch function mode shows the operations of a module that may write its attention out. It is active in the module's
+own code and in the simple parts it calls (projections, dropout), and set aside in parts that attend themselves and in
+functions that have an adapter. So modules without written-out attention never run under a mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.observation.capture.interception import Listener, busy, noted
+from regard.observation.capture.torch_calls import ScaledDotProduct
+from regard.observation.capture.written.active import ACTIVE, Recorder, set_aside
+from regard.observation.capture.written.finding import looks_like_attention
+from regard.observation.capture.written.reading import Softmax
+from regard.observation.capture.written.tape import Tape, is_tensor, name_of
+
+
+class TapeRecorder(Recorder):
+    """The mode that records one forward pass of one module."""
+
+    def __init__(self, module: nn.Module, listeners: list[Listener]) -> None:
+        super().__init__()
+        self.listeners = listeners
+        self.module = module
+        self.tape: Tape | None = Tape(module, looks_like_attention(type(module)))
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.tape is None or torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        name = name_of(func)
+        if name == "scaled_dot_product_attention" and not busy():  # reached past every name that was replaced
+            concerned = [(listener, self.module) for listener in self.listeners]
+            result = noted(ScaledDotProduct(), func, args, kwargs, concerned)
+        else:
+            result = func(*args, **kwargs)
+        if not is_tensor(result) and name != "__setitem__":
+            return result
+        try:
+            return self._recorded(func, args, kwargs, result)
+        except NotImplementedError:  # heads that cannot be silenced: whoever asked is told
+            raise
+        except Exception:  # a model is never disturbed by being recorded
+            self.tape = None
+            return result
+
+    def _recorded(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> Any:
+        assert self.tape is not None
+        mixing = self.tape.record(function, args, kwargs, result)
+        if mixing is None:
+            return result
+        weights, node = mixing
+        if weights.source is None or weights.source.noted:
+            return result
+        weights.source.noted = True
+        adapter, module = Softmax(self.tape, weights, mixed=True), self.tape.module
+        for listener in self.listeners:
+            heads = listener.heads_to_silence(adapter, module)
+            if heads:
+                result = adapter.silenced(args, result, heads)
+                node.tensor = result
+                self.tape.nodes[id(result)] = node
+            listener.note(adapter, function, module, args, kwargs, result)
+        return result
+
+    def finish(self) -> None:
+        """Note softmaxes over scores whose product with values was not seen."""
+        tape, self.tape = self.tape, None
+        softmaxes = [] if tape is None else tape.softmaxes
+        if self.known and not softmaxes:  # it attends through a known function: recording it again is of no use
+            for listener in self.listeners:
+                listener.known.add(id(self.module))
+        for softmax in [] if self.known else softmaxes:
+            if not softmax.noted and softmax.evidence is not None:
+                assert tape is not None
+                adapter = Softmax(tape, softmax, mixed=False)
+                for listener in self.listeners:
+                    listener.note(adapter, softmax.function or torch.softmax, tape.module, (), {}, Tensor())
+
+
+@contextlib.contextmanager
+def recording(module: nn.Module, listeners: list[Listener]) -> Iterator[None]:
+    """Record a forward pass of a module for those who observe it."""
+    recorder = TapeRecorder(module, listeners)
+    with set_aside():
+        ACTIVE.recorder = recorder
+        try:
+            with recorder:
+                yield
+        finally:
+            ACTIVE.recorder = None
+        recorder.finish()
+
+
+def unrecorded(module: nn.Module, listeners: list[Listener]) -> contextlib.AbstractContextManager[None]:
+    """Let a part that attends in its own way run as it runs when nobody observes."""
+    return set_aside()

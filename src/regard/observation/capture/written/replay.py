@@ -1,0 +1,225 @@
+"""Computing the weights of a recorded pass again, from the rows they came from.
+
+A graph is cut out of a tape backwards from the weights. Scores and weights are always computed again. Rows are kept,
+except where making them again needs less memory (a bias looked up in a table).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.observation.capture.keeping import Keeper, Kept
+from regard.observation.capture.written.tape import DROPOUT, ROWS, SOFTMAX, Node
+
+# Operations on pairs in which row i of the result depends on row i of its arguments only.
+_BY_PAIR = frozenset(
+    ("add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "__rsub__", "rsub", "sub_", "__isub__",
+     "mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply", "div", "__truediv__", "__div__", "div_", "__itruediv__",
+     "true_divide", "divide", "masked_fill", "masked_fill_", "where", "to", "type", "type_as", "float", "half",
+     "bfloat16", "double", "contiguous", "clone", "detach", "clamp", "clip", "clamp_", "tanh", "tanh_", "exp", "neg",
+     "__neg__", "maximum", "max", "minimum", "min", "nan_to_num", "relu", "sigmoid", "log", "sqrt", "square", "pow",
+     "__pow__", "abs", "finfo")
+)  # fmt: skip
+_PRODUCTS = frozenset(("matmul", "__matmul__", "bmm"))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a graph. Arguments that are other steps or kept tensors stand as indices in `Ref`."""
+
+    function: Callable[..., Any]
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    part: int | None
+    shape: torch.Size
+    writes: bool  # into its first argument
+    pair: bool  # scores or weights
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The place of a tensor among the leaves and results of a graph."""
+
+    at: int
+
+
+class Lost(Exception):
+    """The graph needs a tensor that is gone or was written to during the pass."""
+
+
+class Graph:
+    """Leaves and operations, in order; the last operation gives the weights."""
+
+    def __init__(self, node: Node, module: nn.Module, keep: Keeper) -> None:
+        self.leaves: list[Kept] = []
+        self.steps: list[Step | int] = []  # a step, or the number of a leaf
+        self._places: dict[int, int] = {}
+        self._prices: dict[int, float] = {}
+        self._owned = {id(buffer) for buffer in module.buffers()}
+        self._nodes: list[Node] = []  # held while the graph is cut, so that ids stay theirs
+        self._add(node, keep)
+        self.shape = node.shape
+        self._places, self._prices, self._nodes, self._owned = {}, {}, [], set()
+        self.by_rows = self._by_rows()
+
+    def _add(self, node: Node, keep: Keeper) -> int:
+        if id(node) in self._places:
+            return self._places[id(node)]
+        self._nodes.append(node)
+        if self._is_leaf(node):
+            tensor = node.tensor
+            assert tensor is not None
+            owned = isinstance(tensor, nn.Parameter) or id(tensor) in self._owned
+            kept = keep.parameter(tensor, "a parameter") if owned else keep.activation(tensor, "a tensor")
+            self.leaves.append(kept)
+            self.steps.append(len(self.leaves) - 1)
+        else:
+            args = tuple(self._argument(part, keep) for part in node.args)
+            kwargs = {name: self._argument(part, keep) for name, part in node.kwargs.items()}
+            assert node.function is not None
+            self.steps.append(
+                Step(node.function, node.name, args, kwargs, node.part, node.shape, node.in_place, node.kind != ROWS)
+            )
+        self._places[id(node)] = len(self.steps) - 1
+        return len(self.steps) - 1
+
+    def _argument(self, given: Any, keep: Keeper) -> Any:
+        if isinstance(given, Node):
+            return Ref(self._add(given, keep))
+        if type(given) is tuple:
+            return tuple(self._argument(part, keep) for part in given)
+        return given
+
+    def _is_leaf(self, node: Node) -> bool:
+        if node.kind != ROWS:
+            if node.function is None:
+                raise Lost(f"{node.name} drew random scores")
+            return False
+        if not node.intact():
+            if node.function is None:
+                raise Lost("an input was written to in place")
+            return False
+        return node.function is None or self._price(node) >= node.shape.numel()
+
+    def _price(self, node: Node) -> float:
+        """How many numbers must be kept so that a node can be computed again."""
+        if id(node) not in self._prices:
+            self._nodes.append(node)
+            owned = isinstance(node.tensor, nn.Parameter) or id(node.tensor) in self._owned
+            if node.function is None or node.kind != ROWS:
+                self._prices[id(node)] = 0 if owned else node.shape.numel()
+            else:
+                self._prices[id(node)] = torch.inf  # of a node that needs itself: a pass has no cycles
+                self._prices[id(node)] = sum(
+                    min(self._price(part), part.shape.numel() if part.intact() else torch.inf) for part in node.inputs()
+                )
+        return self._prices[id(node)]
+
+    def _by_rows(self) -> bool:
+        """Whether chosen rows can be computed alone: axis −2 of every score and weight is the row."""
+        queries = self.shape[-2] if len(self.shape) >= 2 else 0
+        for step in self.steps:
+            if isinstance(step, int) or not step.pair:
+                continue
+            if len(step.shape) < 2 or step.shape[-2] != queries or queries < 2:
+                return False
+            pairs = [at for at in _refs(step.args) + _refs(tuple(step.kwargs.values())) if self._pair(at)]
+            if step.name in ("view", "reshape"):
+                before = self._shape(pairs[0])
+                if before[-2:] != step.shape[-2:]:
+                    return False
+            elif step.name in SOFTMAX:
+                dim = step.args[1] if len(step.args) > 1 else step.kwargs.get("dim")
+                if dim not in (-1, len(step.shape) - 1):
+                    return False
+            elif step.name in _PRODUCTS:
+                if len(step.args) != 2 or not isinstance(step.args[0], Ref) or pairs not in ([], [step.args[0].at]):
+                    return False
+            elif step.name == "baddbmm":
+                if pairs:
+                    return False
+            elif step.name in ("max", "min") and len(_refs(step.args)) < 2:
+                return False  # a reduction, not a comparison of two
+            elif step.name not in _BY_PAIR and step.name not in DROPOUT:
+                return False
+        return True
+
+    def _pair(self, at: int) -> bool:
+        step = self.steps[at]
+        return isinstance(step, Step) and step.pair
+
+    def _shape(self, at: int) -> torch.Size:
+        step = self.steps[at]
+        return self.leaves[step].tensor.shape if isinstance(step, int) else step.shape
+
+    @torch.no_grad()
+    def run(self, rows: Sequence[int] | Tensor | None = None) -> Tensor:
+        """The weights; with `rows`, where `by_rows` allows it, those of some rows, in axis −2."""
+        queries = self.shape[-2]
+        last = {at: number for number, step in enumerate(self.steps) if isinstance(step, Step) for at in _all(step)}
+        found: list[Tensor | None] = []
+        for number, step in enumerate(self.steps):
+            if isinstance(step, int):
+                found.append(self.leaves[step].get())
+                continue
+            found.append(self._step(step, found, rows, queries))
+            for at in _all(step):
+                if last[at] == number:  # free what no later step needs
+                    found[at] = None
+        result = found[-1]
+        assert result is not None
+        return result
+
+    def _step(self, step: Step, found: list[Tensor | None], rows: Any, queries: int) -> Tensor:
+        def fill(given: Any, by_pair: bool) -> Any:
+            if isinstance(given, Ref):
+                tensor = found[given.at]
+                assert tensor is not None
+                whole = rows is not None and by_pair and not self._pair(given.at)
+                if whole and tensor.dim() >= 2 and tensor.shape[-2] == queries:
+                    tensor = tensor.index_select(-2, torch.as_tensor(rows, device=tensor.device))
+                return tensor
+            if type(given) is tuple:
+                return tuple(fill(part, by_pair) for part in given)
+            return given
+
+        if step.name in DROPOUT and step.pair:
+            return fill(step.args[0], True)  # type: ignore[no-any-return]
+        sliced = rows is not None and step.pair
+        args: list[Any]
+        if sliced and step.name in _PRODUCTS:
+            args = [fill(step.args[0], True), fill(step.args[1], False)]
+        elif sliced and step.name in ("view", "reshape"):
+            given = fill(step.args[0], False)
+            return given.reshape(*step.shape[:-2], -1, step.shape[-1])  # type: ignore[no-any-return]
+        else:
+            # The second factor of a sum with a product, b + x·y, has keys where others have rows.
+            whole = 2 if step.name == "baddbmm" else None
+            args = [fill(part, sliced and at != whole) for at, part in enumerate(step.args)]
+        kwargs = {name: fill(part, sliced and name != "batch2") for name, part in step.kwargs.items()}
+        if step.writes and isinstance(args[0], Tensor):
+            args[0] = args[0].clone()
+        result = step.function(*args, **kwargs)
+        if result is None:  # an assignment to a part of its first argument
+            result = args[0]
+        return result if step.part is None else result[step.part]  # type: ignore[no-any-return]
+
+
+def _refs(arguments: tuple[Any, ...]) -> list[int]:
+    found: list[int] = []
+    for argument in arguments:
+        if isinstance(argument, Ref):
+            found.append(argument.at)
+        elif type(argument) is tuple:
+            found += _refs(argument)
+    return found
+
+
+def _all(step: Step) -> list[int]:
+    return _refs(step.args) + _refs(tuple(step.kwargs.values()))

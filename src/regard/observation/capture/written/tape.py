@@ -1,0 +1,190 @@
+"""Recording the operations of one forward pass of a module, so that a softmax in it can be traced back to its inputs.
+
+Each result of an operation is a node. Three kinds are told apart: rows (inputs, projections), scores (from a product
+of two tensors on), weights (from the softmax on). Rows are held; scores and weights, which are as large as the map,
+are only referred to weakly, because they can be computed again from rows.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROWS, SCORES, WEIGHTS = 0, 1, 2
+
+PRODUCTS = frozenset(("matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "baddbmm_", "einsum", "mm"))
+SOFTMAX = frozenset(("softmax", "special_softmax", "_softmax"))
+DROPOUT = frozenset(("dropout", "dropout_", "dropout1d", "dropout2d", "alpha_dropout", "feature_dropout"))
+RANDOM = frozenset(
+    ("rand", "randn", "randint", "rand_like", "randn_like", "bernoulli", "bernoulli_", "uniform_", "normal_",
+     "exponential_", "multinomial", "gumbel_softmax", "empty_strided")
+)  # fmt: skip
+REARRANGING = frozenset(
+    ("view", "reshape", "transpose", "permute", "contiguous", "to", "type", "type_as", "float", "half", "bfloat16",
+     "double", "flatten", "unflatten", "squeeze", "unsqueeze", "swapaxes", "swapdims", "movedim", "view_as",
+     "reshape_as", "clone", "detach", "t", "__get__")
+)  # fmt: skip
+_AUGMENTED = frozenset(
+    ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__iand__", "__ior__", "__ixor__")
+)
+
+
+class Node:
+    """One tensor of a recorded pass: the operation that made it, and the nodes it was made from."""
+
+    __slots__ = (
+        "args", "dtype", "evidence", "function", "kind", "kwargs", "name", "noted", "part", "ref", "shape", "source", "tensor",
+        "version",
+    )  # fmt: skip
+
+    def __init__(self, tensor: Tensor, kind: int, function: Callable[..., Any] | None, name: str) -> None:
+        self.function, self.name, self.kind = function, name, kind
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.part: int | None = None  # which of several results it is
+        self.shape, self.dtype = tensor.shape, tensor.dtype
+        self.tensor = tensor if kind == ROWS else None
+        self.ref = None if kind == ROWS else weakref.ref(tensor)
+        self.version = None if tensor.is_inference() else tensor._version
+        self.source: Node | None = None  # the softmax that weights come from
+        self.evidence: Tensor | None = None  # a slice of the weights as the model computed them
+        self.noted = False
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether this node stands for a tensor."""
+        return (self.tensor if self.ref is None else self.ref()) is tensor
+
+    def intact(self) -> bool:
+        """Whether its tensor is still at hand and nobody has written to it since."""
+        return self.tensor is not None and (self.version is None or self.tensor._version == self.version)
+
+    def inputs(self) -> list[Node]:
+        """The nodes it was made from."""
+        found: list[Node] = []
+        for argument in (*self.args, *self.kwargs.values()):
+            if isinstance(argument, Node):
+                found.append(argument)
+            elif isinstance(argument, (tuple, list)):
+                found += [part for part in argument if isinstance(part, Node)]
+        return found
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the operation writes into its first argument."""
+        name = self.name
+        return name in _AUGMENTED or (name.endswith("_") and not name.endswith("__"))
+
+    @property
+    def rearranges(self) -> bool:
+        """Whether the operation leaves every weight as it is, dropout aside: weights are those before dropout."""
+        return self.name in REARRANGING or self.name in DROPOUT
+
+
+class Tape:
+    """The nodes of one forward pass of a module.
+
+    `lenient`: the module says by its name that it attends, so a softmax counts whatever its scores come from.
+    """
+
+    def __init__(self, module: nn.Module, lenient: bool) -> None:
+        self.module, self.lenient = module, lenient
+        self.nodes: dict[int, Node] = {}
+        self.softmaxes: list[Node] = []
+        self.broken = False
+
+    def record(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> tuple[Node, Node] | None:
+        """Record an operation. If it mixed values by weights: the node of the weights, and that of the result."""
+        name = name_of(function)
+        changed = result if result is not None else args[0]
+        given = tuple(self._argument(part) for part in args)
+        named = {key: self._argument(part) for key, part in kwargs.items() if key != "out"}
+        inputs = _nodes(given) + _nodes(tuple(named.values()))
+        kind = max((node.kind for node in inputs), default=ROWS)
+        mixing = None
+        if name in PRODUCTS and len(inputs) >= 2:
+            kind, mixing = self._product(inputs, kind)
+        elif name in SOFTMAX and kind == ROWS and self.lenient:
+            kind = WEIGHTS
+        elif name in SOFTMAX and kind == SCORES:
+            kind = WEIGHTS
+        if name in RANDOM or (kind == ROWS and name in DROPOUT):
+            function_or_none = None  # made anew it would be another
+        else:
+            function_or_none = function
+        results = changed if isinstance(changed, (tuple, list)) else (changed,)
+        for at, tensor in enumerate(results):
+            if not isinstance(tensor, Tensor):
+                continue
+            node = Node(tensor, kind, function_or_none, name)
+            node.args, node.kwargs = given, named
+            node.part = at if isinstance(changed, (tuple, list)) else None
+            if kind == WEIGHTS:
+                self._weights(node, tensor, inputs)
+            self.nodes[id(tensor)] = node
+        return None if mixing is None else (mixing, node)
+
+    def _product(self, inputs: list[Node], kind: int) -> tuple[int, Node | None]:
+        """The kind of a product, and the weights it mixes values by."""
+        activations = [node for node in inputs if not isinstance(node.tensor, nn.Parameter)]
+        weights = [node for node in activations if node.kind == WEIGHTS]
+        if weights and len(activations) >= 2:
+            return ROWS, weights[0]
+        if kind == ROWS and (len(activations) >= 2 or self.lenient):
+            return SCORES, None
+        return kind, None
+
+    def _weights(self, node: Node, tensor: Tensor, inputs: list[Node]) -> None:
+        if node.name in SOFTMAX:
+            node.source = node
+            self.softmaxes.append(node)
+        else:
+            node.source = next((part.source for part in inputs if part.source is not None), None)
+        if not node.rearranges and tensor.dim() >= 2 and tensor.is_floating_point():
+            # detach: the slice is evidence, not a part of the model's graph.
+            node.evidence = tensor.detach().select(-2, -1).clone() if tensor.shape[-2] else None
+
+    def _argument(self, given: Any) -> Any:
+        if isinstance(given, Tensor):
+            node = self.nodes.get(id(given))
+            if node is None or not node.holds(given):
+                node = self.nodes[id(given)] = Node(given, ROWS, None, "")
+            return node
+        if type(given) in (tuple, list):
+            return tuple(self._argument(part) for part in given)
+        return given
+
+
+def _nodes(arguments: tuple[Any, ...]) -> list[Node]:
+    found: list[Node] = []
+    for argument in arguments:
+        if isinstance(argument, Node):
+            found.append(argument)
+        elif type(argument) is tuple:
+            found += _nodes(argument)
+    return found
+
+
+def shown(node: Node) -> Node:
+    """The node whose values are the weights: behind it nothing but rearranging and dropout."""
+    while node.rearranges and node.args and isinstance(node.args[0], Node) and node.args[0].kind == WEIGHTS:
+        node = node.args[0]
+    return node
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of an operation; an overload such as `softmax.int` goes by its operator's."""
+    name: str = getattr(function, "__name__", "")
+    return name.partition(".")[0]
+
+
+def is_tensor(found: Any) -> bool:
+    """Whether a result holds tensors that are worth recording."""
+    if isinstance(found, (tuple, list)):
+        return bool(found) and isinstance(found[0], torch.Tensor)
+    return isinstance(found, torch.Tensor)

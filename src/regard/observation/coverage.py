@@ -1,0 +1,114 @@
+"""How much of a model was seen: modules that attended, as far as their code tells, but told nothing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from regard.errors import BadValue
+from regard.observation.capture.written.finding import compiled, should_be_seen, writes_out
+
+MOST = 6  # modules that a warning names
+
+
+class PartialView(UserWarning):
+    """A model attends where nothing was seen, so that what was seen is only a part of it."""
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A module that was not seen to attend, and why."""
+
+    path: str
+    kind: str  # the name of its class
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the model itself'} ({self.kind}): {self.why}"
+
+
+def unseen_parts(
+    parts: Mapping[nn.Module, str], ran: Collection[int], noted: Collection[int]
+) -> list[Unseen]:
+    """Modules that ran and look like attention, but in which nothing was noted; the innermost ones only.
+
+    `ran`, `noted`: identities of the modules that were called, and of those that were seen to attend.
+    """
+    covered = {path for module, path in parts.items() if id(module) in noted}
+    found: dict[str, Unseen] = {}
+    for module, path in parts.items():
+        hidden = _compiled_above(path, parts)
+        if hidden is None and id(module) not in ran:
+            continue
+        if _any_within(covered, path) or not should_be_seen(module):
+            continue
+        if hidden is not None:
+            why = f"{hidden or 'the model'} is compiled, and what a compiled graph computes cannot be seen"
+        elif writes_out(module):
+            why = "no product of its softmax with values was found"
+        else:
+            why = "it computes neither by a function that is known nor by a softmax over a product"
+        found[path] = Unseen(path, type(module).__name__, why)
+    return [one for path, one in found.items() if not _any_within(found.keys() - {path}, path)]
+
+
+def _any_within(paths: Collection[str], path: str) -> bool:
+    return any(one == path or one.startswith(f"{path}." if path else "") for one in paths)
+
+
+def _compiled_above(path: str, parts: Mapping[nn.Module, str]) -> str | None:
+    for module, above in parts.items():
+        if compiled(module) and (path == above or path.startswith(f"{above}." if above else "")):
+            return above
+    return None
+
+
+def warn_if_partial(unseen: Sequence[Unseen], seen: int, called: bool) -> None:
+    """Warn, once, of a model that was seen in part or not at all."""
+    if seen and not unseen:
+        return
+    if unseen:
+        told = "; ".join(map(str, unseen[:MOST]))
+        more = f"; and {len(unseen) - MOST} more" if len(unseen) > MOST else ""
+        much = f"only {seen} places of attention were" if seen else "nothing was"
+        text = f"{much} seen. Not seen: {told}{more}."
+    elif called:
+        text = "nothing was seen: no module of this model looks like attention."
+    else:
+        text = (
+            "nothing was seen: the model was not called inside the with block, or another object was called in its "
+            "place, such as its compiled copy."
+        )
+    warnings.warn(f"regard.observe: {text}", PartialView, stacklevel=3)
+
+
+def refuse_partial(unseen: Sequence[Unseen], what: str, way_out: str) -> None:
+    """Refuse a question about layers some of which were not seen."""
+    if unseen:
+        raise BadValue(
+            f"{what}: only a part of the layers was seen, and an answer would leave out the rest. Not seen: "
+            f"{'; '.join(map(str, unseen[:MOST]))}. {way_out}"
+        )
+
+
+def refuse_nothing(seen: object, what: str) -> None:
+    """Refuse a question about what was seen where nothing was."""
+    names = seen.names() if hasattr(seen, "names") else ()
+    if not names:
+        unseen: Sequence[Unseen] = getattr(seen, "unseen", ())
+        told = f"Not seen: {'; '.join(map(str, unseen[:MOST]))}." if unseen else "Call the model in the with block."
+        raise BadValue(f"{what}: nothing was seen. {told}")
+
+
+def label_partial(seen: object, what: str) -> None:
+    """Warn that an answer is about the part of a model that was seen."""
+    refuse_nothing(seen, what)
+    unseen: Sequence[Unseen] = getattr(seen, "unseen", ())
+    if unseen:
+        told = "; ".join(map(str, unseen[:MOST]))
+        warnings.warn(
+            f"{what}: this is about the part of the model that was seen. Not seen: {told}.", PartialView, stacklevel=3
+        )
