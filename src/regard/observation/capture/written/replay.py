@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -61,17 +62,14 @@ class Graph:
         self.steps: list[Step | int] = []  # a step, or the number of a leaf
         self._places: dict[int, int] = {}
         self._prices: dict[int, float] = {}
-        self._owned = {id(buffer) for buffer in module.buffers()}
-        self._nodes: list[Node] = []  # held while the graph is cut, so that ids stay theirs
-        self._add(node, keep)
+        self._owned = {id(buffer) for buffer in module._buffers.values()}
         self.shape = node.shape
-        self._places, self._prices, self._nodes, self._owned = {}, {}, [], set()
-        self.by_rows = self._by_rows()
+        self._add(node, keep)
+        del self._places, self._prices, self._owned
 
     def _add(self, node: Node, keep: Keeper) -> int:
         if id(node) in self._places:
             return self._places[id(node)]
-        self._nodes.append(node)
         if self._is_leaf(node):
             tensor = node.tensor
             assert tensor is not None
@@ -105,12 +103,13 @@ class Graph:
             if node.function is None:
                 raise Lost("an input was written to in place")
             return False
-        return node.function is None or self._price(node) >= node.shape.numel()
+        if node.function is None or node.shape[-2:] != self.shape[-2:]:
+            return True
+        return self._price(node) >= node.shape.numel()
 
     def _price(self, node: Node) -> float:
         """How many numbers must be kept so that a node can be computed again."""
         if id(node) not in self._prices:
-            self._nodes.append(node)
             owned = isinstance(node.tensor, nn.Parameter) or id(node.tensor) in self._owned
             if node.function is None or node.kind != ROWS:
                 self._prices[id(node)] = 0 if owned else node.shape.numel()
@@ -121,7 +120,8 @@ class Graph:
                 )
         return self._prices[id(node)]
 
-    def _by_rows(self) -> bool:
+    @cached_property
+    def by_rows(self) -> bool:
         """Whether chosen rows can be computed alone: axis −2 of every score and weight is the row."""
         queries = self.shape[-2] if len(self.shape) >= 2 else 0
         for step in self.steps:

@@ -8,7 +8,7 @@ are only referred to weakly, because they can be computed again from rows.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,27 +32,30 @@ _AUGMENTED = frozenset(
     ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__iand__", "__ior__", "__ixor__")
 )
 
+_NAMES: dict[Any, str] = {}
+
 
 class Node:
     """One tensor of a recorded pass: the operation that made it, and the nodes it was made from."""
 
-    __slots__ = (
-        "args", "dtype", "evidence", "function", "kind", "kwargs", "name", "noted", "part", "ref", "shape", "source", "tensor",
-        "version",
-    )  # fmt: skip
+    # Defaults of the class, not set one by one: a node is made for every operation.
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}  # noqa: RUF012 (never written to)
+    part: int | None = None  # which of several results it is
+    tensor: Tensor | None = None  # of rows
+    ref: weakref.ref[Tensor] | None = None  # to scores and weights
+    _source: Node | None = None
+    evidence: Tensor | None = None  # a slice of the weights as the model computed them
+    noted = False
 
     def __init__(self, tensor: Tensor, kind: int, function: Callable[..., Any] | None, name: str) -> None:
         self.function, self.name, self.kind = function, name, kind
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] = {}
-        self.part: int | None = None  # which of several results it is
         self.shape, self.dtype = tensor.shape, tensor.dtype
-        self.tensor = tensor if kind == ROWS else None
-        self.ref = None if kind == ROWS else weakref.ref(tensor)
-        self.version = None if tensor.is_inference() else tensor._version
-        self.source: Node | None = None  # the softmax that weights come from
-        self.evidence: Tensor | None = None  # a slice of the weights as the model computed them
-        self.noted = False
+        if kind == ROWS:
+            self.tensor = tensor
+            self.version = None if tensor.is_inference() else tensor._version
+        else:
+            self.ref = weakref.ref(tensor)
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether this node stands for a tensor."""
@@ -61,6 +64,11 @@ class Node:
     def intact(self) -> bool:
         """Whether its tensor is still at hand and nobody has written to it since."""
         return self.tensor is not None and (self.version is None or self.tensor._version == self.version)
+
+    @property
+    def source(self) -> Node | None:
+        """The softmax that weights come from."""
+        return self if self.name in SOFTMAX else self._source  # no node refers to itself: that would be a cycle
 
     def inputs(self) -> list[Node]:
         """The nodes it was made from."""
@@ -101,32 +109,43 @@ class Tape:
     ) -> tuple[Node, Node] | None:
         """Record an operation. If it mixed values by weights: the node of the weights, and that of the result."""
         name = name_of(function)
-        changed = result if result is not None else args[0]
-        given = tuple(self._argument(part) for part in args)
-        named = {key: self._argument(part) for key, part in kwargs.items() if key != "out"}
-        inputs = _nodes(given) + _nodes(tuple(named.values()))
-        kind = max((node.kind for node in inputs), default=ROWS)
+        given, inputs, kind = [], [], ROWS
+        for argument in args:
+            if isinstance(argument, Tensor):
+                argument = self._node(argument)
+                inputs.append(argument)
+            elif type(argument) in (tuple, list):
+                argument = self._nested(argument, inputs)
+            given.append(argument)
+        named = {}
+        for key, argument in kwargs.items():
+            if isinstance(argument, Tensor):
+                argument = self._node(argument)
+                inputs.append(argument)
+            if key != "out":
+                named[key] = argument
+        for node in inputs:
+            kind = max(kind, node.kind)
         mixing = None
-        if name in PRODUCTS and len(inputs) >= 2:
+        if name in PRODUCTS:
             kind, mixing = self._product(inputs, kind)
-        elif name in SOFTMAX and kind == ROWS and self.lenient:
-            kind = WEIGHTS
-        elif name in SOFTMAX and kind == SCORES:
+        elif name in SOFTMAX and (kind == SCORES or self.lenient):
             kind = WEIGHTS
         if name in RANDOM or (kind == ROWS and name in DROPOUT):
-            function_or_none = None  # made anew it would be another
-        else:
-            function_or_none = function
-        results = changed if isinstance(changed, (tuple, list)) else (changed,)
-        for at, tensor in enumerate(results):
-            if not isinstance(tensor, Tensor):
-                continue
-            node = Node(tensor, kind, function_or_none, name)
-            node.args, node.kwargs = given, named
-            node.part = at if isinstance(changed, (tuple, list)) else None
-            if kind == WEIGHTS:
-                self._weights(node, tensor, inputs)
-            self.nodes[id(tensor)] = node
+            function = None  # type: ignore[assignment]  # made anew it would be another
+        changed = args[0] if result is None else result  # None: an assignment to a part of its first argument
+        several = isinstance(changed, (tuple, list))
+        for at, tensor in enumerate(changed if several else (changed,)):
+            if isinstance(tensor, Tensor):
+                node = Node(tensor, kind, function, name)
+                node.args = tuple(given)
+                if named:
+                    node.kwargs = named
+                if several:
+                    node.part = at
+                if kind == WEIGHTS:
+                    self._weights(node, tensor, inputs)
+                self.nodes[id(tensor)] = node
         return None if mixing is None else (mixing, node)
 
     def _product(self, inputs: list[Node], kind: int) -> tuple[int, Node | None]:
@@ -141,33 +160,30 @@ class Tape:
 
     def _weights(self, node: Node, tensor: Tensor, inputs: list[Node]) -> None:
         if node.name in SOFTMAX:
-            node.source = node
             self.softmaxes.append(node)
         else:
-            node.source = next((part.source for part in inputs if part.source is not None), None)
+            node._source = next((part.source for part in inputs if part.source is not None), None)
         if not node.rearranges and tensor.dim() >= 2 and tensor.is_floating_point():
             # detach: the slice is evidence, not a part of the model's graph.
             node.evidence = tensor.detach().select(-2, -1).clone() if tensor.shape[-2] else None
 
-    def _argument(self, given: Any) -> Any:
-        if isinstance(given, Tensor):
-            node = self.nodes.get(id(given))
-            if node is None or not node.holds(given):
-                node = self.nodes[id(given)] = Node(given, ROWS, None, "")
-            return node
-        if type(given) in (tuple, list):
-            return tuple(self._argument(part) for part in given)
-        return given
+    def _node(self, tensor: Tensor) -> Node:
+        node = self.nodes.get(id(tensor))
+        if node is None or not node.holds(tensor):
+            node = self.nodes[id(tensor)] = Node(tensor, ROWS, None, "")
+        return node
 
-
-def _nodes(arguments: tuple[Any, ...]) -> list[Node]:
-    found: list[Node] = []
-    for argument in arguments:
-        if isinstance(argument, Node):
-            found.append(argument)
-        elif type(argument) is tuple:
-            found += _nodes(argument)
-    return found
+    def _nested(self, given: Sequence[Any], inputs: list[Node]) -> tuple[Any, ...]:
+        """A list of tensors, or an index made of several parts."""
+        found = []
+        for part in given:
+            if isinstance(part, Tensor):
+                part = self._node(part)
+                inputs.append(part)
+            elif type(part) in (tuple, list):
+                part = self._nested(part, inputs)
+            found.append(part)
+        return tuple(found)
 
 
 def shown(node: Node) -> Node:
@@ -179,8 +195,10 @@ def shown(node: Node) -> Node:
 
 def name_of(function: Callable[..., Any]) -> str:
     """The name of an operation; an overload such as `softmax.int` goes by its operator's."""
-    name: str = getattr(function, "__name__", "")
-    return name.partition(".")[0]
+    name = _NAMES.get(function)
+    if name is None:
+        name = _NAMES[function] = getattr(function, "__name__", "").partition(".")[0]
+    return name
 
 
 def is_tensor(found: Any) -> bool:
