@@ -105,7 +105,7 @@ class EagerForward(Adapter):
         given = dict(bound.arguments)
         given |= given.pop("kwargs", {})
         module, query, key, value = given["module"], given["query"], given["key"], given["value"]
-        mask, bias = mask_and_bias(given.get("attention_mask"), 2, scene.keep)
+        mask, bias = mask_and_bias(given.get("attention_mask"), query.shape[:-2], scene.keep)
         if mask is None and bias is not None:
             bias = _cut(bias, key.shape[2])
         if given.get("position_bias") is not None:

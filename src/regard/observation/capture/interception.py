@@ -7,10 +7,11 @@ the innermost method of a module that belongs to the observed model.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, Protocol
@@ -18,6 +19,14 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
+from regard.observation.capture.identity import (
+    Substitute,
+    filled_tables,
+    forget_tables,
+    is_symbolic,
+    may_ask,
+    untouched,
+)
 from regard.observation.capture.keeping import Keeper
 from regard.observation.capture.reading import Reading
 
@@ -109,6 +118,8 @@ class _Placed:
 
 _LISTENERS: list[Listener] = []
 _PLACED: dict[tuple[int, str], _Placed] = {}
+_TABLES_BEFORE: set[tuple[str, str]] = set()
+_AS_BEFORE: dict[int, int] = {}  # functions whose names hold them again, by identity: for how many calls
 _LOCK = threading.RLock()
 
 
@@ -151,12 +162,18 @@ class Listening:
 
 
 def _place(spot: Spot) -> None:
+    if not _PLACED:
+        _TABLES_BEFORE.clear()
+        _TABLES_BEFORE.update(filled_tables())
     key = (id(spot.owner), spot.name)
     if key not in _PLACED:
         inherited = isinstance(spot.owner, type) and spot.name not in vars(spot.owner)
-        placed = _PLACED[key] = _Placed(spot.owner, getattr(spot.owner, spot.name), inherited)
-        placed.wrapper = _wrapper(placed)
-        setattr(spot.owner, spot.name, placed.wrapper)
+        # A module of Python that was first imported while somebody observed holds a substitute.
+        placed = _Placed(spot.owner, untouched(getattr(spot.owner, spot.name)), inherited)
+        placed.wrapper = _method(placed) if isinstance(spot.owner, type) else _substitute(placed)
+        _PLACED[key] = placed
+        if id(placed.original) not in _AS_BEFORE:
+            setattr(spot.owner, spot.name, placed.wrapper)
     placed = _PLACED[key]
     # A class may be both what somebody observes and a part of what somebody observes.
     placed.adapter, placed.entrance = placed.adapter or spot.adapter, placed.entrance or spot.entrance
@@ -176,39 +193,81 @@ def _remove(spot: Spot) -> None:
             delattr(placed.owner, spot.name)
         else:
             setattr(placed.owner, spot.name, placed.original)
+    if not _PLACED:
+        forget_tables(_TABLES_BEFORE)
 
 
-def _wrapper(placed: _Placed) -> Function:
-    """What stands in the place of a function: it calls it with what came, gives back what it gave, and tells."""
+def _method(placed: _Placed) -> Function:
+    """What stands in the place of a method of a class."""
     original = placed.original
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not _LISTENERS:
             return original(*args, **kwargs)
-        entered = [who for who in _LISTENERS if args and who.model is args[0]] if placed.entrance else []
-        for listener in entered:
-            listener.begin(args[1:], kwargs)
-        try:
-            if (
-                placed.adapter is None
-                or _LOCAL.inside
-                or _going_back()
-                or not placed.adapter.wants(args, kwargs)
-            ):
-                return original(*args, **kwargs)
-            return _noted(placed.adapter, original, args, kwargs, sys._getframe(1))
-        finally:
-            for listener in entered:
-                listener.end()
+        return _run(placed, sys._getframe(1), args, kwargs)
 
     call.__dict__["_regard_original"] = original
     return call
 
 
-def untouched(function: Any) -> Any:
-    """A function as it is when nobody observes."""
-    return getattr(function, "_regard_original", function)
+def _substitute(placed: _Placed) -> Substitute:
+    """What stands in the place of a function: the same for all names of one function."""
+    original = placed.original
+    for other in _PLACED.values():
+        if other.original is original and isinstance(other.wrapper, Substitute):
+            return other.wrapper
+
+    def run(caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not _LISTENERS:
+            return original(*args, **kwargs)
+        if not may_ask(args, kwargs):
+            return _run(placed, caller, args, kwargs)
+        with _as_before(original):
+            if is_symbolic(args, kwargs):
+                return original(*args, **kwargs)
+            return _run(placed, caller, args, kwargs)
+
+    return Substitute(original, run)
+
+
+@contextlib.contextmanager
+def _as_before(original: Function) -> Iterator[None]:
+    """Let all names of a function hold the function itself. (Calls of it in other threads are not noted meanwhile.)"""
+    with _LOCK:
+        _AS_BEFORE[id(original)] = _AS_BEFORE.get(id(original), 0) + 1
+        _rename(original, back=True)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _AS_BEFORE[id(original)] -= 1
+            if not _AS_BEFORE[id(original)]:
+                del _AS_BEFORE[id(original)]
+                _rename(original, back=False)
+
+
+def _rename(original: Function, back: bool) -> None:
+    for (_, name), placed in _PLACED.items():
+        if placed.original is original and isinstance(placed.wrapper, Substitute):
+            now, then = (placed.wrapper, original) if back else (original, placed.wrapper)
+            if vars(placed.owner).get(name) is now:
+                setattr(placed.owner, name, then)
+
+
+def _run(placed: _Placed, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function with what came, give back what it gave, and tell."""
+    original = placed.original
+    entered = [who for who in _LISTENERS if args and who.model is args[0]] if placed.entrance else []
+    for listener in entered:
+        listener.begin(args[1:], kwargs)
+    try:
+        if placed.adapter is None or _LOCAL.inside or _going_back() or not placed.adapter.wants(args, kwargs):
+            return original(*args, **kwargs)
+        return _noted(placed.adapter, original, args, kwargs, caller)
+    finally:
+        for listener in entered:
+            listener.end()
 
 
 def _noted(

@@ -58,12 +58,12 @@ class Attend(Adapter):
         if isinstance(mask, Mask):
             kept_mask: Kept | KeptValue[Mask] | None = keep.value(mask, "the mask")
         else:
-            kept_mask, _ = mask_and_bias(mask, query.dim() - 2, keep)
+            kept_mask, _ = mask_and_bias(mask, query.shape[:-2], keep)
             seen = rows_seen(mask, key.shape[-2]) if mask is not None and mask.dim() >= 2 else None
         if isinstance(bias, Bias):
             kept_bias: Kept | KeptValue[Bias] | None = keep.value(bias, "the bias")
         else:
-            _, kept_bias = mask_and_bias(bias, query.dim() - 2, keep)
+            _, kept_bias = mask_and_bias(bias, query.shape[:-2], keep)
         score: KeptValue[Score] | str = given["score"]
         if not isinstance(score, str):
             score = keep.value(given["score"], "the score")

@@ -17,7 +17,8 @@ from regard.nn.ntm.machine import Tape
 from regard.observation.capture import modules as written_out
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.huggingface import EagerFlex, EagerForward
-from regard.observation.capture.interception import Adapter, Spot, untouched
+from regard.observation.capture.identity import Substitute, untouched
+from regard.observation.capture.interception import Adapter, Spot
 from regard.observation.capture.ours import ACCOUNTABLE, Account, Attend, Traced
 from regard.observation.capture.torch_calls import (
     MultiheadFunction,
@@ -29,13 +30,15 @@ from regard.observation.capture.torch_calls import (
 # To ask thousands of Python modules each time would take milliseconds.
 _FOUND: dict[tuple[frozenset[str], int], list[Spot]] = {}
 _MOST = 64
-_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, Substitute)
 
 
 def spots(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[Spot]:
     """Everything to intercept while a model made of `parts` is observed; without one, what a block of code may call."""
     found = [
         Spot(torch.nn.functional, "scaled_dot_product_attention", ScaledDotProduct()),
+        # Where torch looks the function up that it hands to the types of its arguments.
+        Spot(torch._C._nn, "scaled_dot_product_attention", ScaledDotProduct()),
         Spot(torch.nn.functional, "multi_head_attention_forward", MultiheadFunction()),
         Spot(torch, "_native_multi_head_attention", NativeMultihead()),
         Spot(torch, "_transformer_encoder_layer_fwd", NativeEncoderLayer()),
