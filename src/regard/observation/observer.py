@@ -25,7 +25,8 @@ class Observer:
     def __init__(self, model: nn.Module | None, keeper: Keeper, calls: int | None, gradients: bool) -> None:
         self.model, self.keeper, self.most, self.gradients = model, keeper, calls, gradients
         self.seen = Seen(model)
-        self.paths: dict[int, str] = {}
+        self.paths: dict[int, str] = {}  # of the modules of the model, by identity
+        self.foreign: dict[int, nn.Module] = {}  # modules that were met and are no part of the model
         self.sides: dict[int, tuple[Side, Side]] = {}
         self.silence: Mapping[str, Sequence[int]] = {}  # heads that are to contribute nothing, by site
         self.expected: Collection[str] = ()  # the sites that were seen without silence
@@ -47,11 +48,19 @@ class Observer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         listening, self.listening = self.listening, None
-        self.depth, self.met = 0, {}
+        self.depth, self.met, self.foreign = 0, {}, {}
         if listening is not None:
             listening.__exit__(kind, error, trace)
 
-    # What `interception` tells.
+    # What `interception` asks and tells.
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether a module is the model or a part of it, also one that was added since."""
+        if id(module) not in self.paths and id(module) not in self.foreign and self.model is not None:
+            self.paths |= {id(part): path for part, path in parts_of(self.model).items()}
+            if id(module) not in self.paths:
+                self.foreign[id(module)] = module
+        return id(module) in self.paths
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model's forward pass begins."""

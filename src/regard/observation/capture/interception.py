@@ -77,7 +77,9 @@ class Listener(Protocol):
     """Somebody who observes a model."""
 
     model: nn.Module | None
-    paths: dict[int, str]  # the modules of the model, by identity
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether a module is the model or a part of it."""
 
     def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> Sequence[int] | None:
         """The heads of this module's next call that are to contribute nothing."""
@@ -114,6 +116,10 @@ class _Placed:
     entrance: bool = False
     wrapper: Any = None
     users: int = 0
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; one that an instance of a module holds is not given that instance again."""
+        return self.original(*(args[1:] if isinstance(self.owner, nn.Module) else args), **kwargs)
 
 
 _LISTENERS: list[Listener] = []
@@ -170,7 +176,7 @@ def _place(spot: Spot) -> None:
         inherited = isinstance(spot.owner, type) and spot.name not in vars(spot.owner)
         # A module of Python that was first imported while somebody observed holds a substitute.
         placed = _Placed(spot.owner, untouched(getattr(spot.owner, spot.name)), inherited)
-        placed.wrapper = _method(placed) if isinstance(spot.owner, type) else _substitute(placed)
+        placed.wrapper = _method(placed) if _is_method(spot) else _substitute(placed)
         _PLACED[key] = placed
         if id(placed.original) not in _AS_BEFORE:
             setattr(spot.owner, spot.name, placed.wrapper)
@@ -197,15 +203,21 @@ def _remove(spot: Spot) -> None:
         forget_tables(_TABLES_BEFORE)
 
 
+def _is_method(spot: Spot) -> bool:
+    """Whether a function is called with its owner: a method of a class, or the forward that a module itself holds."""
+    return isinstance(spot.owner, type) or (isinstance(spot.owner, nn.Module) and spot.name == "forward")
+
+
 def _method(placed: _Placed) -> Function:
-    """What stands in the place of a method of a class."""
+    """What stands in the place of a method."""
     original = placed.original
+    owner = (placed.owner,) if isinstance(placed.owner, nn.Module) else ()
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not _LISTENERS:
             return original(*args, **kwargs)
-        return _run(placed, sys._getframe(1), args, kwargs)
+        return _run(placed, placed.call, sys._getframe(1), (*owner, *args), kwargs)
 
     call.__dict__["_regard_original"] = original
     return call
@@ -222,11 +234,11 @@ def _substitute(placed: _Placed) -> Substitute:
         if not _LISTENERS:
             return original(*args, **kwargs)
         if not may_ask(args, kwargs):
-            return _run(placed, caller, args, kwargs)
+            return _run(placed, original, caller, args, kwargs)
         with _as_before(original):
             if is_symbolic(args, kwargs):
                 return original(*args, **kwargs)
-            return _run(placed, caller, args, kwargs)
+            return _run(placed, original, caller, args, kwargs)
 
     return Substitute(original, run)
 
@@ -255,9 +267,10 @@ def _rename(original: Function, back: bool) -> None:
                 setattr(placed.owner, name, then)
 
 
-def _run(placed: _Placed, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(
+    placed: _Placed, original: Function, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Call a function with what came, give back what it gave, and tell."""
-    original = placed.original
     entered = [who for who in _LISTENERS if args and who.model is args[0]] if placed.entrance else []
     for listener in entered:
         listener.begin(args[1:], kwargs)
@@ -298,23 +311,26 @@ def _going_back() -> bool:
 
 
 def _concerned(frame: FrameType | None, args: tuple[Any, ...]) -> list[tuple[Listener, nn.Module | None]]:
-    """Whose model is calling, and which of its modules: the innermost one on the stack."""
+    """Whose model is calling, and which of its modules: the innermost one on the stack.
+
+    A module that is no part of a model ends the search: what it does is its own affair, even if a part of the model has
+    called it (a teacher, an assistant that drafts tokens).
+    """
     found: list[tuple[Listener, nn.Module | None]] = []
     waiting: list[Listener] = []
     for listener in _LISTENERS:
         if listener.model is None:  # everything in the block
             found.append((listener, None))
-        elif args and isinstance(args[0], nn.Module) and id(args[0]) in listener.paths:
-            found.append((listener, args[0]))  # a module's own method, or a function that is told its module
-        else:
+        elif not args or not isinstance(args[0], nn.Module):
             waiting.append(listener)
+        elif listener.holds(args[0]):  # a module's own method, or a function that is told its module
+            found.append((listener, args[0]))
     while frame is not None and waiting:
         code = frame.f_code
         if code.co_argcount:
             first = frame.f_locals.get(code.co_varnames[0])
             if isinstance(first, nn.Module):
-                for listener in [who for who in waiting if id(first) in who.paths]:
-                    found.append((listener, first))
-                    waiting.remove(listener)
+                found += [(who, first) for who in waiting if who.holds(first)]
+                return found
         frame = frame.f_back
     return found

@@ -41,12 +41,17 @@ def fused_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     torch.nn.functional.scaled_dot_product_attention = catch
     try:
         with torch.no_grad():
-            module.forward(*args, **kwargs)
+            _forward(module)(module, *args, **kwargs)
     except _Caught as caught:
         return caught.pairs
     finally:
         torch.nn.functional.scaled_dot_product_attention = original
     raise RuntimeError(f"{type(module).__name__} made no fused call when it was asked to compute fused.")
+
+
+def _forward(module: nn.Module) -> Function:
+    """The forward of a class: one that an instance holds (hooks of accelerate) is bound to the module, not its twin."""
+    return type(module).forward
 
 
 class Replayed(Adapter):
@@ -132,7 +137,7 @@ class Attend(Replayed):
         )
 
     def whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        _, rest = module.forward(*args, **kwargs)
+        _, rest = _forward(module)(module, *args, **kwargs)
         weights: Tensor = rest.post_softmax_attn
         return weights[..., 1:] if getattr(module, "head_learned_sink", False) else weights
 

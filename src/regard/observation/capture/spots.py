@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -50,27 +52,40 @@ def spots(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[Spot
     if transformers is not None and hasattr(transformers, "compile_friendly_flex_attention"):
         found.append(Spot(transformers, "compile_friendly_flex_attention", EagerFlex()))
     if model is not None:
-        found.append(Spot(type(model), "forward", entrance=True))
+        found += [Spot(type(model), name, entrance=True) for name in ("__call__", "forward")]
+        if "forward" in vars(model):
+            found.append(Spot(model, "forward", entrance=True))
     kinds = {type(part): part for part in parts}
-    found += _of_classes(kinds)
+    for kind, part in kinds.items():
+        if adapter := _of_class(part):
+            found.append(Spot(kind, "forward", adapter))
     for part in parts:  # a module may hold a function itself, as an attribute
         held = [name for name, content in vars(part).items() if isinstance(content, _FUNCTIONS)]
         found += _held(part, held) if held else []
+        if "forward" in vars(part) and _wraps_own_forward(part) and (adapter := _of_class(part)):
+            found.append(Spot(part, "forward", adapter))
     return [*found, *_imported(frozenset(base.__module__ for kind in kinds for base in kind.__mro__))]
 
 
-def _of_classes(kinds: Mapping[type[nn.Module], nn.Module]) -> Iterator[Spot]:
-    """Classes of modules that write their attention out, or whose weights are more than one call."""
+def _of_class(module: nn.Module) -> Adapter | None:
+    """For a module of a class that writes its attention out, or whose weights are more than one call."""
     x_transformers = sys.modules.get("x_transformers.attend")
-    for kind, module in kinds.items():
-        if x_transformers is not None and issubclass(kind, x_transformers.Attend):
-            yield Spot(kind, "forward", written_out.Attend())
-        elif isinstance(getattr(module, "fused_attn", None), bool) and hasattr(module, "num_heads"):
-            yield Spot(kind, "forward", written_out.Replayed("fused_attn"))
-        elif isinstance(module, ACCOUNTABLE):
-            yield Spot(kind, "forward", Account())
-        elif isinstance(module, Tape):
-            yield Spot(kind, "forward", Traced())
+    if x_transformers is not None and isinstance(module, x_transformers.Attend):
+        return written_out.Attend()
+    if isinstance(getattr(module, "fused_attn", None), bool) and hasattr(module, "num_heads"):
+        return written_out.Replayed("fused_attn")
+    if isinstance(module, ACCOUNTABLE):
+        return Account()
+    return Traced() if isinstance(module, Tape) else None
+
+
+def _wraps_own_forward(module: nn.Module) -> bool:
+    """Whether the forward that a module itself holds is its class's with something around it, as of accelerate."""
+    held: Any = inspect.unwrap(vars(module)["forward"])
+    while isinstance(held, functools.partial):
+        held = inspect.unwrap(held.func)
+    own = inspect.unwrap(type(module).forward)
+    return inspect.unwrap(getattr(held, "__func__", held)) is own
 
 
 def _imported(homes: frozenset[str]) -> list[Spot]:
