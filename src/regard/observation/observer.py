@@ -49,6 +49,7 @@ class Observer:
     ) -> None:
         listening, self.listening = self.listening, None
         self.depth, self.met, self.foreign = 0, {}, {}
+        self.keeper.shelf.clear()
         if listening is not None:
             listening.__exit__(kind, error, trace)
 
@@ -169,7 +170,7 @@ def _share_keys(site: Site, newer: Reading, keeper: Keeper) -> bool:
     last = last.pairs if isinstance(last, Eager) else last
     if not isinstance(last, Pairs) or not isinstance(newer, Pairs) or newer.sizes[2] >= newer.sizes[3] > 1:
         return False
-    if not last.key.goes_on(newer.key.kept.get(), newer.key.seen, keeper):
+    if not last.key.goes_on(newer.key.kept.get(sampled=False), newer.key.seen, keeper):
         return False
     newer.key = last.key
     return True

@@ -35,7 +35,7 @@ def mask_and_bias(
     batch = given.shape[:-3]
     if len(batch) > 1 and batch.numel() > 1:  # as many batches as the queries have, once they are one axis
         given = given.expand(*leading[:-1], *given.shape[-3:])
-    kept = keep.activation(four_axes(given), "the mask")
+    kept = keep.pairwise(four_axes(given), "the mask")
     return (kept, None) if given.dtype == torch.bool else (None, kept)
 
 
