@@ -166,3 +166,55 @@ def test_flex_attention_that_returns_its_logsumexp():
         out = model(query, key, value)
     assert torch.equal(out[0], before[0]) and torch.equal(out[1].lse, before[1].lse)
     assert torch.allclose(seen[seen.names()[0]].summary().logsumexp, before[1].lse, atol=1e-5)
+
+
+def masked_model():
+    class Masked(nn.Module):
+        def forward(self, q, mask):
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+    return Masked()
+
+
+@pytest.mark.parametrize("batch", [(2, 1), (2, 3), (1, 3), (1, 1), ()])
+@pytest.mark.parametrize("heads", [1, 7])
+def test_more_than_four_axes_take_the_masks_torch_takes(batch, heads):
+    model, q = masked_model(), torch.randn(2, 3, 7, 5, 4)
+    mask = (torch.rand(*batch, heads, 5, 5) < 0.7) | torch.eye(5).bool()
+    with regard.observe(model) as seen:
+        out = model(q, mask)
+    expected = (q @ q.mT / 2).masked_fill(~mask, -torch.inf).softmax(-1)
+    torch.testing.assert_close(seen["Masked"].weights(), expected.flatten(0, 1))
+    torch.testing.assert_close(out, expected @ q)
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+def test_silencing_the_only_head_leaves_nothing(axes):
+    model, q = masked_model(), torch.randn(3, 5, 4)[(0,) * (3 - axes)]
+    with regard.observe(model) as seen:
+        before = model(q, None)
+    assert before.abs().sum() > 0
+    change = seen.ablate({"Masked": [0]}, loss=lambda out: out.abs().sum())
+    assert change.after == 0
+
+
+@pytest.mark.parametrize(
+    "low", [-torch.inf, torch.finfo(torch.float32).min, -1e9, -300.0, torch.inf, torch.nan]
+)
+def test_columns_are_those_of_the_weights_in_rows_that_see_nothing(low):
+    torch.manual_seed(2)
+    model, q = masked_model(), torch.randn(1, 2, 5, 8)
+    mask = torch.zeros(2, 5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), low if low < 0 else -torch.inf)
+    mask[0, 0], mask[1, 3] = low, low
+    with regard.observe(model) as seen:
+        out = model(q, mask)
+    site = seen["Masked"]
+    weights = site.weights()
+    torch.testing.assert_close(weights @ q, out, equal_nan=True)
+    for keys in ([0, 1, 2, 3, 4], [3, 1], slice(1, 3), None):
+        expected = weights if keys is None else weights[..., keys]
+        torch.testing.assert_close(site.columns_of(keys), expected, equal_nan=True)
+    torch.testing.assert_close(site.columns_of([4], heads=[1]), weights[:, 1:, :, 4:], equal_nan=True)
+    if low == low and low != torch.inf:
+        seeing = (weights.sum(-1) > 0).sum(-1, keepdim=True)
+        torch.testing.assert_close(site.summary().received, weights.sum(2) / seeing)

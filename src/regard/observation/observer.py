@@ -31,7 +31,8 @@ class Observer:
         self.seen = Seen(model)
         self.seen.coverage = self._coverage
         self.parts: dict[nn.Module, str] = {}
-        self.paths: dict[int, str] = {}
+        self.paths: dict[int, str] = {}  # of the modules of the model, by identity
+        self.foreign: dict[int, nn.Module] = {}  # modules that were met and are no part of the model
         self.sides: dict[int, tuple[Side, Side]] = {}
         self.known: set[int] = set()  # modules that attend through functions with adapters
         self.ran: set[int] = set()  # modules that should attend and were called
@@ -56,7 +57,8 @@ class Observer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         listening, self.listening = self.listening, None
-        self.depth, self.met = 0, {}
+        self.depth, self.met, self.foreign = 0, {}, {}
+        self.keeper.shelf.clear()
         if listening is not None:
             listening.__exit__(kind, error, trace)
         unseen = self._coverage()
@@ -67,7 +69,15 @@ class Observer:
     def _coverage(self) -> list[Unseen]:
         return unseen_parts(self.parts, self.ran, self.noted)
 
-    # What `interception` tells.
+    # What `interception` asks and tells.
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether a module is the model or a part of it, also one that was added since."""
+        if id(module) not in self.paths and id(module) not in self.foreign and self.model is not None:
+            self.paths |= {id(part): path for part, path in parts_of(self.model).items()}
+            if id(module) not in self.paths:
+                self.foreign[id(module)] = module
+        return id(module) in self.paths
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model's forward pass begins."""
@@ -177,7 +187,7 @@ def _share_keys(site: Site, newer: Reading, keeper: Keeper) -> bool:
     last = last.pairs if isinstance(last, Eager) else last
     if not isinstance(last, Pairs) or not isinstance(newer, Pairs) or newer.sizes[2] >= newer.sizes[3] > 1:
         return False
-    if not last.key.goes_on(newer.key.kept.get(), newer.key.seen, keeper):
+    if not last.key.goes_on(newer.key.kept.get(sampled=False), newer.key.seen, keeper):
         return False
     newer.key = last.key
     return True

@@ -15,7 +15,8 @@ from regard import formula
 from regard.core import Rows
 from regard.grid import Sizes
 from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.keeping import Kept, Keys, check_versions, versions_of
+from regard.observation.capture.keeping import Kept, Keys
+from regard.observation.capture.marks import Mark, check_marks, marks_of
 from regard.observation.capture.reading import Graph, Reading
 from regard.observation.capture.torch_calls import silenced
 from regard.scores.base import spread_heads
@@ -34,7 +35,7 @@ class Flexed(Reading):
     block_mask: Any
     scale: float
     captured: list[Tensor]  # tensors that the functions read
-    versions: tuple[int | None, ...]
+    marks: tuple[Mark, ...]
     sink: Kept | None = None
     graph: Graph | None = None
 
@@ -58,7 +59,7 @@ class Flexed(Reading):
 
     def _scores(self, rows: Rows, heads: Rows) -> tuple[Tensor, Tensor]:
         """Scores (b, heads, rows, k) with −inf where hidden, and which heads those are."""
-        check_versions(self.captured, self.versions, "a tensor that score_mod or mask_mod reads")
+        check_marks(self.captured, self.marks, "a tensor that score_mod or mask_mod reads")
         query, key = self.query.get(), self.key.first(self.sizes[3])
         device = query.device
         batch, count, queries, keys = self.sizes
@@ -123,7 +124,7 @@ class Flex(Adapter):
             (*query.shape[:3], key.shape[2]),
             score_mod, block_mask,
             query.shape[-1] ** -0.5 if scale is None else scale,
-            captured, versions_of(captured), self.sink(scene), graph,
+            captured, marks_of(captured), self.sink(scene), graph,
         )  # fmt: skip
 
     def sink(self, scene: Scene) -> Kept | None:

@@ -18,7 +18,7 @@ from regard.core import Rows
 from regard.grid import Sizes
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.keeping import Kept, KeptValue, Keys
+from regard.observation.capture.keeping import Keeper, Kept, KeptValue, Keys
 from regard.observation.capture.reading import Graph, Pairs, Reading, chosen
 from regard.observation.capture.torch_calls import mask_and_bias, rows_seen, silenced
 from regard.scores import Score
@@ -105,11 +105,7 @@ class EagerForward(Adapter):
         given = dict(bound.arguments)
         given |= given.pop("kwargs", {})
         module, query, key, value = given["module"], given["query"], given["key"], given["value"]
-        mask, bias = mask_and_bias(given.get("attention_mask"), 2, scene.keep)
-        if mask is None and bias is not None:
-            bias = _cut(bias, key.shape[2])
-        if given.get("position_bias") is not None:
-            bias = _added(scene, bias, given["position_bias"], key.shape[2])
+        mask, bias = self._hiding(scene.keep, given, key.shape[2])
         scale, cap = given.get("scaling"), given.get("softcap")
         score: KeptValue[Score] | str = "scaled-dot"
         if cap is not None:
@@ -135,6 +131,8 @@ class EagerForward(Adapter):
             name: content for name, content in given.items()
             if name not in ("module", "query", "key", "value", "attention_mask")
         } | {"dropout": 0.0}  # fmt: skip
+        if given.get("position_bias") is not None:
+            rest["position_bias"] = None  # it is a part of the bias
         return Eager(
             pairs,
             evidence,
@@ -145,23 +143,22 @@ class EagerForward(Adapter):
             pairs.sizes,
         )
 
+    @staticmethod
+    def _hiding(keep: Keeper, given: dict[str, Any], keys: int) -> tuple[Kept | None, Kept | None]:
+        """Mask and bias; a position bias and a float mask are added up. Both may be longer than the keys."""
+        mask, position = given.get("attention_mask"), given.get("position_bias")
+        if mask is not None:
+            mask = mask[..., :keys]
+        if position is None:
+            return mask_and_bias(mask, given["query"].shape[:-2], keep)
+        position = position.detach()[..., :keys]
+        if mask is None or mask.dtype == torch.bool:
+            visible, _ = mask_and_bias(mask, given["query"].shape[:-2], keep)
+            return visible, keep.pairwise(position, "the position bias")
+        return None, keep.pairwise(position + mask.detach(), "the bias")
+
     def silent(
         self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
     ) -> Any:
         output, weights = original(*args, **kwargs)
         return silenced(output, heads, 2), weights
-
-
-def _cut(bias: Kept, keys: int) -> Kept:
-    """A mask may be longer than the keys; models cut it."""
-    if bias.tensor.shape[-1] <= keys:
-        return bias
-    return Kept(bias.tensor[..., :keys], bias.version, bias.dtype, bias.words)
-
-
-def _added(scene: Scene, bias: Kept | None, position: Tensor, keys: int) -> Kept:
-    """A position bias and a mask as one."""
-    position = position.detach()[..., :keys]
-    if bias is None:
-        return scene.keep.activation(position, "the position bias")
-    return Kept(position + bias.tensor, None, bias.dtype, "the bias")

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
@@ -20,6 +20,14 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
+from regard.observation.capture.identity import (
+    Substitute,
+    filled_tables,
+    forget_tables,
+    is_symbolic,
+    may_ask,
+    untouched,
+)
 from regard.observation.capture.keeping import Keeper
 from regard.observation.capture.reading import Reading
 from regard.observation.capture.written.active import ACTIVE, set_aside
@@ -71,9 +79,11 @@ class Listener(Protocol):
     """Somebody who observes a model."""
 
     model: nn.Module | None
-    paths: dict[int, str]  # the modules of the model, by identity
     known: set[int]  # modules that attend through functions with adapters, so that recording them is of no use
     ran: set[int]  # modules that should attend and were called
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether a module is the model or a part of it."""
 
     def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> Sequence[int] | None:
         """The heads of this module's next call that are to contribute nothing."""
@@ -118,10 +128,16 @@ class _Placed:
     wrapper: Any = None
     users: int = 0
 
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; one that an instance of a module holds is not given that instance again."""
+        return self.original(*(args[1:] if isinstance(self.owner, nn.Module) else args), **kwargs)
+
 
 _NOTHING = contextlib.nullcontext()
 _LISTENERS: list[Listener] = []
 _PLACED: dict[tuple[int, str], _Placed] = {}
+_TABLES_BEFORE: set[tuple[str, str]] = set()
+_AS_BEFORE: dict[int, int] = {}  # functions whose names hold them again, by identity: for how many calls
 _LOCK = threading.RLock()
 
 
@@ -164,12 +180,18 @@ class Listening:
 
 
 def _place(spot: Spot) -> None:
+    if not _PLACED:
+        _TABLES_BEFORE.clear()
+        _TABLES_BEFORE.update(filled_tables())
     key = (id(spot.owner), spot.name)
     if key not in _PLACED:
         inherited = isinstance(spot.owner, type) and spot.name not in vars(spot.owner)
-        placed = _PLACED[key] = _Placed(spot.owner, getattr(spot.owner, spot.name), inherited)
-        placed.wrapper = _wrapper(placed)
-        setattr(spot.owner, spot.name, placed.wrapper)
+        # A module of Python that was first imported while somebody observed holds a substitute.
+        placed = _Placed(spot.owner, untouched(getattr(spot.owner, spot.name)), inherited)
+        placed.wrapper = _method(placed) if _is_method(spot) else _substitute(placed)
+        _PLACED[key] = placed
+        if id(placed.original) not in _AS_BEFORE:
+            setattr(spot.owner, spot.name, placed.wrapper)
     placed = _PLACED[key]
     # A class may be both what somebody observes and a part of what somebody observes.
     placed.adapter, placed.entrance = placed.adapter or spot.adapter, placed.entrance or spot.entrance
@@ -190,40 +212,89 @@ def _remove(spot: Spot) -> None:
             delattr(placed.owner, spot.name)
         else:
             setattr(placed.owner, spot.name, placed.original)
+    if not _PLACED:
+        forget_tables(_TABLES_BEFORE)
 
 
-def _wrapper(placed: _Placed) -> Function:
-    """What stands in the place of a function: it calls it with what came, gives back what it gave, and tells."""
+def _is_method(spot: Spot) -> bool:
+    """Whether a function is called with its owner: a method of a class, or the forward that a module itself holds."""
+    return isinstance(spot.owner, type) or (isinstance(spot.owner, nn.Module) and spot.name == "forward")
+
+
+def _method(placed: _Placed) -> Function:
+    """What stands in the place of a method."""
     original = placed.original
+    owner = (placed.owner,) if isinstance(placed.owner, nn.Module) else ()
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not _LISTENERS:
             return original(*args, **kwargs)
-        entered = [who for who in _LISTENERS if args and who.model is args[0]] if placed.entrance else []
-        for listener in entered:
-            listener.begin(args[1:], kwargs)
-        try:
-            if (
-                placed.adapter is None
-                or _LOCAL.inside
-                or _going_back()
-                or not placed.adapter.wants(args, kwargs)
-            ):
-                with _part_of_a_pass(placed, args):
-                    return original(*args, **kwargs)
-            return _noted(placed.adapter, original, args, kwargs, sys._getframe(1))
-        finally:
-            for listener in entered:
-                listener.end()
+        return _run(placed, placed.call, sys._getframe(1), (*owner, *args), kwargs)
 
     call.__dict__["_regard_original"] = original
     return call
 
 
-def untouched(function: Any) -> Any:
-    """A function as it is when nobody observes."""
-    return getattr(function, "_regard_original", function)
+def _substitute(placed: _Placed) -> Substitute:
+    """What stands in the place of a function: the same for all names of one function."""
+    original = placed.original
+    for other in _PLACED.values():
+        if other.original is original and isinstance(other.wrapper, Substitute):
+            return other.wrapper
+
+    def run(caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not _LISTENERS:
+            return original(*args, **kwargs)
+        if not may_ask(args, kwargs):
+            return _run(placed, original, caller, args, kwargs)
+        with _as_before(original):
+            if is_symbolic(args, kwargs):
+                return original(*args, **kwargs)
+            return _run(placed, original, caller, args, kwargs)
+
+    return Substitute(original, run)
+
+
+@contextlib.contextmanager
+def _as_before(original: Function) -> Iterator[None]:
+    """Let all names of a function hold the function itself. (Calls of it in other threads are not noted meanwhile.)"""
+    with _LOCK:
+        _AS_BEFORE[id(original)] = _AS_BEFORE.get(id(original), 0) + 1
+        _rename(original, back=True)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _AS_BEFORE[id(original)] -= 1
+            if not _AS_BEFORE[id(original)]:
+                del _AS_BEFORE[id(original)]
+                _rename(original, back=False)
+
+
+def _rename(original: Function, back: bool) -> None:
+    for (_, name), placed in _PLACED.items():
+        if placed.original is original and isinstance(placed.wrapper, Substitute):
+            now, then = (placed.wrapper, original) if back else (original, placed.wrapper)
+            if vars(placed.owner).get(name) is now:
+                setattr(placed.owner, name, then)
+
+
+def _run(
+    placed: _Placed, original: Function, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a function with what came, give back what it gave, and tell."""
+    entered = [who for who in _LISTENERS if args and who.model is args[0]] if placed.entrance else []
+    for listener in entered:
+        listener.begin(args[1:], kwargs)
+    try:
+        if placed.adapter is None or _LOCAL.inside or _going_back() or not placed.adapter.wants(args, kwargs):
+            with _part_of_a_pass(placed, args):
+                return original(*args, **kwargs)
+        return _noted(placed.adapter, original, args, kwargs, caller)
+    finally:
+        for listener in entered:
+            listener.end()
 
 
 def _part_of_a_pass(placed: _Placed, args: tuple[Any, ...]) -> AbstractContextManager[None]:
@@ -231,7 +302,7 @@ def _part_of_a_pass(placed: _Placed, args: tuple[Any, ...]) -> AbstractContextMa
     if not (placed.scope or placed.counted) or _LOCAL.inside or _going_back():
         return _NOTHING
     module = args[0] if args else None
-    listeners = [who for who in _LISTENERS if id(module) in who.paths]
+    listeners = [who for who in _LISTENERS if isinstance(module, nn.Module) and who.holds(module)]
     for listener in listeners if placed.counted else ():
         listener.ran.add(id(module))
     listeners = [who for who in listeners if id(module) not in who.known]
@@ -279,23 +350,26 @@ def _going_back() -> bool:
 
 
 def _concerned(frame: FrameType | None, args: tuple[Any, ...]) -> list[tuple[Listener, nn.Module | None]]:
-    """Whose model is calling, and which of its modules: the innermost one on the stack."""
+    """Whose model is calling, and which of its modules: the innermost one on the stack.
+
+    A module that is no part of a model ends the search: what it does is its own affair, even if a part of the model has
+    called it (a teacher, an assistant that drafts tokens).
+    """
     found: list[tuple[Listener, nn.Module | None]] = []
     waiting: list[Listener] = []
     for listener in _LISTENERS:
         if listener.model is None:  # everything in the block
             found.append((listener, None))
-        elif args and isinstance(args[0], nn.Module) and id(args[0]) in listener.paths:
-            found.append((listener, args[0]))  # a module's own method, or a function that is told its module
-        else:
+        elif not args or not isinstance(args[0], nn.Module):
             waiting.append(listener)
+        elif listener.holds(args[0]):  # a module's own method, or a function that is told its module
+            found.append((listener, args[0]))
     while frame is not None and waiting:
         code = frame.f_code
         if code.co_argcount:
             first = frame.f_locals.get(code.co_varnames[0])
             if isinstance(first, nn.Module):
-                for listener in [who for who in waiting if id(first) in who.paths]:
-                    found.append((listener, first))
-                    waiting.remove(listener)
+                found += [(who, first) for who in waiting if who.holds(first)]
+                return found
         frame = frame.f_back
     return found

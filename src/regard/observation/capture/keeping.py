@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from regard.errors import RegardError
+from regard.observation.capture.marks import Changed, Mark, changed, check_marks, marked, marks_of
 from regard.value import Value
 
 V = TypeVar("V", bound=Value)
-
-
-class Changed(RegardError, RuntimeError):
-    """A tensor that a call was noted with has been written to since, so that its weights cannot be told any more."""
 
 
 @dataclass(frozen=True)
@@ -24,48 +19,32 @@ class Kept:
     """A tensor of a noted call."""
 
     tensor: Tensor
-    version: int | None  # None: a copy of our own, which nobody writes to
+    mark: Mark | None  # None: a copy of our own, which nobody writes to
     dtype: torch.dtype
     words: str
 
-    def get(self) -> Tensor:
-        """The tensor as it was when the call was noted; raises where it is no longer that."""
-        if self.version is not None and self.tensor._version != self.version:
-            raise _changed(self.words)
+    def get(self, sampled: bool = True) -> Tensor:
+        """The tensor as it was when the call was noted; raises where it is no longer that.
+
+        `sampled=False` asks its version counter alone: for the time in which the model runs.
+        """
+        if self.mark is not None and not self.mark.fits(self.tensor, sampled):
+            raise changed(self.words)
         return self.tensor if self.tensor.dtype == self.dtype else self.tensor.to(self.dtype)
 
 
 @dataclass(frozen=True)
 class KeptValue(Generic[V]):
-    """A mask, score or bias of a noted call, and the versions of its tensors."""
+    """A mask, score or bias of a noted call, and the marks of its tensors."""
 
     value: V
-    versions: tuple[int | None, ...]
+    marks: tuple[Mark, ...]
     words: str
 
     def get(self) -> V:
         """The value as it was; raises where one of its tensors was written to."""
-        check_versions(self.value.tensors, self.versions, self.words)
+        check_marks(self.value.tensors, self.marks, self.words)
         return self.value
-
-
-def versions_of(tensors: Iterable[Tensor]) -> tuple[int | None, ...]:
-    """The versions of tensors; those of inference mode have none."""
-    return tuple(None if tensor.is_inference() else tensor._version for tensor in tensors)
-
-
-def check_versions(tensors: Iterable[Tensor], versions: Iterable[int | None], words: str) -> None:
-    """Raise if one of the tensors was written to since."""
-    for tensor, version in zip(tensors, versions, strict=True):
-        if version is not None and tensor._version != version:
-            raise _changed(words)
-
-
-def _changed(words: str) -> Changed:
-    return Changed(
-        f"{words} of this call was changed in place after the call, so that its weights cannot be computed any more. "
-        f"Read them before the change, or keep copies: regard.observe(model, copy=True)."
-    )
 
 
 @dataclass(frozen=True)
@@ -75,6 +54,7 @@ class Keeper:
     device: torch.device | None = None
     dtype: torch.dtype | None = None
     copy: bool = False
+    shelf: Shelf = field(default_factory=lambda: Shelf())
 
     def activation(self, tensor: Tensor, words: str) -> Kept:
         """Something a model computed: a reference, or a copy where it is known to be written to again and again."""
@@ -87,7 +67,12 @@ class Keeper:
         # to it. Tensors of inference mode have no version at all, so that nobody could tell.
         if self.copy or tensor.is_inference() or tensor._version > 0:
             return Kept(tensor.clone(), None, tensor.dtype, words)
-        return Kept(tensor, tensor._version, tensor.dtype, words)
+        return Kept(tensor, marked(tensor), tensor.dtype, words)
+
+    def pairwise(self, tensor: Tensor, words: str) -> Kept:
+        """A mask or bias of pairs. Layers that make the same one anew, each for itself, share the first one kept."""
+        kept = self.activation(tensor, words)
+        return self.shelf.shared(kept) if tensor.shape[-2] > 1 else kept
 
     def value(self, value: V, words: str) -> KeptValue[V]:
         """A mask, score or bias of ours."""
@@ -97,7 +82,7 @@ class Keeper:
                 for tensor in value.tensors
             ]
             value = value.with_tensors(tuple(copies))
-        return KeptValue(value, versions_of(value.tensors), words)
+        return KeptValue(value, marks_of(value.tensors), words)
 
     def argument(self, given: Any) -> Any:
         """Whatever a module was called with: tensors and masks are kept, the rest is itself."""
@@ -110,12 +95,58 @@ class Keeper:
         tensor = tensor.detach()
         if self.copy:
             return Kept(tensor.clone(), None, tensor.dtype, words)
-        return Kept(tensor, None if tensor.is_inference() else tensor._version, tensor.dtype, words)
+        return Kept(tensor, marked(tensor), tensor.dtype, words)
 
 
 def given_again(kept: Any) -> Any:
     """What `Keeper.argument` was given."""
     return kept.get() if isinstance(kept, (Kept, KeptValue)) else kept
+
+
+class Shelf:
+    """The masks and biases of pairs that were kept last, so that equal ones are kept once.
+
+    T5 adds its mask to one position bias in each layer: the same n × n numbers, in other memory. To compare them costs
+    a fraction of the attention they are for. A model whose layers have different ones is soon compared no more.
+    """
+
+    MOST = 4  # kinds at a time: self and cross attention, full and sliding
+    TRIES = 8  # in a row without success
+
+    def __init__(self) -> None:
+        self.kept: list[Kept] = []
+        self.misses = 0
+
+    def shared(self, new: Kept) -> Kept:
+        """Something kept earlier that equals it, or itself."""
+        if type(new.tensor) is not Tensor or new.tensor.is_meta:
+            return new
+        alike = [
+            kept for kept in self.kept
+            if kept.dtype == new.dtype and kept.tensor.dtype == new.tensor.dtype
+            and kept.tensor.shape == new.tensor.shape and kept.tensor.device == new.tensor.device
+        ]  # fmt: skip
+        for kept in alike if self.misses < self.TRIES else ():
+            if _equal(kept, new.tensor):
+                self.misses = 0
+                return kept
+        self.misses += bool(alike)
+        self.kept = [*self.kept[1 - self.MOST :], new]
+        return new
+
+    def clear(self) -> None:
+        """Hold on to nothing."""
+        self.kept, self.misses = [], 0
+
+
+def _equal(kept: Kept, tensor: Tensor) -> bool:
+    older = kept.tensor
+    if kept.mark is not None:
+        if not kept.mark.fits(older, sampled=False):
+            return False
+        if (older.data_ptr(), older.stride()) == (tensor.data_ptr(), tensor.stride()):
+            return True  # the same memory, and nobody has written to it
+    return torch.equal(older, tensor)
 
 
 class Keys:
@@ -136,7 +167,7 @@ class Keys:
     def goes_on(self, newer: Tensor, seen: Tensor | None, keeper: Keeper) -> bool:
         """Take over the newer keys (b,g,k,d) if every row that was seen is the same in them."""
         try:
-            older = self.kept.get()
+            older = self.kept.get(sampled=False)
         except Changed:
             return False
         newer, count = newer.detach(), older.shape[2]

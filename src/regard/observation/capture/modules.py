@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.keeping import Keeper, check_versions, given_again, versions_of
+from regard.observation.capture.keeping import Keeper, given_again
+from regard.observation.capture.marks import check_marks, marks_of
 from regard.observation.capture.reading import Later, Pairs, Reading, Whole
 from regard.observation.capture.torch_calls import ScaledDotProduct, silenced
 
@@ -41,12 +42,17 @@ def fused_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     torch.nn.functional.scaled_dot_product_attention = catch
     try:
         with torch.no_grad():
-            module.forward(*args, **kwargs)
+            _forward(module)(module, *args, **kwargs)
     except _Caught as caught:
         return caught.pairs
     finally:
         torch.nn.functional.scaled_dot_product_attention = original
     raise RuntimeError(f"{type(module).__name__} made no fused call when it was asked to compute fused.")
+
+
+def _forward(module: nn.Module) -> Function:
+    """The forward of a class: one that an instance holds (hooks of accelerate) is bound to the module, not its twin."""
+    return type(module).forward
 
 
 class Replayed(Adapter):
@@ -66,10 +72,10 @@ class Replayed(Adapter):
         kept_args = [scene.keep.argument(part) for part in given]
         kept_named = {name: scene.keep.argument(part) for name, part in scene.kwargs.items()}
         parameters = list(module.parameters())
-        versions, switch = versions_of(parameters), self.switch
+        marks, switch = marks_of(parameters), self.switch
 
         def again(fused: bool) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-            check_versions(parameters, versions, f"a parameter of {type(module).__name__}")
+            check_marks(parameters, marks, f"a parameter of {type(module).__name__}")
             twin = copy.copy(module)  # the same weights, another switch
             setattr(twin, switch, fused)
             twin.training = False  # not eval(): its parts are the module's own
@@ -132,7 +138,7 @@ class Attend(Replayed):
         )
 
     def whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        _, rest = module.forward(*args, **kwargs)
+        _, rest = _forward(module)(module, *args, **kwargs)
         weights: Tensor = rest.post_softmax_attn
         return weights[..., 1:] if getattr(module, "head_learned_sink", False) else weights
 

@@ -23,15 +23,8 @@ from regard.nn.ntm.machine import Trace
 from regard.nn.state import State
 from regard.nn.static_memory import StaticMemory
 from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.keeping import (
-    Keeper,
-    Kept,
-    KeptValue,
-    Keys,
-    check_versions,
-    given_again,
-    versions_of,
-)
+from regard.observation.capture.keeping import Keeper, Kept, KeptValue, Keys, given_again
+from regard.observation.capture.marks import check_marks, marks_of
 from regard.observation.capture.reading import Graph, Lost, Pairs, Reading, Whole
 from regard.observation.capture.torch_calls import as_computed, four_axes, mask_and_bias, rows_seen, silenced
 from regard.observation.watching import How, Side, named, weighed
@@ -58,12 +51,12 @@ class Attend(Adapter):
         if isinstance(mask, Mask):
             kept_mask: Kept | KeptValue[Mask] | None = keep.value(mask, "the mask")
         else:
-            kept_mask, _ = mask_and_bias(mask, query.dim() - 2, keep)
+            kept_mask, _ = mask_and_bias(mask, query.shape[:-2], keep)
             seen = rows_seen(mask, key.shape[-2]) if mask is not None and mask.dim() >= 2 else None
         if isinstance(bias, Bias):
             kept_bias: Kept | KeptValue[Bias] | None = keep.value(bias, "the bias")
         else:
-            _, kept_bias = mask_and_bias(bias, query.dim() - 2, keep)
+            _, kept_bias = mask_and_bias(bias, query.shape[:-2], keep)
         score: KeptValue[Score] | str = given["score"]
         if not isinstance(score, str):
             score = keep.value(given["score"], "the score")
@@ -139,11 +132,11 @@ class _Again:
         self.args = [keep.argument(part) for part in args]
         self.kwargs = {name: keep.argument(part) for name, part in kwargs.items()}
         self.parameters = list(layer.parameters())
-        self.versions = versions_of(self.parameters)
+        self.marks = marks_of(self.parameters)
 
     def given(self) -> tuple[list[Any], dict[str, Any]]:
         """The arguments, after a look whether anything has changed."""
-        check_versions(self.parameters, self.versions, f"a parameter of {named(self.layer)}")
+        check_marks(self.parameters, self.marks, f"a parameter of {named(self.layer)}")
         named_ones = {name: given_again(part) for name, part in self.kwargs.items()}
         return [given_again(part) for part in self.args], named_ones
 

@@ -24,6 +24,7 @@ from regard.scores.base import spread_heads
 from regard.summary import Summary, strongest
 
 IN_FLIGHT = 2**22  # weights at once while rows are walked: 16 MiB
+MODEST = 128.0  # a log-sum-exp beyond it is rounded too coarsely to be taken off scores: to more than 1e-5
 
 
 class Unreadable(RegardError, RuntimeError):
@@ -122,6 +123,10 @@ class Pairs(Reading):
         """exp(score − log-sum-exp): with the latter at hand, some keys cost as much as if there were no others."""
         if self.normalize != "softmax" or self.sink is not None:
             return super().columns_of(keys, heads)
+        with torch.autocast(self.device.type, enabled=False):
+            return self._columns(keys, heads)
+
+    def _columns(self, keys: Rows, heads: Rows) -> Tensor:
         query, key, options = self._asked()
         if self._logsumexp is None:
             self._logsumexp = core.summarize(query, key, **options, top=0).logsumexp
@@ -153,9 +158,23 @@ class Pairs(Reading):
             key = key[:, :, columns]
         found, visible = formula.masked_scores(score, query, key, asked.mask, asked.bias, grid, asked.scale)
         weights = torch.exp(found - logsumexp[..., None])
-        if visible is not None:  # a row that sees nothing has −inf − −inf there
+        # A row of −inf is one of zeros, as `weights` has it.
+        weights = weights.masked_fill((logsumexp == -torch.inf)[..., None], 0)
+        if visible is not None:
             weights = weights.masked_fill(~visible, 0)
-        return weights.to(asked.query.dtype)
+        return self._with_coarse_rows(weights.to(asked.query.dtype), logsumexp, keys, heads)
+
+    def _with_coarse_rows(self, weights: Tensor, logsumexp: Tensor, keys: Rows, heads: Rows) -> Tensor:
+        """Columns in which rows of huge scores (hidden by a large negative number, or not finite) are made anew."""
+        coarse = ~(logsumexp.abs() <= MODEST) & (logsumexp != -torch.inf)  # (b,h,q)
+        rows = coarse.any(1).any(0).nonzero()[:, 0]
+        columns = core.selection("keys", keys, self.sizes[3], weights.device)
+        few = max(1, IN_FLIGHT // max(1, coarse.shape[0] * coarse.shape[1] * self.sizes[3]))
+        for part in rows.split(few):
+            exact = self.weights(part, heads)
+            exact = exact if columns is None else exact[..., columns]
+            weights[:, :, part] = torch.where(coarse[:, :, part, None], exact, weights[:, :, part])
+        return weights
 
 
 @dataclass

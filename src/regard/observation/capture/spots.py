@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -17,7 +19,8 @@ from regard.nn.ntm.machine import Tape
 from regard.observation.capture import modules as written_out
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.huggingface import EagerFlex, EagerForward
-from regard.observation.capture.interception import Adapter, Spot, untouched
+from regard.observation.capture.identity import Substitute, untouched
+from regard.observation.capture.interception import Adapter, Spot
 from regard.observation.capture.ours import ACCOUNTABLE, Account, Attend, Traced
 from regard.observation.capture.written.places import written_spots
 from regard.observation.capture.torch_calls import (
@@ -30,13 +33,15 @@ from regard.observation.capture.torch_calls import (
 # To ask thousands of Python modules each time would take milliseconds.
 _FOUND: dict[tuple[frozenset[str], int], list[Spot]] = {}
 _MOST = 64
-_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, Substitute)
 
 
 def spots(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[Spot]:
     """Everything to intercept while a model made of `parts` is observed; without one, what a block of code may call."""
     found = [
         Spot(torch.nn.functional, "scaled_dot_product_attention", ScaledDotProduct()),
+        # Where torch looks the function up that it hands to the types of its arguments.
+        Spot(torch._C._nn, "scaled_dot_product_attention", ScaledDotProduct()),
         Spot(torch.nn.functional, "multi_head_attention_forward", MultiheadFunction()),
         Spot(torch, "_native_multi_head_attention", NativeMultihead()),
         Spot(torch, "_transformer_encoder_layer_fwd", NativeEncoderLayer()),
@@ -48,29 +53,43 @@ def spots(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[Spot
     if transformers is not None and hasattr(transformers, "compile_friendly_flex_attention"):
         found.append(Spot(transformers, "compile_friendly_flex_attention", EagerFlex()))
     if model is not None:
-        found.append(Spot(type(model), "forward", entrance=True))
+        found += [Spot(type(model), name, entrance=True) for name in ("__call__", "forward")]
+        if "forward" in vars(model):
+            found.append(Spot(model, "forward", entrance=True))
     kinds = {type(part): part for part in parts}
-    of_classes = list(_of_classes(kinds))
-    found += of_classes
-    found += written_spots(kinds, parts, {spot.owner for spot in of_classes})
+    adapters = {kind: adapter for kind, part in kinds.items() if (adapter := _of_class(part))}
+    found += [Spot(kind, "forward", adapter) for kind, adapter in adapters.items()]
+    found += written_spots(kinds, parts, adapters)
+    for part in parts:  # hooks of other libraries put a forward on the instance, behind which the class's is not asked
+        if type(part) in adapters and "forward" in vars(part):
+            found.append(Spot(part, "forward", adapters[type(part)]))
     for part in parts:  # a module may hold a function itself, as an attribute
         held = [name for name, content in vars(part).items() if isinstance(content, _FUNCTIONS)]
         found += _held(part, held) if held else []
+        if "forward" in vars(part) and _wraps_own_forward(part) and (adapter := _of_class(part)):
+            found.append(Spot(part, "forward", adapter))
     return [*found, *_imported(frozenset(base.__module__ for kind in kinds for base in kind.__mro__))]
 
 
-def _of_classes(kinds: Mapping[type[nn.Module], nn.Module]) -> Iterator[Spot]:
-    """Classes of modules that write their attention out, or whose weights are more than one call."""
+def _of_class(module: nn.Module) -> Adapter | None:
+    """For a module of a class that writes its attention out, or whose weights are more than one call."""
     x_transformers = sys.modules.get("x_transformers.attend")
-    for kind, module in kinds.items():
-        if x_transformers is not None and issubclass(kind, x_transformers.Attend):
-            yield Spot(kind, "forward", written_out.Attend())
-        elif isinstance(getattr(module, "fused_attn", None), bool) and hasattr(module, "num_heads"):
-            yield Spot(kind, "forward", written_out.Replayed("fused_attn"))
-        elif isinstance(module, ACCOUNTABLE):
-            yield Spot(kind, "forward", Account())
-        elif isinstance(module, Tape):
-            yield Spot(kind, "forward", Traced())
+    if x_transformers is not None and isinstance(module, x_transformers.Attend):
+        return written_out.Attend()
+    if isinstance(getattr(module, "fused_attn", None), bool) and hasattr(module, "num_heads"):
+        return written_out.Replayed("fused_attn")
+    if isinstance(module, ACCOUNTABLE):
+        return Account()
+    return Traced() if isinstance(module, Tape) else None
+
+
+def _wraps_own_forward(module: nn.Module) -> bool:
+    """Whether the forward that a module itself holds is its class's with something around it, as of accelerate."""
+    held: Any = inspect.unwrap(vars(module)["forward"])
+    while isinstance(held, functools.partial):
+        held = inspect.unwrap(held.func)
+    own = inspect.unwrap(type(module).forward)
+    return inspect.unwrap(getattr(held, "__func__", held)) is own
 
 
 def _imported(homes: frozenset[str]) -> list[Spot]:

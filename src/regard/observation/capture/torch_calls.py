@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from regard import masks
 from regard.masks import Mask
@@ -24,12 +25,17 @@ def four_axes(tensor: Tensor) -> Tensor:
     return tensor if tensor.dim() == 4 else tensor.flatten(0, -4)
 
 
-def mask_and_bias(given: Tensor | None, leading: int, keep: Keeper) -> tuple[Kept | None, Kept | None]:
-    """A mask as torch's functions take it, for queries of `leading` + 2 axes: bool = may attend, float = added."""
+def mask_and_bias(
+    given: Tensor | None, leading: Sequence[int], keep: Keeper
+) -> tuple[Kept | None, Kept | None]:
+    """A mask as torch's functions take it, for queries (*leading, q, d): bool = may attend, float = added."""
     if given is None:
         return None, None
-    given = given.reshape((1,) * (leading + 2 - given.dim()) + given.shape)
-    kept = keep.activation(four_axes(given), "the mask")
+    given = given.reshape((1,) * (len(leading) + 2 - given.dim()) + given.shape)
+    batch = given.shape[:-3]
+    if len(batch) > 1 and batch.numel() > 1:  # as many batches as the queries have, once they are one axis
+        given = given.expand(*leading[:-1], *given.shape[-3:])
+    kept = keep.pairwise(four_axes(given), "the mask")
     return (kept, None) if given.dtype == torch.bool else (None, kept)
 
 
@@ -50,7 +56,9 @@ def rows_seen(mask: Tensor | None, keys: int) -> Tensor | None:
 
 
 def silenced(result: Tensor, heads: Sequence[int], axis: int) -> Tensor:
-    """A result in which some heads are zero."""
+    """A result in which some heads are zero; one of fewer than four axes is of one head."""
+    if result.dim() < 4:
+        return result * 0
     keep = torch.ones(result.shape[axis], dtype=result.dtype, device=result.device)
     keep[list(heads)] = 0
     return result * keep.view(-1, *(1,) * (result.dim() - 1 - axis % result.dim()))
@@ -85,8 +93,14 @@ class ScaledDotProduct(Adapter):
             query, key = query.expand(*leading, *query.shape[-2:]), key.expand(*leading, *key.shape[-2:])
         query, key = as_computed(query), as_computed(key)
         sizes = (*four_axes(query).shape[:3], key.shape[-2])
-        mask, bias = mask_and_bias(attn_mask, query.dim() - 2, scene.keep)
-        visible: Kept | Mask | None = top_left() if is_causal else mask
+        if isinstance(attn_mask, CausalBias):  # says only how it is aligned; its numbers mean nothing
+            square = attn_mask.seq_len_q == attn_mask.seq_len_kv
+            upper = square or attn_mask.variant == CausalVariant.UPPER_LEFT
+            visible: Kept | Mask | None = top_left() if upper else masks.causal()
+            bias = attn_mask = None
+        else:
+            mask, bias = mask_and_bias(attn_mask, query.shape[:-2], scene.keep)
+            visible = top_left() if is_causal else mask
         graph = None
         if scene.gradients and scene.result.requires_grad and query.dim() == 4:
             graph = Graph(value.detach(), scene.result)

@@ -24,6 +24,9 @@ def written_spots(
     attends = recorded | set(adapted) | {kind for kind, module in kinds.items() if should_be_seen(module)}
     for kind in attends:
         yield Spot(kind, "forward", scope=recording if kind in recorded else None, counted=True)
+    for module in parts:  # a forward on the instance (hooks of other libraries) does not ask the class's
+        if "forward" in vars(module) and type(module) in attends:
+            yield Spot(module, "forward", scope=recording if type(module) in recorded else None, counted=True)
     if recorded:
         apart: dict[type[nn.Module], None] = {}
         deep: dict[int, bool] = {}

@@ -1,0 +1,114 @@
+"""Keeping functions what they are for code that compares them.
+
+A function that is noted is replaced by a `Substitute` under all of its names. Tensor subclasses and torch's function
+modes are handed a function by torch and ask which one it is: `func is F.scaled_dot_product_attention` (`CausalBias`),
+`func is torch._C._nn.scaled_dot_product_attention` (nested tensors), or `HANDLED[func]` (most others). Three rules make
+all of these come out as they would without an observer:
+
+- one function has one substitute, whatever the number of its names, so that two names of it stay identical;
+- a substitute equals the function it stands for and has its hash, so that it is found in a table;
+- while a call runs whose arguments may ask, all names of the called function hold the function itself again.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._device import DeviceContext
+
+from regard.observation.capture.written.active import Recorder
+
+Function = Callable[..., Any]
+
+# Tables of torch's functions that are made on first use. Made while names hold substitutes, they would keep them.
+_TABLES = (
+    ("torch.overrides", "get_ignored_functions"),
+    ("torch.overrides", "get_testing_overrides"),
+    ("torch.overrides", "_get_overridable_functions"),
+    ("torch._dynamo.trace_rules", "get_torch_obj_rule_map"),
+    ("torch._dynamo.variables.torch", "get_overridable_functions"),
+)
+
+
+class Substitute:
+    """What stands in the place of a function of a Python module; `run` is what happens on a call."""
+
+    # Not in __dict__: functools.wraps would hand them on to wrappers around this one.
+    __slots__ = ("__dict__", "__weakref__", "original", "run")
+
+    def __init__(self, original: Function, run: Function) -> None:
+        functools.update_wrapper(self, original)
+        self.original, self.run = original, run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self.original(*args, **kwargs)
+        return self.run(sys._getframe(1), args, kwargs)
+
+    def __get__(self, instance: Any, kind: type | None = None) -> Any:
+        """Bind to an instance if the function would, as functions of Python do and those of C++ do not."""
+        bind = getattr(type(self.original), "__get__", None)
+        return self if bind is None or instance is None else functools.partial(self, instance)
+
+    def __eq__(self, other: object) -> bool:
+        return self.original is untouched(other)
+
+    def __hash__(self) -> int:
+        return hash(self.original)
+
+    def __reduce__(self) -> str | tuple[Function, tuple[Any, ...]]:
+        """By name, as functions are pickled; a pickle that is read later gets the function itself."""
+        home, name = getattr(self, "__module__", None), getattr(self, "__name__", "")
+        if getattr(sys.modules.get(str(home)), name, None) is self:
+            return name
+        return untouched, (self.original,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        return self.original  # nobody observes the copy of a model
+
+
+def untouched(function: Any) -> Any:
+    """A function as it is when nobody observes."""
+    return function.original if isinstance(function, Substitute) else function
+
+
+def may_ask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether code of an argument's type, or of a function mode, will be handed the function."""
+    if not torch.overrides.has_torch_function((*args, *kwargs.values())):
+        return False
+    # torch.set_default_device is a mode, too, but compares only with functions that make tensors; ours does not compare.
+    modes = torch.overrides._get_current_function_mode_stack()
+    return any(not isinstance(mode, (DeviceContext, Recorder)) for mode in modes) or any(
+        True for _ in _overrides(args, kwargs)
+    )
+
+
+def is_symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an argument is what a tracer puts in the place of a tensor: to note it would be traced, too."""
+    return any(not isinstance(part, torch.Tensor) for part in _overrides(args, kwargs))
+
+
+def _overrides(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    for part in (*args, *kwargs.values()):
+        override = None if type(part) is torch.Tensor else getattr(type(part), "__torch_function__", None)
+        if override is not None and override is not torch._C._disabled_torch_function_impl:
+            yield part
+
+
+def filled_tables() -> set[tuple[str, str]]:
+    """Which tables of torch's functions exist."""
+    return {
+        (home, name) for home, name in _TABLES
+        if (table := getattr(sys.modules.get(home), name, None)) is not None
+        and hasattr(table, "cache_info") and table.cache_info().currsize
+    }  # fmt: skip
+
+
+def forget_tables(before: set[tuple[str, str]]) -> None:
+    """Drop the tables that were made since; torch makes them again when it needs them."""
+    for home, name in filled_tables() - before:
+        getattr(sys.modules[home], name).cache_clear()

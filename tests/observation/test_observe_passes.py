@@ -1,0 +1,144 @@
+"""Forward passes are noticed wherever the forward stands, and only the model's own modules are its sites."""
+
+import types
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from tests.observation import peers
+from tests.observation.peers import BAR, largest
+
+
+class Twice(nn.Module):
+    """One layer that is applied twice: two sites of one forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.MultiheadAttention(12, 3, batch_first=True)
+
+    def forward(self, x):
+        for _ in range(2):
+            x = x + self.layer(x, x, x, need_weights=False)[0]
+        return x
+
+
+def on_the_class(model):
+    pass
+
+
+def on_the_instance(model):
+    model.forward = types.MethodType(type(model).forward, model)
+
+
+def as_a_closure(model):
+    own = model.forward
+    model.forward = lambda *args: own(*args)
+
+
+def by_accelerate(model):
+    from accelerate.hooks import ModelHook, add_hook_to_module
+
+    for part in list(model.modules()):
+        add_hook_to_module(part, ModelHook())
+
+
+PLACES = [on_the_class, on_the_instance, as_a_closure, by_accelerate]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("direct", [False, True], ids=["called", "forward called"])
+def test_a_pass_is_noticed_wherever_the_forward_stands(place, direct):
+    torch.manual_seed(3)
+    model, x = Twice().eval(), torch.randn(2, 5, 12)
+    place(model)
+    held = dict(vars(model))
+    with torch.no_grad():
+        plain = model(x)
+        with regard.observe(model) as seen:
+            observed = model.forward(x) if direct else model(x)
+            model(x)
+    assert torch.equal(plain, observed)
+    assert {name: seen[name].calls for name in seen.names()} == {"layer": 2, "layer#2": 2}
+    assert seen.inputs[0][0] is x
+    assert seen.rollout().shape[-1] == 5
+    assert seen.ablate({"layer#2": [1]}, loss=lambda out: out.sum()).change != 0
+    assert dict(vars(model)) == held  # nothing was left behind
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_pass_through_a_compiled_forward_is_noticed():
+    model, x = Twice().eval(), torch.randn(2, 5, 12)
+    model.forward = torch.compile(model.forward, backend="eager")
+    with torch.no_grad(), regard.observe(model) as seen:
+        observed = model(x)
+    assert seen.inputs[0][0] is x
+    torch.testing.assert_close(observed, Twice.forward(model, x))
+
+
+def test_an_instance_that_wraps_written_out_attention_is_seen():
+    with peers.stand_in_for_torchvision():
+        from timm.models.vision_transformer import VisionTransformer
+    sizes = {"img_size": 20, "patch_size": 5, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 7}
+    model, given = VisionTransformer(**sizes).eval(), torch.randn(2, 3, 20, 20)
+    for part in model.modules():
+        if hasattr(part, "fused_attn"):
+            part.fused_attn = False
+    with torch.no_grad(), regard.observe(model) as before:
+        plain = model(given)
+    by_accelerate(model)
+    with torch.no_grad(), regard.observe(model) as seen:
+        observed = model(given)
+    assert torch.equal(plain, observed)
+    assert seen.names() == before.names() != []
+    for name in seen.names():
+        assert largest(seen[name].weights(), before[name].weights()) <= BAR
+
+
+class Student(nn.Module):
+    """Has a teacher that is no part of it."""
+
+    def __init__(self, teacher, direct=False):
+        super().__init__()
+        self.layer = nn.MultiheadAttention(12, 3, batch_first=True)
+        self.elsewhere, self.direct = [teacher], direct
+
+    def forward(self, x):
+        teacher = self.elsewhere[0].forward if self.direct else self.elsewhere[0]
+        teacher(x, x, x, need_weights=False)
+        return self.layer(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("training", [False, True], ids=["fast path", "training"])
+def test_a_teacher_is_no_site_of_its_student(direct, training):
+    teacher = nn.MultiheadAttention(12, 2, batch_first=True).train(training)
+    model, x = Student(teacher, direct).train(training), torch.randn(1, 5, 12)
+    with torch.no_grad(), regard.observe(model) as seen, regard.observe(teacher) as other:
+        model(x)
+    assert seen.names() == ["layer"] and seen["layer"].shape() == (1, 3, 5, 5)
+    assert [other[name].shape() for name in other.names()] == [(1, 2, 5, 5)]
+
+
+def test_a_layer_that_is_added_inside_the_block_is_a_part():
+    class Growing(nn.Module):
+        def forward(self, x):
+            if not hasattr(self, "late"):
+                self.late = nn.MultiheadAttention(12, 2, batch_first=True)
+            return self.late(x, x, x)[0]
+
+    model = Growing()
+    with regard.observe(model) as seen:
+        model(torch.randn(1, 5, 12))
+    assert seen.names() == ["late"]
+
+
+def test_an_assistant_that_drafts_tokens_is_no_site():
+    model, assistant = peers.small("llama"), peers.small("mistral")
+    ids = peers.inputs("llama")["input_ids"][:1]
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    with torch.no_grad(), regard.observe(model) as seen:
+        model.generate(ids, assistant_model=assistant, **options)
+    assert len(seen) == model.config.num_hidden_layers
+    assert all("self_attn" in name for name in seen)
