@@ -18,6 +18,7 @@ import regard.core as core
 from regard.nn.ntm.machine import Tape
 from regard.observation.capture import modules as written_out
 from regard.observation.capture.flex import Flex
+from regard.observation.capture.geometric import EdgeSoftmax
 from regard.observation.capture.huggingface import EagerFlex, EagerForward
 from regard.observation.capture.identity import Substitute, untouched
 from regard.observation.capture.interception import Adapter, Spot
@@ -60,9 +61,6 @@ def spots(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[Spot
     adapters = {kind: adapter for kind, part in kinds.items() if (adapter := _of_class(part))}
     found += [Spot(kind, "forward", adapter) for kind, adapter in adapters.items()]
     found += written_spots(kinds, parts, adapters)
-    for part in parts:  # hooks of other libraries put a forward on the instance, behind which the class's is not asked
-        if type(part) in adapters and "forward" in vars(part):
-            found.append(Spot(part, "forward", adapters[type(part)]))
     for part in parts:  # a module may hold a function itself, as an attribute
         held = [name for name, content in vars(part).items() if isinstance(content, _FUNCTIONS)]
         found += _held(part, held) if held else []
@@ -145,8 +143,12 @@ def _held(module: ModuleType | nn.Module, names: Iterable[str]) -> list[Spot]:
 
 def _originals() -> dict[Any, Adapter]:
     """The functions as they are when nobody observes."""
-    return {
+    found: dict[Any, Adapter] = {
         untouched(torch.nn.functional.scaled_dot_product_attention): ScaledDotProduct(),
         untouched(flex_module.flex_attention): Flex(),
         untouched(core.attend): Attend(),
     }
+    geometric = sys.modules.get("torch_geometric.utils")
+    if geometric is not None:
+        found[untouched(geometric.softmax)] = EdgeSoftmax()
+    return found

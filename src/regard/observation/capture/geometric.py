@@ -1,0 +1,108 @@
+"""Graph attention of PyTorch Geometric: a softmax over the edges that reach a node.
+
+Weights are kept as they come, one number for each edge and head, and shown as a map of target nodes × source nodes in
+which pairs without an edge are zero.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import regard.core as core
+from regard.core import Rows
+from regard.grid import Sizes
+from regard.observation.capture.interception import Adapter, Function, Scene
+from regard.observation.capture.keeping import Kept
+from regard.observation.capture.reading import Lost, Reading
+from regard.observation.watching import Side
+
+
+@dataclass
+class Edges(Reading):
+    """The weights of edges (E,h), from sources to targets."""
+
+    weight: Kept  # (E,h)
+    sources: Kept  # (E,)
+    targets: Kept  # (E,)
+    sizes: Sizes
+    rows: Side = "position"
+    columns: Side = "source"
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.tensor.device
+
+    @torch.no_grad()
+    def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        _, count, nodes, others = self.sizes
+        part = core.selection("rows", rows, nodes, self.device)
+        chosen = core.selection("heads", heads, count, self.device)
+        index = torch.arange(nodes, device=self.device)[slice(None) if part is None else part]
+        weight = self.weight.get()[:, slice(None) if chosen is None else chosen]  # (E, heads)
+        found = weight.new_zeros(weight.shape[1], len(index), others)
+        # A row may be asked for twice, so that rows are looked up one by one where they are few.
+        place = torch.full((nodes,), -1, device=self.device)
+        place[index] = torch.arange(len(index), device=self.device)
+        rows_of = place[self.targets.get()]
+        kept = rows_of >= 0
+        cells = rows_of[kept] * others + self.sources.get()[kept]
+        found.flatten(1).index_add_(1, cells, weight[kept].mT.contiguous())
+        if len(index.unique()) < len(index):  # the last of equal rows holds the weights
+            found = found[:, place[index]]
+        return found[None]
+
+
+class EdgeSoftmax(Adapter):
+    """`torch_geometric.utils.softmax`, where a convolution calls it for its edges."""
+
+    kind = "edge softmax"
+
+    def reading(self, scene: Scene) -> Reading:
+        """The weights and the edges they belong to, as the convolution's own code holds them."""
+        weight = scene.result
+        given = dict(zip(("src", "index", "ptr", "num_nodes", "dim"), scene.args, strict=False)) | scene.kwargs
+        edges, size = _edges(len(weight), given.get("index"))
+        if edges is None:
+            return Lost("edge softmax: the edges of this call were not found, only their weights.")
+        sources, targets = edges
+        nodes = given.get("num_nodes")
+        nodes = int(targets.max()) + 1 if not isinstance(nodes, int) else nodes
+        others = size if size is not None else max(nodes, int(sources.max()) + 1 if len(sources) else 0)
+        weight = weight.reshape(len(weight), -1)
+        return Edges(
+            scene.keep.activation(weight, "the weights"),
+            scene.keep.activation(sources, "the edges"),
+            scene.keep.activation(targets, "the edges"),
+            (1, weight.shape[1], nodes, others),
+        )
+
+    def silent(
+        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
+    ) -> Any:
+        weight = original(*args, **kwargs)
+        keep = torch.ones(weight.shape[1] if weight.dim() > 1 else 1, dtype=weight.dtype, device=weight.device)
+        keep[list(heads)] = 0
+        return weight * keep.view(-1, *(1,) * (weight.dim() - 2)) if weight.dim() > 1 else weight * keep
+
+
+def _edges(count: int, index: Tensor | None) -> tuple[tuple[Tensor, Tensor] | None, int | None]:
+    """Sources and targets of the edges that are being passed along, read off the calling frames; and how many sources."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        edges = frame.f_locals.get("edge_index")
+        if isinstance(edges, Tensor) and edges.dim() == 2 and edges.shape == (2, count):
+            size = frame.f_locals.get("size")
+            sources, targets = edges[0], edges[1]
+            backwards = index is not None and not torch.equal(index, targets) and torch.equal(index, sources)
+            if backwards:  # flow="target_to_source"
+                sources, targets = targets, sources
+            known = size[int(backwards)] if isinstance(size, (list, tuple)) and len(size) == 2 else None
+            return (sources, targets), known if isinstance(known, int) else None
+        frame = frame.f_back  # type: ignore[assignment]
+    return None, None
