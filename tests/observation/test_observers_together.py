@@ -3,11 +3,13 @@
 import sys
 import types
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import regard
+from regard.observation.coverage import PartialView
 
 
 def module_of_python(name, source):
@@ -36,7 +38,7 @@ def test_a_function_under_another_name_is_seen_also_by_a_second_observer():
     home = module_of_python("regard_aliased_for_test", ALIASED)
     try:
         original, first, second = home.look, nn.MultiheadAttention(6, 2), home.Aliased()
-        with regard.observe(first), regard.observe(second) as seen:
+        with pytest.warns(PartialView), regard.observe(first), regard.observe(second) as seen:
             second(drawn())
         assert seen.names() == ["Aliased"]
         assert home.look is original
@@ -98,7 +100,7 @@ def test_another_model_in_the_block_is_not_seen():
             return F.scaled_dot_product_attention(x, x, x)
 
     one, other = Own(), Own()
-    with regard.observe(one) as seen:
+    with pytest.warns(PartialView), regard.observe(one) as seen:
         other(drawn())
         F.scaled_dot_product_attention(*[drawn()] * 3)
     assert len(seen) == 0

@@ -6,6 +6,7 @@ calls. Code that names a softmax may attend. Nothing is imported and nothing run
 
 from __future__ import annotations
 
+import dis
 import inspect
 import re
 import sys
@@ -27,6 +28,8 @@ HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhea
 _DEPTH = 4  # of calls that are followed from `forward`
 _MOST = 64  # parts of a container that are looked at
 _SOFTMAX = re.compile(r"(?<!log_)softmax", re.IGNORECASE)
+# x @ y and x @= y as they stand in bytecode: the operation, and which of its kinds.
+_MATRIX_PRODUCTS = [bytes((dis.opmap["BINARY_OP"], kind)) for kind in (4, 17)]
 _NAMES: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 # Their fast paths ask whether a torch function mode is active, and take another way where one is.
 _FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
@@ -101,14 +104,12 @@ def _names(kind: type, function: Any, met: set[int], depth: int) -> Iterator[str
         yield name
         if name in KNOWN:
             continue
-        called = inspect.getattr_static(kind, name, None)
-        if called is None:
-            called = function.__globals__.get(name)
-            if _computes_attention(called, 1):
-                yield "softmax"
-        called = _plain(called)
-        if called is not None and _home(called) == _home(kind):
-            yield from _names(kind, called, met, depth - 1)
+        methods = [vars(base)[name] for base in kind.__mro__ if name in vars(base)]  # super() may ask any of them
+        if not methods and _computes_attention(function.__globals__.get(name), 1):
+            yield "softmax"
+        for called in map(_plain, methods or [function.__globals__.get(name)]):
+            if called is not None and _home(called) == _home(kind):
+                yield from _names(kind, called, met, depth - 1)
 
 
 def _plain(function: Any) -> FunctionType | None:
@@ -124,6 +125,8 @@ def _plain(function: Any) -> FunctionType | None:
 
 def _mentioned(code: CodeType) -> Iterator[str]:
     yield from code.co_names
+    if any(pair in code.co_code for pair in _MATRIX_PRODUCTS):
+        yield "matmul"
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _mentioned(constant)

@@ -93,6 +93,8 @@ class Softmax(Adapter):
     def __init__(self, tape: Tape, node: Node, mixed: bool) -> None:
         self.tape, self.node, self.mixed, self.dtype = tape, shown(node), mixed, node.dtype
         assert node.source is not None
+        # Weights that are a projection of each position alone (a dynamic convolution) are not the module's attention.
+        self.within = "" if node.source.scored else "mixing"
         self.layout = layout_of(self.node, node.source, tape.module)
         self.sizes = self.layout.sizes(self.node.shape)
 

@@ -47,6 +47,7 @@ class Node:
     _source: Node | None = None
     evidence: Tensor | None = None  # a slice of the weights as the model computed them
     noted = False
+    scored = False  # of a softmax: whether its scores come from a product of two tensors
 
     def __init__(self, tensor: Tensor, kind: int, function: Callable[..., Any] | None, name: str) -> None:
         self.function, self.name, self.kind = function, name, kind
@@ -160,12 +161,22 @@ class Tape:
 
     def _weights(self, node: Node, tensor: Tensor, inputs: list[Node]) -> None:
         if node.name in SOFTMAX:
+            node.scored = any(part.kind == SCORES for part in inputs)
             self.softmaxes.append(node)
         else:
             node._source = next((part.source for part in inputs if part.source is not None), None)
-        if not node.rearranges and tensor.dim() >= 2 and tensor.is_floating_point():
+        if (not node.rearranges or self._turned_back(node)) and tensor.dim() >= 2 and tensor.is_floating_point():
             # detach: the slice is evidence, not a part of the model's graph.
             node.evidence = tensor.detach().select(-2, -1).clone() if tensor.shape[-2] else None
+
+    def _turned_back(self, node: Node) -> bool:
+        """Whether weights that were rearranged for an operation between softmax and product lie as the softmax left them."""
+        before = node.args[0] if node.args else None
+        source = node.source
+        return (
+            isinstance(before, Node) and source is not None and before.name not in SOFTMAX
+            and node.shape == source.shape != before.shape
+        )  # fmt: skip
 
     def _node(self, tensor: Tensor) -> Node:
         node = self.nodes.get(id(tensor))
@@ -187,10 +198,17 @@ class Tape:
 
 
 def shown(node: Node) -> Node:
-    """The node whose values are the weights: behind it nothing but rearranging and dropout."""
+    """The node whose values are the weights: behind it nothing but rearranging and dropout.
+
+    Of several such nodes, the first that lies as the softmax left it, so that its axes are known.
+    """
+    source, found = node.source, node
     while node.rearranges and node.args and isinstance(node.args[0], Node) and node.args[0].kind == WEIGHTS:
+        if node.evidence is not None:
+            found = node
         node = node.args[0]
-    return node
+    alike = source is not None and found.evidence is not None and node.shape != source.shape
+    return found if alike else node
 
 
 def name_of(function: Callable[..., Any]) -> str:
