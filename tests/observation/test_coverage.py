@@ -104,7 +104,7 @@ def test_other_questions_say_that_they_are_about_a_part():
         assert len(seen.heads()) == 3
     with pytest.warns(PartialView, match="ablate"):
         seen.ablate({"layers.0": [0]}, loss=lambda output: output.sum())
-    with pytest.warns(PartialView, match="difference"):
+    with pytest.warns(PartialView, match="difference"), pytest.warns(PartialView, match="other"):
         seen.difference(seen)
 
 

@@ -82,7 +82,7 @@ class TapeRecorder(Recorder):
             for listener in self.listeners:
                 listener.known.add(id(self.module))
         for softmax in [] if self.known else softmaxes:
-            if not softmax.noted and softmax.evidence is not None:
+            if softmax.scored and not softmax.noted and softmax.evidence is not None:
                 assert tape is not None
                 adapter = Softmax(tape, softmax, mixed=False)
                 for listener in self.listeners:
