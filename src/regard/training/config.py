@@ -17,6 +17,7 @@ import yaml
 
 from regard.errors import BadValue, RegardError
 from regard.training import budget as budgets
+from regard.training import retention
 from regard.training.readers import (
     Expected,
     Reader,
@@ -99,9 +100,14 @@ class Config:
         None, optional(whole(1)), "examples a validation looks at (default: all)"
     )
     save_every: int | None = setting(None, optional(whole(1)), "steps between checkpoints")
+    keep: str = setting(
+        "2",
+        retention.setting,
+        "which checkpoints stay besides the best: all, N (the last N), every:N (each N-th step, and the last two)",
+    )
     log_every: int | None = setting(None, optional(whole(1)), "steps between lines of metrics.jsonl")
     patience: int | None = setting(
-        None, optional(whole(1)), "stop after so many validations without a better one"
+        None, optional(whole(1)), "stop after so many validations in which the deciding metric does not improve"
     )
     strategy: str = setting(
         "ddp",

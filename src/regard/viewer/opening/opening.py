@@ -169,9 +169,12 @@ def _timeline(wish: Wish, tell: Callable[[str], None]) -> Stage:
         raise BadValue(
             f"--checkpoints: {wish.where!r} is no run of regard. Leave it out, or give the folder of a run."
         )
-    steps = checkpoint_steps(wish.where)[-MOST_CHECKPOINTS:]
-    if not steps:
+    there = checkpoint_steps(wish.where)
+    if not there:
         raise BadValue(f"--checkpoints: {wish.where!r} has none. Train it first.")
+    steps = evenly(there, MOST_CHECKPOINTS)
+    if len(steps) < len(there):
+        tell(f"Showing {len(steps)} of {len(there)} checkpoints, from step {steps[0]} to step {steps[-1]}.")
     last = open_run(wish, wish.where, str(steps[-1]), tell)
     if last.two_sides and wish.target is None:
         # What a model writes changes while it learns; one text for all, the last one's, keeps maps comparable.
@@ -188,6 +191,13 @@ def _timeline(wish: Wish, tell: Callable[[str], None]) -> Stage:
         Path(wish.where).resolve().name, variants, words=_words(last), two_sides=last.two_sides, image=last.image,
         timeline=timeline,
     )  # fmt: skip
+
+
+def evenly(steps: list[int], most: int) -> list[int]:
+    """At most so many of some steps, the first and the last among them, evenly spaced."""
+    if len(steps) <= most:
+        return steps
+    return [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]
 
 
 def _plain_target(one: Opened) -> str | None:
