@@ -122,7 +122,9 @@ class Config:
     optim: Optim = field(default_factory=Optim)
 
 
-# A run that goes on must be the run that was begun; what is not named here may change.
+# A resumed run must be the run that was begun. These never change: they say what is learned, from which batches, and
+# what its weights and its optimiser's memory mean; with another eval_limit, "best" would compare unlike validations.
+# Every other setting may change; `changes.py` records from which step on.
 FIXED = (
     "task",
     "model",
@@ -133,7 +135,9 @@ FIXED = (
     "batch_size",
     "accumulate",
     "bucket",
+    "eval_limit",
     "init_from",
+    "optim.optimizer",
 )
 
 

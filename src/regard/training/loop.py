@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import checkpoints, durable, initial, metrics
-from regard.training.assembly import Parts, arrange, build_model, build_task
+from regard.training import changes, checkpoints, durable, initial, metrics
+from regard.training.assembly import Parts, arrange, build_model, build_task, complete
 from regard.training.checkpoints import Checkpoint
 from regard.training.config import Config, said
 from regard.training.folder import RunFolder
@@ -123,7 +123,7 @@ def _run(
         initial.share_weights(model, origin.weights, tell)
     # Only now is anything written: what cannot be built leaves no folder behind.
     if going_on and leads:
-        run.note(config)
+        _record_changes(config, run, 0 if checkpoint is None else checkpoint.step, tell)
     elif leads:
         run.begin(config, str(hardware.device))
         stack.enter_context(run.alone())
@@ -138,6 +138,22 @@ def _run(
     return Result(
         run.path, position.step, position.metrics, best, position.seconds, trainer.speed, reason, position.tokens
     )  # fmt: skip
+
+
+def _record_changes(config: Config, run: RunFolder, step: int, tell: Callable[[str], None]) -> None:
+    """Write down which settings differ from those the run had at this step, before a step is taken with them."""
+    known = changes.read(run.path)
+    kept = changes.until(known, step - 1)  # those at this very step are worked out anew, so that each stands there once
+    now = [*kept, *changes.between(complete(changes.applied(run.begun(), kept)), config, step)]
+    if now == known:
+        return
+    changes.write(run.path, now)
+    for one in now:
+        if one not in known:
+            tell(f"resume: {one}; recorded in {run.path / changes.FILE}.")
+    for one in known:
+        if one not in now and not any(other.setting == one.setting for other in now if other not in known):
+            tell(f"resume: {one} no longer applies, as the run goes on from step {step}.")
 
 
 def _pick_up(run: RunFolder, chosen: Path | None, tell: Callable[[str], None]) -> Checkpoint | None:

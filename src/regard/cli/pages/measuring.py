@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -141,6 +142,7 @@ def _signature(loaded: Loaded, split: str, count: int, digest: str, batch_size: 
         "examples": count,
         "batch_size": batch_size,
         "seed": config.seed,
+        "changes": [dataclasses.asdict(one) for one in loaded.changes],
         "device": str(loaded.device),
         "dtype": str(next(loaded.model.parameters()).dtype).removeprefix("torch."),
         "regard": regard.__version__,
