@@ -230,7 +230,7 @@ def test_tensorboard_gets_the_same_numbers(tmp_path):
 
 
 def test_what_is_not_installed_is_said_before_anything_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.training.loop.find_spec", lambda name: None)
+    monkeypatch.setattr("regard.training.hardware.find_spec", lambda name: None)
     with pytest.raises(BadValue, match="tensorboard is not installed"):
         train(settings(tmp_path / "run", report_to="tensorboard"))
     assert not list(tmp_path.iterdir())

@@ -141,7 +141,7 @@ def _outcome(job: Job, result: Result) -> Outcome:
         metric=task.metric, higher_is_better=task.higher_is_better,
         validation=_numbers(validation), test=_numbers(test), best_step=(result.best or {}).get("step"), blocks=blocks,
         data_sha256=read, command=command_of(job), versions=_versions(device), sacrebleu=bleu,
-        beam=job.beam, changes=[str(change) for change in found.changes],
+        beam=job.beam, direction=str(task.direction() or ""), changes=[str(change) for change in found.changes],
     )  # fmt: skip
 
 

@@ -219,10 +219,11 @@ def take_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> No
 
 def _unknown_names(clean: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
-    if clean.get("task"):
-        found += settings.mistakes_of(lambda: TASKS[parse(clean["task"])[0]])
-    if clean.get("model"):
-        found += settings.mistakes_of(lambda: MODELS[parse(clean["model"])[0]])
-    if clean.get("attention"):
-        found += settings.mistakes_of(lambda: entry(parse(clean["attention"])[0]))
+    for setting, known in (("task", TASKS.__getitem__), ("model", MODELS.__getitem__), ("attention", entry)):
+        if clean.get(setting):
+            mistakes = settings.mistakes_of(lambda: known(parse(clean[setting])[0]))  # noqa: B023 (called at once)
+            # What cannot be read as a name with options is called `name` there; here it is a setting.
+            found += [
+                f"{setting}: {text.removeprefix('name: ')}" if text.startswith("name: ") else text for text in mistakes
+            ]
     return found

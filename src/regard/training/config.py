@@ -80,7 +80,7 @@ class Config:
     task: str = setting("", text, "what to learn, for instance dates or copy(max_length=20)")
     model: str | None = setting(None, optional(text), 'the network, for instance "decoder(layers=4)"')
     attention: str | None = setting(None, optional(text), 'its attention, for instance "local(window=65)"')
-    data: tuple[str, ...] = setting((), paths, "files to learn from, joined by commas")
+    data: tuple[str, ...] = setting((), paths, "files to learn from, joined by commas; for a translation SOURCE,TARGET (what is read, what is written)")
     steps: int | None = setting(None, optional(whole(0)), "how many optimiser steps")
     budget: str | None = setting(
         None,

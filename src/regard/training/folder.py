@@ -84,14 +84,21 @@ class RunFolder:
     def begin(self, config: Config, device: str = "") -> None:
         """Make the folder of a new run; refuse one that is taken."""
         self.refuse_taken()
-        if self.path.exists() and not self.path.is_dir():
-            raise BadValue(f"out: {self.path} is a file, not a folder.")
+        self.check_place()
         with durable.reporting(self.path):
             for folder in (self.path, self.checkpoints, self.path / "figures"):
                 folder.mkdir(parents=True, exist_ok=True)
         facts = json.dumps(surroundings(device), indent=1, ensure_ascii=False).encode()
         durable.replace(self.path / "env.json", facts)
         self.note(config)  # last: it marks the folder as a run
+
+    def check_place(self) -> None:
+        """Raise where no folder can be made because a file stands in its place."""
+        for place in (self.path, *self.path.parents):
+            if place.exists():
+                if not place.is_dir():
+                    raise BadValue(f"out: {place} is a file, not a folder.")
+                return
 
     def refuse_taken(self) -> None:
         """Raise if a run was begun here."""

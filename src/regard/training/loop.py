@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +98,6 @@ def _run(
     quiet: bool,
     stack: ExitStack,
 ) -> Result:
-    if config.report_to == "tensorboard" and find_spec("tensorboard") is None:
-        raise BadValue("report_to: tensorboard is not installed here. Try pip install tensorboard.")
     going_on = run.exists
     hardware = prepare(config)
     leads = bool(hardware.accelerator.is_main_process)
@@ -114,13 +111,9 @@ def _run(
     if going_on and not leads:
         checkpoint = checkpoints.load_newest(run.checkpoints, tell)[0]
     task = build_task(config, checkpoint.state.get("task") if checkpoint else None)
-    origin = None
-    if config.init_from is not None and checkpoint is None:
-        origin = initial.source(config.init_from, tell)
-        initial.share_state(task, origin.state.get("task") or {}, tell)
-    model = build_model(config, task)
-    if origin is not None:
-        initial.share_weights(model, origin.weights, tell)
+    model = build_model(config, task) if checkpoint is not None else initial.begin(config, task, tell)
+    if direction := task.direction():
+        tell(f"{config.task}: {direction}.")
     # Only now is anything written: what cannot be built leaves no folder behind.
     if going_on and leads:
         _record_changes(config, run, 0 if checkpoint is None else checkpoint.step, tell)

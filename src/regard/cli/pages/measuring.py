@@ -136,6 +136,7 @@ def _signature(loaded: Loaded, split: str, count: int, digest: str, batch_size: 
         "task": config.task,
         "model": config.model,
         "attention": config.attention,
+        "direction": loaded.task.direction(),
         "data": list(config.data) or None,
         "data_sha256": digest,  # of the examples as the model read them, generated ones too
         "split": split,
