@@ -58,7 +58,9 @@ def test_a_setting_that_was_changed_on_resume_stands_beside_the_numbers(runs, tm
     assert called(capsys, *resumed)[0] == 0
     found = evaluated(capsys, tmp_path / "run", "--limit", 3, "--checkpoint", "last")[1]
     assert {"step": 1, "setting": "optim.lr", "was": 5e-4, "now": 0.25} in found["signature"]["changes"]
-    out = called(capsys, "evaluate", tmp_path / "run", "--limit", 3, "--checkpoint", "last", "--device", "cpu")[1]
+    out = called(
+        capsys, "evaluate", tmp_path / "run", "--limit", 3, "--checkpoint", "last", "--device", "cpu"
+    )[1]
     flowed = " ".join(out.split())
     assert "optim.lr 0.25 (was 0.0005) from step 1 on" in flowed and "log_every" not in flowed
     assert evaluated(capsys, runs["classify"], "--limit", 3)[1]["signature"]["changes"] == []

@@ -86,7 +86,7 @@ def test_going_on_unchanged_records_nothing(run):
 
 
 def test_another_folder_is_refused_where_a_run_is_resumed(run, tmp_path):
-    with pytest.raises(BadValue, match="out: .* is resumed where it is"):
+    with pytest.raises(BadValue, match=r"out: .* is resumed where it is"):
         train({"out": str(tmp_path / "other")}, resume=str(run))
     assert train({"out": str(run)}, resume=str(run)).steps == 5
 

@@ -181,6 +181,41 @@ def test_a_dry_run_says_what_would_be_and_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_checks_the_run_it_would_begin_from(tmp_path):
+    train(settings(tmp_path / "first", steps=1))
+    before = set(tmp_path.rglob("*"))
+    facts = dry_run(settings(tmp_path / "second", init_from=str(tmp_path / "first")))
+    assert facts["init_from"] == str(tmp_path / "first")
+    assert "init-from: took 9 of 9 tensors (193 numbers)." in facts["taken"]
+    with pytest.raises(BadValue, match="init_from: there is no run in"):
+        dry_run(settings(tmp_path / "second", init_from=str(tmp_path / "nowhere")))
+    with pytest.raises(BadValue, match="init_from: nothing fits"):
+        other = {"task": "digits", "model": "encoder(dim=8, layers=1, num_heads=2)"}
+        dry_run(settings(tmp_path / "second", init_from=str(tmp_path / "first"), **other))
+    assert set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"device": "cuda:93"}, "device: "), ({"device": "abacus"}, "device: ")],
+)
+def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path, changes, said):
+    with pytest.raises(BadValue, match=said):
+        dry_run(settings(tmp_path / "run", **changes))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadValue, match="is a file, not a folder"):
+        dry_run(settings(tmp_path / "file" / "run"))
+
+
+def test_a_dry_run_of_a_resume_looks_at_its_checkpoint(tmp_path):
+    train(settings(tmp_path / "run", steps=1))
+    assert dry_run({}, resume=str(tmp_path / "run"))["parameters"] == 185
+    (checkpoint,) = checkpoints.found(tmp_path / "run" / "checkpoints")
+    (checkpoint / "model.safetensors").write_bytes(b"")
+    with pytest.raises(checkpoints.Damaged):
+        dry_run({}, resume=str(checkpoint))
+
+
 def test_a_fast_dev_run_takes_one_batch_each_and_leaves_nothing(tmp_path, monkeypatch):
     calls = []
     forward = toy.ToyNet.forward

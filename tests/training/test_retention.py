@@ -21,7 +21,9 @@ def test_a_rule_is_read_as_people_write_it(text, rule):
     assert Keep.parse(str(rule)) == rule
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "none", "every", "every:", "every:0", "1.5", True, None, "all:3"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "none", "every", "every:", "every:0", "1.5", True, None, "all:3"]
+)
 def test_what_is_no_rule_is_refused_with_the_three_forms(text):
     with pytest.raises(BadValue, match=r"all, a whole number .* every:N"):
         Keep.parse(text)

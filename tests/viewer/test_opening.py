@@ -150,8 +150,19 @@ def test_checkpoints_are_a_timeline(runs):
 
 
 def test_a_run_that_keeps_all_checkpoints_has_a_timeline_of_the_whole_training(tmp_path, monkeypatch):
-    settings = {"task": "classify", "model": "encoder(dim=8, layers=1, num_heads=2)", "steps": 7, "save_every": 1}
-    settings |= {"batch_size": 2, "eval_limit": 2, "device": "cpu", "keep": "all", "out": str(tmp_path / "run")}
+    settings = {
+        "task": "classify",
+        "model": "encoder(dim=8, layers=1, num_heads=2)",
+        "steps": 7,
+        "save_every": 1,
+    }
+    settings |= {
+        "batch_size": 2,
+        "eval_limit": 2,
+        "device": "cpu",
+        "keep": "all",
+        "out": str(tmp_path / "run"),
+    }
     with torch.enable_grad():
         train(settings, tell=lambda text: None)
     wish = Wish(str(tmp_path / "run"), text="a calm sea", checkpoints=True, device="cpu")

@@ -1,7 +1,7 @@
 """A wrong call in one line: the option as it was typed, what came, what was expected, what to try.
 
-What the parser says of a wrong call, and what the library says of a wrong argument, is put into the words of the command
-line here. A message in a form that is not known keeps its words.
+What the parser says of a wrong call, and what the library says of a wrong argument, is put into the words of the
+command line here. A message in a form that is not known keeps its words.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _KINDS = {"int": "a whole number", "float": "a number", "str": "some text", "bool": "true or false"}
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from (.*)\)", re.DOTALL)
@@ -119,13 +119,13 @@ def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> str:
     unknown = [word for word in words if word.startswith("-")]
     if not unknown:
         return f"{words[0]!r} is one argument too many. Put a value that holds spaces in quotes."
-    hint = getattr(parser, "hint", None)
+    hint: Callable[[str, str], str] = getattr(parser, "hint", None) or (lambda option, value: "")
     found = []
     for word in unknown:
         option, equals, value = word.partition("=")
         after = words[words.index(word) + 1 :][:1]
         value = value if equals else next(iter(after), "")
-        found.append(f"{option}: there is no such option.{hint and hint(option, value) or _meant(option, parser)}")
+        found.append(f"{option}: there is no such option.{hint(option, value) or _meant(option, parser)}")
     return " ".join(found)
 
 

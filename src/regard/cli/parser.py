@@ -43,7 +43,9 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
 def _paragraph(line: str, width: int) -> list[str]:
     """A line of words, wrapped; what follows a list's name (`tasks:`) stands below it, indented."""
     hanging = "  " if re.match(r"[a-z]+: ", line) else ""
-    found = textwrap.wrap(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+    found = textwrap.wrap(
+        line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+    )
     return found or [""]
 
 

@@ -72,7 +72,9 @@ class Translate(ParallelTask):
         self.languages = languages.split(",") if isinstance(languages, str) else languages
         if self.languages is not None and len(self.languages) != 2:
             example = self.typed(languages="en,de")
-            raise BadValue(f"languages: expected two, source first, for instance {example}, got {languages!r}.")
+            raise BadValue(
+                f"languages: expected two, source first, for instance {example}, got {languages!r}."
+            )
         self.level = vocabulary.checked_level(level or ("character" if data is None else "bpe"))
         self.vocabulary_size, self.joint = vocabulary_size, joint
         self.seed = whole_number("seed", seed)

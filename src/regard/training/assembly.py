@@ -224,6 +224,7 @@ def _unknown_names(clean: Mapping[str, Any]) -> list[str]:
             mistakes = settings.mistakes_of(lambda: known(parse(clean[setting])[0]))  # noqa: B023 (called at once)
             # What cannot be read as a name with options is called `name` there; here it is a setting.
             found += [
-                f"{setting}: {text.removeprefix('name: ')}" if text.startswith("name: ") else text for text in mistakes
+                f"{setting}: {text.removeprefix('name: ')}" if text.startswith("name: ") else text
+                for text in mistakes
             ]
     return found

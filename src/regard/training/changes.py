@@ -84,7 +84,9 @@ def between(before: Config, after: Config, step: int) -> list[Change]:
     """What differs between two complete sets of settings, as changes at a step."""
     was, now = (json.loads(json.dumps(flat(dataclasses.asdict(one)))) for one in (before, after))
     return [
-        Change(step, name, was[name], now[name]) for name in was if name not in PLACE and was[name] != now[name]
+        Change(step, name, was[name], now[name])
+        for name in was
+        if name not in PLACE and was[name] != now[name]
     ]
 
 

@@ -80,7 +80,11 @@ class Config:
     task: str = setting("", text, "what to learn, for instance dates or copy(max_length=20)")
     model: str | None = setting(None, optional(text), 'the network, for instance "decoder(layers=4)"')
     attention: str | None = setting(None, optional(text), 'its attention, for instance "local(window=65)"')
-    data: tuple[str, ...] = setting((), paths, "files to learn from, joined by commas; for a translation SOURCE,TARGET (what is read, what is written)")
+    data: tuple[str, ...] = setting(
+        (),
+        paths,
+        "files to learn from, joined by commas; for a translation SOURCE,TARGET (what is read, what is written)",
+    )
     steps: int | None = setting(None, optional(whole(0)), "how many optimiser steps")
     budget: str | None = setting(
         None,
@@ -107,7 +111,9 @@ class Config:
     )
     log_every: int | None = setting(None, optional(whole(1)), "steps between lines of metrics.jsonl")
     patience: int | None = setting(
-        None, optional(whole(1)), "stop after so many validations in which the deciding metric does not improve"
+        None,
+        optional(whole(1)),
+        "stop after so many validations in which the deciding metric does not improve",
     )
     strategy: str = setting(
         "ddp",

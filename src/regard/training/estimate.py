@@ -47,7 +47,7 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
         "model": config.model,
         "attention": config.attention,
         **({"direction": str(direction)} if (direction := task.direction()) else {}),
-        **({"init_from": config.init_from, "taken": told} if told else {}),
+        **({"init_from": config.init_from, "taken": " ".join(told)} if told else {}),
         "out": str(run.path),
         "examples": {split: _count(task, split) for split in ("train", "validation", "test")},
         "batch": batch.shapes(),

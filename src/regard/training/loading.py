@@ -36,7 +36,9 @@ class Loaded:
     model: models.Model
     config: Config
     device: torch.device
-    changes: tuple[Change, ...] = ()  # of settings, on resumes before this checkpoint, that bear on its weights
+    changes: tuple[
+        Change, ...
+    ] = ()  # of settings, on resumes before this checkpoint, that bear on its weights
 
 
 def to_stderr(text: str) -> None:

@@ -136,7 +136,9 @@ def _run(
 def _record_changes(config: Config, run: RunFolder, step: int, tell: Callable[[str], None]) -> None:
     """Write down which settings differ from those the run had at this step, before a step is taken with them."""
     known = changes.read(run.path)
-    kept = changes.until(known, step - 1)  # those at this very step are worked out anew, so that each stands there once
+    kept = changes.until(
+        known, step - 1
+    )  # those at this very step are worked out anew, so that each stands there once
     now = [*kept, *changes.between(complete(changes.applied(run.begun(), kept)), config, step)]
     if now == known:
         return

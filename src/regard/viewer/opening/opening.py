@@ -11,6 +11,7 @@ import torch
 
 from regard.errors import BadValue, RegardError
 from regard.observation.observe import observe
+from regard.viewer.opening.absent import no_model
 from regard.viewer.opening.aligned import alignment, read_gold_line
 from regard.viewer.opening.mattering import importance
 from regard.viewer.opening.pretrained import is_pretrained, open_pretrained
@@ -58,21 +59,13 @@ def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> S
 
 
 def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str], None]) -> Opened:
-    path = Path(where)
     if is_run(where):
         return open_run(wish, where, checkpoint, tell)
     if is_pretrained(where):
         if checkpoint is not None:
             raise BadValue(f"--checkpoint: {where} is a single model. Leave it out.")
         return open_pretrained(wish, where, tell)
-    if path.is_file():
-        raise BadValue(f"RUN: {where!r} is a file. Give the folder it lies in.")
-    what = "has neither a config.yaml (a run of regard) nor a config.json (a Hugging Face model)"
-    why = what if path.is_dir() else "does not exist"
-    inside = sorted(child.name for child in (path / "runs").iterdir()) if (path / "runs").is_dir() else []
-    if inside:
-        raise BadValue(f"RUN: {where!r} is a comparison. Choose one of its runs: {path / 'runs' / inside[0]}")
-    raise BadValue(f"RUN: the folder {where!r} {why}. `regard train dates` makes a run.")
+    raise no_model(where)
 
 
 def _ran(one: Opened) -> Variant:
