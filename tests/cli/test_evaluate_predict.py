@@ -52,6 +52,20 @@ def test_the_signature_says_what_was_evaluated(runs, capsys):
     assert {"run", "task", "model", "data", "regard", "device", "seed", "split"} <= signature.keys()
 
 
+def test_a_setting_that_was_changed_on_resume_stands_beside_the_numbers(runs, tmp_path, capsys):
+    shutil.copytree(runs["classify"], tmp_path / "run")
+    resumed = ("train", "--resume", tmp_path / "run", "--steps", 2, "--optim.lr", 0.25, "--log-every", 7)
+    assert called(capsys, *resumed)[0] == 0
+    found = evaluated(capsys, tmp_path / "run", "--limit", 3, "--checkpoint", "last")[1]
+    assert {"step": 1, "setting": "optim.lr", "was": 5e-4, "now": 0.25} in found["signature"]["changes"]
+    out = called(
+        capsys, "evaluate", tmp_path / "run", "--limit", 3, "--checkpoint", "last", "--device", "cpu"
+    )[1]
+    flowed = " ".join(out.split())
+    assert "optim.lr 0.25 (was 0.0005) from step 1 on" in flowed and "log_every" not in flowed
+    assert evaluated(capsys, runs["classify"], "--limit", 3)[1]["signature"]["changes"] == []
+
+
 def test_the_hash_of_the_data_depends_on_the_examples_and_not_on_the_batch_size(runs, capsys):
     def digest(*arguments):
         return evaluated(capsys, runs["dates"], *arguments)[1]["signature"]["data_sha256"]

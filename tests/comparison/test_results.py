@@ -270,3 +270,10 @@ def test_what_is_not_equal_is_said(given, words):
 def test_a_comparison_in_which_nothing_finished_says_so():
     given = comparison([outcome(name, 0, 0.9, error="no") for name in NAMES])
     assert fairness(given) == ["No run finished: there is nothing to compare."]
+
+
+def test_a_setting_changed_on_resume_is_said_with_the_number_of_runs():
+    given = changed(comparison(), 0, changes=["steps 9 (was 5) from step 5 on"])
+    (note,) = [text for text in fairness(given) if "resume" in text]
+    assert note.startswith("NOTE") and "steps 9 (was 5) from step 5 on" in note and "in 1 of" in note
+    assert not any("resume" in text for text in fairness(comparison()))

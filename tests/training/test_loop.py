@@ -56,9 +56,13 @@ def test_patience_stops_a_run_and_a_nan_metric_saves_no_best(tmp_path, metric):
     )
     assert result.stopped_by == "patience"
     assert result.steps == (8 if metric == "accuracy" else 6)
-    assert checkpoints.index(tmp_path / "run" / "checkpoints")["best"] == (
-        "step-00000002" if metric == "accuracy" else None
-    )
+    rows = [row for row in metrics.read(tmp_path / "run" / "metrics.jsonl") if "validation" in row]
+    if metric == "accuracy":  # it never moves, the loss does: a buffer drifts
+        assert len({row["validation"]["accuracy"] for row in rows}) == 1
+        best = checkpoints.name_of(min(rows, key=lambda row: row["validation"]["loss"])["step"])
+    else:
+        best = None
+    assert checkpoints.index(tmp_path / "run" / "checkpoints")["best"] == best
     assert train({}, resume=str(tmp_path / "run")).steps == result.steps
 
 
@@ -177,6 +181,41 @@ def test_a_dry_run_says_what_would_be_and_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_checks_the_run_it_would_begin_from(tmp_path):
+    train(settings(tmp_path / "first", steps=1))
+    before = set(tmp_path.rglob("*"))
+    facts = dry_run(settings(tmp_path / "second", init_from=str(tmp_path / "first")))
+    assert facts["init_from"] == str(tmp_path / "first")
+    assert "init-from: took 9 of 9 tensors (193 numbers)." in facts["taken"]
+    with pytest.raises(BadValue, match="init_from: there is no run in"):
+        dry_run(settings(tmp_path / "second", init_from=str(tmp_path / "nowhere")))
+    with pytest.raises(BadValue, match="init_from: nothing fits"):
+        other = {"task": "digits", "model": "encoder(dim=8, layers=1, num_heads=2)"}
+        dry_run(settings(tmp_path / "second", init_from=str(tmp_path / "first"), **other))
+    assert set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"device": "cuda:93"}, "device: "), ({"device": "abacus"}, "device: ")],
+)
+def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path, changes, said):
+    with pytest.raises(BadValue, match=said):
+        dry_run(settings(tmp_path / "run", **changes))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadValue, match="is a file, not a folder"):
+        dry_run(settings(tmp_path / "file" / "run"))
+
+
+def test_a_dry_run_of_a_resume_looks_at_its_checkpoint(tmp_path):
+    train(settings(tmp_path / "run", steps=1))
+    assert dry_run({}, resume=str(tmp_path / "run"))["parameters"] == 185
+    (checkpoint,) = checkpoints.found(tmp_path / "run" / "checkpoints")
+    (checkpoint / "model.safetensors").write_bytes(b"")
+    with pytest.raises(checkpoints.Damaged):
+        dry_run({}, resume=str(checkpoint))
+
+
 def test_a_fast_dev_run_takes_one_batch_each_and_leaves_nothing(tmp_path, monkeypatch):
     calls = []
     forward = toy.ToyNet.forward
@@ -226,7 +265,7 @@ def test_tensorboard_gets_the_same_numbers(tmp_path):
 
 
 def test_what_is_not_installed_is_said_before_anything_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.training.loop.find_spec", lambda name: None)
+    monkeypatch.setattr("regard.training.hardware.find_spec", lambda name: None)
     with pytest.raises(BadValue, match="tensorboard is not installed"):
         train(settings(tmp_path / "run", report_to="tensorboard"))
     assert not list(tmp_path.iterdir())

@@ -10,6 +10,7 @@ from PIL import Image
 from regard.errors import BadValue
 from regard.observation import looking
 from regard.tasks import Batch
+from regard.training import train
 from regard.training.loading import load
 from regard.viewer.answers import Answers
 from regard.viewer.opening import Wish, open_stage, pictures
@@ -146,6 +147,30 @@ def test_checkpoints_are_a_timeline(runs):
     assert steps == sorted(steps) and [variant["step"] for variant in scene["variants"]] == steps
     assert scene["timeline"]["metric"]["name"] == "loss"
     assert len(scene["timeline"]["metric"]["values"]) == len(steps)
+
+
+def test_a_run_that_keeps_all_checkpoints_has_a_timeline_of_the_whole_training(tmp_path, monkeypatch):
+    settings = {
+        "task": "classify",
+        "model": "encoder(dim=8, layers=1, num_heads=2)",
+        "steps": 7,
+        "save_every": 1,
+    }
+    settings |= {
+        "batch_size": 2,
+        "eval_limit": 2,
+        "device": "cpu",
+        "keep": "all",
+        "out": str(tmp_path / "run"),
+    }
+    with torch.enable_grad():
+        train(settings, tell=lambda text: None)
+    wish = Wish(str(tmp_path / "run"), text="a calm sea", checkpoints=True, device="cpu")
+    assert open_stage(wish).scene()["timeline"]["steps"] == [0, 1, 2, 3, 4, 5, 6, 7]
+    told = []
+    monkeypatch.setattr("regard.viewer.opening.opening.MOST_CHECKPOINTS", 3)
+    assert open_stage(wish, told.append).scene()["timeline"]["steps"] == [0, 4, 7]
+    assert "Showing 3 of 8 checkpoints, from step 0 to step 7." in told
 
 
 def test_two_runs_stand_side_by_side(runs):

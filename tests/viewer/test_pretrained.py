@@ -158,6 +158,42 @@ def test_pieces_of_a_vocabulary_of_bytes_are_shown_as_text():
     assert len(parts) == 4 and "\ufffd" not in "".join(parts)
 
 
+@pytest.mark.parametrize(
+    ("kind", "vocabulary"), [("bert", "vocab.txt"), ("gpt2", "vocab.json and merges.txt")]
+)
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_folder_without_tokenizer_files_says_which(folders, tmp_path, kind, vocabulary, configured):
+    folder = tmp_path / "bare"
+    shutil.copytree(folders[kind], folder)
+    (folder / "tokenizer.json").unlink()
+    if not configured:  # the library then makes a tokenizer of its own, to which every word is unknown
+        (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(BadValue, match="holds no tokenizer files") as caught:
+        opened(folder, text=TEXT)
+    assert "tokenizer.json" in str(caught.value) and vocabulary in str(caught.value)
+
+
+def test_the_name_of_a_model_says_how_to_get_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(BadValue) as caught:
+        opened("bert-base-uncased")
+    download = "hf download bert-base-uncased --local-dir bert-base-uncased"
+    for words in ("does not exist", "A folder is expected", download, "regard view bert-base-uncased"):
+        assert words in str(caught.value)
+    with pytest.raises(BadValue, match="--local-dir vit-small`, then `regard view vit-small"):
+        opened("google/vit-small")
+    for path in ("runs/dates-1", "./bert", "/nowhere/bert", "a/b/c"):
+        with pytest.raises(BadValue, match=r"does not exist\. `regard train dates` makes a run") as caught:
+            opened(path)
+        assert "hf download" not in str(caught.value)
+    kept = tmp_path / "cache" / "models--google--vit-small" / "snapshots" / "1a2b"
+    kept.mkdir(parents=True)
+    (kept / "config.json").write_text("{}")
+    with pytest.raises(BadValue, match=r"regard view .*models--google--vit-small/snapshots/1a2b"):
+        opened("google/vit-small")
+
+
 def test_a_folder_s_own_code_is_never_run(folders, tmp_path):
     folder = tmp_path / "hostile"
     shutil.copytree(folders["bert"], folder)

@@ -109,6 +109,9 @@ def _show(found: dict[str, Any]) -> None:
 
 def _protocol(found: dict[str, Any]) -> dict[str, str]:
     """How the numbers came about, line by line."""
+    from regard.tasks.direction import Direction
+    from regard.training.changes import Change
+
     signature = found["signature"]
     data = ", ".join(signature["data"] or ["the task's own"])
     lines = {
@@ -116,6 +119,10 @@ def _protocol(found: dict[str, Any]) -> dict[str, str]:
         "data": f"{data} (sha256 {signature['data_sha256'][:12]})",
         "checkpoint": f"{signature['checkpoint']} (sha256 {signature['checkpoint_sha256'][:12]})",
     }
+    if signature["direction"]:
+        lines["direction"] = str(Direction(*signature["direction"]))
+    if signature["changes"]:
+        lines["changed on resume"] = "; ".join(str(Change(**row)) for row in signature["changes"])
     decoding = signature["decoding"]
     if decoding:
         width = f" of {decoding['beam']}" if "beam" in decoding else ""

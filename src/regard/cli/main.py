@@ -23,11 +23,11 @@ from typing import Protocol, cast
 from jsonargparse import Namespace
 
 import regard.cli
-from regard.cli.parser import Parser, respell
+from regard.cli import mistakes
+from regard.cli.parser import WRONG_CALL, Parser, respell
 from regard.errors import RegardError
 
-WRONG_CALL = 2
-NOT_VERBS = {"main", "parser", "pages"}
+NOT_VERBS = {"main", "mistakes", "parser", "pages"}
 
 
 class Verb(Protocol):
@@ -52,6 +52,9 @@ def verbs() -> dict[str, Verb]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments, files = _take_use(sys.argv[1:] if arguments is None else arguments)
+    if "" in files:
+        print("regard: --use: expected a Python file after it, got none.", file=sys.stderr)
+        return WRONG_CALL
     offered = verbs()
     chosen = next((word for word in arguments if word in offered), None)
 
@@ -68,14 +71,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         own = Parser(description=verb.SUMMARY, examples=verb.EXAMPLES)
         if name == chosen:  # the others are only listed, so their options need not be worked out
             verb.add_arguments(own)
+            own.usage = own.summed_up(name)
             arguments = respell(arguments, own)
+            parser.chosen = own
         subcommands.add_subcommand(name, own, help=verb.SUMMARY)
 
+    for one in (parser, parser.chosen or parser):
+        one.words = arguments
     options = parser.parse_args(arguments)
-    if options.verb is None:
+    if options.verb is None or parser.chosen is None:
         parser.print_help(sys.stderr)
         return WRONG_CALL
-    return _guarded(options.verb, offered[options.verb], options[options.verb], files)
+    return _guarded(options.verb, offered[options.verb], options[options.verb], parser, files)
 
 
 def _take_use(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -95,7 +102,7 @@ def _take_use(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return kept, files
 
 
-def _guarded(name: str, verb: Verb, options: Namespace, files: Sequence[str] = ()) -> int:
+def _guarded(name: str, verb: Verb, options: Namespace, parser: Parser, files: Sequence[str] = ()) -> int:
     """Run the verb; turn the ways a run may end early into exit codes instead of tracebacks."""
     try:
         if files:
@@ -104,7 +111,8 @@ def _guarded(name: str, verb: Verb, options: Namespace, files: Sequence[str] = (
             load(files)
         return verb.run(options)
     except RegardError as mistake:
-        print(f"regard {name}: {mistake}", file=sys.stderr)
+        said = mistakes.of_the_library(str(mistake), parser.chosen or parser, parser.words)
+        print(f"regard {name}: {said}", file=sys.stderr)
         return WRONG_CALL
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

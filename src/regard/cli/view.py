@@ -52,7 +52,9 @@ def add_arguments(parser: Parser) -> None:
     checkpoint = "best (the default), last, or the name or step of one"
     parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
     parser.add_argument(
-        "--checkpoints", action="store_true", help="every checkpoint of the run, as a timeline"
+        "--checkpoints",
+        action="store_true",
+        help="every checkpoint of the run, as a timeline (regard train --keep all keeps them all)",
     )
     gold = "word alignment people made, as FILE or FILE:LINE; shows its links and the error rate"
     parser.add_argument("--gold", type=str, metavar="FILE", help=gold)

@@ -19,7 +19,7 @@ from regard.training.folder import RunFolder
 
 TOLD = "job.json"
 # What a run's result does not depend on, and how long it is, which is looked at by itself.
-FREE = ("out", "name", "log_every", "save_every", "report_to", "steps", "budget")
+FREE = ("out", "name", "log_every", "save_every", "keep", "report_to", "steps", "budget")
 
 
 def finished(job: Job) -> Outcome | None:

@@ -86,6 +86,8 @@ class Outcome:
     versions: dict[str, str] = field(default_factory=dict)  # regard, torch, python, device
     sacrebleu: str = ""  # its signature, where BLEU was measured
     beam: int | None = None  # how sequences were written for the test; None: greedily, or none were
+    direction: str = ""  # of a translation: what is read and what is written
+    changes: list[str] = field(default_factory=list)  # of settings, while the run was resumed, in words
 
     def save(self) -> None:
         """Write it beside the run, whole or not at all."""

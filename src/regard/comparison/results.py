@@ -199,6 +199,7 @@ def fairness(comparison: Comparison) -> list[str]:
         return ["No run finished: there is nothing to compare."]
     return [
         *_same_batches(done),
+        *_same_throughout(done),
         _same_test(done),
         _same_budget(comparison, done),
         _same_tuning(comparison),
@@ -218,6 +219,19 @@ def _same_batches(done: Sequence[Outcome]) -> list[str]:
             f"NOTE: runs differ in {', '.join(differing)}, so that the same seed does not mean the same batches."
         ]
     return ["With the same seed, every contestant learned from the same batches in the same order."]
+
+
+def _same_throughout(done: Sequence[Outcome]) -> list[str]:
+    """Which runs did not train with the same settings from their first step to their last."""
+    changed: dict[str, int] = {}
+    for run in done:
+        for words in run.changes:
+            changed[words] = changed.get(words, 0) + 1
+    return [
+        f"NOTE: settings were changed on resume in {count} of {len(done)} runs: {words}. A run that had them from its "
+        "first step may end elsewhere."
+        for words, count in changed.items()
+    ]
 
 
 def _same_test(done: Sequence[Outcome]) -> str:

@@ -19,7 +19,7 @@ from regard.training.assembly import complete
 # Told by their own part, or without a say in any number.
 _ELSEWHERE = (
     "task", "data", "model", "attention", "seed", "steps", "budget", "batch_size", "optim.lr",
-    "out", "name", "device", "log_every", "save_every", "report_to",
+    "out", "name", "device", "log_every", "save_every", "keep", "report_to",
 )  # fmt: skip
 _DIGITS = 8  # of a hash, enough to tell data sets apart
 

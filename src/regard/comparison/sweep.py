@@ -44,6 +44,7 @@ class Trial:
     error: str
     steps: int
     folder: str
+    loss: float | None = None  # of the same validation; it decides between equal values
 
 
 class Study:
@@ -83,7 +84,8 @@ class Study:
         error = outcome.error or ("" if value is not None else f"no validation of {outcome.metric or 'it'}")
         if value is not None:
             self.metric, self.higher_is_better = outcome.metric, outcome.higher_is_better
-        self.trials.append(Trial(self._chosen, value, error, outcome.steps, outcome.folder))
+        loss = outcome.validation.get("loss")
+        self.trials.append(Trial(self._chosen, value, error, outcome.steps, outcome.folder, loss))
         if self._asked is not None:
             self._optuna.tell(
                 self._asked,
@@ -96,11 +98,13 @@ class Study:
 
     @property
     def best(self) -> int | None:
-        """The place of the best trial, the first among equals; None if all failed."""
+        """The place of the best trial; among equals the lower loss, then the first. None if all failed."""
         costs = [
-            (self._cost(one.value), place) for place, one in enumerate(self.trials) if one.value is not None
+            (self._cost(one.value), math.inf if one.loss is None else one.loss, place)
+            for place, one in enumerate(self.trials)
+            if one.value is not None
         ]
-        return min(costs)[1] if costs else None
+        return min(costs)[2] if costs else None
 
     @property
     def chosen(self) -> Settings:

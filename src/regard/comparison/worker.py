@@ -29,9 +29,10 @@ from regard.tasks import Task
 from regard.tasks.problem import Batch
 from regard.tasks.translate import Translate
 from regard.training.config import Config
-from regard.training.evaluation import add, evaluate, load_run
+from regard.training.evaluation import add, evaluate
 from regard.training.folder import RunFolder, surroundings
 from regard.training.hardware import choose_device
+from regard.training.loading import load
 from regard.training.loop import Result, train
 from regard.training.metrics import plain
 from regard.training.position import seed_everything
@@ -126,7 +127,8 @@ def in_blocks(task: Task, model: Model, config: Config) -> tuple[dict[str, float
 
 def _outcome(job: Job, result: Result) -> Outcome:
     device = choose_device(str(job.settings.get("device", "auto")))
-    task, model, config = load_run(job.folder, device=device)
+    found = load(job.folder, device=device)
+    task, model, config = found.task, found.model, found.config
     asked = Asked(model, decoding_of(task, job.beam))
     seed_everything(config.seed)  # whatever draws while it answers draws the same, however the run came here
     validation = evaluate(task, asked, batch_size=config.batch_size or LARGEST_BATCH, seed=config.seed) or {}
@@ -139,7 +141,7 @@ def _outcome(job: Job, result: Result) -> Outcome:
         metric=task.metric, higher_is_better=task.higher_is_better,
         validation=_numbers(validation), test=_numbers(test), best_step=(result.best or {}).get("step"), blocks=blocks,
         data_sha256=read, command=command_of(job), versions=_versions(device), sacrebleu=bleu,
-        beam=job.beam,
+        beam=job.beam, direction=str(task.direction() or ""), changes=[str(change) for change in found.changes],
     )  # fmt: skip
 
 

@@ -37,7 +37,9 @@ class TransformerXL(Decoder):
         window = whole_number("memory", memory, 0) + 1
         chosen = attention or f"relative(positions=transformer-xl, window={window})"
         if "positions" in options:
-            raise BadValue("positions: transformer-xl has relative ones; choose others through attention=.")
+            raise BadValue(
+                "positions: transformer-xl has relative ones. Leave it out, or choose another attention."
+            )
         super().__init__(problem, attention=chosen, positions="none", **options)
 
     def rows(self, batch: Batch) -> Tensor:

@@ -123,8 +123,9 @@ class Classify(Task):
         found: dict[str, list[Row]] = {}
         columns: Columns | None = None
         for split, path in files.items():  # the training file comes first, and says where the columns are
-            table = read_table(path, self.encoding, self.text_column, self.label_column)
-            columns = columns or find_columns(table, self.text_column, self.label_column)
+            other = self.typed(encoding="latin-1")
+            table = read_table(path, self.encoding, self.text_column, self.label_column, other)
+            columns = columns or find_columns(table, self.text_column, self.label_column, self.typed)
             found[split] = list(labelled(table, columns))
         return found
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from regard.arguments import whole_number
+from regard.tasks.direction import Direction
 from regard.tasks.draws import Draws, Generated
 from regard.tasks.parallel import Pair, ParallelTask
 from regard.tasks.splits import checked_split
@@ -47,6 +48,7 @@ NUMBERED = ("{d}/{m}/{y}", "{m}/{d}/{y}", "{dd}/{mm}/{y}", "{d}.{m}.{y}", "{dd}.
 LONGEST = 32  # characters of a date as it is written
 ISO = 10 + 1  # characters of an ISO date, and the end
 TRAIN = 100_000
+GENERATED = Direction("dates as people write them", "ISO dates")
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ,./-'"
 
 
@@ -118,6 +120,10 @@ class Dates(ParallelTask):
         self.source_vocabulary = Characters(sorted(_ALPHABET))
         self.target_vocabulary = Characters(sorted("0123456789-"))
         self.max_source, self.max_target = LONGEST, ISO
+
+    def direction(self) -> Direction:
+        """From free writing to ISO form."""
+        return GENERATED
 
     def examples(self, split: str) -> Sequence[Pair]:
         """Pairs, each made when it is asked for."""

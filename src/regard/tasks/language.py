@@ -123,7 +123,7 @@ class Language(Task):
         return {"train": "".join(self._read(path) for path in paths)}
 
     def _read(self, path: Path) -> str:
-        text = "\n".join(read_lines(path, self.encoding)) + "\n"
+        text = "\n".join(read_lines(path, self.encoding, self.typed(encoding="latin-1"))) + "\n"
         if len(text) < 3:
             raise wrong(path, None, "is too short to learn from: one character.")
         return text

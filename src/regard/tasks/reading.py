@@ -59,19 +59,22 @@ def checked_encoding(encoding: str) -> str:
     return encoding
 
 
-def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """The text of a file. A byte-order mark is dropped, and lines that end in CR LF end in LF."""
+def read_text(path: Path, encoding: str = "utf-8", other: str = "latin-1") -> str:
+    """The text of a file. A byte-order mark is dropped, and lines that end in CR LF end in LF.
+
+    `other`: how another encoding is named, as the reader can type it, for the error where this one does not fit.
+    """
     raw = _raw(path)
     try:
         text = raw.decode(checked_encoding(encoding))
     except UnicodeDecodeError as error:
-        raise _undecodable(path, raw, encoding, error.start) from None
+        raise _undecodable(path, raw, encoding, error.start, other) from None
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
+def read_lines(path: Path, encoding: str = "utf-8", other: str = "latin-1") -> list[str]:
     """The lines of a file, at "\\n" alone: other signs that some call a line break are text like any other."""
-    lines = read_text(path, encoding).split("\n")
+    lines = read_text(path, encoding, other).split("\n")
     if lines[-1] == "":
         lines.pop()
     if not any(line.strip() for line in lines):
@@ -111,12 +114,12 @@ def _unreadable(path: Path, error: Exception) -> BadValue:
     return BadValue(f"data: {str(path)!r} cannot be read: {reason}.")
 
 
-def _undecodable(path: Path, raw: bytes, encoding: str, start: int) -> BadValue:
+def _undecodable(path: Path, raw: bytes, encoding: str, start: int, other: str) -> BadValue:
     line = raw.count(b"\n", 0, start) + 1
     begin = raw.rfind(b"\n", 0, start) + 1
     return wrong(
         path,
         line,
         f"byte {start - begin + 1} of the line (0x{raw[start]:02x}, byte {start + 1} of the file) is not {encoding}. "
-        "Try another encoding, for instance encoding='latin-1'.",
+        f"Convert the file, or name its encoding, for instance {other}.",
     )

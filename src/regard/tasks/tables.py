@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -56,12 +56,17 @@ class Columns:
     label: str | int
 
 
-def read_table(path: Path, encoding: str, text: str | int | None, label: str | int | None) -> Table:
-    """The cells of a file. A first line is a header when it holds the names of both columns."""
+def read_table(
+    path: Path, encoding: str, text: str | int | None, label: str | int | None, other: str = "latin-1"
+) -> Table:
+    """The cells of a file. A first line is a header when it holds the names of both columns.
+
+    `other`: how another encoding is named, as `read_text` takes it.
+    """
     name = plain_name(path).lower()
     if not name.endswith(ENDINGS):
         raise wrong(path, None, f"expected a file that ends in {', '.join(ENDINGS)} (or that and .gz).")
-    lines = read_lines(path, encoding)
+    lines = read_lines(path, encoding, other)
     if name.endswith((".jsonl", ".ndjson", ".json")):
         return _objects(path, lines)
     rows: list[tuple[int, list[str | None]]] = []
@@ -82,8 +87,15 @@ def read_table(path: Path, encoding: str, text: str | int | None, label: str | i
     return Table(path, first, rows[1:])
 
 
-def find_columns(table: Table, text: str | int | None, label: str | int | None) -> Columns:
+def find_columns(
+    table: Table,
+    text: str | int | None,
+    label: str | int | None,
+    typed: Callable[..., str] = lambda **options: " and ".join(options),
+) -> Columns:
     """Which columns hold text and label: those given (a name, or a number: the first column is 1), or those found.
+
+    `typed` says options as the reader can type them, as `Task.typed` does.
 
     Found are usual names, or in a table of two columns the one with fewer different entries as label.
     """
@@ -108,7 +120,8 @@ def find_columns(table: Table, text: str | int | None, label: str | int | None) 
             table.path,
             None,
             "cannot tell which column holds the text and which the label. "
-            f"Say text_column= and label_column= (a name or a number from 1). Columns: {columns}.",
+            f"Say which, by name or by number from 1, for instance {typed(text_column=1, label_column=2)}. "
+            f"Columns: {columns}.",
         )
     if found[0] == found[1]:
         raise BadValue(f"label_column: expected another column than text_column, got {found[1]!r} for both.")

@@ -13,9 +13,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +27,11 @@ from regard.errors import BadValue
 from regard.registry import Registry, refuse_unknown
 from regard.tasks.problem import Batch, Problem
 
+if TYPE_CHECKING:
+    from regard.tasks.direction import Direction
+
 Sums = dict[str, tuple[float, float]]  # metric → (sum, count)
+_NOT_TEXT = ("true", "false", "none", "null", "yes", "no", "on", "off")  # bare, these are not read as text
 SPLITS = ("train", "validation", "test")
 
 
@@ -80,6 +86,17 @@ class Task:
     metric: ClassVar[str] = "accuracy"  # the one that decides which checkpoint is best
     higher_is_better: ClassVar[bool] = True
     recipe: ClassVar[Recipe] = Recipe()
+
+    given: Mapping[str, Any] = MappingProxyType({})  # the options `build` was called with
+
+    def typed(self, **options: Any) -> str:
+        """This task with some options more, as the command line takes it: `"classify(encoding=latin-1)"`."""
+        chosen = {**self.given, **options}
+        return typed(self.name, {name: chosen[name] for name in chosen if name not in ("data", "whole")})
+
+    def direction(self) -> Direction | None:
+        """What is read and what is written, where the task turns one kind of text into another."""
+        return None
 
     def problems(self) -> list[Problem]:
         """Every problem this task can pose, the usual one first; a model takes the first it serves."""
@@ -157,6 +174,17 @@ class Task:
         """Take over what `state` returned, in place of what the data says."""
 
 
+def typed(name: str, options: Mapping[str, Any]) -> str:
+    """A name with options as the command line takes it, quoted for a shell: `"classify(encoding=latin-1)"`."""
+    return f'"{name}({", ".join(f"{option}={_typed(value)}" for option, value in options.items())})"'
+
+
+def _typed(value: object) -> str:
+    """A value inside the brackets: a bare word where that is read back as the same text, else as Python writes it."""
+    bare = isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w-]*", value)
+    return str(value) if bare and value.lower() not in _NOT_TEXT else repr(value)  # type: ignore[attr-defined]
+
+
 def names() -> list[str]:
     """Every task by name, in alphabetical order."""
     return sorted(TASKS.names())
@@ -171,6 +199,7 @@ def build(name: str, state: Mapping[str, Any] | None = None, **options: Any) -> 
     cls = TASKS[name]
     refuse_unknown(name, options, inspect.signature(cls).parameters)
     made = cls(**options)
+    made.given = MappingProxyType(options)
     if state:
         made.restore(state)
     made.pose(made.problems()[0])

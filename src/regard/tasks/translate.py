@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from regard.arguments import whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks import hub, vocabulary
-from regard.tasks.dates import LONGEST, TRAIN, date_pair
+from regard.tasks import direction, hub, vocabulary
+from regard.tasks.dates import GENERATED, LONGEST, TRAIN, date_pair
+from regard.tasks.direction import Direction
 from regard.tasks.draws import Generated
 from regard.tasks.parallel import Pair, ParallelTask
 from regard.tasks.problem import Problem
@@ -36,7 +37,7 @@ class Translate(ParallelTask):
 
     Args:
         data: SOURCE,TARGET (two files, plain or .gz), a folder with train.en, train.de, val.en … or hf:NAME
-        languages: the endings of the files in a folder, source first ("en,de"); found where there are just two
+        languages: endings of a folder's files, source first: "en,de" reads en, writes de; of just two, en is the source
         level: bpe (sub-words), word or character; default bpe, or character for the generated dates
         vocabulary_size: how many different pieces (bpe: 4096 by default)
         joint: one vocabulary for both languages
@@ -70,7 +71,10 @@ class Translate(ParallelTask):
         self.data = data
         self.languages = languages.split(",") if isinstance(languages, str) else languages
         if self.languages is not None and len(self.languages) != 2:
-            raise BadValue(f"languages: expected two, source first, for instance 'en,de', got {languages!r}.")
+            example = self.typed(languages="en,de")
+            raise BadValue(
+                f"languages: expected two, source first, for instance {example}, got {languages!r}."
+            )
         self.level = vocabulary.checked_level(level or ("character" if data is None else "bpe"))
         self.vocabulary_size, self.joint = vocabulary_size, joint
         self.seed = whole_number("seed", seed)
@@ -82,6 +86,8 @@ class Translate(ParallelTask):
         self.left_out = 0  # training pairs that are longer than max_length
         self._encoded: dict[str, list[Pair]] = {}
         self.whole = whole
+        self._direction: Direction | None = None  # of the data, once they are read
+        self._learned: Direction | None = None  # of the run whose vocabulary this is
 
     @cached_property
     def texts(self) -> dict[str, Sequence[Texts]]:
@@ -95,6 +101,17 @@ class Translate(ParallelTask):
             return dict(parts)
         return dict(complete(parts, [pair.source for pair in parts["train"]], self.seed))
 
+    def _direct(self, found: Direction) -> None:
+        """Note which side of the data is read; refuse data that reverse what a run learned."""
+        direction.refuse_reversed(self._learned, found)
+        self._direction = found
+
+    def direction(self) -> Direction | None:
+        """Which side is read and which is written: by the data, or as the run learned it where no data was read."""
+        if self.data is None:
+            return GENERATED
+        return self._direction or self._learned
+
     def _from_hub(self) -> dict[str, list[Texts]]:
         splits = hub.load(str(self.data))
         rows = splits["train"]
@@ -103,20 +120,29 @@ class Translate(ParallelTask):
         there = list(flat["train"][0])
         source, target = self.languages or (there if len(there) == 2 else ("", ""))
         if source not in there or target not in there:
-            raise BadValue(f"languages: expected two of {', '.join(there)}, got {self.languages!r}.")
+            example = self.typed(languages=",".join(there[:2]))
+            raise BadValue(
+                f"languages: expected two of {', '.join(there)}, source first, for instance {example}, "
+                f"got {self.languages!r}."
+            )
+        self._direct(Direction(source, target))
         return {
             split: [Texts(str(row[source]), str(row[target])) for row in part] for split, part in flat.items()
         }
 
     def _from_files(self, paths: list[Path]) -> dict[str, list[Texts]]:
         if len(paths) == 2:
+            self._direct(direction.of_files(*paths))
             return {"train": self._read(*paths)}
         if len(paths) != 1 or not paths[0].is_dir():
             raise BadValue(
                 f"data: expected two parallel files SOURCE,TARGET or a folder, got {', '.join(map(str, paths))!r}."
             )
         files = listed(paths[0])
-        source, target = self.languages or _languages(paths[0], files)
+        source, target = self.languages or direction.of_folder(
+            paths[0], files, self._learned, self.typed(languages="en,de")
+        )
+        self._direct(Direction(source, target))
         sides = [
             files_by_split([path for path in files if plain_name(path).endswith(f".{side}")])
             for side in (source, target)
@@ -129,7 +155,8 @@ class Translate(ParallelTask):
         return {split: self._read(sides[0][split], sides[1][split]) for split in sides[0]}
 
     def _read(self, source: Path, target: Path) -> list[Texts]:
-        sides = [read_lines(path, self.encoding) for path in (source, target)]
+        other = self.typed(encoding="latin-1")
+        sides = [read_lines(path, self.encoding, other) for path in (source, target)]
         if len(sides[0]) != len(sides[1]):
             raise BadValue(
                 f"data: {source} has {len(sides[0])} lines, {target} has {len(sides[1])}. "
@@ -208,7 +235,10 @@ class Translate(ParallelTask):
         if split == "train" and self.data is not None:
             self.left_out = left_out
             if not found:
-                raise BadValue(f"max_length: every training pair is longer than {self.limit}. Raise it.")
+                longer = self.typed(max_length=2 * self.limit)
+                raise BadValue(
+                    f"max_length: every training pair is longer than {self.limit}. Raise it, for instance {longer}."
+                )
         return found
 
     def compare(self, texts: list[str], references: list[str]) -> Sums:
@@ -253,33 +283,19 @@ class Translate(ParallelTask):
         return BLEU(tokenize=self.bleu_tokenize)
 
     def state(self) -> dict[str, Any]:
-        """Vocabularies and lengths."""
+        """Vocabularies, lengths, and which side is read."""
         self.problems()
-        return super().state()
+        found = self.direction()
+        return {**super().state(), "direction": None if found is None else list(found)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over vocabularies and lengths."""
+        """Take over vocabularies, lengths, and which side is read."""
         super().restore(state)
+        if self.data is not None and state.get("direction"):
+            self._learned = Direction(*state["direction"])
         self.level = self.source_vocabulary.level
         self._encoded = {}
 
 
 def _date(split: str, index: int) -> Texts:
     return Texts(*date_pair(split, index))
-
-
-def _languages(folder: Path, files: Sequence[Path]) -> tuple[str, str]:
-    """The two endings of the training files; English first, else by alphabet."""
-    known = {name for names in NAMES.values() for name in names}
-    endings = {
-        plain_name(path).rsplit(".", 1)[1]
-        for path in files
-        if "." in plain_name(path) and plain_name(path).split(".")[0] in known
-    }
-    if len(endings) != 2:
-        raise BadValue(
-            f"languages: {folder} has files of {', '.join(sorted(endings)) or 'no language'}; "
-            "say which two, source first, for instance languages='en,de'."
-        )
-    source, target = sorted(endings, key=lambda ending: (ending != "en", ending))
-    return source, target

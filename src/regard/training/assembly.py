@@ -19,6 +19,7 @@ from regard.registry import parse
 from regard.tasks.task import TASKS, Task
 from regard.training import config as settings
 from regard.training.budget import parse as parse_budget
+from regard.training.checkpoints import MANIFEST, step_of
 from regard.training.config import FIXED, Config
 from regard.training.folder import HOME, RunFolder, checked_name, free_name, locate
 
@@ -90,10 +91,12 @@ def arrange(values: Mapping[str, Any], resume: str | None) -> tuple[Config, RunF
     checkpoint: Path | None = None
     if resume is not None and resume != "auto":
         path = Path(resume)
-        if (path / "manifest.json").is_file() and path.parent.name == "checkpoints":
+        if (path / MANIFEST).is_file() and path.parent.name == "checkpoints":
             checkpoint, path = path, path.parent.parent
         run = RunFolder(path)
-        stored = run.settings()
+        _refuse_elsewhere(given, run)
+        # A run that goes back to an earlier checkpoint has the settings of that time.
+        stored = run.settings(None if checkpoint is None else step_of(checkpoint))
     else:
         where = locate(given.get("out"), given.get("name"), "") if _placed(given) else None
         if resume == "auto" and where is None:
@@ -125,6 +128,17 @@ def _continued(stored: dict[str, Any], given: Mapping[str, Any], run: RunFolder)
             flat[other] = None
     moved = {name: value for name, value in given.items() if name not in ("out", "name")}
     return complete({**flat, **moved})
+
+
+def _refuse_elsewhere(given: Mapping[str, Any], run: RunFolder) -> None:
+    """Raise where a run is to be resumed and another folder is named for it: it stays where it is."""
+    if _placed(given) and run.exists:
+        asked = locate(given.get("out"), given.get("name"), "")
+        if asked.resolve() != run.path.resolve():
+            raise BadValue(
+                f"out: {run.path} is resumed where it is, so it cannot go on in {asked}. Leave it out, or copy the "
+                "folder first and resume the copy."
+            )
 
 
 def _placed(given: Mapping[str, Any]) -> bool:
@@ -205,10 +219,12 @@ def take_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> No
 
 def _unknown_names(clean: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
-    if clean.get("task"):
-        found += settings.mistakes_of(lambda: TASKS[parse(clean["task"])[0]])
-    if clean.get("model"):
-        found += settings.mistakes_of(lambda: MODELS[parse(clean["model"])[0]])
-    if clean.get("attention"):
-        found += settings.mistakes_of(lambda: entry(parse(clean["attention"])[0]))
+    for setting, known in (("task", TASKS.__getitem__), ("model", MODELS.__getitem__), ("attention", entry)):
+        if clean.get(setting):
+            mistakes = settings.mistakes_of(lambda: known(parse(clean[setting])[0]))  # noqa: B023 (called at once)
+            # What cannot be read as a name with options is called `name` there; here it is a setting.
+            found += [
+                f"{setting}: {text.removeprefix('name: ')}" if text.startswith("name: ") else text
+                for text in mistakes
+            ]
     return found

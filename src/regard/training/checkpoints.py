@@ -25,11 +25,11 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.training import durable
+from regard.training.retention import Keep
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8,})")
-KEPT = 2  # besides the best
 
 
 class Damaged(RegardError, ValueError):
@@ -144,10 +144,15 @@ def index(folder: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def keep(folder: Path, last: str, best: str | None) -> None:
-    """Note the last and the best; delete what is neither the best nor among the last."""
+def step_of(path: Path) -> int:
+    """The step of a checkpoint's folder, by its name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def keep(folder: Path, last: str, best: str | None, rule: Keep = Keep()) -> None:  # noqa: B008 (it is frozen)
+    """Note the last and the best; delete every other checkpoint that the rule does not keep."""
     durable.replace(folder / "index.json", json.dumps({"last": last, "best": best}).encode())
-    kept = {best, last, *(path.name for path in found(folder)[:KEPT])}
+    kept = {best, last, *map(name_of, rule.chosen([step_of(path) for path in found(folder)]))}
     with durable.reporting(folder):
         for path in found(folder):
             if path.name not in kept:

@@ -17,6 +17,7 @@ import yaml
 
 from regard.errors import BadValue, RegardError
 from regard.training import budget as budgets
+from regard.training import retention
 from regard.training.readers import (
     Expected,
     Reader,
@@ -79,7 +80,11 @@ class Config:
     task: str = setting("", text, "what to learn, for instance dates or copy(max_length=20)")
     model: str | None = setting(None, optional(text), 'the network, for instance "decoder(layers=4)"')
     attention: str | None = setting(None, optional(text), 'its attention, for instance "local(window=65)"')
-    data: tuple[str, ...] = setting((), paths, "files to learn from, joined by commas")
+    data: tuple[str, ...] = setting(
+        (),
+        paths,
+        "files to learn from, joined by commas; for a translation SOURCE,TARGET (what is read, what is written)",
+    )
     steps: int | None = setting(None, optional(whole(0)), "how many optimiser steps")
     budget: str | None = setting(
         None,
@@ -99,9 +104,16 @@ class Config:
         None, optional(whole(1)), "examples a validation looks at (default: all)"
     )
     save_every: int | None = setting(None, optional(whole(1)), "steps between checkpoints")
+    keep: str = setting(
+        "2",
+        retention.setting,
+        "which checkpoints stay besides the best: all, N (the last N), every:N (each N-th step, and the last two)",
+    )
     log_every: int | None = setting(None, optional(whole(1)), "steps between lines of metrics.jsonl")
     patience: int | None = setting(
-        None, optional(whole(1)), "stop after so many validations without a better one"
+        None,
+        optional(whole(1)),
+        "stop after so many validations in which the deciding metric does not improve",
     )
     strategy: str = setting(
         "ddp",
@@ -116,7 +128,9 @@ class Config:
     optim: Optim = field(default_factory=Optim)
 
 
-# A run that goes on must be the run that was begun; what is not named here may change.
+# A resumed run must be the run that was begun. These never change: they say what is learned, from which batches, and
+# what its weights and its optimiser's memory mean; with another eval_limit, "best" would compare unlike validations.
+# Every other setting may change; `changes.py` records from which step on.
 FIXED = (
     "task",
     "model",
@@ -127,7 +141,9 @@ FIXED = (
     "batch_size",
     "accumulate",
     "bucket",
+    "eval_limit",
     "init_from",
+    "optim.optimizer",
 )
 
 

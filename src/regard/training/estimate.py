@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import RegardError
+from regard.models import Model
 from regard.tasks.problem import Batch
 from regard.tasks.task import Task
-from regard.training.assembly import arrange, build_model, build_task
+from regard.training import checkpoints, initial
+from regard.training.assembly import arrange, build_model, build_task, take_weights
 from regard.training.budget import of, positions
 from regard.training.config import Config
+from regard.training.folder import RunFolder
+from regard.training.hardware import check_surroundings
+from regard.training.loading import to_stderr
 from regard.training.order import Order, generator
 from regard.training.position import seed_everything
 
@@ -25,11 +31,12 @@ LOOKED_AT = 20  # batches, to know how many tokens a step takes
 
 def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, Any]:
     """The facts of a run that is not begun. One batch goes through the model on the CPU; nothing is written."""
-    config, run, _ = arrange(values, resume)
+    config, run, chosen = arrange(values, resume)
     assert config.batch_size and config.accumulate
+    check_surroundings(config)
+    run.check_place()
     seed_everything(config.seed)
-    task = build_task(config)
-    model = build_model(config, task)
+    task, model, told = _built(config, run, chosen)
     examples = task.examples("train")
     order = Order(examples, config.batch_size, config.seed, task.length, config.bucket)
     batch = task.collate([examples[i] for i in order[0]], generator(config.seed, "batch", 0))
@@ -39,6 +46,8 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
         "problem": task.problem.kind,
         "model": config.model,
         "attention": config.attention,
+        **({"direction": str(direction)} if (direction := task.direction()) else {}),
+        **({"init_from": config.init_from, "taken": " ".join(told)} if told else {}),
         "out": str(run.path),
         "examples": {split: _count(task, split) for split in ("train", "validation", "test")},
         "batch": batch.shapes(),
@@ -48,6 +57,24 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
         "memory_mib": _memory(model, config, activations),
         **_length(config, task, order, examples),
     }
+
+
+def _built(config: Config, run: RunFolder, chosen: Path | None) -> tuple[Task, Model, list[str]]:
+    """The task and the model as a run would have them at its first step, and what was said of another run's weights."""
+    told: list[str] = []
+    checkpoint = None
+    if chosen is not None:
+        checkpoint = checkpoints.load(chosen)
+    elif run.exists:
+        checkpoint = checkpoints.load_newest(run.checkpoints, to_stderr)[0]
+    task = build_task(config, checkpoint.state.get("task") if checkpoint else None)
+    if checkpoint is not None or config.init_from is None:
+        model = build_model(config, task)
+        if checkpoint is not None:
+            with torch.no_grad():
+                take_weights(model, checkpoint.weights, "resume")
+        return task, model, told
+    return task, initial.begin(config, task, told.append), told
 
 
 def _length(config: Config, task: Task, order: Order, examples: Sequence[Any]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The run folder: where a run keeps its settings, surroundings, metrics, checkpoints and figures.
 
 config.yaml   env.json   metrics.jsonl   checkpoints/step-00000120/model.safetensors   figures/
+
+and `changes.json`, where a resume changed a setting.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import durable
+from regard.training import changes, durable
 from regard.training.config import Config, from_yaml, to_yaml
 
 HOME = "runs"  # where runs go when nothing else is said
@@ -82,14 +84,21 @@ class RunFolder:
     def begin(self, config: Config, device: str = "") -> None:
         """Make the folder of a new run; refuse one that is taken."""
         self.refuse_taken()
-        if self.path.exists() and not self.path.is_dir():
-            raise BadValue(f"out: {self.path} is a file, not a folder.")
+        self.check_place()
         with durable.reporting(self.path):
             for folder in (self.path, self.checkpoints, self.path / "figures"):
                 folder.mkdir(parents=True, exist_ok=True)
         facts = json.dumps(surroundings(device), indent=1, ensure_ascii=False).encode()
         durable.replace(self.path / "env.json", facts)
         self.note(config)  # last: it marks the folder as a run
+
+    def check_place(self) -> None:
+        """Raise where no folder can be made because a file stands in its place."""
+        for place in (self.path, *self.path.parents):
+            if place.exists():
+                if not place.is_dir():
+                    raise BadValue(f"out: {place} is a file, not a folder.")
+                return
 
     def refuse_taken(self) -> None:
         """Raise if a run was begun here."""
@@ -99,14 +108,19 @@ class RunFolder:
             )
 
     def note(self, config: Config) -> None:
-        """Write the settings."""
+        """Write the settings the run begins with."""
         durable.replace(self.path / "config.yaml", to_yaml(config).encode())
 
-    def settings(self) -> dict[str, Any]:
-        """The settings the run was begun with."""
+    def begun(self) -> dict[str, Any]:
+        """The settings the run began with, not checked yet."""
         if not self.exists:
             raise BadValue(f"{self.path}: there is no run here (no config.yaml). Pass the folder of a run.")
         return from_yaml(self.path / "config.yaml")
+
+    def settings(self, step: int | None = None) -> dict[str, Any]:
+        """The settings in force, by dotted name: now, or when the run stood at a step."""
+        found = changes.read(self.path)
+        return changes.applied(self.begun(), found if step is None else changes.until(found, step))
 
     @contextmanager
     def alone(self) -> Iterator[None]:

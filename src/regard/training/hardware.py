@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -83,12 +84,20 @@ def choose_device(asked: str) -> torch.device:
     return device
 
 
+def check_surroundings(config: Config) -> torch.device:
+    """The device of a run; raise where this machine lacks what the settings ask for."""
+    if config.report_to == "tensorboard" and find_spec("tensorboard") is None:
+        raise BadValue("report_to: tensorboard is not installed here. Try pip install tensorboard.")
+    device = choose_device(config.device)
+    if _MIXED.get(config.precision) == "fp16" and device.type != "cuda":
+        raise BadValue(f"precision: 16-mixed needs a GPU, and this run is on {device.type}. Try bf16-mixed.")
+    return device
+
+
 def prepare(config: Config) -> Hardware:
     """Set up Accelerate for the settings."""
-    device = choose_device(config.device)
+    device = check_surroundings(config)
     mixed = _MIXED.get(config.precision, "no")
-    if mixed == "fp16" and device.type != "cuda":
-        raise BadValue(f"precision: 16-mixed needs a GPU, and this run is on {device.type}. Try bf16-mixed.")
     # Accelerate keeps one state for the whole process; a second run may need another precision or device.
     AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())
     before = os.environ.get("ACCELERATE_TORCH_DEVICE")

@@ -10,11 +10,24 @@ import torch
 from torch import nn
 
 from regard.errors import BadValue
+from regard.models import Model
 from regard.tasks.task import Task
 from regard.training import checkpoints
-from regard.training.assembly import own_tensors
+from regard.training.assembly import build_model, own_tensors
 from regard.training.checkpoints import Checkpoint
+from regard.training.config import Config
 from regard.training.folder import RunFolder
+
+
+def begin(config: Config, task: Task, tell: Callable[[str], None]) -> Model:
+    """The model of a run that begins, with another run's vocabulary and weights where the settings name one."""
+    if config.init_from is None:
+        return build_model(config, task)
+    origin = source(config.init_from, tell)
+    share_state(task, origin.state.get("task") or {}, tell)
+    model = build_model(config, task)
+    share_weights(model, origin.weights, tell)
+    return model
 
 
 def source(path: str, tell: Callable[[str], None]) -> Checkpoint:

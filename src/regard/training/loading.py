@@ -13,8 +13,9 @@ import torch
 from regard import models
 from regard.errors import BadValue, unknown_name
 from regard.tasks.task import Task
-from regard.training import checkpoints
+from regard.training import changes, checkpoints
 from regard.training.assembly import build_model, build_task, complete, newest_run, take_weights
+from regard.training.changes import Change
 from regard.training.checkpoints import Checkpoint, Damaged
 from regard.training.config import Config
 from regard.training.folder import RunFolder
@@ -35,6 +36,9 @@ class Loaded:
     model: models.Model
     config: Config
     device: torch.device
+    changes: tuple[
+        Change, ...
+    ] = ()  # of settings, on resumes before this checkpoint, that bear on its weights
 
 
 def to_stderr(text: str) -> None:
@@ -69,7 +73,7 @@ def load(
         raise BadValue(f"run: there is no run here: {str(run)!r} holds no config.yaml. {hint}")
     place = device if isinstance(device, torch.device) else choose_device(device)
     taken = _chosen(folder.checkpoints, checkpoint or BEST, tell)
-    values = folder.settings()
+    values = folder.settings(taken.step)
     own = paths(values.get("data") or [])
     if data is not None:
         values["data"] = list(_files(data))
@@ -81,7 +85,9 @@ def load(
         take_weights(model, taken.weights, str(folder.checkpoints / taken.name))
     manifest = json.loads((folder.checkpoints / taken.name / checkpoints.MANIFEST).read_bytes())
     sha256 = manifest["files"]["model.safetensors"]["sha256"]
-    return Loaded(path, taken.name, sha256, task, model.to(place).eval(), config, place)
+    # A change at the checkpoint's own step came after it.
+    changed = tuple(one for one in changes.read(path) if one.step < taken.step and one.matters)
+    return Loaded(path, taken.name, sha256, task, model.to(place).eval(), config, place, changed)
 
 
 def _files(data: object) -> tuple[str, ...]:

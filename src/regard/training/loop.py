@@ -9,13 +9,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import checkpoints, durable, initial, metrics
-from regard.training.assembly import Parts, arrange, build_model, build_task
+from regard.training import changes, checkpoints, durable, initial, metrics
+from regard.training.assembly import Parts, arrange, build_model, build_task, complete
 from regard.training.checkpoints import Checkpoint
 from regard.training.config import Config, said
 from regard.training.folder import RunFolder
@@ -99,8 +98,6 @@ def _run(
     quiet: bool,
     stack: ExitStack,
 ) -> Result:
-    if config.report_to == "tensorboard" and find_spec("tensorboard") is None:
-        raise BadValue("report_to: tensorboard is not installed here. Try pip install tensorboard.")
     going_on = run.exists
     hardware = prepare(config)
     leads = bool(hardware.accelerator.is_main_process)
@@ -114,16 +111,12 @@ def _run(
     if going_on and not leads:
         checkpoint = checkpoints.load_newest(run.checkpoints, tell)[0]
     task = build_task(config, checkpoint.state.get("task") if checkpoint else None)
-    origin = None
-    if config.init_from is not None and checkpoint is None:
-        origin = initial.source(config.init_from, tell)
-        initial.share_state(task, origin.state.get("task") or {}, tell)
-    model = build_model(config, task)
-    if origin is not None:
-        initial.share_weights(model, origin.weights, tell)
+    model = build_model(config, task) if checkpoint is not None else initial.begin(config, task, tell)
+    if direction := task.direction():
+        tell(f"{config.task}: {direction}.")
     # Only now is anything written: what cannot be built leaves no folder behind.
     if going_on and leads:
-        run.note(config)
+        _record_changes(config, run, 0 if checkpoint is None else checkpoint.step, tell)
     elif leads:
         run.begin(config, str(hardware.device))
         stack.enter_context(run.alone())
@@ -138,6 +131,24 @@ def _run(
     return Result(
         run.path, position.step, position.metrics, best, position.seconds, trainer.speed, reason, position.tokens
     )  # fmt: skip
+
+
+def _record_changes(config: Config, run: RunFolder, step: int, tell: Callable[[str], None]) -> None:
+    """Write down which settings differ from those the run had at this step, before a step is taken with them."""
+    known = changes.read(run.path)
+    kept = changes.until(
+        known, step - 1
+    )  # those at this very step are worked out anew, so that each stands there once
+    now = [*kept, *changes.between(complete(changes.applied(run.begun(), kept)), config, step)]
+    if now == known:
+        return
+    changes.write(run.path, now)
+    for one in now:
+        if one not in known:
+            tell(f"resume: {one}; recorded in {run.path / changes.FILE}.")
+    for one in known:
+        if one not in now and not any(other.setting == one.setting for other in now if other not in known):
+            tell(f"resume: {one} no longer applies, as the run goes on from step {step}.")
 
 
 def _pick_up(run: RunFolder, chosen: Path | None, tell: Callable[[str], None]) -> Checkpoint | None:

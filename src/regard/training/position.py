@@ -24,7 +24,8 @@ class Position:
     seconds: float = 0.0  # of training, over all processes that worked on the run
     best: float | None = None  # the deciding metric at its best
     best_step: int | None = None
-    stale: int = 0  # validations since then
+    best_loss: float | None = None  # of the same validation; None where it is unknown
+    stale: int = 0  # validations since the deciding metric last improved
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # of the last validation
     pending: dict[str, Any] | None = None  # the record of a step whose validation was interrupted
 
@@ -34,16 +35,23 @@ class Position:
         known = {one.name for one in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in state.items() if name in known})
 
-    def validated(self, value: float, higher_is_better: bool) -> bool:
-        """Note a validation; whether it is the best so far. What is no number is never the best."""
-        better = math.isfinite(value) and (
+    def validated(self, value: float, higher_is_better: bool, loss: float | None = None) -> bool:
+        """Note a validation; whether it is the best so far. A non-finite value is never the best.
+
+        Among equal values the lower loss is better, and among equal losses the earlier validation. A lower loss alone
+        does not count as progress for `patience`: otherwise a run whose metric cannot rise further would never stop.
+        """
+        improved = math.isfinite(value) and (
             self.best is None or (value > self.best if higher_is_better else value < self.best)
         )
-        if better:
-            self.best, self.best_step, self.stale = value, self.step, 0
-        else:
-            self.stale += 1
-        return better
+        known = loss if loss is not None and math.isfinite(loss) else None
+        tie_won = False
+        if value == self.best and known is not None and self.best_loss is not None:
+            tie_won = known < self.best_loss
+        self.stale = 0 if improved else self.stale + 1
+        if improved or tie_won:
+            self.best, self.best_step, self.best_loss = value, self.step, known
+        return improved or tie_won
 
 
 @dataclass(frozen=True)

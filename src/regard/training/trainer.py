@@ -39,6 +39,7 @@ from regard.training.order import Order, generator
 from regard.training.position import Boundary, Position, seed_everything
 from regard.training.progress import Display, TensorBoard
 from regard.training.random_state import RandomState
+from regard.training.retention import Keep
 from regard.training.signals import Interrupted, Signals
 from regard.training.step import NonFinite, Taken
 
@@ -73,6 +74,7 @@ class Trainer:
         self.hardware, self.signals, self.tell, self.quiet = hardware, signals, tell, quiet
         assert config.batch_size is not None and config.accumulate is not None
         self.budget, self.company, self.accumulate = of(config), Company(hardware), config.accumulate
+        self.keep = Keep.parse(config.keep)
         self.position = Position() if checkpoint is None else Position.read(checkpoint.state["progress"])
         self.saved, self.saved_at = -1 if checkpoint is None else checkpoint.step, self.position.seconds
         self.tokens = 0  # of the step at hand
@@ -124,6 +126,8 @@ class Trainer:
             if self.position.pending is not None:  # the last process was stopped inside a validation
                 self.saved = -1
                 self._settle(marked=True)
+            if self.keep.whole_training and self.position.step == 0:
+                self.save()
             while not (reason := self._reason_to_stop()):
                 self.advance()
             self.land()
@@ -272,7 +276,8 @@ class Trainer:
     def _saves(self, marked: bool) -> bool:
         assert self.config.save_every
         late = self.position.seconds - self.saved_at > SECONDS_AT_RISK  # by the clock that all agree on
-        return marked or late or self.position.step % self.config.save_every == 0
+        step = self.position.step
+        return marked or late or step % self.config.save_every == 0 or self.keep.due(step)
 
     def _validates(self, marked: bool) -> bool:
         assert self.config.eval_every
@@ -295,7 +300,8 @@ class Trainer:
             found = self._validate()
             if found is None:
                 return
-            better = self.position.validated(self._deciding(found), self.task.higher_is_better)
+            deciding = self._deciding(found)
+            better = self.position.validated(deciding, self.task.higher_is_better, found.get("loss"))
             self.position.metrics = plain(found)
             record["validation"] = plain(found)
             self.display.validated(self.task.metric, found[self.task.metric], better)
@@ -369,4 +375,4 @@ class Trainer:
         name = checkpoints.name_of(position.step)
         checkpoints.save(self.run.checkpoints, Checkpoint(name, weights, memory, tensors, state))
         best = None if position.best_step is None else checkpoints.name_of(position.best_step)
-        checkpoints.keep(self.run.checkpoints, name, best)
+        checkpoints.keep(self.run.checkpoints, name, best, self.keep)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from regard import nn
+from regard.cli.mistakes import nearest
 from regard.cli.pages import docstring, toy
-from regard.cli.parser import nearest
 from regard.errors import BadValue
 from regard.nn.alignment import Alignment
 from regard.nn.mechanism import Entry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -135,12 +136,14 @@ def _signature(loaded: Loaded, split: str, count: int, digest: str, batch_size: 
         "task": config.task,
         "model": config.model,
         "attention": config.attention,
+        "direction": loaded.task.direction(),
         "data": list(config.data) or None,
         "data_sha256": digest,  # of the examples as the model read them, generated ones too
         "split": split,
         "examples": count,
         "batch_size": batch_size,
         "seed": config.seed,
+        "changes": [dataclasses.asdict(one) for one in loaded.changes],
         "device": str(loaded.device),
         "dtype": str(next(loaded.model.parameters()).dtype).removeprefix("torch."),
         "regard": regard.__version__,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
+from regard.errors import RegardError
 from regard.training.config import Optim, flat, from_yaml, settings
 
 if TYPE_CHECKING:
@@ -16,7 +20,15 @@ if TYPE_CHECKING:
 
 def add_settings(parser: Parser, less: Collection[str] = ()) -> None:
     """Declare the task, every setting but those in `less`, and `--config`."""
+    from regard import models, tasks
+
     known = settings()
+    parser.hint = partial(_misplaced, parser)
+    parser.close_with(
+        f"tasks: {', '.join(tasks.names())}",
+        f"models: {', '.join(models.names())}",
+        "`regard show NAME` explains one of them, with its options.",
+    )
     parser.add_argument("task", nargs="?", type=str, metavar="TASK", help=known.pop("task").metadata["help"])
     for name, one in known.items():
         if name in less:
@@ -49,6 +61,49 @@ def given_settings(options: Namespace, less: Collection[str] = ()) -> dict[str, 
         elif name not in less and name != "config":
             values[name] = value
     return values
+
+
+def _misplaced(parser: Parser, option: str, value: str) -> str:
+    """Where an unknown option is one of the task or of the model, how to give it; else nothing."""
+    from regard.models.model import MODELS
+    from regard.registry import options_of, parse
+    from regard.tasks.task import TASKS, typed
+
+    name = option.lstrip("-").rpartition(".")[2].replace("-", "_")
+
+    def spelled(text: str) -> tuple[str, dict[str, Any]]:
+        try:
+            return parse(text)
+        except RegardError:
+            return "", {}
+
+    def with_it(text: str) -> str:
+        owner, options = spelled(text)
+        return typed(owner, {**options, name: _plain(value or "VALUE")})
+
+    task = next((word for word in parser.words if spelled(word)[0] in TASKS), None)
+    if task is None:
+        return ""
+    cls = TASKS[spelled(task)[0]]
+    if name in inspect.signature(cls).parameters:
+        return f" It belongs to the task: {with_it(task)}."
+    asked = [
+        after
+        for word, after in zip(parser.words, parser.words[1:], strict=False)
+        if word in ("--model", "--models")
+    ]
+    model = next((text for text in (*asked, cls.recipe.model) if spelled(text)[0] in MODELS), None)
+    if model is not None and name in options_of(MODELS[spelled(model)[0]], 1):
+        return f" It belongs to the model: --model {with_it(model)}."
+    return ""
+
+
+def _plain(value: str) -> object:
+    """A value that was typed, as the number or the text it is."""
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
 
 
 def _help(one: dataclasses.Field[Any]) -> str:

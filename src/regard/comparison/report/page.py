@@ -53,6 +53,7 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
         metric=next((row["decides"] for row in rows if row["decides"]), ""),
         higher=all(row["higher_is_better"] for row in rows),
         split=split,
+        direction="; ".join(dict.fromkeys(run.direction for run in comparison.outcomes if run.direction)),
         keys=list(looks.values()),
         numbered=len(looks) > NAMED,
         every_seed=len(looks) <= FEW,

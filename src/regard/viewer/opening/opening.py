@@ -11,6 +11,7 @@ import torch
 
 from regard.errors import BadValue, RegardError
 from regard.observation.observe import observe
+from regard.viewer.opening.absent import no_model
 from regard.viewer.opening.aligned import alignment, read_gold_line
 from regard.viewer.opening.mattering import importance
 from regard.viewer.opening.pretrained import is_pretrained, open_pretrained
@@ -58,21 +59,13 @@ def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> S
 
 
 def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str], None]) -> Opened:
-    path = Path(where)
     if is_run(where):
         return open_run(wish, where, checkpoint, tell)
     if is_pretrained(where):
         if checkpoint is not None:
             raise BadValue(f"--checkpoint: {where} is a single model. Leave it out.")
         return open_pretrained(wish, where, tell)
-    if path.is_file():
-        raise BadValue(f"RUN: {where!r} is a file. Give the folder it lies in.")
-    what = "has neither a config.yaml (a run of regard) nor a config.json (a Hugging Face model)"
-    why = what if path.is_dir() else "does not exist"
-    inside = sorted(child.name for child in (path / "runs").iterdir()) if (path / "runs").is_dir() else []
-    if inside:
-        raise BadValue(f"RUN: {where!r} is a comparison. Choose one of its runs: {path / 'runs' / inside[0]}")
-    raise BadValue(f"RUN: the folder {where!r} {why}. `regard train dates` makes a run.")
+    raise no_model(where)
 
 
 def _ran(one: Opened) -> Variant:
@@ -169,9 +162,12 @@ def _timeline(wish: Wish, tell: Callable[[str], None]) -> Stage:
         raise BadValue(
             f"--checkpoints: {wish.where!r} is no run of regard. Leave it out, or give the folder of a run."
         )
-    steps = checkpoint_steps(wish.where)[-MOST_CHECKPOINTS:]
-    if not steps:
+    there = checkpoint_steps(wish.where)
+    if not there:
         raise BadValue(f"--checkpoints: {wish.where!r} has none. Train it first.")
+    steps = evenly(there, MOST_CHECKPOINTS)
+    if len(steps) < len(there):
+        tell(f"Showing {len(steps)} of {len(there)} checkpoints, from step {steps[0]} to step {steps[-1]}.")
     last = open_run(wish, wish.where, str(steps[-1]), tell)
     if last.two_sides and wish.target is None:
         # What a model writes changes while it learns; one text for all, the last one's, keeps maps comparable.
@@ -188,6 +184,13 @@ def _timeline(wish: Wish, tell: Callable[[str], None]) -> Stage:
         Path(wish.where).resolve().name, variants, words=_words(last), two_sides=last.two_sides, image=last.image,
         timeline=timeline,
     )  # fmt: skip
+
+
+def evenly(steps: list[int], most: int) -> list[int]:
+    """At most so many of some steps, the first and the last among them, evenly spaced."""
+    if len(steps) <= most:
+        return steps
+    return [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]
 
 
 def _plain_target(one: Opened) -> str | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.errors import BadValue
 from regard.tasks.vocabulary import whole_characters
 from regard.training.hardware import choose_device
+from regard.viewer.opening.tokenizing import load_tokenizer
 from regard.viewer.opening.wish import Opened, Wish
 
 EXAMPLE = "The animal did not cross the street because it was too tired."
@@ -70,9 +71,7 @@ def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]
         return open_vision(wish, transformers, folder, name, config, model, device, tell)
     if wish.image is not None:
         raise BadValue(f"--image: {where} reads text. Give --text instead.")
-    tokenizer = _tried(
-        lambda: transformers.AutoTokenizer.from_pretrained(folder, **LOCAL), where, "tokenizer"
-    )
+    tokenizer = load_tokenizer(transformers, folder, where, LOCAL)
     text = whole_characters(EXAMPLE if wish.text is None else wish.text)
     inputs = tokenizer(text, return_tensors="pt", truncation=False)
     inputs = {key: value.to(device) for key, value in inputs.items() if key in READ}
