@@ -245,8 +245,8 @@ class Attention(Mechanism):
             return {"align": self.align}
         if self.align != "top-left":
             raise BadValue(
-                "state: this layer's window, causal mask or positions count from a source's end, and step by step it is "
-                "not known where that is. Build the layer with align='top-left' to go through a source in steps."
+                "state: this layer's window, causal mask or positions count from a source's end, and step by step it "
+                "is not known where that is. Build the layer with align='top-left' to go through a source in steps."
             )
         return {"offset": cache.steps}
 

@@ -105,8 +105,8 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Attention among the positions of one sequence, then a feed-forward block, each with residual and normalisation.
 
-    `attention` is a mechanism or the name of one, options included: `"local(window=65)"`. With `causal`, a name is built
-    so that it does not look ahead: this is also the layer of a decoder without an encoder.
+    `attention` is a mechanism or the name of one, options included: `"local(window=65)"`. With `causal`, a name is
+    built so that it does not look ahead: this is also the layer of a decoder without an encoder.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class DecoderState(State):
 class DecoderLayer(nn.Module):
     """Causal attention among the positions written so far, attention to a source, then a feed-forward block.
 
-    `attention` must be able to be causal; `cross` may be any mechanism. A `cross` that is built from its name is aligned
-    at the beginning of the source (align="top-left"), so that steps give what one call gives. Each part has its residual
-    and normalisation.
+    `attention` must be able to be causal; `cross` may be any mechanism. A `cross` that is built from its name is
+    aligned at the beginning of the source (align="top-left"), so that steps give what one call gives. Each part has its
+    residual and normalisation.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The key-value cache: one type for causal, windowed and cross-attention.
 
 Nothing handed out is ever changed: a cache that was continued once can be continued again, and differently, also by
-several threads at once. Steps are cheap all the same, because caches that follow each other share one store with room at
-its end. Only the newest of them may write there, behind everything the others can see; any other one copies first.
+several threads at once. Steps are cheap all the same, because caches that follow each other share one store with room
+at its end. Only the newest of them may write there, behind everything the others can see; any other one copies first.
 """
 
 from __future__ import annotations

@@ -192,14 +192,14 @@ def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
             f"attention: {found.name} looks at the whole sequence and cannot be causal, so a decoder cannot use it for "
             f"its own positions. These can: {', '.join(able)}."
         )
-    return build(name, dim, **options, **({"causal": True} if found.causal == "option" else {}))
+    return build(name, dim, **{**options, **({"causal": True} if found.causal == "option" else {})})
 
 
 def build_across(name: str, dim: int, **options: Any) -> Mechanism:
     """`build` for a place that looks at a source from outside, such as a decoder's attention to its encoder.
 
-    A decoder that goes step by step cannot know where it will end, so that it cannot stand at the end of its source. What
-    depends on positions is therefore aligned at the beginning of both, in training as in decoding.
+    A decoder that goes step by step cannot know where it will end, so that it cannot stand at the end of its source.
+    What depends on positions is therefore aligned at the beginning of both, in training as in decoding.
     """
     plain, inside = parse(name)
     chosen = {**inside, **options}
