@@ -150,7 +150,12 @@ def test_options_inside_an_attentions_name_win_over_those_of_the_model(name):
     kind = {"transformer": "translate", "encoder": "masked"}.get(name, "language")
     problem = {**PROBLEMS, "masked": Problem("masked", Tokens(WORDS), WORDS, SOURCE, blank=1)}[kind]
     model = models.build(
-        name, problem, dim=12, num_heads=4, attention_dropout=0.1, attention="multihead(num_heads=3, dropout=0.25)"
+        name,
+        problem,
+        dim=12,
+        num_heads=4,
+        attention_dropout=0.1,
+        attention="multihead(num_heads=3, dropout=0.25)",
     )
     stacks = [model.encoder, model.decoder] if name == "transformer" else [model.stack]
     for layer in [layer for stack in stacks for layer in stack.layers]:
