@@ -229,7 +229,7 @@ def test_only_the_rows_that_ran_into_dead_ends_are_searched_again():
     assert calls == [3, 3, 1, 2, 2]  # the three rows with a beam of 1, then one of them with a beam of 2
 
 
-class Cached:
+class GoesOn:
     """A step that can only go on."""
 
     def __init__(self, step):
@@ -251,11 +251,11 @@ def test_dead_ends_are_explained_where_there_is_no_way_around_them():
         sample(dead, start, end=END)
     with pytest.raises(regard.RegardError, match=r"nothing can be drawn for row 1 .* behind \[1\]"):
         sample(lambda p: torch.where(p[:, :1] == 1, tree({(): {1: 1.0}})(p), math.log(0.25)), start, end=END)
-    with pytest.raises(regard.RegardError, match="beam: .*row 1 of start.*Widen the beam"):
+    with pytest.raises(regard.RegardError, match=r"beam: .*row 1 of start.*Widen the beam"):
         beam_search(
-            Cached(lambda p: torch.where(p[:, :1] == 1, TRAPS(p), math.log(0.25))), start, end=END, beam=1
+            GoesOn(lambda p: torch.where(p[:, :1] == 1, TRAPS(p), math.log(0.25))), start, end=END, beam=1
         )
-    assert beam_search(Cached(tree({(): {1: 1.0}})), start, end=END, beam=1) == [
+    assert beam_search(GoesOn(tree({(): {1: 1.0}})), start, end=END, beam=1) == [
         [],
         [],
     ]  # nothing was dropped

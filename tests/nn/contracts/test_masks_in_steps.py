@@ -126,7 +126,7 @@ def test_a_mask_that_leaves_earlier_keys_open_is_refused():
     layer, (rows,) = CAUSAL_LAYER.build(), CAUSAL_LAYER.inputs()
     _, state = layer(rows[:, :4], state=layer.initial_state(3))
     rest = rows[:, 4:]
-    with pytest.raises(ValueError, match="documents of the 4 earlier ones.*key_ids"):
+    with pytest.raises(ValueError, match=r"documents of the 4 earlier ones.*key_ids"):
         layer(rest, mask=masks.documents(DOCUMENTS[:, 4:]), state=state)
     with pytest.raises(ValueError, match="all 7 keys"):
         layer(rest, mask=masks.causal() | masks.padding(HOLES[:, 4:]), state=state)
@@ -172,5 +172,5 @@ def test_masks_that_count_from_a_sources_end_are_refused_in_steps(name, mask):
     case = next(case for case in OVER if case.name == name)
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     layer(query, source, mask=mask)
-    with pytest.raises(ValueError, match="mask: .*source's end"):
+    with pytest.raises(ValueError, match=r"mask: .*source's end"):
         layer(query[:, :1], source, mask=mask, state=layer.initial_state(3))
