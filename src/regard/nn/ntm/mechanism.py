@@ -170,4 +170,4 @@ class NeuralTuringMemory(Mechanism):
 
 
 def _parts(state: MachineState) -> dict[str, Any]:
-    return {one.name: getattr(state, one.name) for one in fields(MachineState)}
+    return {one.name: getattr(state, one.name) for one in fields(state)}
