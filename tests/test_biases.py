@@ -7,6 +7,7 @@ import torch
 
 import regard
 from regard import biases
+from regard.grid import whole
 from tests import oracle
 
 B, H, Q, K, D = 2, 3, 5, 7, 4
@@ -81,6 +82,42 @@ def test_t5_buckets_are_those_of_hugging_face(bidirectional, buckets, furthest):
         expected = [hugging_face_bucket(j - i, bidirectional, buckets, furthest) for j in range(301)]
         whole = [oracle.t5_bucket(j - i, buckets, bidirectional, furthest) for j in range(301)]
         assert found[i].tolist() == expected == whole
+
+
+def buckets_by_distance(count, bidirectional, furthest):
+    """The bucket of each key for a query in the middle of 81 keys."""
+    table = torch.arange(float(count))[:, None]
+    bias = biases.t5(table, bidirectional=bidirectional, max_distance=furthest)
+    return bias.values(whole((1, 1, 81, 81), "cpu"), torch.float32)[0, 40].long().tolist()
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 32])
+def test_t5_buckets_rise_with_the_distance_for_every_number_of_them(count, bidirectional):
+    if bidirectional and count == 1:
+        with pytest.raises(regard.RegardError, match="at least 2 buckets, one for each side"):
+            biases.t5(torch.zeros(1, 3))
+        return
+    side = count // 2 if bidirectional else count
+    for furthest in (1, 2, 3, 7, 15, 16, 17, 40, 128):
+        found = buckets_by_distance(count, bidirectional, furthest)
+        behind = found[40::-1]
+        assert behind == sorted(behind) and behind[0] == 0 and max(behind) <= side - 1
+        assert all(bucket == side - 1 for distance, bucket in enumerate(behind) if distance >= furthest)
+        exact = min(side // 2, furthest)
+        assert behind[:exact] == list(range(exact))
+        assert found[41:] == ([bucket + side for bucket in behind[1:]] if bidirectional else [0] * 40)
+
+
+def test_t5_without_a_logarithmic_part_by_hand():
+    assert buckets_by_distance(8, False, 3)[40:32:-1] == [0, 1, 2, 7, 7, 7, 7, 7]
+    assert buckets_by_distance(8, False, 4)[40:32:-1] == [0, 1, 2, 3, 7, 7, 7, 7]
+    assert buckets_by_distance(2, True, 9)[38:43] == [0, 0, 0, 1, 1]
+
+
+def test_an_empty_table_of_t5_is_refused():
+    with pytest.raises(regard.RegardError, match="at least 1 bucket, got"):
+        biases.t5(torch.zeros(0, 3), bidirectional=False)
 
 
 def test_t5_defaults_are_both_directions_and_128():

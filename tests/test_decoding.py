@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import regard
-from regard.decoding import beam_search, greedy, sample
+from regard.decoding import Hypothesis, beam_search, greedy, sample
 
 VOCAB, END = 4, 0
 
@@ -171,7 +171,94 @@ def test_empty_batches_and_no_length():
     step = random_model(0)
     assert beam_search(step, torch.zeros(0, 2, dtype=torch.long), end=END) == []
     assert sample(step, torch.zeros(0, 2, dtype=torch.long), end=END) == []
-    assert beam_search(step, torch.tensor([[1]]), end=END, max_length=0) == [[]]
+    start, nothing = (
+        torch.tensor([[1], [2]]),
+        Hypothesis([], 0.0, finished=False),
+    )  # unfinished sequences count
+    assert beam_search(step, start, end=END, max_length=0, n_best=2) == [[nothing], [nothing]]
+    assert (
+        greedy(step, start, end=END, max_length=0)
+        == sample(step, start, end=END, max_length=0)
+        == [nothing] * 2
+    )
+
+
+def tree(ways, vocab=VOCAB):
+    """A step that knows the log-probability of the next tokens behind some prefixes; every other one is a dead end."""
+
+    def step(prefixes):
+        found = torch.full((len(prefixes), vocab), -math.inf, dtype=torch.float64)
+        for row, prefix in enumerate(prefixes[:, 1:].tolist()):
+            for token, probability in ways.get(tuple(prefix), {}).items():
+                found[row, token] = math.log(probability)
+        return found
+
+    return step
+
+
+# Token 3 is likely and leads nowhere; behind it and beside it there are exactly three sequences.
+TRAPS = tree({(): {3: 0.6, 2: 0.3, 1: 0.1}, (2,): {3: 0.7, 1: 0.3}, (2, 1): {END: 1.0}, (1,): {END: 0.5, 1: 0.5},
+              (1, 1): {END: 1.0}})  # fmt: skip
+THREE = {(2, 1, END): 0.09, (1, END): 0.05, (1, 1, END): 0.05}
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 9])
+def test_dead_ends_leave_fewer_sequences_only_where_fewer_exist(beam):
+    start = torch.tensor([[1]])
+    for n_best in range(1, min(beam, 5) + 1):
+        found = beam_search(TRAPS, start, end=END, beam=beam, n_best=n_best, length_penalty=0.0)[0]
+        assert len(found) == min(n_best, 3)
+        for hypothesis in found:
+            assert hypothesis.finished and hypothesis.score == pytest.approx(
+                math.log(THREE[tuple(hypothesis.tokens)])
+            )
+    assert greedy(TRAPS, start, end=END)[0].tokens == [2, 1, END]
+
+
+def test_only_the_rows_that_ran_into_dead_ends_are_searched_again():
+    ways = {(): {1: 1.0}, (1,): {END: 1.0}}
+    either = lambda p: torch.where(p[:, :1] == 1, TRAPS(p), tree(ways)(p))  # noqa: E731
+    calls = []
+
+    def step(prefixes):
+        calls.append(len(prefixes))
+        return either(prefixes)
+
+    found = beam_search(step, torch.tensor([[2], [1], [2]]), end=END, beam=1)
+    assert [best[0].tokens for best in found] == [[1, END], [2, 1, END], [1, END]]
+    assert calls == [3, 3, 1, 2, 2]  # the three rows with a beam of 1, then one of them with a beam of 2
+
+
+class GoesOn:
+    """A step that can only go on."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def __call__(self, prefixes):
+        return self.step(prefixes)
+
+    def reorder(self, index):
+        pass
+
+
+def test_dead_ends_are_explained_where_there_is_no_way_around_them():
+    start, dead = torch.tensor([[2], [1]]), tree({})
+    assert beam_search(dead, start, end=END) == [[], []]
+    with pytest.raises(regard.RegardError, match="no sequence exists for row 0"):
+        greedy(dead, start, end=END)
+    with pytest.raises(regard.RegardError, match=r"nothing can be drawn for row 0 .* behind \[\]"):
+        sample(dead, start, end=END)
+    with pytest.raises(regard.RegardError, match=r"nothing can be drawn for row 1 .* behind \[1\]"):
+        sample(lambda p: torch.where(p[:, :1] == 1, tree({(): {1: 1.0}})(p), math.log(0.25)), start, end=END)
+    with pytest.raises(regard.RegardError, match=r"beam: .*row 1 of start.*Widen the beam"):
+        beam_search(
+            GoesOn(lambda p: torch.where(p[:, :1] == 1, TRAPS(p), math.log(0.25))), start, end=END, beam=1
+        )
+    assert beam_search(GoesOn(tree({(): {1: 1.0}})), start, end=END, beam=1) == [
+        [],
+        [],
+    ]  # nothing was dropped
 
 
 def test_sampling_draws_from_the_model():

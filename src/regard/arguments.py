@@ -50,6 +50,23 @@ def share(argument: str, given: object) -> float:
     return found
 
 
+def alignment(align: object, offset: object = None) -> str:
+    """The name of an alignment; an offset replaces it, so that only one of the two may be given."""
+    if align not in ("bottom-right", "top-left"):
+        raise BadValue(f"align: expected 'bottom-right' or 'top-left', got {align!r}.")
+    if offset is not None and align != "bottom-right":
+        raise BadValue(
+            f"offset: it replaces align, so give one of them; got align={align!r} and offset={offset!r}."
+        )
+    return str(align)
+
+
+def anchor(align: object, offset: object) -> tuple[str, int | None]:
+    """Where query 0 stands, as biases and scores keep it: an alignment, and a whole number that replaces it."""
+    found = alignment(align, offset)
+    return found, None if offset is None else whole_number("offset", offset)
+
+
 def float_tensor(argument: str, given: object) -> Tensor:
     """A floating-point tensor, kept as it is so that it receives gradient."""
     if not isinstance(given, Tensor) or not given.is_floating_point():

@@ -4,7 +4,8 @@
     >>> biases.alibi(8)
     biases.alibi(8)
 
-Biases add up: `biases.alibi(8) + biases.dense(tensor)`.
+Biases add up: `biases.alibi(8) + biases.dense(tensor)`. Those that depend on the distance take `align` and `offset` as
+masks do: query 0 stands at k − q (bottom-right), at 0 (top-left) or at the offset.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.arguments import finite_number, float_tensor, whole_number
+from regard.arguments import anchor, finite_number, float_tensor, whole_number
 from regard.differentiate import vjp
 from regard.errors import BadValue
 from regard.grid import Grid, Sizes, broadcasts, fits
@@ -88,10 +89,12 @@ class Alibi(Bias):
 
     name: ClassVar[str] = "alibi"
     num_heads: int
+    align: str = "bottom-right"
+    offset: int | None = None
 
     def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
         slopes = torch.tensor(alibi_slopes(self.num_heads), device=grid.device, dtype=dtype)
-        return -grid.pick(slopes.view(1, -1, 1, 1)) * grid.distance.abs()
+        return -grid.pick(slopes.view(1, -1, 1, 1)) * grid.distance_from(self.align, self.offset).abs()
 
     def check(self, sizes: Sizes) -> None:
         if self.num_heads != sizes[1]:
@@ -103,6 +106,8 @@ class Relative(Bias):
 
     name: ClassVar[str] = "relative"
     table: Tensor
+    align: str = "bottom-right"
+    offset: int | None = None
 
     def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
         return _look_up(self.table.to(dtype), self._index(grid), grid)
@@ -117,7 +122,7 @@ class Relative(Bias):
 
     def _index(self, grid: Grid) -> Tensor:
         radius = self.table.shape[1] // 2
-        return grid.distance.clamp(-radius, radius) + radius
+        return grid.distance_from(self.align, self.offset).clamp(-radius, radius) + radius
 
 
 class T5(Bias):
@@ -127,12 +132,14 @@ class T5(Bias):
     table: Tensor
     bidirectional: bool = True
     max_distance: int = 128
+    align: str = "bottom-right"
+    offset: int | None = None
 
     def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
-        return _look_up(self.table.to(dtype).mT, self._bucket(grid.distance), grid)
+        return _look_up(self.table.to(dtype).mT, self._index(grid), grid)
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
-        _scatter(into[0].mT, self._bucket(grid.distance), grad, grid)
+        _scatter(into[0].mT, self._index(grid), grad, grid)
 
     def check(self, sizes: Sizes) -> None:
         if self.table.dim() != 2 or not fits(self.table.shape[1], sizes[1]):
@@ -140,8 +147,13 @@ class T5(Bias):
                 f"bias: the table has shape {tuple(self.table.shape)}, expected (buckets, {sizes[1]})."
             )
 
-    def _bucket(self, distance: Tensor) -> Tensor:
-        buckets = self.table.shape[0]
+    def _index(self, grid: Grid) -> Tensor:
+        """The bucket of each distance: its own for small ones, shared ones of growing width up to `max_distance`.
+
+        All distances from `max_distance` on share the last bucket. Where half of the buckets already reach that far,
+        no logarithmic part is left between the two; with one bucket for each side there is no small distance.
+        """
+        distance, buckets = grid.distance_from(self.align, self.offset), self.table.shape[0]
         first = torch.zeros_like(distance)
         if self.bidirectional:
             buckets //= 2
@@ -149,10 +161,13 @@ class T5(Bias):
             distance = distance.abs()
         else:
             distance = (-distance).clamp(min=0)
-        exact = buckets // 2
-        growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
-        far = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
-        return first + torch.where(distance < exact, distance, far)
+        exact, last = min(buckets // 2, self.max_distance), buckets - 1
+        index = torch.where(distance < exact, distance, last)
+        if 0 < exact < self.max_distance:
+            growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+            far = (exact + (growth * (buckets - exact)).long()).clamp(max=last)
+            index = torch.where((distance >= exact) & (distance < self.max_distance), far, index)
+        return first + index
 
 
 class Gaussian(Bias):
@@ -210,21 +225,34 @@ class Dense(Bias):
         return tensor[(None,) * (4 - tensor.dim())]
 
 
-def alibi(num_heads: int) -> Bias:
+def alibi(num_heads: int, align: str = "bottom-right", offset: int | None = None) -> Bias:
     """−slope·|i − j|, slopes of the paper for any head count."""
-    return Alibi(whole_number("num_heads", num_heads, least=1))
+    return Alibi(whole_number("num_heads", num_heads, least=1), *anchor(align, offset))
 
 
-def relative(table: Tensor) -> Bias:
+def relative(table: Tensor, align: str = "bottom-right", offset: int | None = None) -> Bias:
     """A learned number for each distance −r … r and head, table (h|1, 2r+1)."""
-    return Relative(float_tensor("table", table))
+    return Relative(float_tensor("table", table), *anchor(align, offset))
 
 
-def t5(table: Tensor, bidirectional: bool = True, max_distance: int = 128) -> Bias:
+def t5(
+    table: Tensor,
+    bidirectional: bool = True,
+    max_distance: int = 128,
+    align: str = "bottom-right",
+    offset: int | None = None,
+) -> Bias:
     """A learned number for each bucket of distances and head, table (buckets, h), buckets as in Hugging Face."""
-    return T5(
-        float_tensor("table", table), bool(bidirectional), whole_number("max_distance", max_distance, least=1)
-    )
+    float_tensor("table", table)
+    least = 2 if bidirectional else 1
+    if table.dim() == 2 and table.shape[0] < least:
+        sides = ", one for each side of the query" if bidirectional else ""
+        raise BadValue(
+            f"table: expected (buckets, h) with at least {least} bucket{'s' if least > 1 else ''}{sides}, got shape "
+            f"{tuple(table.shape)}."
+        )
+    distance = whole_number("max_distance", max_distance, least=1)
+    return T5(table, bool(bidirectional), distance, *anchor(align, offset))
 
 
 def gaussian(center: Tensor, sigma: float) -> Bias:

@@ -27,6 +27,7 @@ __all__ = ["Hypothesis", "beam_search", "greedy", "sample"]
 
 Step = Callable[[Tensor], Tensor]
 
+_WIDEST = 1024  # a search that widens its beam to get past dead ends stops here
 _ROUNDING = 1e-3  # a log-probability may be this far above 0: half precision rounds
 
 
@@ -42,7 +43,14 @@ class Hypothesis:
 @torch.no_grad()
 def greedy(step: Step, start: Tensor, *, end: int, max_length: int = 100) -> list[Hypothesis]:
     """The likeliest token at each step, for every row of `start`; ties go to the lowest id."""
-    return [found[0] for found in beam_search(step, start, end=end, beam=1, max_length=max_length)]
+    found = beam_search(step, start, end=end, beam=1, max_length=max_length)
+    for row, best in enumerate(found):
+        if not best:
+            raise BadValue(
+                f"step: no sequence exists for row {row} of start: every way on ends where all tokens have a "
+                f"log-probability of −inf. At least one token must stay possible until the end token {end}."
+            )
+    return [best[0] for best in found]
 
 
 @torch.no_grad()
@@ -75,6 +83,14 @@ def sample(
         if not alive:
             break
         found = _log_probabilities(step, prefixes, end)
+        stuck = (found.amax(-1) == -torch.inf).nonzero().flatten().tolist()
+        if stuck:
+            row = alive[stuck[0]]
+            raise BadValue(
+                f"step: nothing can be drawn for row {row} of start, because all tokens have a log-probability of −inf "
+                f"behind {tokens[row]}. At least one token must stay possible until the end token {end}; beam_search "
+                f"finds a way around dead ends."
+            )
         odds = _narrowed(found / temperature, top_k, top_p).softmax(-1)
         drawn = torch.multinomial(odds.float(), 1, generator=generator)
         gained = found.gather(1, drawn).flatten().tolist()
@@ -100,6 +116,11 @@ class _Entry:
 
     finished: list[Hypothesis]
     totals: list[float]  # log-probability of each live prefix
+    dropped: bool = False  # whether a possible prefix found no place in the beam
+
+    def is_short(self, count: int) -> bool:
+        """Whether fewer than `count` sequences were found, and more may exist."""
+        return self.dropped and len(self.finished) < count
 
     def best(self, count: int) -> list[Hypothesis]:
         return sorted(self.finished, key=lambda found: (-found.score, found.tokens))[:count]
@@ -122,12 +143,37 @@ def beam_search(
     `length_penalty`. A finished sequence keeps its place in the beam. The search ends when every place is taken, at
     `max_length` tokens (what is unfinished then counts), or when nothing alive could still beat the n_best-th finished
     one at its best possible length.
+
+    A prefix after which every token has a log-probability of −inf is a dead end. If dead ends leave fewer than `n_best`
+    sequences although others were dropped, those rows of `start` are searched again with a wider beam. A step that
+    keeps a cache (it has `reorder`) cannot begin again: then this is an error.
     """
     beam, n_best = whole_number("beam", beam, 1), whole_number("n_best", n_best, 1)
     if n_best > beam:
         raise BadValue(f"n_best: expected at most beam={beam}, got {n_best}. Widen the beam.")
     alpha = finite_number("length_penalty", length_penalty)
     prefixes, max_length = _checked_start(start, max_length)
+    if max_length == 0:
+        return [[Hypothesis([], 0.0, finished=False)] for _ in range(len(prefixes))]
+    entries = _searched(step, prefixes, end, beam, max_length, alpha, n_best)
+    while short := [row for row, entry in enumerate(entries) if entry.is_short(n_best)]:
+        if beam >= _WIDEST or hasattr(step, "reorder"):
+            raise BadValue(
+                f"beam: of the {beam} likeliest prefixes for row {short[0]} of start too many ended where all tokens "
+                f"have a log-probability of −inf, and others had been dropped, so that fewer than n_best={n_best} "
+                f"sequences are left. Widen the beam, or keep the step from leading into dead ends."
+            )
+        beam = min(2 * beam, _WIDEST)
+        again = _searched(step, prefixes[short], end, beam, max_length, alpha, n_best)
+        for row, entry in zip(short, again, strict=True):
+            entries[row] = entry
+    return [entry.best(n_best) for entry in entries]
+
+
+def _searched(
+    step: Step, prefixes: Tensor, end: int, beam: int, max_length: int, alpha: float, n_best: int
+) -> list[_Entry]:
+    """One search with a beam of this width for every row."""
     given = prefixes.shape[1]
     entries = [_Entry([], [0.0]) for _ in range(len(prefixes))]
     for length in range(1, max_length + 1):
@@ -143,7 +189,10 @@ def beam_search(
                 continue
             totals = torch.tensor(entry.totals, dtype=torch.float64, device=found.device)
             candidates = (found[row : row + alive] + totals[:, None]).flatten()
-            picked = _largest(candidates, beam - len(entry.finished))
+            room = beam - len(entry.finished)
+            picked = _largest(candidates, room)
+            if not entry.dropped and len(picked) == room:
+                entry.dropped = int((candidates > -torch.inf).sum()) > room
             values = candidates[picked].tolist()
             entry.totals = []
             for index, total in zip(picked.tolist(), values, strict=True):
@@ -164,7 +213,7 @@ def beam_search(
         if origins and (len(origins) != len(prefixes) or origins != list(range(len(prefixes)))):
             _reorder(step, index)
         prefixes = torch.cat([prefixes[index], tokens_now[:, None]], 1)
-    return [entry.best(n_best) for entry in entries]
+    return entries
 
 
 def _is_decided(entry: _Entry, n_best: int, length: int, max_length: int, alpha: float) -> bool:

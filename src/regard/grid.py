@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -26,6 +27,17 @@ def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     if len(shape) > len(target):
         return False
     return all(fits(mine, size) for mine, size in zip(reversed(shape), reversed(target), strict=False))
+
+
+@overload
+def lift(align: str, offset: int | None, queries: int, keys: int) -> int: ...
+@overload
+def lift(align: str, offset: int | Tensor | None, queries: int, keys: int) -> int | Tensor: ...
+def lift(align: str, offset: int | Tensor | None, queries: int, keys: int) -> int | Tensor:
+    """What is added to the index of a query to get its position: an offset replaces the alignment."""
+    if offset is not None:
+        return offset
+    return keys - queries if align == "bottom-right" else 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,10 @@ class Grid:
     def distance(self) -> Tensor:
         """Position of the key minus position of the query, (q,k)."""
         return self.column - self.position
+
+    def distance_from(self, align: str, offset: int | None) -> Tensor:
+        """The same where an alignment or an offset says at which position query 0 stands."""
+        return self.column - (self.row + lift(align, offset, self.sizes[2], self.sizes[3]))
 
     def pick(self, tensor: Tensor) -> Tensor:
         """The entries of `tensor` (b|1, h|1, q|1, k|1) that belong to this part, still broadcastable."""

@@ -5,6 +5,7 @@ import torch
 
 import regard
 from regard import biases, masks, scores
+from tests import oracle
 from tests.contracts.harness import EVERYTHING
 
 CAUSAL = {
@@ -114,3 +115,67 @@ def test_lengths_are_tensor_sizes_never_the_lengths_of_a_mask(impl, device):
     seen = [["1111000", "1111100", "1111100", "1111100"][i] for i in range(4)]
     dense = torch.tensor([[c == "1" for c in row] for row in seen], device=device)
     torch.testing.assert_close(found, regard.attend(query, key, value, mask=dense, impl="reference"))
+
+
+def aligned_by_hand(name, table, first, query, k):
+    """What is added to q·k when query 0 stands at `first`, one distance at a time, (h,q,k) or (b,h,q,k)."""
+    h, q = query.shape[1:3]
+    away = [[j - (i + first) for j in range(k)] for i in range(q)]
+    clipped = torch.tensor([[min(max(x, -3), 3) + 3 for x in row] for row in away])
+    if name == "alibi":
+        slopes = torch.tensor([2.0**-4, 2.0**-8, 2.0**-2], dtype=query.dtype)
+        return -slopes.view(h, 1, 1) * torch.tensor(away, dtype=query.dtype).abs()
+    if name == "relative":
+        return table[:, clipped]
+    if name.startswith("t5"):
+        index = [[oracle.t5_bucket(x, 8, name == "t5", 10) for x in row] for row in away]
+        return table[torch.tensor(index)].permute(2, 0, 1)
+    return (query[..., None, :] * table[clipped]).sum(-1)  # shaw, transformer_xl without its biases
+
+
+ALIGNED = {
+    "alibi": ((1,), lambda t, **a: {"bias": biases.alibi(3, **a)}),
+    "relative": ((3, 7), lambda t, **a: {"bias": biases.relative(t, **a)}),
+    "t5": ((8, 3), lambda t, **a: {"bias": biases.t5(t, max_distance=10, **a)}),
+    "t5 causal": ((8, 3), lambda t, **a: {"bias": biases.t5(t, bidirectional=False, max_distance=10, **a)}),
+    "shaw": ((7, 5), lambda t, **a: {"score": scores.shaw(t, **a)}),
+    "transformer_xl": ((7, 5), lambda t, **a: {"score": scores.transformer_xl(t.new_zeros(5), t.new_zeros(5), t, **a)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("impl", EVERYTHING)
+@pytest.mark.parametrize(("q", "k"), [(4, 13), (13, 4), (1, 11)])
+@pytest.mark.parametrize("name", ALIGNED)
+def test_distances_can_be_counted_from_the_top_left_or_from_an_offset(name, q, k, impl):
+    shape, build = ALIGNED[name]
+    query, key, value = (torch.randn(2, 3, n, 5, dtype=torch.float64) for n in (q, k, k))
+    for where, first in (({"align": "top-left"}, 0), ({"offset": 6}, 6), ({"offset": -2}, -2), ({}, k - q)):
+        table = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        found = regard.attend(query, key, value, impl=impl, scale=0.7, **build(table, **where))
+        added = aligned_by_hand(name, table, first, query, k)
+        logits = query @ key.mT * 0.7 + added * (0.7 if name in ("shaw", "transformer_xl") else 1)
+        expected = logits.softmax(-1) @ value
+        torch.testing.assert_close(found, expected)
+        if name != "alibi":
+            direction = torch.randn_like(expected)
+            grads = [torch.autograd.grad(out, table, direction)[0] for out in (found, expected)]
+            torch.testing.assert_close(*grads)
+
+
+def test_an_alignment_is_part_of_what_a_bias_is():
+    for made, written in (
+        (biases.alibi(3, align="top-left"), "biases.alibi(3, align='top-left')"),
+        (biases.alibi(3, offset=4), "biases.alibi(3, offset=4)"),
+        (biases.alibi(3), "biases.alibi(3)"),
+    ):
+        assert repr(made) == written and eval(written, {"biases": biases}) == made
+    assert biases.alibi(3, offset=0) != biases.alibi(3)
+    for wrong, word in (
+        ({"align": "left"}, "align"),
+        ({"offset": 1.5}, "offset"),
+        ({"align": "top-left", "offset": 2}, "offset"),
+    ):
+        with pytest.raises(regard.RegardError, match=word):
+            biases.relative(torch.zeros(3, 5), **wrong)
+        with pytest.raises(regard.RegardError, match=word):
+            scores.shaw(torch.zeros(5, 4), **wrong)

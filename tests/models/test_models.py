@@ -127,6 +127,40 @@ def test_prompts_of_different_lengths_are_continued_as_if_alone(name):
         assert model.generate(Batch(given.inputs[row : row + 1, :length]), max_length=6)[0] == together[row]
 
 
+@pytest.mark.parametrize("name", [n for n, k in SERVED if k == "language"])
+def test_padding_of_prompts_is_left_out_wherever_it_stands(name):
+    model = small(name, "language").eval()
+    tokens = batch("language", (6, 6, 6)).inputs
+    keep = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1], [1, 1, 1, 1, 0, 0]]).bool()
+    for real in (keep, keep.roll(1, 0)[:2], torch.cat([keep[:2], ~keep[:1]])):  # the last: of unequal lengths
+        found = model.generate(Batch(tokens[: len(real)], real), max_length=4)
+        for row in range(len(real)):
+            alone = model.generate(Batch(tokens[row : row + 1, real[row]]), max_length=4)[0]
+            assert [h.tokens for h in found[row]] == [h.tokens for h in alone]
+
+
+@pytest.mark.parametrize("name", [n for n, k in SERVED if k == "language"])
+def test_a_prompt_without_a_token_is_refused_and_no_prompts_are_none(name):
+    model, tokens = small(name, "language").eval(), batch("language", (4, 4, 4)).inputs
+    with pytest.raises(regard.RegardError, match="row 0 of the inputs holds no token"):
+        model.generate(Batch(tokens[:, :0]))
+    keep = torch.tensor([[True] * 4, [False] * 4, [True] * 4])
+    with pytest.raises(regard.RegardError, match="row 1 of the inputs holds no token"):
+        model.generate(Batch(tokens, keep))
+    assert model.generate(Batch(tokens[:0]), max_length=3) == []
+    assert [h[0].tokens for h in model.generate(Batch(tokens), max_length=0)] == [[], [], []]
+
+
+@pytest.mark.parametrize("name", [n for n, k in SERVED if k == "translate"])
+def test_sources_without_a_token_are_written_for_as_if_all_were_padding(name):
+    model, given = small(name, "translate").eval(), batch("translate")
+    nothing = Batch(given.inputs, torch.zeros_like(given.inputs, dtype=torch.bool))
+    expected = model.generate(nothing, max_length=3)
+    found = model.generate(Batch(given.inputs[:, :0]), max_length=3)
+    assert [h[0].tokens for h in found] == [h[0].tokens for h in expected]
+    assert model.generate(Batch(given.inputs[:0]), max_length=3) == []
+
+
 @pytest.mark.parametrize("name", [n for n, k in SERVED if k == "translate"])
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_translations_are_the_likeliest_under_the_model(name, method):

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 import regard
 from regard import masks
 from regard.nn import Cache, build
+from regard.nn.cache import Store
 
 B, N, DIM = 3, 13, 12
 
@@ -115,6 +117,41 @@ def test_a_state_can_be_continued_twice_and_differently():
     assert torch.equal(state.keys, kept)
     assert torch.allclose(torch.cat([first, second], 1), layer(torch.cat([x, left], 1))[:, 5:], atol=1e-12)
     assert torch.allclose(other, layer(torch.cat([x, right[:, :1]], 1))[:, 5:], atol=1e-12)
+
+
+def test_the_room_behind_a_cache_is_given_to_one_thread_only(monkeypatch):
+    """Eight threads go on from one state, each held up between asking for room and writing there."""
+    threads, meeting = 8, threading.Barrier(8)
+    taken, claims = [], Store.claims
+
+    def slowly(store, end, new):
+        meeting.wait(timeout=30)  # all of them ask at once …
+        found = claims(store, end, new)
+        meeting.wait(timeout=30)  # … and nobody writes before all have an answer
+        taken.append(found)
+        return found
+
+    layer = build("causal", dim=DIM).double()
+    x = torch.randn(B, 5, DIM, dtype=torch.float64)
+    rest = torch.randn(threads, B, 3, DIM, dtype=torch.float64)
+    with torch.no_grad():
+        expected = [layer(torch.cat([x, more], 1))[:, 5:] for more in rest]
+        _, state = layer(x, state=layer.initial_state(B))
+    monkeypatch.setattr(Store, "claims", slowly)
+    found = [None] * threads
+
+    def go_on(i):
+        with torch.no_grad():
+            found[i] = layer(rest[i], state=state)[0]
+
+    started = [threading.Thread(target=go_on, args=(i,)) for i in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    assert sorted(taken) == [False] * 7 + [True]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, atol=1e-12)
 
 
 def test_keys_come_back_in_time_order():

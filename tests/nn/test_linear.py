@@ -53,7 +53,7 @@ def drawn(queries, keys, dtype=torch.float64, d=3, v=5):
 def short_pieces(monkeypatch):
     """Blocks of five positions and pieces of two blocks, so that short inputs have many."""
     monkeypatch.setattr(scan, "BLOCK", 5)
-    monkeypatch.setattr(regard.nn.linear, "BLOCK", 5)
+    monkeypatch.setattr(regard.nn.linear_pieces, "BLOCK", 5)
     monkeypatch.setitem(scan._ELEMENTS, "cpu", 10 * 2 * 3 * 5)
 
 

@@ -8,6 +8,7 @@ import torch
 import regard
 from regard import masks
 from regard.nn import build
+from regard.nn.multihead import POSITIONS
 from tests import oracle
 
 B, Q, K, DIM, HEADS = 3, 7, 11, 20, 5
@@ -255,3 +256,23 @@ def test_mistakes_name_the_argument():
     ]:
         with pytest.raises(regard.RegardError, match=word):
             build_it()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ["relative", "multihead"])
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_every_kind_of_positions_runs_far_beyond_its_greatest_distance(positions, name, causal):
+    for distance in ({}, {"max_distance": 1}, {"max_distance": 5}):
+        layer = build(name, dim=8, num_heads=2, positions=positions, causal=causal, **distance)
+        assert layer(torch.randn(2, 53, 8)).isfinite().all()
+
+
+def test_distances_from_the_greatest_on_share_a_number_of_t5():
+    layer = build("relative", dim=8, positions="t5", causal=True).double()
+    rows = torch.zeros(1, 29, 8, dtype=torch.float64)
+    weights = layer.weights(rows, rows=[28])[0, 0, 0].flip(0).log()  # by distance
+    expected = layer.bias_table[:, 0].log_softmax(0)
+    found = weights - weights[0]
+    for distance in range(29):
+        bucket = distance if distance < 16 else 31
+        assert found[distance].item() == pytest.approx((expected[bucket] - expected[0]).item(), abs=1e-9)

@@ -98,21 +98,40 @@ def test_splitting_the_source_into_calls_gives_the_same_memory_and_the_same_read
     torch.testing.assert_close(expected, layer(query, source, mask=masks.padding(KEEP)))
     state = layer.initial_state(B)
     for start, stop in zip([0, *cuts], [*cuts, K], strict=True):
-        found, state = layer(
-            query, source[:, start:stop], mask=masks.padding(KEEP[:, start:stop]), state=state
-        )
-    torch.testing.assert_close(found, expected)
+        state = layer.write(source[:, start:stop], state, mask=masks.padding(KEEP[:, start:stop]))
+    torch.testing.assert_close(layer(query, state=state)[0], expected)
     torch.testing.assert_close(state.memory, last.memory)
     torch.testing.assert_close(state.write_weights, last.write_weights)
     assert state.seen == last.seen == K
 
 
-def test_a_mask_over_everything_so_far_serves_a_later_call_too():
+def test_a_mask_over_everything_so_far_serves_a_later_piece_too():
     layer, (query, source) = build(), inputs()
     expected = layer(query, source, mask=masks.padding(KEEP))
-    _, state = layer(query, source[:, :2], mask=masks.padding(KEEP[:, :2]), state=layer.initial_state(B))
-    found, _ = layer(query, source[:, 2:], mask=masks.padding(KEEP), state=state)
-    torch.testing.assert_close(found, expected)
+    state = layer.write(source[:, :2], layer.initial_state(B), mask=masks.padding(KEEP[:, :2]))
+    state = layer.write(source[:, 2:], state, mask=masks.padding(KEEP))
+    torch.testing.assert_close(layer(query, state=state)[0], expected)
+
+
+def test_a_source_is_written_once_however_often_it_is_passed():
+    layer, (query, source) = build(), inputs()
+    expected = layer(query, source, mask=masks.padding(KEEP))
+    state, found = layer.initial_state(B), []
+    for t in range(Q):
+        given = None if t == 1 else source
+        out, state = layer(query[:, t : t + 1], given, mask=masks.padding(KEEP), state=state)
+        found.append(out)
+    torch.testing.assert_close(torch.cat(found, 1), expected)
+    assert state.seen == state.source == K
+    with pytest.raises(BadValue, match=r"length 5, got a source of length 4.*write\(piece, state\)"):
+        layer(query, source[:, 1:], state=state)
+
+
+def test_a_memory_that_the_queries_wrote_takes_no_source():
+    layer, (query, _) = build(source_dim=None), inputs()
+    _, state = layer(query, state=layer.initial_state(B))
+    with pytest.raises(BadValue, match="written by the queries"):
+        layer(query, query, state=state)
 
 
 def test_a_state_is_not_changed_and_reading_alone_writes_nothing():
@@ -122,7 +141,7 @@ def test_a_state_is_not_changed_and_reading_alone_writes_nothing():
     torch.testing.assert_close(layer.read(query, state), out)
     layer(query, source, state=state)
     assert torch.equal(state.memory, before)
-    again, after = layer(query, source[:, :0], state=state)
+    again, after = layer(query, state=state)
     torch.testing.assert_close(again, out)
     assert torch.equal(after.memory, before)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import regard
 from regard import nn
 from regard.nn.mechanism import names
 from regard.observation.watching import Unseen, calls, weighed
@@ -151,3 +152,18 @@ def test_calls_are_noted_in_order_with_what_came_out():
     found = calls(lambda: (layer(torch.zeros(1, 2)), layer(torch.ones(1, 2))), layer)[layer]
     assert [float(call.given[0].sum()) for call in found] == [0.0, 2.0]
     assert torch.equal(found[1].result, layer(torch.ones(1, 2)))
+
+
+@pytest.mark.parametrize(("q", "k"), [(3, 5), (5, 3)])
+def test_a_linear_layer_from_the_top_left_shows_what_each_query_reached(q, k):
+    torch.manual_seed(0)
+    layer = regard.nn.build("linear", dim=6, num_heads=2, causal=True, align="top-left").double().eval()
+    query, source = torch.randn(2, q, 6, dtype=torch.float64), torch.randn(2, k, 6, dtype=torch.float64)
+    with torch.no_grad(), regard.observe(layer) as seen:
+        found = layer(query, source)
+    weights = seen[seen.names()[0]].weights()
+    reached = torch.arange(k) <= torch.arange(q)[:, None]
+    assert ((weights > 0) == reached).all()
+    values = layer.value_map(source).unflatten(-1, (2, 3)).transpose(1, 2)
+    mixed = layer.output_map((weights @ values).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(mixed, found, rtol=1e-9, atol=1e-9)

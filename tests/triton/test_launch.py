@@ -5,7 +5,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import regard
-from regard import masks
+from regard import biases, masks
 from regard.implementations.triton import blocks, launch, repeat
 
 from .conftest import DEVICE
@@ -145,3 +145,21 @@ def test_what_is_made_while_a_graph_is_recorded_serves_that_graph_alone(mask, mo
     assert blocks._CAPTURED.pop(id(first)) is first
     monkeypatch.setattr(blocks, "capturing", lambda: False)
     assert blocks.prepare(mask, None, sizes, device) is not first
+
+
+@pytest.mark.parametrize("where", [{"align": "top-left"}, {"offset": 9}], ids=str)
+def test_distances_from_an_offset_give_what_the_reference_gives(where):
+    query, key, value = _rows(1, 3, 11, 16), _rows(1, 3, 23, 16, seed=1), _rows(1, 3, 23, 16, seed=2)
+    table, buckets = _rows(3, 11, seed=3), _rows(8, 3, seed=4)
+    upstream = _rows(1, 3, 11, 16, seed=5).detach()
+    for build in (
+        lambda: biases.alibi(3, **where) + biases.relative(table, **where),
+        lambda: biases.t5(buckets, max_distance=20, **where),
+    ):
+        used = (query, key, value, *[t for t in (table, buckets) if any(t is x for x in build().tensors)])
+        found = []
+        for impl in ("reference", "triton"):
+            output = regard.attend(query, key, value, bias=build(), mask=masks.window(17, **where), impl=impl)
+            found.append([output, *torch.autograd.grad(output, used, upstream)])
+        for expected, actual in zip(*found, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from regard.biases import T5, Alibi, Bias, Gaussian, Relative, Sum, alibi_slopes
 from regard.biases import Dense as DenseBias
-from regard.grid import Grid, Sizes
+from regard.grid import Grid, Sizes, lift
 from regard.masks import Mask
 from regard.masks.algebra import And, Not, Or
 from regard.masks.given import Dense, Documents, Lengths, Packed, Padding
@@ -98,7 +98,7 @@ class Lowering:
             return ("gaussian", self._table(center[..., None]), len(self.numbers) - 1)
         if isinstance(bias, Alibi):
             slopes = constant(tuple(alibi_slopes(bias.num_heads)), torch.float32, self.device)
-            self.strides.append(self.shift)
+            self.strides.append(lift(bias.align, bias.offset, self.sizes[2], self.sizes[3]))
             return ("slope", len(self.strides) - 1, self._table(slopes.view(1, -1, 1, 1)))
         self.strides.append(self.sizes[2] - 1)  # where the first query meets the first key
         return (
@@ -160,11 +160,8 @@ class Lowering:
 
     def _position(self, mask: Causal | Window) -> Tensor:
         """Where each query stands, (b|1,q)."""
-        if isinstance(mask.offset, Tensor):
-            return self.rows + mask.offset[:, None]
-        if mask.offset is not None:
-            return self.rows + mask.offset
-        return self.rows + self.shift if mask.align == "bottom-right" else self.rows
+        shift = lift(mask.align, mask.offset, self.sizes[2], self.sizes[3])
+        return self.rows + (shift[:, None] if isinstance(shift, Tensor) else shift)
 
     def _ids(self, mask: Mask) -> tuple[Tensor, Tensor]:
         """Ids of queries (b|1,q) and keys (b|1,k). A query that sees nothing has −1, a key nobody sees −2."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.arguments import INTEGERS, tensor_copy, whole_number
+from regard.arguments import INTEGERS, alignment, tensor_copy, whole_number
 from regard.errors import BadValue
 from regard.masks.algebra import EMPTY, FULL, PARTIAL, Mask
 from regard.masks.given import Dense, Documents, Lengths, Packed, Padding
@@ -113,14 +113,9 @@ def dense(tensor: Tensor) -> Mask:
 
 
 def _anchor(align: str, offset: int | Tensor | None) -> tuple[str, int | Tensor | None]:
-    if align not in ("bottom-right", "top-left"):
-        raise BadValue(f"align: expected 'bottom-right' or 'top-left', got {align!r}.")
+    align = alignment(align, offset)
     if offset is None:
         return align, None
-    if align != "bottom-right":
-        raise BadValue(
-            f"offset: it replaces align, so give one of them; got align={align!r} and offset={offset!r}."
-        )
     if isinstance(offset, Tensor):
         what = "an int or whole numbers of shape (b,)"
         return align, tensor_copy("offset", offset, INTEGERS, what, rank=1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes, fits
+from regard.grid import Grid, Sizes, fits, lift
 from regard.masks.algebra import FULL, Blocks, Mask, grade
 
 
@@ -99,11 +99,8 @@ class Window(Mask):
 
 def _shift(mask: Causal | Window, place: Grid | Blocks) -> int | Tensor:
     """What to add to a query's index to get its position."""
-    if isinstance(mask.offset, Tensor):
-        return place.pick(mask.offset.view(-1, 1, 1, 1))
-    if mask.offset is not None:
-        return mask.offset
-    return place.shift if mask.align == "bottom-right" else 0
+    shift = lift(mask.align, mask.offset, place.sizes[2], place.sizes[3])
+    return place.pick(shift.view(-1, 1, 1, 1)) if isinstance(shift, Tensor) else shift
 
 
 def _distances(mask: Causal | Window, blocks: Blocks) -> tuple[Tensor, Tensor] | None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding import Hypothesis
+from regard.errors import BadValue
 from regard.models.model import model
 from regard.models.reader import Reader
 from regard.models.stack import CachedStep, StackState, write
@@ -62,12 +63,23 @@ class Continues(Protocol):
 
 
 def prompted(owner: Continues, batch: Batch, cached: bool, **options: Any) -> list[list[Hypothesis]]:
-    """What a model continues the inputs of a batch with. Prompts of different lengths are continued one by one."""
+    """What a model continues the inputs of a batch with, padding left out wherever it stands.
+
+    Prompts of different lengths are continued one by one.
+    """
     lengths = [batch.inputs.shape[1]] * batch.size if batch.keep is None else batch.keep.sum(1).tolist()
+    if 0 in lengths:
+        raise BadValue(
+            f"batch: row {lengths.index(0)} of the inputs holds no token to go on from. A prompt needs at least one; "
+            f"where nothing is given, begin with a token that starts a text in the training data."
+        )
     if len(set(lengths)) > 1:
-        singles = [Batch(batch.inputs[i : i + 1, :n]) for i, n in enumerate(lengths)]
+        assert batch.keep is not None
+        singles = [Batch(row[real][None]) for row, real in zip(batch.inputs, batch.keep, strict=True)]
         return [prompted(owner, single, cached, **options)[0] for single in singles]
-    prompts = batch.inputs[:, : lengths[0]] if lengths else batch.inputs
+    prompts = batch.inputs
+    if batch.keep is not None and batch.size:
+        prompts = torch.stack([row[real] for row, real in zip(batch.inputs, batch.keep, strict=True)])
     end = owner.problem.end
 
     def endless(logits: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from regard.models.decoder import prompted
 from regard.models.ends import Entrance, Exit, padding_mask
 from regard.models.model import Model, model
 from regard.models.recurrent import Joined, Recurrent, RecurrentState
-from regard.nn.mechanism import Mechanism, build, build_causal
+from regard.nn.blocks import mechanism_of
+from regard.nn.mechanism import Mechanism, build, build_across, build_causal
 from regard.nn.state import State
-from regard.registry import parse
 from regard.tasks.problem import Batch, Problem
 
 
@@ -54,9 +54,10 @@ class LSTMAttention(Model):
         both = problem.kind in ("classify", "masked")
         self.entrance = Entrance(problem.inputs, dim, positions="none", dropout=dropout)
         self.recurrent = Recurrent(dim, layers, cell, both=both, dropout=dropout)
-        name, inside = parse(attention or self.attention_default)
-        make = build if both else build_causal
-        self.attention: Mechanism = make(name, dim, **{"num_heads": num_heads, **inside})
+        # A question that stood at the end of its rows would stand elsewhere in a padded batch: it stands before them.
+        make = {"classify": build_across, "masked": build}.get(problem.kind, build_causal)
+        chosen, common = attention or self.attention_default, {"num_heads": num_heads}
+        self.attention: Mechanism = mechanism_of("attention", chosen, dim, make, common)
         self.join = Joined(dim, dropout)
         self.exit = Exit(dim, problem.outputs)
 
@@ -64,7 +65,9 @@ class LSTMAttention(Model):
         rows, _ = self.recurrent(self.entrance(batch.inputs), batch.keep)
         mask = padding_mask(batch.keep)
         if self.problem.kind == "classify":
-            count = rows.shape[1] if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
+            count = (
+                max(1, rows.shape[1]) if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
+            )
             question = rows.sum(1) / count  # padding is zero
             found = self.join(self.attention(question[:, None], rows, mask=mask)[:, 0], question)
         else:

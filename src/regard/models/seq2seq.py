@@ -14,9 +14,9 @@ from regard.models.ends import Entrance, Exit, padding_mask, shifted
 from regard.models.model import Model, model
 from regard.models.recurrent import Joined, Recurrent, RecurrentState
 from regard.models.stack import CachedStep, write
-from regard.nn.mechanism import build
+from regard.nn.blocks import mechanism_of
+from regard.nn.mechanism import build_across
 from regard.nn.state import State
-from regard.registry import parse
 from regard.tasks.problem import Batch, Problem, Tokens
 
 
@@ -62,9 +62,10 @@ class Seq2seq(Model):
         self.decoder = Recurrent(dim, layers, cell, dropout=dropout)
         self.begin = nn.Linear(dim, layers * dim)
         count = whole_number("attention_layers", attention_layers, 1)
-        name, inside = parse(attention or self.attention_default)
-        chosen = {"num_heads": num_heads, **inside}
-        self.attentions = nn.ModuleList(build(name, dim, **chosen) for _ in range(count))
+        chosen, common = attention or self.attention_default, {"num_heads": num_heads}
+        self.attentions = nn.ModuleList(
+            mechanism_of("attention", chosen, dim, build_across, common) for _ in range(count)
+        )
         self.joins = nn.ModuleList(Joined(dim, dropout) for _ in range(count))
         self.exit = Exit(dim, problem.outputs, self.target_entrance if tied else None)
 
@@ -72,7 +73,7 @@ class Seq2seq(Model):
         """The encoder's rows (b,n,dim), and the state with which the decoder begins."""
         rows, _ = self.encoder(self.entrance(batch.inputs), batch.keep)
         kept = rows if batch.keep is None else rows.masked_fill(~batch.keep[..., None], 0)
-        count = rows.shape[1] if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
+        count = max(1, rows.shape[1]) if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
         mean = kept.sum(1) / count
         hidden = torch.tanh(self.begin(mean)).unflatten(-1, (self.decoder.cells.num_layers, -1))
         cell = torch.zeros_like(hidden) if isinstance(self.decoder.cells, nn.LSTM) else None

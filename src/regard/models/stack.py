@@ -14,7 +14,6 @@ from regard.decoding import Hypothesis, beam_search, sample
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.nn.blocks import NORMS, DecoderLayer, EncoderLayer
-from regard.nn.mechanism import build_causal
 from regard.nn.state import State
 
 
@@ -51,11 +50,8 @@ class Stack(nn.Module):
         for _ in range(whole_number("layers", layers, 1)):
             if cross is not None:
                 made.append(DecoderLayer(dim, attention, cross, **shared))
-            elif causal:
-                common = {"num_heads": num_heads, "dropout": options.get("attention_dropout", 0.0)}
-                made.append(EncoderLayer(dim, build_causal(attention, dim, **common), **shared))
             else:
-                made.append(EncoderLayer(dim, attention, **shared))
+                made.append(EncoderLayer(dim, attention, causal=causal, **shared))
         self.layers = nn.ModuleList(made)
         self.norm = NORMS[norm_type](dim) if norm == "pre" else nn.Identity()
 

@@ -6,7 +6,7 @@ A mechanism is what it does differently: it overrides `project_query`, `project_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -14,12 +14,14 @@ from torch import Tensor
 
 import regard.core as core
 from regard import masks
-from regard.arguments import whole_number
+from regard.arguments import alignment, whole_number
 from regard.errors import BadValue
+from regard.grid import lift
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking
 from regard.nn.cache import Cache
+from regard.nn.masks_in_steps import documents_of, from_query, over_all_keys, refuse_counting_from_the_end
 from regard.nn.mechanism import Mechanism, check_inputs
 from regard.nn.state import State, check_batch, of_kind
 
@@ -35,6 +37,9 @@ class View:
     rows: Tensor  # (b,q,dim), the layer's queries before they were projected
     step: int  # how many queries the state has seen before the first of these
     cache: Cache | None  # the state after this call
+    anchor: dict[str, Any] = field(
+        default_factory=dict
+    )  # align or offset of what counts distances: see `_anchor`
 
 
 class Attention(Mechanism):
@@ -61,8 +66,7 @@ class Attention(Mechanism):
                 f"window: {self.window} keys cannot lie evenly around a query; expected an odd number, for instance "
                 f"{self.window - 1} or {self.window + 1} (or causal=True, where any number works)."
             )
-        masks.causal(align=align)  # refuses what is no alignment
-        self.align = align
+        self.align = alignment(align)
 
     # What a mechanism may do differently.
 
@@ -92,6 +96,11 @@ class Attention(Mechanism):
     def cache_shape(self) -> tuple[int, int, int]:
         """Heads of the keys, their width and the width of the values."""
         return self.num_heads, self.head_dim, self.head_dim
+
+    @property
+    def places_queries(self) -> bool:
+        """Whether the result depends on where in a source a query stands."""
+        return self.causal or self.window is not None
 
     # What all of them do alike.
 
@@ -150,7 +159,10 @@ class Attention(Mechanism):
         """Self-attention: the queries are the source, behind what the cache holds."""
         (batch, new, _), seen = rows.shape, 0 if cache is None else cache.seen
         sizes = (batch, self.num_heads, new, seen + new)
-        given = masking.for_all_keys(masking.as_mask(mask, sizes), sizes, new, rows.device)
+        given = masking.as_mask(mask, sizes)
+        if cache is not None:
+            given = from_query(given, cache.steps, sizes)
+            given = over_all_keys(given, sizes, new, rows.device, cache.ids)
         if given is not None:
             given.check(sizes)
         if cache is not None and not (self.causal or masking.looks_back_only(given)):
@@ -166,7 +178,7 @@ class Attention(Mechanism):
         keys, values = respoilt(keys, spoilt), respoilt(values, spoilt)
         if cache is None:
             return View(queries, keys, values, masking.joined(self.own_mask(), given), rows, 0, None)
-        step, cache = cache.steps, cache.extend(keys, values, real)
+        step, cache = cache.steps, cache.extend(keys, values, real, documents_of(given, batch))
         own = None if self._sees_all(new, cache) else self.own_mask()
         if given is not None:
             given = masking.tail(given, sizes, sizes[3] - cache.keys.shape[2], rows.device)
@@ -189,12 +201,17 @@ class Attention(Mechanism):
             length = cache.keys.shape[2]
         sizes = (rows.shape[0], self.num_heads, rows.shape[1], length)
         given = masking.as_mask(mask, sizes)
+        if cache is not None:
+            refuse_counting_from_the_end(given)
+            given = from_query(given, cache.steps, sizes)
         if given is not None:
             given.check(sizes)
-        own = self.own_mask(**self._anchor(cache))
+        anchor = self._anchor(cache)
+        own = self.own_mask(**anchor)
         guarded = given is not None or own is not None
         clean, spoilt = screened(rows, guarded)
-        queries = respoilt(self.project_query(clean, length - sizes[2]), spoilt)
+        position = lift(anchor.get("align", ""), anchor.get("offset"), sizes[2], length)
+        queries = respoilt(self.project_query(clean, position), spoilt)
         if cache is None or not cache.fixed:
             assert source is not None
             clean, spoilt = screened(source, guarded)
@@ -203,14 +220,14 @@ class Attention(Mechanism):
         else:
             keys, values = cache.keys, cache.values
         if cache is None:
-            return View(queries, keys, values, masking.joined(own, given), rows, 0, None)
+            return View(queries, keys, values, masking.joined(own, given), rows, 0, None, anchor)
         step = cache.steps
         if not cache.fixed:
             real = masking.real_sides(given, sizes, rows.device)[1]
             cache = cache.fix(keys, values, None if real is None else real.expand(sizes[0], length))
         padding = None if cache.keep is None else Padding(cache.keep)
         joined = masking.joined(own, given, padding)
-        return View(queries, keys, values, joined, rows, step, cache.stepped(sizes[2]))
+        return View(queries, keys, values, joined, rows, step, cache.stepped(sizes[2]), anchor)
 
     def own_mask(self, **anchor: Any) -> Mask | None:
         """What the layer itself hides; `anchor` says where the queries stand, as masks take it."""
@@ -220,13 +237,16 @@ class Attention(Mechanism):
         return masks.window(before, after, **anchor)
 
     def _anchor(self, cache: Cache | None) -> dict[str, Any]:
-        """Where queries over a source stand: at its end, or at its beginning and then step by step."""
-        if cache is None or not (self.causal or self.window):
+        """Where queries over a source stand, as masks, biases and scores take it: at its end, or from its beginning on.
+
+        With a state, the queries that came before count.
+        """
+        if cache is None or not self.places_queries:
             return {"align": self.align}
         if self.align != "top-left":
             raise BadValue(
-                "state: a window or a causal mask over a source is aligned at the source's end, and step by step it is "
-                "not known where that is. Build the layer with align='top-left' to go through a source in steps."
+                "state: this layer's window, causal mask or positions count from a source's end, and step by step it "
+                "is not known where that is. Build the layer with align='top-left' to go through a source in steps."
             )
         return {"offset": cache.steps}
 

@@ -16,6 +16,7 @@ from regard.nn import masking
 from regard.nn.blocks import Residual, called
 from regard.nn.cache import Cache
 from regard.nn.key_value_memory import KeyValueMemory
+from regard.nn.masks_in_steps import from_query, over_all_keys, refuse_counting_from_the_end
 from regard.nn.mechanism import Mechanism, check_inputs
 from regard.nn.query_key_memory import QueryKeyMemory
 from regard.nn.state import State, of_kind
@@ -35,8 +36,9 @@ class History(QueryKeyMemory):
             return super().own_mask()
         return None if self.window is None else masks.window(self.window // 2, **anchor)
 
-    def _anchor(self, cache: Cache | None) -> dict[str, Any]:
-        return {"align": self.align} if self.window is None else super()._anchor(cache)
+    @property
+    def places_queries(self) -> bool:
+        return self.window is not None
 
 
 @dataclass(frozen=True)
@@ -86,18 +88,19 @@ class AttentionLayer(Mechanism):
         check_inputs(self, query, source, remembered)
         (batch, new, _), seen = query.shape, 0 if state is None else state.memory.seen
         sizes = (batch, self.num_heads, new, seen + new)
-        own = _over_sequence(query_mask, sizes, query.device)
+        memory, history = (None, None) if state is None else (state.memory, state.history)
         if source is None and not remembered:
-            own = mask = masking.joined(own, _over_sequence(mask, sizes, query.device))
+            both = masking.joined(masking.as_mask(query_mask, sizes), masking.as_mask(mask, sizes))
+            own = mask = _over_sequence(both, sizes, memory, query.device)
         else:
+            own = _over_sequence(masking.as_mask(query_mask, sizes), sizes, memory, query.device)
             length = source.shape[1] if source is not None else state.history.seen  # type: ignore[union-attr]
-            mask, hidden = _over_source(mask, (*sizes[:3], length), query.device)
+            mask, hidden = _over_source(mask, (*sizes[:3], length), history, query.device)
             if hidden is not None:
                 own = masking.joined(own, Padding(torch.cat([hidden.new_ones(batch, seen), hidden], 1)))
         # Both norms and the way around them read every row, so padding has to go before the first of them.
         real = masking.real_sides(own, sizes, query.device)[1]
         rows = query if real is None else masking.without_padding(query, real[:, seen:])
-        memory, history = (None, None) if state is None else (state.memory, state.history)
         found, written = called(self.memory, self.around_memory.enter(rows), None, own, memory)
         rows = self.around_memory.leave(rows, found)
         found, read = called(self.history, self.around_history.enter(rows), source, mask, history)
@@ -113,19 +116,26 @@ class AttentionLayer(Mechanism):
         )
 
 
-def _over_sequence(mask: Mask | Tensor | None, sizes: Sizes, device: torch.device) -> Mask | None:
+def _over_sequence(
+    given: Mask | None, sizes: Sizes, memory: Cache | None, device: torch.device
+) -> Mask | None:
     """A mask over the layer's own sequence, those positions included that a state has seen."""
-    given = masking.for_all_keys(masking.as_mask(mask, sizes), sizes, sizes[2], device)
+    if memory is not None:
+        given = from_query(given, memory.steps, sizes)
+        given = over_all_keys(given, sizes, sizes[2], device, memory.ids)
     if given is not None:
         given.check(sizes)
     return given
 
 
 def _over_source(
-    mask: Mask | Tensor | None, sizes: Sizes, device: torch.device
+    mask: Mask | Tensor | None, sizes: Sizes, history: Cache | None, device: torch.device
 ) -> tuple[Mask | None, Tensor | None]:
     """A mask over the source, and which queries (b,q) it leaves real; None: all."""
     given = masking.as_mask(mask, sizes)
+    if history is not None:
+        refuse_counting_from_the_end(given)
+        given = from_query(given, history.steps, sizes)
     if given is None:
         return None, None
     given.check(sizes)

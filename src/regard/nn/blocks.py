@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.nn.mechanism import Mechanism, build, build_causal
+from regard.nn.mechanism import Mechanism, build, build_across, build_causal
 from regard.nn.state import State
 from regard.registry import Registry, parse
 
@@ -105,8 +105,8 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Attention among the positions of one sequence, then a feed-forward block, each with residual and normalisation.
 
-    `attention` is a mechanism or the name of one, options included: `"local(window=65)"`. With a causal mechanism this
-    is also the layer of a decoder without an encoder.
+    `attention` is a mechanism or the name of one, options included: `"local(window=65)"`. With `causal`, a name is
+    built so that it does not look ahead: this is also the layer of a decoder without an encoder.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class EncoderLayer(nn.Module):
         dim: int,
         attention: str | Mechanism = "multihead",
         *,
+        causal: bool = False,
         norm: str = "pre",
         norm_type: str = "layer",
         dropout: float = 0.0,
@@ -125,7 +126,7 @@ class EncoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         common = {"num_heads": num_heads, "dropout": attention_dropout}
-        self.attention = _mechanism("attention", attention, dim, build, common)
+        self.attention = mechanism_of("attention", attention, dim, build_causal if causal else build, common)
         self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=dropout)
         self.around_attention = Residual(dim, norm, dropout, norm_type)
         self.around_feed_forward = Residual(dim, norm, dropout, norm_type)
@@ -157,7 +158,9 @@ class DecoderState(State):
 class DecoderLayer(nn.Module):
     """Causal attention among the positions written so far, attention to a source, then a feed-forward block.
 
-    `attention` must be able to be causal; `cross` may be any mechanism. Each part has its residual and normalisation.
+    `attention` must be able to be causal; `cross` may be any mechanism. A `cross` that is built from its name is
+    aligned at the beginning of the source (align="top-left"), so that steps give what one call gives. Each part has its
+    residual and normalisation.
     """
 
     def __init__(
@@ -178,8 +181,8 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         common = {"num_heads": num_heads, "dropout": attention_dropout}
-        self.attention = _mechanism("attention", attention, dim, build_causal, common)
-        self.cross = _mechanism("cross", cross, dim, build, {**common, "source_dim": source_dim})
+        self.attention = mechanism_of("attention", attention, dim, build_causal, common)
+        self.cross = mechanism_of("cross", cross, dim, build_across, {**common, "source_dim": source_dim})
         self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=dropout)
         self.around_attention = Residual(dim, norm, dropout, norm_type)
         self.around_cross = Residual(dim, norm, dropout, norm_type)
@@ -215,7 +218,7 @@ class DecoderLayer(nn.Module):
         )
 
 
-def _mechanism(
+def mechanism_of(
     argument: str, given: str | Mechanism, dim: int, make: Callable[..., Mechanism], common: dict[str, Any]
 ) -> Mechanism:
     """The mechanism that was given, or the one of that name; what the name says wins over what is common."""

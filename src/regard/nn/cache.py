@@ -1,12 +1,13 @@
 """The key-value cache: one type for causal, windowed and cross-attention.
 
-Nothing handed out is ever changed: a cache that was continued once can be continued again, and differently. Steps are
-cheap all the same, because caches that follow each other share one store with room at its end. Only the newest of
-them may write there, behind everything the others can see; any other one copies first.
+Nothing handed out is ever changed: a cache that was continued once can be continued again, and differently, also by
+several threads at once. Steps are cheap all the same, because caches that follow each other share one store with room
+at its end. Only the newest of them may write there, behind everything the others can see; any other one copies first.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -23,11 +24,21 @@ class Store:
 
     def __init__(self, keys: Tensor, values: Tensor, filled: int) -> None:
         self.keys, self.values, self.filled = keys, values, filled
+        self._claims = threading.Lock()
 
-    def takes(self, end: int, new: int) -> bool:
-        """Whether the cache that ends at `end` may write `new` positions here: it is the newest, and they fit."""
-        writable = not self.keys.is_inference() or torch.is_inference_mode_enabled()
-        return writable and self.filled == end and end + new <= self.keys.shape[2]
+    def claims(self, end: int, new: int) -> bool:
+        """Take `new` positions behind `end` for the cache that ends there, if it is the newest and they fit.
+
+        Several threads may continue one cache. Only the first of them gets the room, because asking and taking are
+        one step; it then writes there alone.
+        """
+        if self.keys.is_inference() and not torch.is_inference_mode_enabled():
+            return False
+        with self._claims:
+            if self.filled != end or end + new > self.keys.shape[2]:
+                return False
+            self.filled = end + new
+            return True
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,8 @@ class Cache(State):
     """Keys (b,g,n,d) and values (b,g,n,v) in time order, and which of them are real.
 
     `window`: only the last so many positions stay, whatever was seen. `fixed`: a source that was projected once and
-    does not grow (cross-attention). `seen` counts every key that came, `steps` every query.
+    does not grow (cross-attention). `seen` counts every key that came, `steps` every query. `ids` are the documents of
+    the keys, if every call so far had a mask that tells them.
     """
 
     keys: Tensor
@@ -47,6 +59,7 @@ class Cache(State):
     steps: int = 0
     store: Store | None = field(default=None, repr=False, compare=False)
     first: int = field(default=0, repr=False, compare=False)  # where in the store `keys` begins
+    ids: tuple[Tensor, ...] = ()  # (b,n) for each masks.documents of the calls' masks
 
     @classmethod
     def empty(
@@ -58,8 +71,13 @@ class Cache(State):
             window=window,
         )  # fmt: skip
 
-    def extend(self, keys: Tensor, values: Tensor, keep: Tensor | None = None) -> Cache:
-        """The cache that also holds these keys and values (b,g,new,·). The window is not cut yet: see `cut`."""
+    def extend(
+        self, keys: Tensor, values: Tensor, keep: Tensor | None = None, ids: tuple[Tensor, ...] = ()
+    ) -> Cache:
+        """The cache that also holds these keys and values (b,g,new,·). The window is not cut yet: see `cut`.
+
+        `keep` (b,new) tells which of the new ones are real, `ids` (b,seen+new) the documents of all keys that came.
+        """
         new = keys.shape[2]
         joined = self._joined(keys, values)
         real = None
@@ -69,7 +87,8 @@ class Cache(State):
             now = keep if keep is not None else keys.new_ones(batch, new, dtype=torch.bool)
             real = torch.cat([before, now.expand(batch, new)], 1)
         return replace(
-            self, keys=joined[0], values=joined[1], keep=real, seen=self.seen + new, store=joined[2], first=joined[3]
+            self, keys=joined[0], values=joined[1], keep=real, seen=self.seen + new, store=joined[2], first=joined[3],
+            ids=tuple([one[:, one.shape[1] - joined[0].shape[2] :] for one in ids]),
         )  # fmt: skip
 
     def fix(self, keys: Tensor, values: Tensor, keep: Tensor | None = None) -> Cache:
@@ -86,6 +105,7 @@ class Cache(State):
         return replace(
             self, keys=self.keys[:, :, first:], values=self.values[:, :, first:],
             keep=None if self.keep is None else self.keep[:, first:], first=self.first + first,
+            ids=tuple([one[:, first:] for one in self.ids]),
         )  # fmt: skip
 
     def stepped(self, queries: int) -> Cache:
@@ -97,6 +117,7 @@ class Cache(State):
         return replace(
             self, keys=change(self.keys), values=change(self.values),
             keep=None if self.keep is None else change(self.keep), store=None, first=0,
+            ids=tuple([change(one) for one in self.ids]),
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,13 +137,12 @@ class Cache(State):
             old_keys, old_values = self.keys.to(keys.dtype), self.values.to(values.dtype)
             return torch.cat([old_keys, keys], 2), torch.cat([old_values, values], 2), None, 0
         held, new, store, first = self.keys.shape[2], keys.shape[2], self.store, self.first
-        if store is None or not store.takes(first + held, new):
+        if store is None or not store.claims(first + held, new):
             capacity = held + new + max(_ROOM, held)
-            store, first = Store(_wider(self.keys, capacity), _wider(self.values, capacity), held), 0
+            store, first = Store(_wider(self.keys, capacity), _wider(self.values, capacity), held + new), 0
         end = first + held + new
         store.keys[:, :, end - new : end] = keys
         store.values[:, :, end - new : end] = values
-        store.filled = end
         return store.keys[:, :, first:end], store.values[:, :, first:end], store, first
 
 

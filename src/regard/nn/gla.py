@@ -240,6 +240,7 @@ class GlobalQuery(Attention):
         causal: softmax and mean run over the positions up to i.
         project: learn bias-free maps for query, key, hidden and output, so that s_i = (W_q x_i)·(W_k x_i).
         activation: a non-linearity on the score s_i (a name or a function); the form with a source has none.
+        align: where the first query stands in a source of another length, when causal (bottom-right or top-left).
 
     >>> import torch, regard
     >>> layer = regard.nn.build("global-query", dim=2)
@@ -251,8 +252,9 @@ class GlobalQuery(Attention):
     def __init__(
         self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None, *,
         causal: bool = False, project: bool = False, activation: str | Activation | None = None,
+        align: str = "bottom-right",
     ) -> None:  # fmt: skip
-        super().__init__(dim, num_heads, dropout, source_dim, causal=causal)
+        super().__init__(dim, num_heads, dropout, source_dim, causal=causal, align=align)
         self.activation = activation
         _named(activation)  # refuses what is none
         width = self.num_heads * self.head_dim

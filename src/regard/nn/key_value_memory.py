@@ -17,6 +17,7 @@ from regard.masks.given import Padding
 from regard.nn import masking
 from regard.nn.attention import View, respoilt, screened
 from regard.nn.cache import Cache
+from regard.nn.masks_in_steps import from_query, refuse_counting_from_the_end
 from regard.nn.mechanism import check_inputs, mechanism
 from regard.nn.multihead import Multihead
 from regard.nn.state import State
@@ -74,6 +75,9 @@ class KeyValueMemory(Multihead):
             return self._within(query, mask, cache)
         sizes = (query.shape[0], self.num_heads, query.shape[1], source.shape[1])
         given = masking.as_mask(mask, sizes)
+        if cache is not None:
+            refuse_counting_from_the_end(given)
+            given = from_query(given, cache.steps, sizes)
         if given is not None:
             given.check(sizes)
         before = self.initial_state(sizes[0], query.device, query.dtype) if cache is None else cache

@@ -2,74 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.arguments import alignment
 from regard.errors import BadValue
 from regard.formula import accumulator
 from regard.masks import Mask
 from regard.nn import masking
+from regard.nn.linear_pieces import FEATURE_MAPS
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
 from regard.nn.multihead import glorot_linear
-from regard.nn.scan import (
-    BLOCK,
-    PIECES,
-    Kept,
-    Piece,
-    Result,
-    Tensors,
-    packed,
-    scan,
-    spoil_from,
-    spoilt_positions,
-    unpacked,
-)
+from regard.nn.scan import Kept, Tensors, packed, scan, unpacked
 from regard.nn.state import State, check_batch, of_kind
-from regard.registry import Registry
-
-_LARGEST = 600.0  # e^600 is far from the end of float64, so that sums of it stay finite
-
-Features = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class FeatureMap:
-    """φ for keys and for queries, and the narrowest dtype to compute it in.
-
-    The features of a query may be multiplied by any number of its own: it cancels.
-    """
-
-    keys: Features
-    queries: Features
-    least: torch.dtype = torch.float32
-
-    def wide(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype of the computation for inputs of `dtype`."""
-        return torch.promote_types(dtype, self.least)
-
-
-def _elu(x: Tensor) -> Tensor:
-    """elu(x) + 1, written so that it does not round to zero for very negative x."""
-    return torch.relu(x) + x.clamp(max=0).exp()
-
-
-def _exp(x: Tensor) -> Tensor:
-    """exp(x) that stays finite for whatever is; the second term is NaN where x is not."""
-    return x.clamp(max=_LARGEST).exp() + 0 * x
-
-
-def _exp_below_one(x: Tensor) -> Tensor:
-    return (x - x.detach().amax(-1, keepdim=True)).exp()
-
-
-FEATURE_MAPS: Registry[FeatureMap] = Registry("feature_map")
-FEATURE_MAPS.add("elu", FeatureMap(_elu, _elu))
-FEATURE_MAPS.add("relu", FeatureMap(torch.relu, torch.relu))
-FEATURE_MAPS.add("exp", FeatureMap(_exp, _exp_below_one, torch.float64))
 
 
 def linear_attention(
@@ -80,6 +29,7 @@ def linear_attention(
     keep: Tensor | None = None,
     causal: bool = False,
     feature_map: str = "elu",
+    align: str = "bottom-right",
 ) -> Tensor:
     """φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j), (b,h,q,v), in time and memory linear in q + k.
 
@@ -89,12 +39,16 @@ def linear_attention(
         keep: (b,k), True = real; what is not real is never read.
         causal: query i sees keys up to i + (k − q).
         feature_map: elu (elu(x) + 1), relu or exp (in float64; entries of a key above 600 count as 600).
+        align: top-left: a causal query i sees keys up to i.
     """
     rows = [
         tensor.transpose(1, 2) for tensor in (query, key, value)
     ]  # the walk has the length as its second axis
     nothing = empty_sums(key.shape[0], key.shape[1], key.shape[3], value.shape[3], key.device)
-    found, _ = attended(rows[0], rows[1], rows[2], keep, causal, feature_map, nothing)
+    if causal and align == "top-left":
+        found, _ = followed(rows[0], rows[1], rows[2], keep, feature_map, nothing)
+    else:
+        found, _ = attended(rows[0], rows[1], rows[2], keep, causal, feature_map, nothing)
     return found.transpose(1, 2)
 
 
@@ -122,6 +76,21 @@ def attended(
     return (F.pad(found, (0, 0, 0, 0, blind, 0)) if blind else found), sums
 
 
+def followed(
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, feature_map: str, sums: Tensors
+) -> tuple[Tensor, Tensors]:
+    """The result and the sums where query i goes on from `sums` with key i: aligned at the top left.
+
+    Queries behind the last key see all of them; keys behind the last query are left for later ones.
+    """
+    pairs = min(query.shape[1], key.shape[1])
+    real = None if keep is None else keep[:, :pairs]
+    found, sums = attended(query[:, :pairs], key[:, :pairs], value[:, :pairs], real, True, feature_map, sums)
+    if pairs == query.shape[1]:
+        return found, sums
+    return torch.cat([found, read(query[:, pairs:], feature_map, sums)], 1), sums
+
+
 def absorbed(key: Tensor, value: Tensor, keep: Kept, feature_map: str, sums: Tensors) -> Tensors:
     """The sums after these keys and values."""
     return scan(f"linear-sums-{feature_map}", [key, value], keep, sums)[1]
@@ -140,91 +109,6 @@ def empty_sums(
     return [torch.zeros(size, dtype=torch.float64, device=device) for size in sizes]
 
 
-# The pieces of the walk. Values get a column of ones, so that numerator and denominator are one product.
-
-
-def _asked(query: Tensor, features: FeatureMap) -> tuple[Tensor, Kept]:
-    """Features of the queries (b,l,h,d), zero where they are not finite, and where they are not."""
-    found = features.queries(query.to(features.wide(query.dtype)))
-    spoilt = spoilt_positions(found)
-    return (found if spoilt is None else found.masked_fill(spoilt[..., None, None], 0)), spoilt
-
-
-def _written(key: Tensor, value: Tensor, keep: Kept, features: FeatureMap) -> tuple[Tensor, Tensor]:
-    """Features of the keys (b,l,h,d) and values with ones behind them (b,l,h,v+1); zeros where nothing is real."""
-    wide = features.wide(key.dtype)
-    key, value = key.to(wide), value.to(wide)
-    if keep is None:
-        return features.keys(key), F.pad(value, (0, 1), value=1.0)
-    hidden = ~keep[..., None, None]
-    seen = features.keys(key.masked_fill(hidden, 0)).masked_fill(hidden, 0)
-    return seen, F.pad(value.masked_fill(hidden, 0), (0, 1), value=1.0)
-
-
-def _quotient(mixed: Tensor, spoilt: Kept, dtype: torch.dtype) -> Tensor:
-    """Numerators (b,h,l,v) divided by the denominator in the last column, as (b,l,h,v).
-
-    A denominator of zero means that nothing was seen: zeros. A query that was not finite gets NaN.
-    """
-    below = mixed[..., -1:]
-    found = (mixed[..., :-1] / below.masked_fill(below == 0, 1)).transpose(1, 2).to(dtype)
-    return found if spoilt is None else found.masked_fill(spoilt[..., None, None], torch.nan)
-
-
-def _sums_piece(features: FeatureMap) -> Piece:
-    def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
-        seen, values = _written(inputs[0], inputs[1], keep, features)
-        added = (seen.permute(0, 2, 3, 1) @ values.transpose(1, 2)).double()  # (b,h,d,v+1)
-        return [], [carry[0] + added[..., :-1], carry[1] + added[..., -1]]
-
-    return compute
-
-
-def _read_piece(features: FeatureMap) -> Piece:
-    def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
-        queries, spoilt = _asked(inputs[0], features)
-        sums = torch.cat([carry[0], carry[1][..., None]], -1).to(queries.dtype)
-        return [_quotient(queries.transpose(1, 2) @ sums, spoilt, inputs[0].dtype)], carry
-
-    return compute
-
-
-def _causal_piece(features: FeatureMap) -> Piece:
-    def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
-        query, key, value = inputs
-        length = query.shape[1]
-        size = min(BLOCK, length)
-
-        def blocks(rows: Tensor) -> Tensor:  # (b,l,h,d) as (b,h,blocks,size,d), filled up with zeros
-            rows = F.pad(rows, (0, 0, 0, 0, 0, -length % size))
-            return rows.view(rows.shape[0], -(-length // size), size, *rows.shape[2:]).permute(0, 3, 1, 2, 4)
-
-        asked, blind = _asked(query, features)
-        seen, written = _written(key, value, keep, features)
-        spoilt = spoilt_positions(seen, written)
-        if spoilt is not None:
-            seen, written = _written(key, value, ~spoilt if keep is None else keep & ~spoilt, features)
-        queries, keys, values = blocks(asked), blocks(seen), blocks(written)
-        # The sums over each block and those before it, (b,h,blocks,d,v+1).
-        added = (keys.mT @ values).double().cumsum(2)
-        first = torch.cat([carry[0], carry[1][..., None]], -1)[:, :, None]
-        before = torch.cat([first, first + added[:, :, :-1]], 2).to(asked.dtype)
-        mixed = (queries @ keys.mT).tril() @ values + queries @ before
-        found = _quotient(mixed.flatten(2, 3)[:, :, :length], blind, query.dtype)
-        last = first[:, :, 0] + added[:, :, -1]
-        if spoilt is not None:
-            found, last = spoil_from(spoilt, found, last)
-        return [found], [last[..., :-1], last[..., -1]]
-
-    return compute
-
-
-for _name in FEATURE_MAPS:
-    PIECES.add(f"linear-sums-{_name}", _sums_piece(FEATURE_MAPS[_name]))
-    PIECES.add(f"linear-read-{_name}", _read_piece(FEATURE_MAPS[_name]))
-    PIECES.add(f"linear-causal-{_name}", _causal_piece(FEATURE_MAPS[_name]))
-
-
 @dataclass(frozen=True)
 class Sums(State):
     """What `linear` remembers: the sums over every real key so far, packed (rounded, remainder)."""
@@ -233,11 +117,15 @@ class Sums(State):
     norms: Tensor  # Σ φ(k), (b,h,d,2)
     seen: int = 0  # positions that came, padding included
     fixed: bool = False  # a source that is complete (cross-attention)
+    waiting: tuple[Tensor, ...] = ()  # keys and values (b,n,h,d) of a source that no query has reached yet
+    keep: Tensor | None = None  # which of those are real, (b,n); None: all
 
     @classmethod
-    def of(cls, sums: Tensors, dtype: torch.dtype, seen: int = 0, fixed: bool = False) -> Sums:
+    def of(
+        cls, sums: Tensors, dtype: torch.dtype, seen: int = 0, fixed: bool = False, **waiting: Any
+    ) -> Sums:
         """The state that holds these float64 sums."""
-        return cls(packed(sums[0], dtype), packed(sums[1], dtype), seen, fixed)
+        return cls(packed(sums[0], dtype), packed(sums[1], dtype), seen, fixed, **waiting)
 
     def exact(self) -> Tensors:
         """The sums in float64."""
@@ -263,6 +151,7 @@ class Linear(Mechanism):
         source_dim: width of the source, where it differs from dim.
         causal: query i sees keys up to i + (k − q).
         feature_map: elu (elu(x) + 1), relu or exp.
+        align: top-left: when causal, query i sees keys up to i of a source, and can go through it in steps.
 
     >>> import torch, regard
     >>> layer, x = regard.nn.build("linear", dim=16, num_heads=2, causal=True), torch.randn(1, 3, 16)
@@ -280,10 +169,11 @@ class Linear(Mechanism):
         *,
         causal: bool = False,
         feature_map: str = "elu",
+        align: str = "bottom-right",
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim)
         FEATURE_MAPS[feature_map]  # refuses what is none
-        self.causal, self.feature_map = causal, feature_map
+        self.causal, self.feature_map, self.align = causal, feature_map, alignment(align)
         width = self.num_heads * self.head_dim
         self.query_map = glorot_linear(self.dim, width, bias=True)
         self.key_map = glorot_linear(self.source_dim, width, bias=True)
@@ -304,25 +194,35 @@ class Linear(Mechanism):
         within, (batch, queries, _) = source is None and not remembered, query.shape
         asked, rest = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
         causal = self.causal or asked
-        if past is not None and within != causal:
+        follows = self.causal and self.align == "top-left" and not within
+        if past is not None and within != causal and (asked or not follows):
             raise BadValue(
-                "state: steps over a source cannot be causal, because it is not known where the source ends; steps "
-                "without a source must be, because what was given for earlier positions would change. Expected a layer "
-                f"with causal={within}, or mask=masks.causal() for such steps."
+                "state: a causal layer counts from a source's end, and step by step it is not known where that is: "
+                "build it with align='top-left', and leave masks.causal() out. Steps without a source must be causal, "
+                "because what was given for earlier positions would change: build the layer with causal=True, or pass "
+                "mask=masks.causal()."
             )
         if past is not None and remembered:
             # What is real was decided when the source was summed up; this refuses what the layer cannot use.
             masking.kept(rest, batch, queries, past.seen, 0, query.device)
-            mixed = read(self._heads(self.query_map(query)), self.feature_map, past.exact())
-            return self._output(mixed), past
+            asking = self._heads(self.query_map(query))
+            if follows:
+                mixed, past = self._followed(asking, past.waiting, past.keep, past)
+                return self._output(mixed), past
+            return self._output(read(asking, self.feature_map, past.exact())), past
         rows, seen = query if source is None else source, 0 if past is None else past.seen
         keep = masking.kept(rest, batch, queries, rows.shape[1], seen, query.device)
         rows = masking.without_padding(rows, keep)
+        asking = self._heads(self.query_map(rows if within else query))
+        offered = self._heads(self.key_map(rows)), self._heads(self.value_map(rows))
+        # Of both alignments together the narrower one counts: the end of a source that is shorter than the queries.
+        if follows and not (asked and queries > rows.shape[1]):
+            before = self.initial_state(batch, query.device, query.dtype) if past is None else past
+            mixed, after = self._followed(asking, offered, keep, before)
+            after = replace(after, seen=rows.shape[1], fixed=True)
+            return self._output(mixed) if past is None else (self._output(mixed), after)
         sums = self._nothing(batch, query.device) if past is None else past.exact()
-        mixed, sums = attended(
-            self._heads(self.query_map(rows if within else query)), self._heads(self.key_map(rows)),
-            self._heads(self.value_map(rows)), keep, causal, self.feature_map, sums,
-        )  # fmt: skip
+        mixed, sums = attended(asking, *offered, keep, causal, self.feature_map, sums)
         found = self._output(mixed)
         if past is None:
             return found
@@ -336,6 +236,18 @@ class Linear(Mechanism):
         """Sums over nothing, in float32 at least."""
         device, dtype = self.placement(device, dtype)
         return Sums.of(self._nothing(batch, device), accumulator(dtype))
+
+    def _followed(
+        self, query: Tensor, waiting: tuple[Tensor, ...], keep: Tensor | None, past: Sums
+    ) -> tuple[Tensor, Sums]:
+        """What causal queries find that go on through the keys and values that wait, and the state that follows."""
+        key, value = waiting
+        mixed, sums = followed(query, key, value, keep, self.feature_map, past.exact())
+        rest = slice(min(query.shape[1], key.shape[1]), None)
+        return mixed, Sums.of(
+            sums, torch.promote_types(past.sums.dtype, query.dtype), past.seen, past.fixed,
+            waiting=(key[:, rest], value[:, rest]), keep=None if keep is None else keep[:, rest],
+        )  # fmt: skip
 
     def _nothing(self, batch: int, device: torch.device | str | None) -> Tensors:
         return empty_sums(batch, self.num_heads, self.head_dim, self.head_dim, device)

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from regard import biases, masks
 from regard.arguments import whole_number
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes, broadcasts, whole
+from regard.grid import Grid, Sizes, broadcasts, lift, whole
 from regard.masks import Mask
 from regard.masks.algebra import And, Blocks, grade
 from regard.masks.positional import Causal, Full
@@ -101,18 +101,11 @@ def _ends(parts: list[Mask], sizes: Sizes, device: torch.device) -> Tensor | Non
     end = None
     for part in parts:
         if isinstance(part, Causal):
-            own = (torch.arange(sizes[2], device=device)[None] + _shift(part, sizes) + 1).clamp(0, sizes[3])
+            shift = lift(part.align, part.offset, sizes[2], sizes[3])
+            shift = shift[:, None] if isinstance(shift, Tensor) else shift
+            own = (torch.arange(sizes[2], device=device)[None] + shift + 1).clamp(0, sizes[3])
             end = own if end is None else torch.minimum(end, own)
     return end
-
-
-def _shift(mask: Causal, sizes: Sizes) -> int | Tensor:
-    """What lifts a query's index to its position, as the mask sees it."""
-    if isinstance(mask.offset, Tensor):
-        return mask.offset[:, None]
-    if mask.offset is not None:
-        return mask.offset
-    return sizes[3] - sizes[2] if mask.align == "bottom-right" else 0
 
 
 def _counted(mask: Mask | None, sizes: Sizes, device: torch.device) -> Tensor:

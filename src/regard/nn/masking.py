@@ -13,6 +13,7 @@ from regard.masks import Mask
 from regard.masks.algebra import And
 from regard.masks.given import Dense, Documents, Lengths, Padding
 from regard.masks.positional import Causal, Full, Window
+from regard.nn.masks_in_steps import over_all_keys
 
 
 def as_mask(mask: object, sizes: Sizes) -> Mask | None:
@@ -102,11 +103,12 @@ def kept(
     """
     length = seen + new if isinstance(mask, Tensor) and mask.dim() and mask.shape[-1] != new else new
     value = as_mask(mask, (batch, 1, queries, length))
+    if value is not None and not value.by_key:
+        value.keep(length, batch)  # says why not
+    value = over_all_keys(value, (batch, 1, queries, seen + new), new, device)
     if value is None:
         return None
-    if seen and _fits(value, (batch, 1, queries, seen + new)):
-        return value.keep(seen + new, batch)[:, seen:].to(device).expand(batch, new)
-    return value.keep(new, batch).to(device).expand(batch, new)
+    return value.keep(seen + new, batch)[:, seen:].to(device).expand(batch, new)
 
 
 def without_padding(rows: Tensor, keep: Tensor | None) -> Tensor:
@@ -121,23 +123,3 @@ def tail(mask: Mask, sizes: Sizes, first: int, device: torch.device) -> Mask:
     if mask.by_key:
         return Padding(mask.real_keys(sizes[3], sizes[0], device)[:, first:].expand(sizes[0], -1))
     return Dense(mask.tile(whole(sizes, device).part(columns=slice(first, sizes[3]))))
-
-
-def for_all_keys(mask: Mask | None, sizes: Sizes, new: int, device: torch.device) -> Mask | None:
-    """A mask over every key seen so far. One that fits only this call's `new` keys says nothing of the others."""
-    recent = (*sizes[:3], new)
-    if mask is None or sizes[3] == new or _fits(mask, sizes) or not _fits(mask, recent):
-        return mask
-    queries, keys = real_sides(mask, recent, device)
-    if keys is None:
-        return mask
-    keep = torch.cat([keys.new_ones(len(keys), sizes[3] - new), keys], 1)
-    return Padding(keep, queries)
-
-
-def _fits(mask: Mask, sizes: Sizes) -> bool:
-    try:
-        mask.check(sizes)
-    except BadValue:
-        return False
-    return True

@@ -192,7 +192,25 @@ def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
             f"attention: {found.name} looks at the whole sequence and cannot be causal, so a decoder cannot use it for "
             f"its own positions. These can: {', '.join(able)}."
         )
-    return build(name, dim, **options, **({"causal": True} if found.causal == "option" else {}))
+    return build(name, dim, **{**options, **({"causal": True} if found.causal == "option" else {})})
+
+
+def build_across(name: str, dim: int, **options: Any) -> Mechanism:
+    """`build` for a place that looks at a source from outside, such as a decoder's attention to its encoder.
+
+    A decoder that goes step by step cannot know where it will end, so that it cannot stand at the end of its source.
+    What depends on positions is therefore aligned at the beginning of both, in training as in decoding.
+    """
+    plain, inside = parse(name)
+    chosen = {**inside, **options}
+    if "align" in options_of(entry(plain).layer):
+        chosen.setdefault("align", "top-left")
+        if chosen["align"] != "top-left":
+            raise BadValue(
+                f"align: a decoder goes through its source step by step and cannot know where it will end, so that its "
+                f"attention to the source is aligned at the top left; got {chosen['align']!r}. Leave align out."
+            )
+    return build(plain, dim, **chosen)
 
 
 def options_of(layer: type[Mechanism]) -> dict[str, inspect.Parameter]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from regard import biases, scores
 from regard.arguments import whole_number
 from regard.errors import BadValue, unknown_name
+from regard.grid import lift
 from regard.nn import positions as places
 from regard.nn.attention import Attention, View
 from regard.nn.mechanism import mechanism
@@ -127,24 +128,33 @@ class Multihead(Attention):
         if self.normalize != "softmax":
             found["normalize"] = self.normalize
         if self.positions == "alibi":
-            found["bias"] = biases.alibi(self.num_heads)
+            found["bias"] = biases.alibi(self.num_heads, **view.anchor)
         elif self.positions == "relative":
-            found["bias"] = biases.relative(self.bias_table)
+            found["bias"] = biases.relative(self.bias_table, **view.anchor)
         elif self.positions == "t5":
             found["bias"] = biases.t5(
-                self.bias_table, bidirectional=not self.causal, max_distance=self.max_distance
+                self.bias_table, bidirectional=not self.causal, max_distance=self.max_distance, **view.anchor
             )
         elif self.positions == "shaw":
-            found |= {"score": scores.shaw(self.key_table), "scale": self.head_dim**-0.5}
+            found |= {"score": scores.shaw(self.key_table, **view.anchor), "scale": self.head_dim**-0.5}
         elif self.positions == "transformer-xl":
-            table = self._distance_table(view.key.shape[2], view.query)
-            found["score"] = scores.transformer_xl(self.content_bias, self.position_bias, table)
+            table = self._distance_table(view)
+            found["score"] = scores.transformer_xl(
+                self.content_bias, self.position_bias, table, **view.anchor
+            )
             found["scale"] = self.head_dim**-0.5
         return found
 
-    def _distance_table(self, keys: int, like: Tensor) -> Tensor:
-        """A projected sinusoid for every distance key − query that can occur, (h, 2·keys+1, d)."""
-        ahead = places.sinusoidal(keys + 1, self.dim).to(like.device, self.distance_map.weight.dtype)
+    @property
+    def places_queries(self) -> bool:
+        return super().places_queries or self.positions is not None
+
+    def _distance_table(self, view: View) -> Tensor:
+        """A projected sinusoid for every distance key − query that can occur, (h, 2r+1, d) for −r … r."""
+        like, queries, keys = view.query, view.query.shape[2], view.key.shape[2]
+        first = lift(view.anchor.get("align", "bottom-right"), view.anchor.get("offset"), queries, keys)
+        farthest = max(first + queries, keys - first, keys)
+        ahead = places.sinusoidal(farthest + 1, self.dim).to(like.device, self.distance_map.weight.dtype)
         mirrored = torch.ones_like(ahead[0])
         mirrored[::2] = -1  # sin(−x) = −sin(x), and the even columns are the sines
         table: Tensor = self.distance_map(torch.cat([ahead[1:].flip(0) * mirrored, ahead]))

@@ -149,9 +149,13 @@ def _(layer: Linear, found: Calls) -> list[Weighed]:
 
     queries, keys = heads(layer.query_map(rows if source is query else query)), heads(layer.key_map(rows))
     units = torch.eye(source.shape[1], dtype=keys.dtype, device=keys.device).expand(*keys.shape[:2], -1, -1)
+    own = layer.causal and not (
+        asked and query.shape[1] > source.shape[1]
+    )  # of two alignments the narrower one
     weights = linear_attention(
-        queries, keys, units, keep=keep, causal=layer.causal or asked, feature_map=layer.feature_map
-    )
+        queries, keys, units, keep=keep, causal=layer.causal or asked, feature_map=layer.feature_map,
+        align=layer.align if own else "bottom-right",
+    )  # fmt: skip
     return [Weighed(weights, how="effective")]
 
 
@@ -202,17 +206,26 @@ def _(layer: DynamicMemory, found: Calls) -> list[Weighed]:
 
 @_read.register
 def _(layer: NeuralTuringMemory, found: Calls) -> list[Weighed]:
+    last = found[layer][-1]
+    query, _ = _inputs(last)
+    if not found[layer.tape]:  # a state holds the source: this call only read it
+        return [
+            Weighed(_read_weights(layer, query, last.named["state"]), "reading the memory", columns="slot")
+        ]
     trace: Trace
     after: MachineState
     _, trace, after = found[layer.tape][-1].result
-    query, _ = _inputs(found[layer][-1])
-    keys = layer.key_map(query).unflatten(-1, (layer.num_heads, layer.width)).transpose(1, 2)
-    strength = F.softplus(layer.strength_map(query)).transpose(1, 2)[..., None]
-    reading = core.weights(keys, after.memory[:, None].to(keys), score=scores.cosine(strength.to(keys)))
     return [
         Weighed(trace.write.transpose(1, 2), "write heads, step by step", "source", "slot"),
-        Weighed(reading, "reading the memory", columns="slot"),
+        Weighed(_read_weights(layer, query, after), "reading the memory", columns="slot"),
     ]
+
+
+def _read_weights(layer: NeuralTuringMemory, query: Tensor, state: MachineState) -> Tensor:
+    """Where in the memory of a state the queries read, (b,h,q,slots)."""
+    keys = layer.key_map(query).unflatten(-1, (layer.num_heads, layer.width)).transpose(1, 2)
+    strength = F.softplus(layer.strength_map(query)).transpose(1, 2)[..., None]
+    return core.weights(keys, state.memory[:, None].to(keys), score=scores.cosine(strength.to(keys)))
 
 
 @_read.register

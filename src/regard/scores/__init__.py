@@ -4,14 +4,15 @@
     >>> scores.softcap(50.0)
     scores.softcap(50.0)
 
-Weights with one more leading axis hold one weight for each query head.
+Weights with one more leading axis hold one weight for each query head. Scores that depend on the distance take `align`
+and `offset` as masks do: query 0 stands at k − q (bottom-right), at 0 (top-left) or at the offset.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from regard.arguments import described, finite_number, float_tensor
+from regard.arguments import anchor, described, finite_number, float_tensor
 from regard.errors import BadType
 from regard.registry import Registry
 from regard.scores.additive import Additive, Concat
@@ -66,17 +67,24 @@ def cosine(strength: float | Tensor) -> Score:
     return Cosine(finite_number("strength", strength))
 
 
-def shaw(table: Tensor) -> Score:
+def shaw(table: Tensor, align: str = "bottom-right", offset: int | None = None) -> Score:
     """q·k + q·table[clip(pos_k − pos_q)], with a table (2r+1,d). Shaw et al. 2018."""
-    return Shaw(float_tensor("table", table))
+    return Shaw(float_tensor("table", table), *anchor(align, offset))
 
 
-def transformer_xl(content_bias: Tensor, position_bias: Tensor, table: Tensor) -> Score:
+def transformer_xl(
+    content_bias: Tensor,
+    position_bias: Tensor,
+    table: Tensor,
+    align: str = "bottom-right",
+    offset: int | None = None,
+) -> Score:
     """(q + content_bias)·k + (q + position_bias)·table[clip(pos_k − pos_q)]. Dai et al. 2019."""
     return TransformerXL(
         float_tensor("content_bias", content_bias),
         float_tensor("position_bias", position_bias),
         float_tensor("table", table),
+        *anchor(align, offset),
     )
 
 

@@ -20,12 +20,15 @@ class Shaw(Score):
     transforms: ClassVar[bool] = False
 
     table: Tensor
+    align: str = "bottom-right"
+    offset: int | None = None
 
     def check(self, heads: int, dim: int) -> None:
         _check_table(self.table, heads, dim)
 
     def pairs(self, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
-        return (dot_products(query, key) + _by_distance(query, self.table, grid)) * scale
+        distance = grid.distance_from(self.align, self.offset)
+        return (dot_products(query, key) + _by_distance(query, self.table, grid, distance)) * scale
 
 
 class TransformerXL(Score):
@@ -37,6 +40,8 @@ class TransformerXL(Score):
     content_bias: Tensor
     position_bias: Tensor
     table: Tensor
+    align: str = "bottom-right"
+    offset: int | None = None
 
     def check(self, heads: int, dim: int) -> None:
         check_shape("content_bias", self.content_bias, (dim,), heads, "d")
@@ -46,14 +51,15 @@ class TransformerXL(Score):
     def pairs(self, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
         content = query + per_head(self.content_bias, grid, 1).to(query.dtype)[:, None]
         position = query + per_head(self.position_bias, grid, 1).to(query.dtype)[:, None]
-        return (dot_products(content, key) + _by_distance(position, self.table, grid)) * scale
+        distance = grid.distance_from(self.align, self.offset)
+        return (dot_products(content, key) + _by_distance(position, self.table, grid, distance)) * scale
 
 
-def _by_distance(query: Tensor, table: Tensor, grid: Grid) -> Tensor:
+def _by_distance(query: Tensor, table: Tensor, grid: Grid, distance: Tensor) -> Tensor:
     """q·table[clip(distance)]: every product with the table once, then one look-up for each pair."""
     radius = table.shape[-2] // 2
     products = torch.matmul(query, per_head(table, grid, 2).to(query.dtype).mT)  # (b,h,r,2·radius+1)
-    index = (grid.distance.clamp(-radius, radius) + radius).expand(*query.shape[:3], -1)
+    index = (distance.clamp(-radius, radius) + radius).expand(*query.shape[:3], -1)
     return products.gather(-1, index)
 
 

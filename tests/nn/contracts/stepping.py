@@ -2,12 +2,22 @@
 
 import torch
 
+import regard.nn
 from regard import masks
-from tests.nn.contracts.layers import PLAIN
+from regard.nn.mechanism import options_of
+from tests.nn.contracts.layers import ALL, CAUSAL, Case
 
-# Queries one after another over one source. Left out: what counts a query's place from the source's end (promise 5:
-# alone it stands elsewhere), and ntm, which writes the source of every call into its memory.
-OVER_A_SOURCE = [case for case in PLAIN if case.name != "ntm" and not case.by_position]
+
+def from_the_top_left(case):
+    """The case with its queries aligned at the beginning of a source, where the mechanism lets one choose."""
+    if "align" not in options_of(regard.nn.entry(case.name).layer):
+        return case
+    return Case(case.name, {**case.options, "align": "top-left"})
+
+
+# Queries one after another over one source: every form of every mechanism.
+OVER_A_SOURCE = [from_the_top_left(case) for case in dict.fromkeys(ALL + CAUSAL)]
+OVER_A_SOURCE.append(Case("key-value-memory", {"positions": "alibi"}))
 
 
 def steps(layer, rows, sizes, state=None, keep=None, only_new=False):

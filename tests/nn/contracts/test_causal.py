@@ -151,17 +151,31 @@ def test_queries_in_steps_over_one_source_give_what_one_call_gives(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     for mask in (None, masks.padding(HOLES)):
         expected = layer(query, source, mask=mask)
-        for sizes in ((1,) * 5, (2, 3), (5,)):
+        for sizes, again in (((1,) * 5, True), ((2, 3), False), ((5,), True)):
             state, found, start = layer.initial_state(3), [], 0
             for size in sizes:
-                out, state = layer(query[:, start : start + size], source, mask=mask, state=state)
+                given = source if again or start == 0 else None  # the state remembers it
+                told = None if given is None else mask  # … and which of it is real
+                out, state = layer(query[:, start : start + size], given, mask=told, state=state)
                 found.append(out)
                 start += size
             close(torch.cat(found, 1), expected)
 
 
-# A window over a source is aligned at the source's end, which steps do not know: `local` refuses a state there.
-OPEN = [case for case in PLAIN if not case.causal and case.name != "local"]
+@pytest.mark.parametrize("case", OVER_A_SOURCE, ids=str)
+def test_queries_go_on_step_by_step_behind_the_end_of_a_source(case):
+    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
+    query, source = torch.cat([query, query.flip(1)], 1), source[:, :4]
+    expected, state, found = layer(query, source), layer.initial_state(3), []
+    with torch.no_grad():
+        for t in range(query.shape[1]):
+            out, state = layer(query[:, t : t + 1], source, state=state)
+            found.append(out)
+    close(torch.cat(found, 1), expected)
+
+
+# What counts a query's place from the source's end refuses a state there: steps do not know where that is.
+OPEN = [case for case in PLAIN if not case.causal and not case.by_position]
 
 
 @pytest.mark.parametrize("case", OPEN, ids=str)
@@ -175,8 +189,14 @@ def test_a_first_call_with_a_state_is_a_call(case):
     assert state is not None
 
 
-def test_a_window_over_a_source_says_how_to_go_in_steps():
-    case = Case("local")
+POSITIONS = ("rotary", "alibi", "t5", "shaw", "transformer-xl", "relative")
+
+
+@pytest.mark.parametrize(
+    "options", [{"positions": p} for p in POSITIONS] + [{"window": 3}, {"causal": True}], ids=str
+)
+def test_what_counts_from_a_sources_end_says_how_to_go_in_steps(options):
+    case = Case("multihead", {"dim": 8, **options})
     layer, inputs = case.build(cross=True), case.inputs(cross=True)
     with pytest.raises(ValueError, match="top-left"):
         layer(*inputs, state=layer.initial_state(3))
@@ -190,9 +210,8 @@ def test_a_turing_machine_writes_a_source_in_pieces_as_in_one():
         expected = layer(query, source, mask=masks.padding(keep))
         state = layer.initial_state(3)
         for start, end in ((0, 1), (1, 4), (4, 4), (4, K)):
-            mask = masks.padding(keep[:, start:end])
-            found, state = layer(query, source[:, start:end], mask=mask, state=state)
-        close(found, expected)
+            state = layer.write(source[:, start:end], state, mask=masks.padding(keep[:, start:end]))
+        close(layer(query, state=state)[0], expected)
 
 
 @pytest.mark.parametrize("name", ["dot", "general", "concat", "additive", "local-m", "local-p", "multihead"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,11 +12,19 @@ from torch import Tensor, nn
 import regard.core as core
 from regard import scores
 from regard.arguments import whole_number
+from regard.errors import BadValue
 from regard.masks import Mask
 from regard.nn import masking
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
 from regard.nn.ntm.machine import MachineState, Tape
 from regard.nn.state import State, check_batch, of_kind
+
+
+@dataclass(frozen=True)
+class TapeState(MachineState):
+    """The machine, and how long the source is that it holds; None: the queries are what is written."""
+
+    source: int | None = None
 
 
 @mechanism("ntm", causal="no", time="n·N·M", memory="n·N·M", slots=5, width=4)
@@ -26,8 +37,9 @@ class NeuralTuringMemory(Mechanism):
     Paper: Graves, Wayne and Danihelka 2014, equations 2 to 9.
     Empty row: nothing is written, so queries read the first memory: next to zero if constant, else the learned one.
 
-    It takes masks that ignore the query (lengths, padding, …); padding neither writes nor moves a head. With a state,
-    writing goes on from the memory of the state, and the queries read what is there after this call's source.
+    It takes masks that ignore the query (lengths, padding, …); padding neither writes nor moves a head. With a state, a
+    source is written by the first call and read by all of them; without a source, each call writes its queries behind
+    those before it. `write` puts a source into a state piece by piece, `read` asks a state alone.
 
     Args:
         dim: width of queries and outputs.
@@ -92,12 +104,33 @@ class NeuralTuringMemory(Mechanism):
     ) -> Tensor | tuple[Tensor, State]:
         """What the queries read, (b,q,dim); with a state also the state that follows."""
         past = self._checked(query, source, state)
-        rows, seen = query if source is None else source, 0 if past is None else past.seen
-        keep = masking.kept(mask, query.shape[0], query.shape[1], rows.shape[1], seen, query.device)
+        if past is not None and past.source is not None:
+            # What is real was decided when the source was written; this refuses what the layer cannot use.
+            masking.kept(mask, query.shape[0], query.shape[1], past.source, 0, query.device)
+            return self.read(query, past), past
+        before = self.initial_state(len(query), query.device) if past is None else past
+        rows = query if source is None else source
+        keep = masking.kept(mask, len(query), query.shape[1], rows.shape[1], before.seen, query.device)
         rows = masking.without_padding(rows, keep)
-        _, _, after = self.tape(rows, past, keep=keep)
+        after = self._written(rows, before, keep)
         found = self.read(rows if source is None else query, after)
-        return found if past is None else (found, after)
+        if past is None:
+            return found
+        return found, after if source is None else replace(after, source=source.shape[1])
+
+    def write(self, source: Tensor, state: TapeState, *, mask: Mask | Tensor | None = None) -> TapeState:
+        """The state after a source (b,k,source_dim), or after one more piece of it; later calls read it.
+
+        The mask speaks of this piece, or of all pieces so far, as its size says.
+        """
+        batch, new, _ = source.shape
+        keep = masking.kept(mask, batch, 1, new, state.seen, source.device)
+        after = self._written(masking.without_padding(source, keep), state, keep)
+        return replace(after, source=(state.source or 0) + new)
+
+    def _written(self, rows: Tensor, state: TapeState, keep: Tensor | None) -> TapeState:
+        _, _, after = self.tape(rows, state, keep=keep)
+        return TapeState(**_parts(after), source=state.source)
 
     def read(self, query: Tensor, state: MachineState) -> Tensor:
         """What queries (b,q,dim) find in the memory of a state, (b,q,dim). Nothing is written."""
@@ -112,14 +145,29 @@ class NeuralTuringMemory(Mechanism):
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> MachineState:
+    ) -> TapeState:
         """The memory before anything was written."""
-        return self.tape.initial_state(batch, *self.placement(device, dtype))
+        return TapeState(**_parts(self.tape.initial_state(batch, *self.placement(device, dtype))))
 
-    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> MachineState | None:
+    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> TapeState | None:
         """The state, after every check of what came."""
-        past = of_kind(MachineState, state)
-        check_inputs(self, query, source)
-        if past is not None:
-            check_batch(past.memory, query)
+        past = of_kind(TapeState, state)
+        check_inputs(self, query, source, remembered=past is not None and past.source is not None)
+        if past is None:
+            return None
+        check_batch(past.memory, query)
+        if source is not None and past.seen and source.shape[1] != past.source:
+            held = (
+                "was written by the queries"
+                if past.source is None
+                else f"holds a source of length {past.source}"
+            )
+            raise BadValue(
+                f"source: the memory of this state {held}, got a source of length {source.shape[1]}. A new source "
+                f"needs a new initial_state(); a further piece of one goes in with write(piece, state)."
+            )
         return past
+
+
+def _parts(state: MachineState) -> dict[str, Any]:
+    return {one.name: getattr(state, one.name) for one in fields(state)}
