@@ -10,9 +10,26 @@ from regard import masks, scores
 from tests import oracle
 from tests.contracts import entries
 from tests.contracts.entries import Sizes
-from tests.contracts.harness import EVERYTHING, Case, assert_within, check
+from tests.contracts.harness import EVERYTHING, FORMULA_ORDERS, Case, assert_within, check
+from tests.contracts.orders import LETTERS, ORIGINAL, draw_order
 
+INPUTS = ("query", "key", "value")
 HALVES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def by_oracle(qkv, pull, dtype, arguments, order=ORIGINAL):
+    """The formula in a dtype, summed in an order: output and gradients in the original order."""
+    leaves = [
+        order.apply(x.detach().cpu(), LETTERS[name]).to(dtype).requires_grad_()
+        for name, x in zip(INPUTS, qkv, strict=True)
+    ]
+    seen = arguments.get("seen")
+    if seen is not None:
+        arguments = {**arguments, "seen": order.apply(seen, "bhqk")}
+    out = oracle.attend(*leaves, **arguments)[0]
+    grads = torch.autograd.grad(out, leaves, order.apply(pull, "bhqv").to(out))
+    results = zip(("out", *INPUTS), [out.detach(), *grads], strict=True)
+    return [order.undo(x, LETTERS[name]) for name, x in results]
 
 
 def compare(qkv, impl, exact_arguments, **arguments):
@@ -22,18 +39,16 @@ def compare(qkv, impl, exact_arguments, **arguments):
     output. Weights are then off by the rounding of a score, and where the gradients of q and k cancel, a rounding
     of what cancelled remains. That much, and only where `sdpa` runs, is allowed on top.
     """
-    dtype, device = qkv[0].dtype, qkv[0].device
-    pull = torch.randn(*qkv[0].shape[:3], qkv[2].shape[-1]).to(dtype)
-    results = []
-    for kind in ("found", "exact", "plain"):
-        to = {"found": dtype, "exact": torch.float64, "plain": torch.float32}[kind]
-        leaves = [x.detach().to(to).to("cpu" if kind != "found" else device).requires_grad_() for x in qkv]
-        if kind == "found":
-            out = regard.attend(*leaves, impl=impl, **arguments)
-        else:
-            out = oracle.attend(*leaves, **exact_arguments)[0]
-        grads = torch.autograd.grad(out, leaves, pull.to(out))
-        results.append([out.detach(), *grads])
+    dtype = qkv[0].dtype
+    (b, h, q, d), (_, g, k, _), v = qkv[0].shape, qkv[1].shape, qkv[2].shape[3]
+    pull = torch.randn(b, h, q, v).to(dtype)
+    leaves = [x.detach().clone().requires_grad_() for x in qkv]
+    out = regard.attend(*leaves, impl=impl, **arguments)
+    found = [out.detach(), *torch.autograd.grad(out, leaves, pull.to(out))]
+    exact = by_oracle(qkv, pull, torch.float64, exact_arguments)
+    sizes = Sizes(b, h, g, q, k, d, v)
+    orders = [ORIGINAL, *[draw_order(sizes, seed, "bhgqkv") for seed in range(1, FORMULA_ORDERS)]]
+    plain = [by_oracle(qkv, pull, torch.float32, exact_arguments, order) for order in orders]
     slack = {}
     if impl == "sdpa" or (impl == "auto" and regard.explain(*qkv, **arguments).impl == "sdpa"):
         exact_leaves = [x.detach().double().cpu() for x in qkv]
@@ -41,11 +56,14 @@ def compare(qkv, impl, exact_arguments, **arguments):
         query, key, value = (x.abs().max().item() for x in exact_leaves)
         eps = torch.finfo(torch.float32).eps
         cancelled = eps * value * pull.abs().sum(-1).max().item() / exact_leaves[0].shape[-1] ** 0.5
-        weights_off = 2 * eps * largest * results[1][3].abs().max().item()
+        weights_off = 2 * eps * largest * exact[3].abs().max().item()
         slack = {"query": cancelled * key, "key": cancelled * query, "value": weights_off}
-    for name, found, exact, plain in zip(["out", "query", "key", "value"], *results, strict=True):
-        assert found.isfinite().all(), name
-        assert_within(found, exact, plain.to(dtype), 2 if name == "out" else 3, name, slack.get(name, 0.0))
+    for number, name in enumerate(["out", *INPUTS]):
+        formulas = [one[number].to(dtype) for one in plain]
+        assert found[number].isfinite().all(), name
+        assert_within(
+            found[number], exact[number], formulas, 2 if name == "out" else 3, name, slack.get(name, 0.0)
+        )
 
 
 @pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
