@@ -31,11 +31,22 @@ def masked_scores(
         scores, visible = score.pairs(query, key, grid, scale), None
     else:
         scores, visible = _guarded_pairs(score, query, key, grid, scale), mask.tile(grid)
+    sunk = scores.detach() == -torch.inf
     if bias is not None:
         scores = scores + bias.values(grid, scores.dtype)
     if visible is not None:
-        scores = scores.masked_fill(~visible, -torch.inf)
-    return scores, visible
+        scores, sunk = scores.masked_fill(~visible, -torch.inf), sunk & visible
+    return scores.masked_fill(lost_pairs(scores, sunk), torch.nan), visible
+
+
+def lost_pairs(scores: Tensor, sunk: Tensor) -> Tensor:
+    """Visible pairs whose score is −inf by itself (`sunk`), in rows that see nothing better.
+
+    A row is empty where the mask or the bias leaves it nothing. Where a query or its keys are infinite it is not: its
+    weights are 0 / 0.
+    """
+    dead = scores.detach().amax(-1, keepdim=True) == -torch.inf if scores.shape[-1] else sunk.any(-1, keepdim=True)
+    return sunk & dead
 
 
 def _guarded_pairs(score: Score, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:

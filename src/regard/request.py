@@ -71,6 +71,15 @@ class Request:
             return self
         return replace(self, query=self.query.to(wide), key=self.key.to(wide), value=self.value.to(wide))
 
+    @property
+    def leaves_range(self) -> bool:
+        """Whether rows may leave their dtype on the way: float16 ends at 65504, beyond which a projection may take them."""
+        return self.query.dtype == torch.float16 and self.score.transforms
+
+    def for_kernels(self) -> Request:
+        """`reduced`, for kernels that take rows in their own dtype; in float32 where rows may leave it."""
+        return (self.widened() if self.leaves_range else self).reduced()
+
     def reduced(self) -> Request:
         """The same request with the row-wise part of the score done: what is left is a score of pairs."""
         score, query, key = self.score.reduce(self.query, self.key, guarded=self.mask is not None)

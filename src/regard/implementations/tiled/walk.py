@@ -90,6 +90,7 @@ class Piece:
         if not tame:
             self._blank_hidden([(columns, seen) for columns, seen, _ in visible])
         scores = attention.score.strip(self.query, self.key, self.grid, attention.scale)
+        sunk = None if tame else scores == -torch.inf
         if attention.bias is not None:
             scores = scores.add_(attention.bias.values(self.grid, scores.dtype))
         for columns, seen, penalty in visible:
@@ -97,6 +98,10 @@ class Piece:
                 scores[..., columns] += penalty
             else:
                 scores[..., columns] = scores[..., columns].masked_fill(~seen, -torch.inf)
+        if sunk is not None:
+            for columns, seen, _ in visible:
+                sunk[..., columns] &= seen
+            scores = scores.masked_fill_(formula.lost_pairs(scores, sunk), torch.nan)
         self.scores = scores
         self.visible = [(columns, seen) for columns, seen, _ in visible]
         self.alive = tame and attention.bias is None and self._every_row_sees(self.visible)
