@@ -16,7 +16,9 @@ from tests.contracts import entries
 from tests.contracts.entries import SELF, Sizes
 from tests.contracts.orders import LETTERS, ORIGINAL, draw_order
 
-FORMULA_ORDERS = 4  # in how many orders the plain formula is computed
+# In how many orders the plain formula is computed: a few will do for almost every result, and where they do not, many
+# decide. (The bound is their largest error, so that the few never allow what the many would not.)
+FEW_ORDERS, MANY_ORDERS = 4, 32
 EVERYTHING = ("auto", "reference", "tiled")  # these run every valid request; sdpa, flex and triton may refuse
 
 
@@ -159,18 +161,15 @@ def truth(case, gradients=True, with_lse=True):
     return by_formula(case, torch.float64, "cpu", gradients, with_lse, which=1)
 
 
-@lru_cache(maxsize=256)
-def plain(case, device="cpu", gradients=True, with_lse=True):
-    """Promise 7: the plain formula, in each of several orders; where it overflows, in float32 and rounded."""
-    found = []
-    for number in range(FORMULA_ORDERS if case.dtype != torch.float64 else 1):
-        order = draw_order(case.sizes, number, case.free_axes) if number else ORIGINAL
-        one = by_formula(case, case.dtype, device, gradients, with_lse, which=2, order=order)
-        if not all(bool(x.isfinite().all()) for name, x in one.items() if name != "logsumexp"):
-            one = by_formula(case, torch.float32, device, gradients, with_lse, which=2, order=order)
-            one = {name: x.to(case.dtype) for name, x in one.items()}
-        found.append(one)
-    return {name: [one[name] for one in found] for name in found[0]}
+@lru_cache(maxsize=1024)
+def plain(case, number, device="cpu", gradients=True, with_lse=True):
+    """Promise 7: the plain formula, in one of its orders; where it overflows, in float32 and rounded."""
+    order = draw_order(case.sizes, number, case.free_axes) if number else ORIGINAL
+    found = by_formula(case, case.dtype, device, gradients, with_lse, which=2, order=order)
+    if all(bool(x.isfinite().all()) for name, x in found.items() if name != "logsumexp"):
+        return found
+    found = by_formula(case, torch.float32, device, gradients, with_lse, which=2, order=order)
+    return {name: x.to(case.dtype) for name, x in found.items()}
 
 
 def request(case, device, gradients=True, bias_gradient=True, order=ORIGINAL):
@@ -226,17 +225,22 @@ def allowed_error(exact, formulas, factor):
     return factor * max(errors) + 4 * eps * largest
 
 
-def assert_within(found, exact, formulas, factor, name, slack=0.0):
-    """Hold a result to the error that the plain formula's orders allow, with the infinities in place."""
+def assert_within(found, exact, formula, factor, name, slack=0.0):
+    """Hold a result to the error that `formula(number)`, the plain formula in that order, allows; with the infinities
+    in place.
+    """
     found, finite = found.double().cpu(), exact.isfinite()
     assert torch.equal(found[~finite], exact[~finite]), f"{name}: infinities elsewhere than in the reference"
     if not finite.any():
         return
-    bound = allowed_error(exact, formulas, factor) + slack
-    largest = exact[finite].abs().max()
     assert found[finite].isfinite().all(), f"{name}: not finite where the reference is"
     error = (found[finite] - exact[finite]).abs().max()
-    assert error <= bound, f"{name}: error {error:.3e}, allowed {bound:.3e}, largest {largest:.3e}"
+    for count in (FEW_ORDERS, MANY_ORDERS):
+        bound = allowed_error(exact, [formula(number) for number in range(count)], factor) + slack
+        if error <= bound:
+            return
+    largest = exact[finite].abs().max()
+    raise AssertionError(f"{name}: error {error:.3e}, allowed {bound:.3e}, largest {largest:.3e}")
 
 
 def check(case, impl, device, gradients=True, with_lse=True, bias_gradient=True, order=ORIGINAL):
@@ -247,6 +251,10 @@ def check(case, impl, device, gradients=True, with_lse=True, bias_gradient=True,
 
 def hold(found, case, device, gradients=True, with_lse=True):
     """Hold the results of a case to promise 7."""
-    exact, formulas = truth(case, gradients, with_lse), plain(case, device, gradients, with_lse)
+    exact = truth(case, gradients, with_lse)
     for name, x in found.items():
-        assert_within(x, exact[name], formulas[name], 3 if "gradient" in name else 2, name)
+
+        def formula(number, name=name):
+            return plain(case, number, device, gradients, with_lse)[name]
+
+        assert_within(x, exact[name], formula, 3 if "gradient" in name else 2, name)
