@@ -235,7 +235,7 @@ def assert_within(found, exact, formula, factor, name, slack=0.0):
         return
     assert found[finite].isfinite().all(), f"{name}: not finite where the reference is"
     error = (found[finite] - exact[finite]).abs().max()
-    for count in (FEW_ORDERS, MANY_ORDERS):
+    for count in (FEW_ORDERS, MANY_ORDERS) if formula(0).dtype != torch.float64 else (1,):
         bound = allowed_error(exact, [formula(number) for number in range(count)], factor) + slack
         if error <= bound:
             return

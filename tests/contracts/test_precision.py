@@ -207,3 +207,39 @@ def test_autocast_casts_the_bias_and_gradients_come_back_in_float32(impl, device
     for leaf, grad in zip(leaves, torch.autograd.grad(out.float().sum(), leaves), strict=True):
         assert grad.dtype == leaf.dtype == torch.float32
         assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=str)
+def test_autocast_leaves_float64_alone_as_torch_does(mask, impl, device):
+    """float64 is asked for by those who want it: tests, scientific code."""
+    query, key, value = (torch.randn(2, 3, 19, 8, device=device, dtype=torch.float64) for _ in range(3))
+    exact = oracle.attend(query.cpu(), key.cpu(), value.cpu(), seen=None if mask is None else mask.dense(19, 19))[0]
+    with torch.autocast(device, dtype=torch.bfloat16):
+        found = regard.attend(query, key, value, mask=mask, impl=impl)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found.cpu(), exact, rtol=1e-12, atol=1e-12)
+
+
+def test_autocast_leaves_a_float64_bias_and_sink_alone(device):
+    query, key, value = (torch.randn(2, 3, 19, 8, device=device, dtype=torch.float64) for _ in range(3))
+    bias = torch.randn(19, 19, device=device, dtype=torch.float64)
+    sink = torch.randn(3, device=device, dtype=torch.float64)
+    plain = regard.attend(query, key, value, bias=bias, sink=sink)
+    summary = regard.summarize(query, key, bias=bias, sink=sink)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert torch.equal(regard.attend(query, key, value, bias=bias, sink=sink), plain)
+        assert regard.weights(query, key, bias=bias, sink=sink).dtype == torch.float64
+        assert torch.equal(regard.summarize(query, key, bias=bias, sink=sink).entropy, summary.entropy)
+
+
+def test_autocast_does_not_mix_float64_with_what_it_casts(device):
+    """torch raises there too: autocast would bring the one to bfloat16 and leave the other."""
+    wide, narrow = torch.randn(1, 2, 17, 8, device=device).double(), torch.randn(1, 2, 17, 8, device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for query, key, value in ((wide, narrow, narrow), (narrow, wide, narrow), (narrow, narrow, wide)):
+            with pytest.raises(TypeError, match="autocast leaves float64"):
+                regard.attend(query, key, value)
+        with pytest.raises(TypeError, match="bias"):
+            regard.attend(narrow, narrow, narrow, bias=torch.zeros(17, 17, device=device, dtype=torch.float64))
+        assert regard.attend(narrow.half(), narrow, narrow.bfloat16()).dtype == torch.bfloat16
