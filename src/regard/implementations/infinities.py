@@ -15,24 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from regard.arguments import readable
 from regard.scores.base import spread_heads
 
 Kernel = Callable[..., Tensor]
 
 _HALVES = (torch.float16, torch.bfloat16)
 _FAR_FROM_OVERFLOW = 1e38
-
-
-def readable(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor can be looked at: not before there are any, nor by waiting for a device."""
-    return (
-        tensor.is_cpu
-        and not torch.compiler.is_compiling()
-        and not isinstance(tensor, FakeTensor)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
 
 
 def shown(
