@@ -66,7 +66,7 @@ test: browser  ## run the tests
 
 # Tests marked `nightly`: many draws of what the usual run takes a sample of.
 nightly: $(STAMP)  ## run the many draws behind the samples of `make test` (an hour or so)
-	$(TEST) -m nightly $(ARGS)
+	$(TEST) --ignore tests/triton --ignore tests/browser -m nightly $(ARGS)
 
 check: $(STAMP)  ## lint, formatting and types
 	$(BIN)/ruff check

@@ -49,7 +49,11 @@ def lost_pairs(scores: Tensor, sunk: Tensor) -> Tensor:
     A row is empty where the mask or the bias leaves it nothing. Where a query or its keys are infinite it is not: its
     weights are 0 / 0.
     """
-    dead = scores.detach().amax(-1, keepdim=True) == -torch.inf if scores.shape[-1] else sunk.any(-1, keepdim=True)
+    dead = (
+        scores.detach().amax(-1, keepdim=True) == -torch.inf
+        if scores.shape[-1]
+        else sunk.any(-1, keepdim=True)
+    )
     return sunk & dead
 
 
@@ -177,7 +181,9 @@ def log_sum_exp(scores: Tensor) -> Tensor:
         return scores.sum(-1) - torch.inf
     largest = scores.detach().amax(-1)
     dead, spoilt = largest == -torch.inf, ~(largest < torch.inf)
-    found = torch.logsumexp(scores.masked_fill((dead | spoilt)[..., None], 0), -1).masked_fill(dead, -torch.inf)
+    found = torch.logsumexp(scores.masked_fill((dead | spoilt)[..., None], 0), -1).masked_fill(
+        dead, -torch.inf
+    )
     if not scores.requires_grad:
         return torch.where(spoilt, largest, found)
     return torch.where(spoilt, largest, found) + alarm(scores, spoilt[..., None])[..., 0]

@@ -73,7 +73,7 @@ class Request:
 
     @property
     def leaves_range(self) -> bool:
-        """Whether rows may leave their dtype on the way: float16 ends at 65504, beyond which a projection may take them."""
+        """Whether transformed rows may leave their dtype: float16 ends at 65504, and a projection may go beyond."""
         return self.query.dtype == torch.float16 and self.score.transforms
 
     def for_kernels(self) -> Request:
@@ -157,11 +157,13 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         if tensor.dim() != query.dim():
             raise BadValue(f"{name}: expected as many axes as the query, got {shapes}.")
         if autocast_dtype(tensor) != autocast_dtype(query):
-            hint = "or run under torch.autocast"
-            if torch.float64 in (tensor.dtype, query.dtype):
-                hint = "torch.autocast leaves float64 as it is"
+            has_double = torch.float64 in (tensor.dtype, query.dtype)
+            hint = (
+                "; torch.autocast leaves float64 as it is" if has_double else ", or run under torch.autocast"
+            )
             raise BadType(
-                f"{name}: expected the query's dtype {query.dtype}, got {tensor.dtype}. Cast one of them with .to(); {hint}."
+                f"{name}: expected the query's dtype {query.dtype}, got {tensor.dtype}. "
+                f"Cast one of them with .to(){hint}."
             )
         if tensor.device != query.device:
             raise BadValue(

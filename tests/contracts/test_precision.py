@@ -214,7 +214,9 @@ def test_autocast_casts_the_bias_and_gradients_come_back_in_float32(impl, device
 def test_autocast_leaves_float64_alone_as_torch_does(mask, impl, device):
     """float64 is asked for by those who want it: tests, scientific code."""
     query, key, value = (torch.randn(2, 3, 19, 8, device=device, dtype=torch.float64) for _ in range(3))
-    exact = oracle.attend(query.cpu(), key.cpu(), value.cpu(), seen=None if mask is None else mask.dense(19, 19))[0]
+    exact = oracle.attend(
+        query.cpu(), key.cpu(), value.cpu(), seen=None if mask is None else mask.dense(19, 19)
+    )[0]
     with torch.autocast(device, dtype=torch.bfloat16):
         found = regard.attend(query, key, value, mask=mask, impl=impl)
     assert found.dtype == torch.float64
@@ -241,5 +243,7 @@ def test_autocast_does_not_mix_float64_with_what_it_casts(device):
             with pytest.raises(TypeError, match="autocast leaves float64"):
                 regard.attend(query, key, value)
         with pytest.raises(TypeError, match="bias"):
-            regard.attend(narrow, narrow, narrow, bias=torch.zeros(17, 17, device=device, dtype=torch.float64))
+            regard.attend(
+                narrow, narrow, narrow, bias=torch.zeros(17, 17, device=device, dtype=torch.float64)
+            )
         assert regard.attend(narrow.half(), narrow, narrow.bfloat16()).dtype == torch.bfloat16

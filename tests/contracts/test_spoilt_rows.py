@@ -23,7 +23,13 @@ EVERY = {**entries.NORMALIZERS, **entries.CUSTOM_NORMALIZERS}
 
 def draw():
     generator = torch.Generator().manual_seed(3)
-    shapes = {"query": (B, H, N, D), "key": (B, G, N, D), "value": (B, G, N, V), "bias": (B, H, N, N), "sink": (H,)}
+    shapes = {
+        "query": (B, H, N, D),
+        "key": (B, G, N, D),
+        "value": (B, G, N, V),
+        "bias": (B, H, N, N),
+        "sink": (H,),
+    }
     return {
         name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()
     }

@@ -78,8 +78,8 @@ def by_formula(asked, grads, dtype, seed=None, order=ORIGINAL):
     )
     score = asked.score.with_tensors([leaf(asked.score.weight, "d")])
     asked = replace(
-        asked, query=leaf(asked.query, "d"), key=leaf(asked.key, "d"), value=leaf(asked.value, "v"), score=score, bias=bias,
-        sink=None if asked.sink is None else leaf(asked.sink),
+        asked, query=leaf(asked.query, "d"), key=leaf(asked.key, "d"), value=leaf(asked.value, "v"), score=score,
+        bias=bias, sink=None if asked.sink is None else leaf(asked.sink),
     )  # fmt: skip
     output, logsumexp = reference.compute(asked, seed)
     inputs = [asked.query, asked.key, asked.value, score.weight]

@@ -1,8 +1,8 @@
 """Keeping infinities visible behind torch's CPU kernels.
 
-A row that attends to a score of +inf is NaN, since exp(inf − inf) is. In half precision torch's kernel (2.13) loses that
-NaN when it looks for the largest score, and hands back zeros: what promise 1 keeps for rows that see nothing. In every
-dtype it does so where all scores of a row are −inf because its query is infinite, or all its keys are.
+A row that attends to a score of +inf is NaN, since exp(inf − inf) is. In half precision torch's kernel (2.13) loses
+that NaN when it looks for the largest score, and returns zeros: what promise 1 keeps for rows that see nothing. In
+every dtype it does so where all scores of a row are −inf because its query is infinite, or all its keys are.
 
 To look for infinities in all inputs would cost as much as a step of decoding. The output is smaller and tells where to
 look: nothing happens unless one of its rows is all zeros.
@@ -38,7 +38,9 @@ def shown(
     first = output.select(3, 0)
     if first.count_nonzero().item() == first.numel() or not _has_row_of_zeros(output):
         return output
-    if _tame(query, key, scale) and (bias is None or bias.dtype == torch.bool or float(bias.max()) < torch.inf):
+    if _tame(query, key, scale) and (
+        bias is None or bias.dtype == torch.bool or float(bias.max()) < torch.inf
+    ):
         return output
     wide = torch.promote_types(output.dtype, torch.float32)
     spoilt = ~query.detach().isfinite().all(-1, keepdim=True)  # all scores of such a row are infinite or NaN
@@ -54,7 +56,7 @@ def _has_row_of_zeros(output: Tensor) -> bool:
 
 
 def _tame(query: Tensor, key: Tensor, scale: float | None) -> bool:
-    """Whether no score can be infinite or NaN: |q·k| is at most the product of norms, those of all rows together too."""
+    """Whether no score can be infinite or NaN: |q·k| is at most the product of the norms of all rows together."""
     largest = max(1.0, abs(scale or 0.0))
     for rows in (query, key):
         wide = torch.promote_types(rows.dtype, torch.float32)

@@ -210,9 +210,9 @@ class Backward:
             if self.grad_logsumexp is None:
                 self.total = self.with_sink
             else:
-                # The gradient of the log-sum-exp is shared out by weights without the sink. Those with it are smaller by
-                # a factor for each row, which goes to the gradient of the output: the inverse, which would go to the
-                # share, overflows where the sink lies far above the scores.
+                # The gradient of the log-sum-exp is shared out by weights without the sink. Those with it are smaller
+                # by a factor for each row, which goes to the gradient of the output. Its inverse, which would go to
+                # the share, overflows where the sink lies far above the scores.
                 self.inner = (self.output.float() * self.grad.float()).sum(-1)
                 fade = torch.exp(self.logsumexp - self.with_sink).masked_fill(empty, 0)
                 self.grad = (self.grad * fade[..., None]).to(self.grad.dtype)
