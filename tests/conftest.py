@@ -53,6 +53,14 @@ def pytest_pyfunc_call(pyfuncitem):
         raise
 
 
+def pytest_collection_modifyitems(config, items):
+    """Tests marked `nightly` run only where the marker is asked for (`make nightly`), whatever else is chosen."""
+    if "nightly" in config.option.markexpr:
+        return
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
+    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+
 @pytest.fixture(params=DEVICES)
 def device(request):
     """Each device of this machine in turn."""

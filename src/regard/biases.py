@@ -282,7 +282,7 @@ def _look_up(table: Tensor, index: Tensor, grid: Grid) -> Tensor:
 
 def _scatter(table: Tensor, index: Tensor, grad: Tensor, grid: Grid) -> None:
     """Add grad (b,h,q,k) to table[h|1, index]."""
-    flat = grad.sum(0).flatten(1)
+    flat = grad.sum(0, dtype=table.dtype).flatten(1)
     rows = table.new_zeros(flat.shape[0], table.shape[1]).scatter_add_(
         1, index.reshape(1, -1).expand_as(flat), flat
     )

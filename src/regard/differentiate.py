@@ -17,6 +17,14 @@ from regard.errors import Unsupported
 _AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
 
 
+def summation(like: Tensor) -> torch.dtype:
+    """The dtype to add up in what every pair of a request contributes to: a weight's gradient, a table's.
+
+    float64 costs nothing for so few numbers, and the order of the strips no longer shows. (Apple's GPUs have none.)
+    """
+    return torch.float64 if like.device.type != "mps" else torch.float32
+
+
 @contextmanager
 def recording() -> Iterator[None]:
     """Record operations for autograd, even inside an operator's kernel."""

@@ -6,9 +6,13 @@ never read, not even through 0 · NaN, and what is visible and not finite stays 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from regard.arguments import readable
 from regard.biases import Bias
 from regard.grid import Grid
 from regard.masks import Mask
@@ -31,11 +35,26 @@ def masked_scores(
         scores, visible = score.pairs(query, key, grid, scale), None
     else:
         scores, visible = _guarded_pairs(score, query, key, grid, scale), mask.tile(grid)
+    sunk = scores.detach() == -torch.inf
     if bias is not None:
         scores = scores + bias.values(grid, scores.dtype)
     if visible is not None:
-        scores = scores.masked_fill(~visible, -torch.inf)
-    return scores, visible
+        scores, sunk = scores.masked_fill(~visible, -torch.inf), sunk & visible
+    return scores.masked_fill(lost_pairs(scores, sunk), torch.nan), visible
+
+
+def lost_pairs(scores: Tensor, sunk: Tensor) -> Tensor:
+    """Visible pairs whose score is −inf by itself (`sunk`), in rows that see nothing better.
+
+    A row is empty where the mask or the bias leaves it nothing. Where a query or its keys are infinite it is not: its
+    weights are 0 / 0.
+    """
+    dead = (
+        scores.detach().amax(-1, keepdim=True) == -torch.inf
+        if scores.shape[-1]
+        else sunk.any(-1, keepdim=True)
+    )
+    return sunk & dead
 
 
 def _guarded_pairs(score: Score, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
@@ -53,15 +72,67 @@ def _guarded_pairs(score: Score, query: Tensor, key: Tensor, grid: Grid, scale: 
     return torch.where(lost, raw, clean)
 
 
+@dataclass
+class Rows:
+    """Weights (b,h,q,k) in which a spoilt row, one that is not finite, does no harm to the gradients of others.
+
+    The derivative of a row that nobody asked about is zero times its weights, which is NaN where they are. So the
+    recorded weights of a spoilt row are those of finite scores, and its own are kept apart, unrecorded.
+    """
+
+    weights: Tensor
+    own: Tensor | None = None  # None: no row is spoilt
+    spoilt: Tensor | None = None  # (b,h,q,1)
+    signal: Tensor | None = None  # (b,h,q,1): see `alarm`
+
+    def shown(self, clean: Tensor, own: Tensor | None) -> Tensor:
+        """What was made of the recorded weights, with what was made of the others in spoilt rows."""
+        if own is None:
+            return clean
+        assert self.spoilt is not None and self.signal is not None
+        return torch.where(self.spoilt, own, clean) + self.signal
+
+
 def normalised(
     normalizer: Normalizer, scores: Tensor, visible: Tensor | None, sink: Tensor | None, grid: Grid
-) -> Tensor:
+) -> Rows:
     """Weights (b,h,q,k); the sink takes its share as one more column that is then dropped."""
+    weights = _weights(normalizer, scores, visible, sink, grid)
+    if visible is None:
+        return Rows(weights)
+    spoilt = ~weights.detach().isfinite().all(-1, keepdim=True)
+    if readable(spoilt) and not bool(spoilt.any()):
+        return Rows(weights)
+    finite = torch.where(spoilt, 0, scores).masked_fill(~visible, -torch.inf)
+    if sink is not None:
+        sink = sink.masked_fill(~sink.detach().isfinite(), 0)
+    clean = _weights(normalizer, finite, visible, sink, grid)
+    return Rows(clean, weights.detach(), spoilt, alarm(scores, spoilt))
+
+
+def _weights(
+    normalizer: Normalizer, scores: Tensor, visible: Tensor | None, sink: Tensor | None, grid: Grid
+) -> Tensor:
     if sink is None:
         weights = normalizer.rows(scores)
     else:
         weights = normalizer.rows(with_sink(scores, sink, grid))[..., :-1]
     return weights if visible is None else weights.masked_fill(~visible, 0)
+
+
+def alarm(scores: Tensor, spoilt: Tensor) -> Tensor:
+    """Zeros (b,h,q,1) through which a gradient that does reach a spoilt row becomes infinite in its finite scores.
+
+    0 stays 0 on the way, unlike 0 · NaN.
+    """
+    finite = torch.where(spoilt & scores.detach().isfinite(), scores, 0)
+    return torch.where(spoilt, _steep(finite).sum(-1, keepdim=True), 0)
+
+
+def _steep(numbers: Tensor) -> Tensor:
+    """Zeros whose derivative overflows; NaN where a number is not finite."""
+    largest = torch.finfo(numbers.dtype).max
+    return (numbers - numbers.detach()) * largest * largest
 
 
 def with_sink(scores: Tensor, sink: Tensor, grid: Grid) -> Tensor:
@@ -76,11 +147,27 @@ def weighted_sum(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tens
         return apply(weights, value)
     finite = apply(weights, value.masked_fill(~value.detach().isfinite(), 0))
     with torch.no_grad():
+        marks = torch.cat([value.isnan(), value == torch.inf, value == -torch.inf], -1)
+        if readable(marks) and not bool(marks.any()):
+            return finite
         seen = visible.expand_as(weights).to(weights.dtype)
-        marks = torch.cat([value.isnan(), value == torch.inf, value == -torch.inf], -1).to(weights.dtype)
-        nan, high, low = (apply(seen, marks) > 0).chunk(3, -1)
+        nan, high, low = (apply(seen, marks.to(weights.dtype)) > 0).chunk(3, -1)
+    signal = torch.where(nan | high | low, _steep(weights).sum(-1, keepdim=True), 0)
     finite = torch.where(high, torch.inf, finite)
-    return torch.where(nan | (high & low), torch.nan, torch.where(low, -torch.inf, finite))
+    return torch.where(nan | (high & low), torch.nan, torch.where(low, -torch.inf, finite)) + signal
+
+
+def mixed(rows: Rows, value: Tensor, visible: Tensor | None, drop: Callable[[Tensor], Tensor]) -> Tensor:
+    """`weighted_sum` of weights after dropout, with spoilt rows apart."""
+    output = weighted_sum(drop(rows.weights), value, visible)
+    if rows.own is None:
+        return output
+    assert visible is not None and rows.spoilt is not None
+    with torch.no_grad():
+        own = weighted_sum(drop(rows.own), value, visible)
+    steep = _steep(value.masked_fill(~value.detach().isfinite(), 0))
+    signal = apply(visible.expand_as(rows.weights).to(value.dtype), steep)
+    return rows.shown(output, own) + torch.where(rows.spoilt, signal, 0)
 
 
 def apply(weights: Tensor, value: Tensor) -> Tensor:
@@ -92,5 +179,11 @@ def log_sum_exp(scores: Tensor) -> Tensor:
     """log Σ exp over the last axis, (b,h,q); −inf, with gradient zero, for a row of −inf."""
     if scores.shape[-1] == 0:
         return scores.sum(-1) - torch.inf
-    dead = scores.detach().amax(-1) == -torch.inf
-    return torch.logsumexp(scores.masked_fill(dead[..., None], 0), -1).masked_fill(dead, -torch.inf)
+    largest = scores.detach().amax(-1)
+    dead, spoilt = largest == -torch.inf, ~(largest < torch.inf)
+    found = torch.logsumexp(scores.masked_fill((dead | spoilt)[..., None], 0), -1).masked_fill(
+        dead, -torch.inf
+    )
+    if not scores.requires_grad:
+        return torch.where(spoilt, largest, found)
+    return torch.where(spoilt, largest, found) + alarm(scores, spoilt[..., None])[..., 0]

@@ -89,7 +89,8 @@ class Grid:
                 tensor = tensor.narrow(axis, part.start, part.stop - part.start)
         columns = self.parts[3]
         if isinstance(columns, Tensor) and tensor.shape[3] != 1:
-            tensor.index_add_(3, columns, grad.sum_to_size(*tensor.shape[:3], len(columns)))
+            summed = grad.sum_to_size(*tensor.shape[:3], len(columns))
+            tensor.index_add_(3, columns, summed.to(tensor.dtype))
         else:
             target = self.pick_columns(tensor)
             target += grad.sum_to_size(target.shape)

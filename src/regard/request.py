@@ -71,6 +71,15 @@ class Request:
             return self
         return replace(self, query=self.query.to(wide), key=self.key.to(wide), value=self.value.to(wide))
 
+    @property
+    def leaves_range(self) -> bool:
+        """Whether transformed rows may leave their dtype: float16 ends at 65504, and a projection may go beyond."""
+        return self.query.dtype == torch.float16 and self.score.transforms
+
+    def for_kernels(self) -> Request:
+        """`reduced`, for kernels that take rows in their own dtype; in float32 where rows may leave it."""
+        return (self.widened() if self.leaves_range else self).reduced()
+
     def reduced(self) -> Request:
         """The same request with the row-wise part of the score done: what is left is a score of pairs."""
         score, query, key = self.score.reduce(self.query, self.key, guarded=self.mask is not None)
@@ -114,10 +123,9 @@ def build(
     if single:
         query, key, value = query[:, None], key[:, None], value[:, None]
     if torch.is_autocast_enabled(query.device.type):
-        dtype = torch.get_autocast_dtype(query.device.type)
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        query, key, value = (part.to(autocast_dtype(part)) for part in (query, key, value))
         if isinstance(bias, biases.Dense):
-            bias = biases.Dense(bias.tensor.to(dtype))
+            bias = biases.Dense(bias.tensor.to(autocast_dtype(bias.tensor)))
     request = Request(
         query, key, value, chosen, mask, bias, normalizer, chosen.factor(scale, query.shape[3]), float(dropout), sink,
         want_logsumexp,
@@ -125,6 +133,14 @@ def build(
     if check:
         _check_values(request)
     return request
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype in which torch's own attention would take a tensor: autocast casts all but float64."""
+    kind = tensor.device.type
+    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return tensor.dtype
+    return torch.get_autocast_dtype(kind)
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -140,10 +156,14 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, tensor in (("key", key), ("value", value)):
         if tensor.dim() != query.dim():
             raise BadValue(f"{name}: expected as many axes as the query, got {shapes}.")
-        if tensor.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
+        if autocast_dtype(tensor) != autocast_dtype(query):
+            has_double = torch.float64 in (tensor.dtype, query.dtype)
+            hint = (
+                "; torch.autocast leaves float64 as it is" if has_double else ", or run under torch.autocast"
+            )
             raise BadType(
-                f"{name}: expected the query's dtype {query.dtype}, got {tensor.dtype}. Cast one of them with .to(), "
-                f"or run under torch.autocast."
+                f"{name}: expected the query's dtype {query.dtype}, got {tensor.dtype}. "
+                f"Cast one of them with .to(){hint}."
             )
         if tensor.device != query.device:
             raise BadValue(

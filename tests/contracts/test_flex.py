@@ -304,3 +304,32 @@ def test_it_raises_when_torch_cannot_compile(monkeypatch):
     monkeypatch.setattr("regard.implementations.flex.call.kernel_for", lambda *form: broken)
     with pytest.raises(regard.Unsupported, match="could not compile"):
         regard.attend(*draw(2, 30, 40), impl="flex")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_an_infinite_query_or_key_leaves_no_row_of_zeros(dtype):
+    for place in ("query", "key", "query over keys of one sign"):
+        query, key, value = draw(2, 19, 21, dtype=dtype)
+        if place == "key":
+            key[1, 1, 4, 3] = torch.inf
+        else:
+            key = -key.abs() if place != "query" else key
+            query[1, 1, 2, 3] = torch.inf
+        found, true = (
+            regard.attend(query, key, value, mask=masks.causal(), impl=impl).isfinite()
+            for impl in ("flex", "reference")
+        )
+        assert not true.all()
+        assert torch.equal(found, true), place
+
+
+def test_float16_rows_that_leave_their_range_are_computed_in_float32():
+    query, key, value = draw(2, 19, 21, dtype=torch.float16)
+    weight = (torch.eye(16) * 3e4).half()
+    exact = {"general": scores.general(weight.double()), "cosine": scores.cosine(1e6)}
+    for name, score in (("general", scores.general(weight)), ("cosine", scores.cosine(1e6))):
+        out = regard.attend(query, key, value, score=score, mask=masks.causal(), impl="flex")
+        assert out.dtype == torch.float16
+        rows = [x.double() for x in (query, key, value)]
+        true = regard.attend(*rows, score=exact[name], mask=masks.causal(), impl="reference")
+        torch.testing.assert_close(out.double(), true, rtol=2e-3, atol=2e-3)

@@ -1,6 +1,7 @@
 """Promise 7: no worse than twice (gradients three times) the plain formula, also at the edges of a dtype."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -11,8 +12,25 @@ from tests import oracle
 from tests.contracts import entries
 from tests.contracts.entries import Sizes
 from tests.contracts.harness import EVERYTHING, Case, assert_within, check
+from tests.contracts.orders import LETTERS, ORIGINAL, draw_order
 
+INPUTS = ("query", "key", "value")
 HALVES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def by_oracle(qkv, pull, dtype, arguments, order=ORIGINAL):
+    """The formula in a dtype, summed in an order: output and gradients in the original order."""
+    leaves = [
+        order.apply(x.detach().cpu(), LETTERS[name]).to(dtype).requires_grad_()
+        for name, x in zip(INPUTS, qkv, strict=True)
+    ]
+    seen = arguments.get("seen")
+    if seen is not None:
+        arguments = {**arguments, "seen": order.apply(seen, "bhqk")}
+    out = oracle.attend(*leaves, **arguments)[0]
+    grads = torch.autograd.grad(out, leaves, order.apply(pull, "bhqv").to(out))
+    results = zip(("out", *INPUTS), [out.detach(), *grads], strict=True)
+    return [order.undo(x, LETTERS[name]) for name, x in results]
 
 
 def compare(qkv, impl, exact_arguments, **arguments):
@@ -22,18 +40,20 @@ def compare(qkv, impl, exact_arguments, **arguments):
     output. Weights are then off by the rounding of a score, and where the gradients of q and k cancel, a rounding
     of what cancelled remains. That much, and only where `sdpa` runs, is allowed on top.
     """
-    dtype, device = qkv[0].dtype, qkv[0].device
-    pull = torch.randn(*qkv[0].shape[:3], qkv[2].shape[-1]).to(dtype)
-    results = []
-    for kind in ("found", "exact", "plain"):
-        to = {"found": dtype, "exact": torch.float64, "plain": torch.float32}[kind]
-        leaves = [x.detach().to(to).to("cpu" if kind != "found" else device).requires_grad_() for x in qkv]
-        if kind == "found":
-            out = regard.attend(*leaves, impl=impl, **arguments)
-        else:
-            out = oracle.attend(*leaves, **exact_arguments)[0]
-        grads = torch.autograd.grad(out, leaves, pull.to(out))
-        results.append([out.detach(), *grads])
+    dtype = qkv[0].dtype
+    (b, h, q, d), (_, g, k, _), v = qkv[0].shape, qkv[1].shape, qkv[2].shape[3]
+    pull = torch.randn(b, h, q, v).to(dtype)
+    leaves = [x.detach().clone().requires_grad_() for x in qkv]
+    out = regard.attend(*leaves, impl=impl, **arguments)
+    found = [out.detach(), *torch.autograd.grad(out, leaves, pull.to(out))]
+    exact = by_oracle(qkv, pull, torch.float64, exact_arguments)
+    sizes = Sizes(b, h, g, q, k, d, v)
+
+    @cache
+    def plain(number):
+        order = draw_order(sizes, number, "bhgqkv") if number else ORIGINAL
+        return by_oracle(qkv, pull, torch.float32, exact_arguments, order)
+
     slack = {}
     if impl == "sdpa" or (impl == "auto" and regard.explain(*qkv, **arguments).impl == "sdpa"):
         exact_leaves = [x.detach().double().cpu() for x in qkv]
@@ -41,11 +61,18 @@ def compare(qkv, impl, exact_arguments, **arguments):
         query, key, value = (x.abs().max().item() for x in exact_leaves)
         eps = torch.finfo(torch.float32).eps
         cancelled = eps * value * pull.abs().sum(-1).max().item() / exact_leaves[0].shape[-1] ** 0.5
-        weights_off = 2 * eps * largest * results[1][3].abs().max().item()
+        weights_off = 2 * eps * largest * exact[3].abs().max().item()
         slack = {"query": cancelled * key, "key": cancelled * query, "value": weights_off}
-    for name, found, exact, plain in zip(["out", "query", "key", "value"], *results, strict=True):
-        assert found.isfinite().all(), name
-        assert_within(found, exact, plain.to(dtype), 2 if name == "out" else 3, name, slack.get(name, 0.0))
+    for number, name in enumerate(["out", *INPUTS]):
+        assert found[number].isfinite().all(), name
+        assert_within(
+            found[number],
+            exact[number],
+            lambda order, number=number: plain(order)[number].to(dtype),
+            2 if name == "out" else 3,
+            name,
+            slack.get(name, 0.0),
+        )
 
 
 @pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
@@ -180,3 +207,43 @@ def test_autocast_casts_the_bias_and_gradients_come_back_in_float32(impl, device
     for leaf, grad in zip(leaves, torch.autograd.grad(out.float().sum(), leaves), strict=True):
         assert grad.dtype == leaf.dtype == torch.float32
         assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=str)
+def test_autocast_leaves_float64_alone_as_torch_does(mask, impl, device):
+    """float64 is asked for by those who want it: tests, scientific code."""
+    query, key, value = (torch.randn(2, 3, 19, 8, device=device, dtype=torch.float64) for _ in range(3))
+    exact = oracle.attend(
+        query.cpu(), key.cpu(), value.cpu(), seen=None if mask is None else mask.dense(19, 19)
+    )[0]
+    with torch.autocast(device, dtype=torch.bfloat16):
+        found = regard.attend(query, key, value, mask=mask, impl=impl)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found.cpu(), exact, rtol=1e-12, atol=1e-12)
+
+
+def test_autocast_leaves_a_float64_bias_and_sink_alone(device):
+    query, key, value = (torch.randn(2, 3, 19, 8, device=device, dtype=torch.float64) for _ in range(3))
+    bias = torch.randn(19, 19, device=device, dtype=torch.float64)
+    sink = torch.randn(3, device=device, dtype=torch.float64)
+    plain = regard.attend(query, key, value, bias=bias, sink=sink)
+    summary = regard.summarize(query, key, bias=bias, sink=sink)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert torch.equal(regard.attend(query, key, value, bias=bias, sink=sink), plain)
+        assert regard.weights(query, key, bias=bias, sink=sink).dtype == torch.float64
+        assert torch.equal(regard.summarize(query, key, bias=bias, sink=sink).entropy, summary.entropy)
+
+
+def test_autocast_does_not_mix_float64_with_what_it_casts(device):
+    """torch raises there too: autocast would bring the one to bfloat16 and leave the other."""
+    wide, narrow = torch.randn(1, 2, 17, 8, device=device).double(), torch.randn(1, 2, 17, 8, device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for query, key, value in ((wide, narrow, narrow), (narrow, wide, narrow), (narrow, narrow, wide)):
+            with pytest.raises(TypeError, match="autocast leaves float64"):
+                regard.attend(query, key, value)
+        with pytest.raises(TypeError, match="bias"):
+            regard.attend(
+                narrow, narrow, narrow, bias=torch.zeros(17, 17, device=device, dtype=torch.float64)
+            )
+        assert regard.attend(narrow.half(), narrow, narrow.bfloat16()).dtype == torch.bfloat16

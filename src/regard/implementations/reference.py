@@ -36,7 +36,9 @@ def compute(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor | Non
     scores, visible = formula.masked_scores(
         request.score, request.query, request.key, request.mask, request.bias, grid, request.scale
     )
-    weights = formula.normalised(request.normalizer, scores, visible, request.sink, grid)
-    output = formula.weighted_sum(drop(weights, grid, seed, request.dropout), request.value, visible)
+    rows = formula.normalised(request.normalizer, scores, visible, request.sink, grid)
+    output = formula.mixed(
+        rows, request.value, visible, lambda weights: drop(weights, grid, seed, request.dropout)
+    )
     logsumexp = formula.log_sum_exp(scores) if request.want_logsumexp else None
     return output.to(dtype), logsumexp

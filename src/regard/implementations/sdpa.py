@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from regard.arguments import readable
 from regard.biases import Dense
 from regard.differentiate import forbid_second_derivative
+from regard.implementations.infinities import shown
 from regard.masks import Mask
 from regard.masks.positional import Causal, Full
 from regard.normalizers import Softmax
@@ -25,6 +27,7 @@ name = "sdpa"
 
 SHORTEST_ROW = 16  # with fewer keys than a vector register holds, the CPU kernel turns a NaN query into zeros
 _HARMLESS = 1e15  # numbers below this make no infinite product
+_SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # kernels count in float32, where less than this is zero
 _WORTH_A_PLAN = 8  # so often must a shape come before cuDNN may spend a tenth of a second on planning for it
 _MATH = 0  # what torch._fused_sdp_choice says of the unfused path
 
@@ -52,7 +55,7 @@ def _refuse_value(request: Request) -> str | None:
         return "torch's kernels divide by zero when everything is dropped"
     if (
         not on_cpu
-        and request.query.dtype == torch.float32
+        and (request.query.dtype == torch.float32 or request.leaves_range)
         and torch.get_float32_matmul_precision() == "highest"
     ):
         return (
@@ -92,10 +95,10 @@ def _refuse_shape(request: Request) -> str | None:
         return None
     if torch.compiler.is_compiling():
         return None
-    query, key, value, mask, causal = _prepared(request)
+    query, key, value, mask, causal, scale = _prepared(request)
     grouped = query.shape[1] != key.shape[1]
     choice = torch._fused_sdp_choice(
-        query, key, value, mask, request.dropout, causal, scale=request.scale, enable_gqa=grouped
+        query, key, value, mask, request.dropout, causal, scale=scale, enable_gqa=grouped
     )
     return None if choice != _MATH else "torch has no fused kernel for this and would need quadratic memory"
 
@@ -106,6 +109,7 @@ def is_direct(request: Request) -> bool:
         request.mask is None
         and request.bias is None
         and not request.score.transforms
+        and request.scale >= _SMALLEST_SCALE
         and request.query.shape[3] == request.value.shape[3]
         and (request.query.device.type == "cpu" or request.query.shape[3] % 8 == 0)
     )
@@ -115,13 +119,16 @@ def direct(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
     """`run` for a request that `is_direct`; a scale of None is torch's own default."""
     if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    options: dict[str, Any] = {}
     if (
         scale is None and query.shape[1] == key.shape[1] and query.is_cpu
     ):  # keyword arguments cost a microsecond
         output = scaled_dot_product_attention(query, key, value)
     else:
         grouped = plain(query.shape[1] != key.shape[1])
-        output = _call(query, key, value, {"dropout_p": dropout, "scale": scale, "enable_gqa": grouped})
+        options = {"dropout_p": dropout, "scale": scale, "enable_gqa": grouped}
+        output = _call(query, key, value, options)
+    output = shown(output, scaled_dot_product_attention, query, key, value, options)
     forbid_second_derivative(output, "torch's fused attention")
     return output
 
@@ -130,8 +137,8 @@ def run(request: Request) -> tuple[Tensor, None]:
     """The output (b,h,q,v)."""
     if is_direct(request):
         return direct(request.query, request.key, request.value, request.scale, request.dropout), None
-    queries, width = request.query.shape[2], request.value.shape[3]
-    query, key, value, mask, causal = _prepared(request)
+    queries, width, dtype = request.query.shape[2], request.value.shape[3], request.query.dtype
+    query, key, value, mask, causal, scale = _prepared(request)
     options: dict[str, Any] = {}  # only those that differ from the default: each costs microseconds
     if mask is not None:
         options["attn_mask"] = mask
@@ -141,9 +148,10 @@ def run(request: Request) -> tuple[Tensor, None]:
         options["dropout_p"] = request.dropout
     if query.shape[1] != key.shape[1]:
         options["enable_gqa"] = True
-    if request.scale != 1 / math.sqrt(query.shape[3]):
-        options["scale"] = request.scale
+    if scale != 1 / math.sqrt(query.shape[3]):
+        options["scale"] = scale
     output = _call(query, key, value, options)
+    output = shown(output, scaled_dot_product_attention, query, key, value, options)
     forbid_second_derivative(output, "torch's fused attention")
     if output.shape[3] != width:
         output = output[..., :width]
@@ -151,7 +159,7 @@ def run(request: Request) -> tuple[Tensor, None]:
         output = pad(output, (0, 0, queries - output.shape[2], 0))
     if mask is not None and mask.dtype == torch.bool and request.query.device.type != "cpu":
         output = output.masked_fill(~mask.any(-1, keepdim=True), 0)
-    return output, None
+    return output.to(dtype), None
 
 
 _SEEN: dict[tuple[Any, ...], int] = {}
@@ -192,10 +200,11 @@ def plain(flag: bool) -> bool:
     return True if flag else False  # noqa: SIM210
 
 
-def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool]:
-    """Queries, keys, values, mask and causal flag in a form for which torch takes a fused kernel."""
-    reduced = request.reduced() if request.score.transforms else request
+def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool, float]:
+    """Queries, keys, values, mask, causal flag and scale in a form for which torch takes a fused kernel."""
+    reduced = request.for_kernels() if request.score.transforms else request
     query, key, value, mask = reduced.query, reduced.key, reduced.value, reduced.mask
+    query, scale = _scaled(query, request.scale)
     flag: Tensor | None = None
     causal = False
     if isinstance(request.bias, Dense):
@@ -204,7 +213,7 @@ def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, 
             # These kernels count in powers of two, so the lowest numbers would overflow to −inf and empty a row.
             lowest = torch.finfo(bias.dtype).min / 4
             bias = torch.where(bias == -torch.inf, bias, bias.clamp(min=lowest))
-        flag = bias[(None,) * (4 - bias.dim())].expand(*request.sizes)
+        flag = bias[(None,) * (4 - bias.dim())].expand(*request.sizes).to(query.dtype)
     elif isinstance(mask, Causal):
         queries, keys = _visible_part(mask, reduced)
         causal = plain(_diagonal(mask, reduced) == 0 and queries > 1)
@@ -223,7 +232,18 @@ def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, 
         value = pad(value, (0, target - out))
     if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-    return query, key, value, flag, causal
+    return query, key, value, flag, causal, scale
+
+
+def _scaled(query: Tensor, scale: float) -> tuple[Tensor, float]:
+    """Queries and a scale above zero that give the same scores.
+
+    The kernels mask by −inf before they multiply, or look for the largest product before it: with a scale below zero
+    what is hidden would be largest, with zero it would be NaN.
+    """
+    if scale >= _SMALLEST_SCALE:
+        return query, scale
+    return (-query, -scale) if -scale >= _SMALLEST_SCALE else (query * scale, 1.0)
 
 
 def _without_hidden(key: Tensor, value: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,7 +259,7 @@ def _harmless(rows: Tensor) -> bool:
 
     The norm tells, in one pass that is several times as fast as to fill what is hidden.
     """
-    if not rows.is_cpu or torch.compiler.is_compiling():
+    if not readable(rows):
         return False
     return float(torch.linalg.vector_norm(rows.detach() if rows.requires_grad else rows)) < _HARMLESS
 

@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.differentiate import summation
 from regard.grid import Grid
 from regard.scores.base import Score, check_shape, per_head, spread_heads, transform_rows
 
@@ -54,10 +55,14 @@ class Additive(Score):
         heads, shared = query.shape[1], key.shape[1]
         wide = spread_heads(key, heads)
         grad_query, grad_key = torch.zeros_like(query), torch.zeros_like(wide)
-        grad_weight, one = query.new_zeros(heads, query.shape[3]), query.new_ones(())
+        grad_weight = query.new_zeros(heads, query.shape[3], dtype=summation(query))
+        one = query.new_ones(())
         for rows, columns, tanh in _way(query, wide).walk(query, wide):
             part = grad[:, :, rows, columns]
-            grad_weight += torch.matmul(part.flatten(2)[..., None, :], tanh.flatten(2, 3))[..., 0, :].sum(0)
+            # One product over all pairs at once would add them up one by one; by rows, as the formula has it, rounds
+            # several times less.
+            by_row = torch.matmul(part[..., None, :], tanh)[..., 0, :]  # (b,h,r,d)
+            grad_weight += by_row.sum((0, 2), dtype=grad_weight.dtype)
             slope = torch.addcmul(one, tanh, tanh, value=-1, out=tanh).mul_(part[..., None])
             grad_query[:, :, rows] += slope.sum(-2)
             grad_key[:, :, columns] += slope.sum(-3)

@@ -73,9 +73,9 @@ def has_compiler() -> bool:
 def run(request: Request) -> tuple[Tensor, None]:
     """The output (b,h,q,v)."""
     with torch.autocast(request.query.device.type, enabled=False):
-        request = request.reduced()
+        dtype, request = request.query.dtype, request.for_kernels()
         mask = Full() if request.mask is None else request.mask
         cap = request.score.cap if isinstance(request.score, Softcap) else None
         output = attend(request.query, request.key, request.value, mask, request.bias, request.scale, cap)
     forbid_second_derivative(output, "FlexAttention")
-    return output, None
+    return output.to(dtype), None

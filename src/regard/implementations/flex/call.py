@@ -37,6 +37,10 @@ def attend(
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     device, width = query.device, value.shape[3]
     prepared = prepare(mask, sizes, device)
+    if (
+        cap is None
+    ):  # every score of an infinite query is ±inf or NaN; all −inf would look like a row that sees nothing
+        query = query.masked_fill(query.isinf(), torch.nan)
     rows = _without_hidden(query, key, value, mask, prepared.seen)
     given = (scale, 1.0) if cap is None else (scale / cap, cap)
     if bias is None:

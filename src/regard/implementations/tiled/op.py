@@ -49,9 +49,10 @@ def _backward(
     score, mask, bias, normalizer = unpack(spec, tensors)
     attention = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
+    dtypes = [attention.dtype] * 3 + [attention.summation(tensor) for tensor in inputs[3:]]
     totals = [
-        torch.zeros_like(tensor, dtype=attention.dtype) if need else None
-        for tensor, need in zip(inputs, needed, strict=True)
+        torch.zeros_like(tensor, dtype=dtype) if need else None
+        for tensor, dtype, need in zip(inputs, dtypes, needed, strict=True)
     ]
     grad_query, grad_key, grad_value, grad_sink = totals[:4]
     grads_score, _, grads_bias, grads_normalizer = _shared_out(totals[4:], (score, mask, bias, normalizer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from regard import formula
 from regard.biases import Bias
+from regard.differentiate import summation
 from regard.dropout import drop
 from regard.grid import Grid, Sizes, whole
 from regard.implementations.tiled.strips import Run, Strip, strips
@@ -18,6 +20,7 @@ from regard.normalizers import Normalizer, Softmax
 from regard.scores import Score
 from regard.scores.dot import fold
 
+_MANY_PAIRS = 64  # so many pairs for each entry of a tensor make its gradient worth a wider sum
 _TAME = 1e30  # products below this, added up over any dimension, are far from float32's largest number
 
 
@@ -42,6 +45,11 @@ class Attention:
         self.shared = self.query.shape[1] // max(1, self.key.shape[1])
         self.grid = whole(self.sizes, self.query.device)
         self.tiles: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
+
+    def summation(self, tensor: Tensor) -> torch.dtype:
+        """The dtype to add up the gradient of `tensor` in: a wider one where many pairs share each of its entries."""
+        many = tensor.numel() * _MANY_PAIRS <= math.prod(self.sizes)
+        return summation(tensor) if many else self.dtype
 
     def pieces(self, value: Tensor | None) -> Iterator[Piece]:
         """Every strip that sees anything, scored."""
@@ -82,6 +90,7 @@ class Piece:
         if not tame:
             self._blank_hidden([(columns, seen) for columns, seen, _ in visible])
         scores = attention.score.strip(self.query, self.key, self.grid, attention.scale)
+        sunk = None if tame else scores == -torch.inf
         if attention.bias is not None:
             scores = scores.add_(attention.bias.values(self.grid, scores.dtype))
         for columns, seen, penalty in visible:
@@ -89,6 +98,10 @@ class Piece:
                 scores[..., columns] += penalty
             else:
                 scores[..., columns] = scores[..., columns].masked_fill(~seen, -torch.inf)
+        if sunk is not None:
+            for columns, seen, _ in visible:
+                sunk[..., columns] &= seen
+            scores = scores.masked_fill_(formula.lost_pairs(scores, sunk), torch.nan)
         self.scores = scores
         self.visible = [(columns, seen) for columns, seen, _ in visible]
         self.alive = tame and attention.bias is None and self._every_row_sees(self.visible)

@@ -84,9 +84,9 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
             request.score, Concat
         ):  # its projections feed a tanh, where rounding in between would show
             request = request.widened()
-        request = request.reduced()
+        request = request.for_kernels()
         found = few_queries(request) if not torch.compiler.is_compiling() else None
         if found is not None:
-            return found[0], found[1] if request.want_logsumexp else None
+            return found[0].to(dtype), found[1] if request.want_logsumexp else None
         output, logsumexp = op.attend(request, seed)
     return output.to(dtype), logsumexp if request.want_logsumexp else None

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.implementations.triton.pieces import tanh
+from regard.implementations.triton.pieces import infinite_as_nan, tanh
 from regard.implementations.triton.sizes import INTERPRETED, padded, precision
 
 _FAR = 1 << 30  # beyond every position
@@ -53,6 +53,8 @@ def _stretch(
     d, v = tl.arange(0, DIM), tl.arange(0, VALUES)
     at = QUERY + (batch * query_b + head * query_h + query * query_q) * STEP
     q = tl.load(at[:, None] + d[None, :], mask=is_row[:, None] & (d < D)[None, :], other=0.0)
+    if not SOFTCAP:
+        q = infinite_as_nan(q)
 
     low, high, first = 0, keys, keys - queries
     if LOW is not None:

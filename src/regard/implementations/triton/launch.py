@@ -199,18 +199,25 @@ class Backward:
         self.grad = laid_out(self.grad)
         self.query, self.key, self.value = (laid_out(rows) for rows in (work.query, work.key, work.value))
         batch, heads, queries, _ = work.prepared.sizes
-        # `total` is what weights are divided by, `share` what a row's sum of gradients keeps for the log-sum-exp.
+        # `total` is the logarithm of what weights are divided by, `share` what a row's sum of gradients keeps for the
+        # log-sum-exp.
         self.total, self.share = self.logsumexp, None
+        empty = self.logsumexp == -torch.inf
         if work.sink is not None:
-            empty = self.logsumexp == -torch.inf
-            self.total = torch.logaddexp(self.logsumexp, work.sink.float().view(1, -1, 1)).masked_fill(
-                empty, -torch.inf
-            )
+            self.with_sink = torch.logaddexp(self.logsumexp, work.sink.float().view(1, -1, 1))
+            self.with_sink = self.with_sink.masked_fill(empty, -torch.inf)
+            self.inner: Tensor | None = None  # Σ out · gradient of each row, where `delta` is not that
+            if self.grad_logsumexp is None:
+                self.total = self.with_sink
+            else:
+                # The gradient of the log-sum-exp is shared out by weights without the sink. Those with it are smaller
+                # by a factor for each row, which goes to the gradient of the output. Its inverse, which would go to
+                # the share, overflows where the sink lies far above the scores.
+                self.inner = (self.output.float() * self.grad.float()).sum(-1)
+                fade = torch.exp(self.logsumexp - self.with_sink).masked_fill(empty, 0)
+                self.grad = (self.grad * fade[..., None]).to(self.grad.dtype)
         if self.grad_logsumexp is not None:
-            share = self.grad_logsumexp
-            if work.sink is not None:
-                share = share * torch.exp(self.total - self.logsumexp)
-            self.share = share.masked_fill(self.logsumexp == -torch.inf, 0).contiguous()
+            self.share = self.grad_logsumexp.masked_fill(empty, 0).contiguous()
         self.room = -(-queries // 128) * 128  # whole blocks of every size
         self.facts = torch.empty(2, batch * heads, self.room, device=self.query.device)
         self._describe()
@@ -273,9 +280,8 @@ class Backward:
         """The gradient of the sink: its weight times what each row loses to it."""
         assert self.work.sink is not None
         sink = self.work.sink.float().view(1, -1, 1)
-        share = torch.exp(sink - self.total).masked_fill(self.logsumexp == -torch.inf, 1)
-        inner = self.delta if self.share is None else self.delta + self.share
-        return -(share * inner).sum((0, 2))
+        share = torch.exp(sink - self.with_sink).masked_fill(self.logsumexp == -torch.inf, 1)
+        return -(share * (self.delta if self.inner is None else self.inner)).sum((0, 2))
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """Gradients of keys and values."""

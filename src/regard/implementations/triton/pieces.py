@@ -180,6 +180,12 @@ def finished(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.co
 
 
 @triton.jit
+def infinite_as_nan(rows):
+    """Queries with NaN for ±inf: their scores are ±inf or NaN, and a row of −inf alone would look empty."""
+    return tl.where(tl.abs(rows) == float("inf"), rows - rows, rows)
+
+
+@triton.jit
 def row_state(seed, batch, head, rows):
     """What decides dropout in a row: the seed, the batch entry, the head and the query, mixed. See `regard.dropout`."""
     low = (seed & 0xFFFFFFFF).to(tl.uint32)

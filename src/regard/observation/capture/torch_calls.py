@@ -16,6 +16,7 @@ from regard.masks import Mask
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Keeper, Kept, Keys
 from regard.observation.capture.reading import Graph, Later, Lost, Pairs, Reading, top_left
+from regard.request import autocast_dtype
 
 
 def four_axes(tensor: Tensor) -> Tensor:
@@ -41,10 +42,7 @@ def mask_and_bias(
 
 def as_computed(tensor: Tensor) -> Tensor:
     """A tensor in the precision its attention is computed in: autocast has its inputs rounded first."""
-    kind = tensor.device.type
-    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(kind))
+    return tensor.to(autocast_dtype(tensor))
 
 
 def rows_seen(mask: Tensor | None, keys: int) -> Tensor | None:

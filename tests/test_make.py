@@ -1,0 +1,75 @@
+"""`make test` with a stand-in for pytest: every part runs, and one that fails is not lost."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = """#!/bin/sh
+case "$*" in *chromium*) exit 0;; esac
+echo "ran: $*"
+case "$*" in
+  *browser.scheduling*) exit ${BROWSER:-0};;
+  *--ignore*) exit ${CORE:-0};;
+  *tests/triton*) exit ${TRITON:-0};;
+esac
+"""
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Runs a target of the Makefile in a folder whose environment is there and whose python is the stand-in."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    stamp = tmp_path / ".venv" / ".installed"
+    stamp.touch()
+    os.utime(stamp, (2e9, 2e9))  # newer than what it depends on
+
+    def run(*arguments, **codes):
+        environment = {**os.environ, **{name: str(code) for name, code in codes.items()}}
+        environment.pop("MAKEFLAGS", None)  # this test may itself run under make
+        done = subprocess.run(
+            ["make", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        ran = [line for line in done.stdout.splitlines() if line.startswith("ran: ")]
+        return done.returncode, ran, done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("part", ["CORE", "BROWSER", "TRITON"])
+def test_a_part_that_fails_hides_no_other(make, part):
+    code, ran, errors = make("test", **{part: 1})
+    assert code != 0
+    assert len(ran) == 3
+    assert f"tests failed in: {part.lower()}" in errors
+
+
+def test_all_parts_pass(make):
+    code, ran, _ = make("test")
+    assert code == 0
+    assert len(ran) == 3
+
+
+def test_a_part_without_tests_fails_unless_arguments_choose_some(make):
+    assert make("test", BROWSER=5)[0] != 0
+    code, ran, _ = make("test", "ARGS=-k 'window or causal'", BROWSER=5, TRITON=5)
+    assert code == 0
+    assert all("-k window or causal" in line for line in ran)
+    assert make("test", "ARGS=-k window", CORE=1)[0] != 0
+
+
+def test_nightly_runs_what_is_marked_so(make):
+    code, ran, _ = make("nightly")
+    assert code == 0
+    assert len(ran) == 1 and "-m nightly" in ran[0]
