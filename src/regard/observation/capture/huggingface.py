@@ -203,7 +203,7 @@ class EagerForward(Adapter):
     ) -> Proof | None:
         """From the output (b,q,h,v), or (b,q,h·v); what dropout kept of a row is seen in the returned weights."""
         batch, heads, queries, _ = sizes
-        if dropout and evidence is None or not isinstance(output, Tensor):
+        if (dropout and evidence is None) or not isinstance(output, Tensor):
             return None
         if output.shape != (batch, queries, heads, value.shape[-1]):
             if output.shape != (batch, queries, heads * value.shape[-1]):

@@ -23,7 +23,6 @@ from regard.observation.capture.proof import CLOSE, COARSE, proof_of
 from regard.observation.capture.reading import Later, Pairs, Reading, Whole
 from regard.observation.capture.torch_calls import ScaledDotProduct, silenced
 
-
 Again = Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 
 

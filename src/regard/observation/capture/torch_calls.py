@@ -18,7 +18,6 @@ from regard.observation.capture.keeping import Keeper, Kept, Keys
 from regard.observation.capture.proof import proof_of
 from regard.observation.capture.reading import Graph, Later, Lost, Pairs, Reading, top_left
 
-
 # Tensors that do with a function what its name says.
 PLAIN = (Tensor, nn.Parameter, nn.Buffer, CausalBias)
 
