@@ -118,9 +118,10 @@ class Observer:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
+        before: Any = None,
     ) -> None:
         """A call has come back: keep what its weights can be computed from."""
-        scene = Scene(original, module, args, kwargs, result, self.keeper, self.gradients)
+        scene = Scene(original, module, args, kwargs, result, self.keeper, self.gradients, before)
         path = self._path(adapter, module)
         self.noted.add(id(module))
         try:
@@ -190,4 +191,8 @@ def _share_keys(site: Site, newer: Reading, keeper: Keeper) -> bool:
     if not last.key.goes_on(newer.key.kept.get(sampled=False), newer.key.seen, keeper):
         return False
     newer.key = last.key
+    if last.proof is not None and newer.proof is not None:
+        columns = newer.proof.values
+        if last.proof.values.goes_on(columns.kept.tensor, columns.seen, keeper):
+            newer.proof.values = last.proof.values
     return True

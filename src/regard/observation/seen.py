@@ -42,7 +42,11 @@ class Site:
 
     @property
     def how(self) -> How:
-        """exact: the weights the model mixed its values with. effective: it never makes them, but mixes as if."""
+        """How far its weights can be trusted.
+
+        exact: the weights the model mixed its values with. effective: it never makes them, but mixes as if. unverified:
+        computed from what is known of the layer, but what came out of the call does not confirm them, or cannot.
+        """
         return self.readings[-1].how
 
     @property

@@ -31,7 +31,8 @@ from regard.nn.static_memory import StaticMemory
 
 # exact: the weights the layer itself mixes with. effective: the layer never makes them, but its output is the mean of
 # its values by just these weights. gradient × input: how much each input moves the answer; not a weight of any layer.
-How = Literal["exact", "effective", "gradient × input"]
+# unverified: computed by what is known of the layer, but not found to be what it mixed with.
+How = Literal["exact", "effective", "gradient × input", "unverified"]
 Side = Literal["position", "source", "slot", "memory"]  # memory: the slots, then the positions
 
 

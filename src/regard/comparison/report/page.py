@@ -30,6 +30,7 @@ HOW = {
     "exact": "the weights the layer itself used",
     "effective": "the layer never forms these weights, but its output is the mean of its values by just these",
     "gradient × input": "how much each input moved the answer; no layer has weights over the input here",
+    "unverified": "computed from what is known of the layer, but not confirmed by what it gave",
 }
 
 

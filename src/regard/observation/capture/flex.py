@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import regard.core as core
 from regard import formula
@@ -16,7 +16,8 @@ from regard.core import Rows
 from regard.grid import Sizes
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Kept, Keys
-from regard.observation.capture.marks import Mark, check_marks, marks_of
+from regard.observation.capture.marks import Mark, changed, check_marks, marks_of
+from regard.observation.capture.proof import Proof, proof_of
 from regard.observation.capture.reading import Graph, Reading
 from regard.observation.capture.torch_calls import silenced
 from regard.scores.base import spread_heads
@@ -38,6 +39,7 @@ class Flexed(Reading):
     marks: tuple[Mark, ...]
     sink: Kept | None = None
     graph: Graph | None = None
+    proof: Proof | None = None
 
     @property
     def device(self) -> torch.device:
@@ -45,6 +47,7 @@ class Flexed(Reading):
 
     @torch.no_grad()
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        self._prove()
         scores, chosen_heads = self._scores(rows, heads)
         keys, dtype = scores.shape[-1], self.query.dtype
         if self.sink is not None:
@@ -52,6 +55,15 @@ class Flexed(Reading):
             scores = torch.cat([scores, extra], -1)
         weights = torch.softmax(scores, -1)
         return weights.masked_fill(scores == -torch.inf, 0)[..., :keys].to(dtype)
+
+    def _prove(self) -> None:
+        """Hold the last row against the proof, each time: nobody can tell what the functions read and whether it is
+        still the same."""
+        if self.proof is None:
+            return
+        scores = self._scores([-1], None)[0][0, :, 0]
+        if not self.proof.holds(torch.softmax(scores, -1).masked_fill(scores == -torch.inf, 0)):
+            raise changed("something that score_mod or mask_mod reads, or the query or the key,")
 
     @torch.no_grad()
     def logsumexp(self, rows: Rows) -> Tensor:
@@ -125,6 +137,7 @@ class Flex(Adapter):
             score_mod, block_mask,
             query.shape[-1] ** -0.5 if scale is None else scale,
             captured, marks_of(captured), self.sink(scene), graph,
+            proof_of(scene.keep, given["value"], output),
         )  # fmt: skip
 
     def sink(self, scene: Scene) -> Kept | None:
@@ -152,6 +165,9 @@ def _tensors_in(function: Any, depth: int = 4) -> list[Tensor]:
             continue
         if isinstance(content, Tensor):
             found.append(content)
+        elif isinstance(content, nn.Module):  # its own: what its parts have may be the whole model
+            own = (*content._parameters.values(), *content._buffers.values())
+            found += [tensor for tensor in own if tensor is not None]
         elif isinstance(content, (tuple, list)):
             for part in content:
                 found += [part] if isinstance(part, Tensor) else _tensors_in(part, depth - 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from regard.grid import Sizes
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Keeper, Kept, KeptValue, Keys
+from regard.observation.capture.proof import Proof, proof_of
 from regard.observation.capture.reading import Graph, Pairs, Reading, chosen
 from regard.observation.capture.torch_calls import mask_and_bias, rows_seen, silenced
 from regard.scores import Score
@@ -48,18 +49,21 @@ class EagerFlex(Flex):
 class Eager(Reading):
     """A call of a family's own eager attention.
 
-    Weights come from queries, keys, scale, mask and what else is known of the family. A row of the weights that the
-    model itself made is kept as evidence: if ours were different, the model's own function is asked again instead.
+    Weights come from queries, keys, scale, mask and what else is known of the family. If they do not mix to what came
+    out of the call, the family's own function is asked again instead; if its weights do not either, they are
+    unverified.
     """
 
     pairs: Pairs
-    evidence: Tensor | None  # (b,h,k): the last row; None where dropout has spoilt it
+    proof: Proof | None
+    evidence: Tensor | None  # (b,h,k): the last row of the weights that the function returned
+    dropout: float  # that the returned weights have gone through
     original: Function
     module: nn.Module
     value: Kept
     kwargs: dict[str, Any]
     sizes: Sizes
-    agrees: bool | None = None
+    found: Literal["ours", "own", "unverified"] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -69,29 +73,67 @@ class Eager(Reading):
     def graph(self) -> Graph | None:
         return self.pairs.graph
 
+    def is_doubtful(self) -> bool:
+        return self._checked() == "unverified"
+
     @torch.no_grad()
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
-        if self._checked():
-            return self.pairs.weights(rows, heads)
-        query, key, options = self.pairs._asked()
-        mask = options["mask"] if options["mask"] is not None else options["bias"]
-        _, found = self.original(self.module, query, key, self.value.get(), mask, **self.kwargs)
-        return chosen(found, rows, heads)
+        if self._checked() == "own":
+            return chosen(self._own(), rows, heads)
+        return self.pairs.weights(rows, heads)
 
     def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
-        return self.pairs.columns_of(keys, heads) if self._checked() else super().columns_of(keys, heads)
+        return (
+            super().columns_of(keys, heads)
+            if self._checked() == "own"
+            else self.pairs.columns_of(keys, heads)
+        )
 
     def summary(self, top: int) -> Summary:
-        return self.pairs.summary(top) if self._checked() else super().summary(top)
+        return super().summary(top) if self._checked() == "own" else self.pairs.summary(top)
 
-    def _checked(self) -> bool:
-        if self.agrees is None:
-            self.agrees = True
-            if self.evidence is not None and self.evidence.numel():
-                ours = self.pairs.weights(rows=[-1])[:, :, 0].to(self.evidence)
-                apart = (ours - self.evidence).abs().amax()
-                self.agrees = bool(apart <= CLOSE * self.evidence.abs().amax())
-        return self.agrees
+    def _own(self) -> Tensor:
+        """What the family's function says when it is called once more, without dropout."""
+        query, key, options = self.pairs._asked()
+        mask = options["mask"] if options["mask"] is not None else options["bias"]
+        with (
+            torch.random.fork_rng()
+        ):  # a function with a dropout of its own draws numbers that are not ours to draw
+            _, weights = self.original(self.module, query, key, self.value.get(), mask, **self.kwargs)
+        found: Tensor = weights
+        return found
+
+    @torch.no_grad()
+    def _checked(self) -> str:
+        if self.found is None:
+            self.found = self._compared() if all(self.sizes) else "ours"
+        return self.found
+
+    def _compared(self) -> Literal["ours", "own", "unverified"]:
+        ours = self.pairs.last_row()
+        mixes = self.proof is not None and self.proof.holds(ours[0])
+        if (mixes or self.proof is None) and self._is_returned(ours):
+            return "ours"
+        # In half precision its own weights are rounded as those were that it mixed with. But it may also mix with
+        # others than it returns: GraniteSWA leaves its sink out of them.
+        if self.proof is not None or self.evidence is not None:
+            try:
+                own = self._own()[:, :, -1]
+                if self.proof.holds(own[0]) if self.proof is not None else self._is_returned(own):
+                    return "own"
+            except Exception:  # it cannot be called again as it was, or returns no weights
+                pass
+        return "ours" if mixes else "unverified"
+
+    def _is_returned(self, row: Tensor) -> bool:
+        """Whether a last row (b,h,k) is the one that the function returned, before dropout."""
+        if self.evidence is None:
+            return self.proof is not None
+        row, there = row.to(self.evidence), torch.ones_like(self.evidence, dtype=torch.bool)
+        if self.dropout:
+            row, there = row / (1 - self.dropout), self.evidence != 0
+        apart = (row - self.evidence).masked_fill(~there, 0).abs().amax()
+        return bool(there.any()) and bool(apart <= CLOSE * self.evidence.abs().amax())
 
 
 class EagerForward(Adapter):
@@ -112,16 +154,20 @@ class EagerForward(Adapter):
             score = scene.keep.value(scores.softcap(cap), "the score")
         sink = sink_of(module, given)
         output, weights = scene.result
-        dropped = module.training and given.get("dropout", 0.0) > 0
+        dropout = float(given.get("dropout") or 0.0) if module.training else 0.0
         evidence = None
-        if weights is not None and not dropped:
+        if isinstance(weights, Tensor) and weights.shape == (*query.shape[:3], key.shape[2]):
             evidence = weights.detach()[:, :, -1].clone()
+        seen = rows_seen(given.get("attention_mask"), key.shape[2])
+        proof = self._proof(
+            scene.keep, value, output, (*query.shape[:3], key.shape[2]), dropout, evidence, seen
+        )
         graph = None
         if scene.gradients and output.requires_grad:
             graph = Graph(value.detach(), output, heads_at=2)
         pairs = Pairs(
             scene.keep.activation(query, "the query"),
-            Keys(scene.keep.activation(key, "the key"), rows_seen(given.get("attention_mask"), key.shape[2])),
+            Keys(scene.keep.activation(key, "the key"), seen),
             (*query.shape[:3], key.shape[2]),
             mask, bias, score, "softmax", scale,
             None if sink is None else scene.keep.parameter(sink, "the sinks"),
@@ -135,13 +181,38 @@ class EagerForward(Adapter):
             rest["position_bias"] = None  # it is a part of the bias
         return Eager(
             pairs,
+            proof,
             evidence,
+            dropout,
             scene.original,
             module,
             scene.keep.activation(value, "the value"),
             rest,
             pairs.sizes,
         )
+
+    @staticmethod
+    def _proof(
+        keep: Keeper,
+        value: Tensor,
+        output: Any,
+        sizes: Sizes,
+        dropout: float,
+        evidence: Tensor | None,
+        seen: Tensor | None,
+    ) -> Proof | None:
+        """From the output (b,q,h,v), or (b,q,h·v); what dropout kept of a row is seen in the returned weights."""
+        batch, heads, queries, _ = sizes
+        if (dropout and evidence is None) or not isinstance(output, Tensor):
+            return None
+        if output.shape != (batch, queries, heads, value.shape[-1]):
+            if output.shape != (batch, queries, heads * value.shape[-1]):
+                return None
+            output = output.unflatten(-1, (heads, -1))
+        kept = None
+        if dropout and evidence is not None and batch:
+            kept = (evidence[0] != 0) / (1 - dropout)
+        return proof_of(keep, value, output.transpose(1, 2), seen, kept, columns=8)
 
     @staticmethod
     def _hiding(keep: Keeper, given: dict[str, Any], keys: int) -> tuple[Kept | None, Kept | None]:

@@ -46,6 +46,7 @@ class Scene:
     result: Any
     keep: Keeper
     gradients: bool
+    before: Any = None  # what the adapter took down before the call
 
 
 class Adapter:
@@ -59,6 +60,10 @@ class Adapter:
     def wants(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call is worth noting; if not, functions that it calls may be."""
         return True
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Something to take down before a call, such as where its random numbers begin."""
+        return None
 
     def reading(self, scene: Scene) -> Reading:
         """What can be told of a call."""
@@ -90,7 +95,7 @@ class Listener(Protocol):
 
     def note(
         self, adapter: Adapter, original: Function, module: nn.Module | None, args: tuple[Any, ...],
-        kwargs: dict[str, Any], result: Any,
+        kwargs: dict[str, Any], result: Any, before: Any,
     ) -> None:  # fmt: skip
         """A call has come back."""
 
@@ -330,6 +335,7 @@ def noted(
         ACTIVE.recorder.known = True
     _LOCAL.inside = True
     try:
+        before = adapter.before(args, kwargs)
         silent = [heads for who, module in concerned if (heads := who.heads_to_silence(adapter, module))]
         with set_aside():
             if silent:
@@ -338,7 +344,7 @@ def noted(
             else:
                 result = original(*args, **kwargs)
         for who, module in concerned:
-            who.note(adapter, original, module, args, kwargs, result)
+            who.note(adapter, original, module, args, kwargs, result, before)
     finally:
         _LOCAL.inside = False
     return result

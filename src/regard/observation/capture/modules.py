@@ -9,17 +9,21 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Keeper, given_again
 from regard.observation.capture.marks import check_marks, marks_of
+from regard.observation.capture.proof import CLOSE, COARSE, proof_of
 from regard.observation.capture.reading import Later, Pairs, Reading, Whole
 from regard.observation.capture.torch_calls import ScaledDotProduct, silenced
+
+Again = Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 
 
 class _Caught(Exception):
@@ -55,6 +59,33 @@ def _forward(module: nn.Module) -> Function:
     return type(module).forward
 
 
+def _name(function: Any) -> str:
+    """The name of a function, out of its partials."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", "")
+
+
+def _is_random(module: nn.Module) -> bool:
+    """Whether a module drops something when it is called."""
+    return any(part.training and isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules())
+
+
+def _last_row(result: Tensor) -> Tensor:
+    """The last row of the first example of (b,…,c)."""
+    return result.detach()[0].flatten(0, -2)[-1]
+
+
+@contextlib.contextmanager
+def _numbers_of_our_own(device: torch.device, begin: Tensor | None = None) -> Iterator[None]:
+    """Draw random numbers from `begin` on, and leave those of the program where they are."""
+    cuda = device.type == "cuda"
+    with torch.random.fork_rng([device] if cuda else []):
+        if begin is not None:
+            torch.cuda.set_rng_state(begin, device) if cuda else torch.set_rng_state(begin)
+        yield
+
+
 class Replayed(Adapter):
     """A module with an attribute that switches fused attention on, while it is off."""
 
@@ -84,9 +115,27 @@ class Replayed(Adapter):
             return twin, tuple(given_again(part) for part in kept_args), named
 
         sizes = self.sizes(module, given, scene.result)
+        check = self.check(scene, lambda: again(True))
         if self.has_twin(module, scene.kwargs):
-            return Later(lambda: fused_call(*again(True)), sizes)
-        return Whole(lambda: self.whole(*again(False)), sizes)
+            return Later(lambda: fused_call(*again(True)), sizes, check=check)
+        return Whole(lambda: self.whole(*again(False), scene.before), sizes, check=check)
+
+    def check(self, scene: Scene, again: Again) -> Callable[[Reading], bool]:
+        """Of a module that gives back more than the mixture: its twin has to give back the same, in one row."""
+        module, result = scene.args[0], scene.result
+        if not isinstance(result, Tensor) or not result.numel() or _is_random(module):
+            return lambda reading: False
+        expected = _last_row(result).clone()
+
+        @torch.no_grad()
+        def same(reading: Reading) -> bool:
+            twin, args, kwargs = again()
+            with _numbers_of_our_own(expected.device):
+                found = _last_row(_forward(twin)(twin, *args, **kwargs))
+            bound = CLOSE.get(expected.dtype, COARSE) * expected.abs().amax()
+            return bool((found - expected).abs().amax() <= bound)
+
+        return same
 
     def prepare(self, twin: nn.Module) -> None:
         """Give a twin what a module only has if it was built with the switch on."""
@@ -95,7 +144,7 @@ class Replayed(Adapter):
         """Whether the fused way has the same weights."""
         return True
 
-    def whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], before: Any) -> Tensor:
         """The module's own weights, where the fused way has others."""
         raise NotImplementedError
 
@@ -126,21 +175,61 @@ class Attend(Replayed):
             "pre_scale_post_talking_heads",
             "cope",
         )
-        normaliser: Any = module.attn_fn
-        while isinstance(normaliser, functools.partial):
-            normaliser = normaliser.func
         return (
-            getattr(normaliser, "__name__", "") == "softmax"
+            _name(module.attn_fn) == "softmax"
             and not any(getattr(module, name, False) for name in flags)
             and all(getattr(module, name, None) is None for name in parts)
             and kwargs.get("prev_attn") is None
             and kwargs.get("attn_delta") is None
         )
 
-    def whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        _, rest = _forward(module)(module, *args, **kwargs)
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """Where the random numbers of a normaliser begin that draws some (Gumbel), or of which nothing is known."""
+        if _name(args[0].attn_fn) in ("softmax", "sigmoid", "one_hot_straight_through", "sparse_topk_attn"):
+            return None
+        query: Tensor = args[1]
+        return torch.cuda.get_rng_state(query.device) if query.is_cuda else torch.get_rng_state()
+
+    def whole(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], before: Any) -> Tensor:
+        """The weights the values are mixed with: after the softmax, heads may be mixed and scaled."""
+        with _numbers_of_our_own(args[0].device, before):
+            _, rest = _forward(module)(module, *args, **kwargs)
         weights: Tensor = rest.post_softmax_attn
-        return weights[..., 1:] if getattr(module, "head_learned_sink", False) else weights
+        if getattr(module, "head_learned_sink", False):
+            weights = weights[..., 1:]
+        if getattr(module, "post_softmax_talking_heads", None) is not None:
+            weights = module.post_softmax_talking_heads(weights)
+        if getattr(module, "pre_scale_post_talking_heads", None) is not None:
+            weights = weights * module.pre_scale_post_talking_heads(rest.qk_similarities)
+        mask = args[3] if len(args) > 3 else kwargs.get("mask")
+        if mask is None or getattr(module, "add_zero_kv", False):
+            return weights
+        mask = mask[:, None, None] if mask.dim() == 2 else mask
+        return weights.masked_fill(~mask.any(-1, keepdim=True), 0)  # rows that see nothing are zeros
+
+    def check(self, scene: Scene, again: Again) -> Callable[[Reading], bool]:
+        """Here the mixture itself comes back; under dropout, the weights before it."""
+        module, query, _, value = scene.args[:4]
+        output, rest = scene.result
+        if module.training and module.dropout > 0:
+            mixers = ("post_softmax_talking_heads", "pre_scale_post_talking_heads", "head_learned_sink")
+            row = rest.post_softmax_attn
+            if row is None or any(getattr(module, name, None) for name in mixers):
+                return lambda reading: False
+            evidence = row.detach()[:, :, -1].clone()
+            bound = CLOSE.get(evidence.dtype, COARSE)
+            return lambda reading: (
+                (reading.weights(rows=[-1])[:, :, 0] - evidence).abs().amax() <= bound * evidence.abs().amax()
+            )
+        heads = query.shape[1]
+        if 1 < value.shape[1] < heads:  # here the heads of a group are not neighbours
+            value = value.repeat(1, heads // value.shape[1], 1, 1)
+        if getattr(module, "add_zero_kv", False):
+            value = nn.functional.pad(value, (0, 0, 1, 0))
+        proof = proof_of(scene.keep, value, output, columns=8)
+        if proof is None:
+            return lambda reading: False
+        return lambda reading: proof.holds(reading.weights(rows=[-1])[0, :, 0])
 
     def sizes(self, module: nn.Module, args: Sequence[Any], result: Any) -> tuple[int, int, int, int]:
         query, key = args[0], args[1]

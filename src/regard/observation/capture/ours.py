@@ -25,6 +25,7 @@ from regard.nn.static_memory import StaticMemory
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Keeper, Kept, KeptValue, Keys, given_again
 from regard.observation.capture.marks import check_marks, marks_of
+from regard.observation.capture.proof import proof_of
 from regard.observation.capture.reading import Graph, Lost, Pairs, Reading, Whole
 from regard.observation.capture.torch_calls import as_computed, four_axes, mask_and_bias, rows_seen, silenced
 from regard.observation.watching import How, Side, named, weighed
@@ -71,6 +72,7 @@ class Attend(Adapter):
             (*four_axes(query).shape[:3], key.shape[-2]),
             kept_mask, kept_bias, score, given["normalize"], given["scale"],
             None if sink is None else keep.parameter(sink, "the sink"), graph=graph,
+            proof=None if given["dropout"] else proof_of(keep, four_axes(given["value"]), four_axes(output), seen),
         )  # fmt: skip
 
     def silent(

@@ -18,6 +18,8 @@ from regard.grid import Sizes, whole
 from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.observation.capture.keeping import Kept, KeptValue, Keys
+from regard.observation.capture.marks import changed
+from regard.observation.capture.proof import Proof
 from regard.observation.watching import How, Side
 from regard.scores import Score
 from regard.scores.base import spread_heads
@@ -35,9 +37,23 @@ class Reading:
     """One call at a site. Subclasses say how the weights of chosen rows and heads are computed."""
 
     sizes: Sizes  # b, h, q, k
-    how: How = "exact"
+    nature: How = "exact"  # what its weights are, if they are right
     rows: Side = "position"
     columns: Side = "source"
+
+    @property
+    def how(self) -> How:
+        """What its weights are, as far as that can be vouched for."""
+        try:
+            return "unverified" if self.is_doubtful() else self.nature
+        except Exception:  # what cannot be computed any more cannot be checked either
+            return "unverified"
+
+    check: Callable[[Reading], bool] | None = None  # whether its weights are what the model mixed with
+
+    def is_doubtful(self) -> bool:
+        """Whether its weights were not, or could not be, checked against what the model mixed."""
+        return self.check is not None and not self.check(self)
 
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
         """The weights (b, heads, rows, k)."""
@@ -88,7 +104,10 @@ class Pairs(Reading):
     rows: Side = "position"
     columns: Side = "source"
     graph: Graph | None = None
+    proof: Proof | None = None
+    is_known: bool = True  # whether the function does what its name says: not if tensors bring their own
     _logsumexp: Tensor | None = field(default=None, repr=False)
+    _proven: bool | None = field(default=None, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -111,10 +130,31 @@ class Pairs(Reading):
 
     @torch.no_grad()
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        self._prove()
         query, key, options = self._asked()
         return core.weights(query, key, **options, rows=rows, heads=heads)
 
+    def last_row(self) -> Tensor:
+        """The weights of the last row, (b,h,k), proven or not."""
+        query, key, options = self._asked()
+        return core.weights(query, key, **options, rows=[-1])[:, :, 0]
+
+    @torch.no_grad()
+    def _prove(self) -> None:
+        """Hold the weights against the proof, once: what is written to later, the marks of what is kept notice."""
+        if self._proven is None:
+            self._proven = self.proof is None or self.proof.holds(self.last_row()[0])
+        if self.is_known and not self._proven:
+            raise changed("the query, the key or the mask")
+
+    def is_doubtful(self) -> bool:
+        if self.is_known or self.proof is None:
+            return not self.is_known
+        self._prove()
+        return not self._proven
+
     def summary(self, top: int) -> Summary:
+        self._prove()
         query, key, options = self._asked()
         return core.summarize(query, key, **options, top=top)
 
@@ -123,6 +163,7 @@ class Pairs(Reading):
         """exp(score − log-sum-exp): with the latter at hand, some keys cost as much as if there were no others."""
         if self.normalize != "softmax" or self.sink is not None:
             return super().columns_of(keys, heads)
+        self._prove()
         with torch.autocast(self.device.type, enabled=False):
             return self._columns(keys, heads)
 
@@ -195,6 +236,7 @@ class Later(Reading):
     sizes: Sizes
     rows: Side = "position"
     columns: Side = "source"
+    check: Callable[[Reading], bool] | None = None
 
     @torch.no_grad()
     def pairs(self) -> Pairs:
@@ -222,9 +264,10 @@ class Whole(Reading):
 
     make: Callable[[], Tensor]
     sizes: Sizes
-    how: How = "exact"
+    nature: How = "exact"
     rows: Side = "position"
     columns: Side = "source"
+    check: Callable[[Reading], bool] | None = None
 
     @torch.no_grad()
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:

@@ -8,15 +8,23 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from regard import masks
 from regard.masks import Mask
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Keeper, Kept, Keys
+from regard.observation.capture.proof import proof_of
 from regard.observation.capture.reading import Graph, Later, Lost, Pairs, Reading, top_left
 from regard.request import autocast_dtype
+
+# Tensors that do with a function what its name says.
+PLAIN = (Tensor, nn.Parameter, nn.Buffer, CausalBias)
+
+
+def _is_plain(given: tuple[Any, ...]) -> bool:
+    return all(type(part) in PLAIN for part in given if isinstance(part, Tensor))
 
 
 def four_axes(tensor: Tensor) -> Tensor:
@@ -102,14 +110,20 @@ class ScaledDotProduct(Adapter):
         graph = None
         if scene.gradients and scene.result.requires_grad and query.dim() == 4:
             graph = Graph(value.detach(), scene.result)
+        seen, proof = rows_seen(attn_mask, key.shape[-2]), None
+        if not dropout_p and scene.result is not None:
+            proof = proof_of(scene.keep, four_axes(value), four_axes(scene.result), seen)
+        given = (*scene.args, *scene.kwargs.values())
         return Pairs(
             scene.keep.activation(four_axes(query), "the query"),
-            Keys(scene.keep.activation(four_axes(key), "the key"), rows_seen(attn_mask, key.shape[-2])),
+            Keys(scene.keep.activation(four_axes(key), "the key"), seen),
             sizes,
             mask=visible,
             bias=bias,
             scale=scale,
             graph=graph,
+            proof=proof,
+            is_known=not torch.overrides.has_torch_function(given) or _is_plain(given),
         )
 
     def silent(

@@ -2,6 +2,7 @@
 
 import { h, fill } from "./dom.js";
 import { restingCall, stepped } from "./state.js";
+import { howTitle, howWord } from "./how.js";
 import { countText, sizeOf } from "./words.js";
 
 /** Variants, the step of a generation, theme, saving, help. */
@@ -82,14 +83,9 @@ function about(scene, source, state, instance) {
   const size = sizeOf(site, state.call);
   const note = source.note(state);
   return [
-    h("span", { class: "how", title: HOW[site.how] || "" }, site.how === "effective" ? "effective weights" : "exact weights"),
+    h("span", { class: "how", title: howTitle(site) }, `${howWord(site)} weights`),
     `${countText(size.queries)} × ${countText(size.keys)}`,
     site.kind ? h("span", { class: "kind" }, site.kind.replace(/_/g, " ")) : null,
     note ? h("span", { class: "sampled" }, note) : null,
   ].filter(Boolean);
 }
-
-const HOW = {
-  exact: "The very weights the model used, computed again from its queries and keys.",
-  effective: "This mechanism has no softmax weights; these are the weights its output amounts to.",
-};

@@ -1,6 +1,7 @@
 // What is known about one head, beside the overview: its map a little larger, its pattern, its numbers.
 
 import { dotted, h, fill } from "./dom.js";
+import { howWord } from "./how.js";
 import { headText, weightText } from "./words.js";
 import { codesCanvas } from "./figure.js";
 
@@ -41,7 +42,7 @@ function rowsOf(site, fact, note) {
     if (Number.isFinite(fact.entropy)) rows.push(["entropy", `${fact.entropy.toFixed(2)} nats`]);
     if (fact.importance !== null && fact.importance !== undefined) rows.push(["importance", weightText(fact.importance)]);
   }
-  rows.push(["weights", site.how === "effective" ? "effective" : "exact"]);
+  rows.push(["weights", howWord(site)]);
   if (note) rows.push(["kept", note]);
   return rows;
 }

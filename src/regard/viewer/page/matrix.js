@@ -2,6 +2,7 @@
 
 import { h, settled } from "./dom.js";
 import { headText, keyText, rowText, seenBy, sizeOf, countText, weightText, differenceText } from "./words.js";
+import { howTitle, howWord } from "./how.js";
 import { ground } from "./palette.js";
 import { Viewport } from "./viewport.js";
 import { glPainter } from "./gl.js";
@@ -323,7 +324,7 @@ function create(given) {
       const size = sizeOf(now.site, now.call);
       const note = source.note(store.get());
       return [
-        h("span", { class: "how" }, now.site.how === "effective" ? "effective weights" : "exact weights"),
+        h("span", { class: "how", title: howTitle(now.site) }, `${howWord(now.site)} weights`),
         `${countText(size.queries)} × ${countText(size.keys)}`,
         level ? `strongest of each ${2 ** level} × ${2 ** level}` : null,
         now.sampled ? h("span", { class: "sampled", title: "Zoom in to see every row." }, "rows sampled") : null,

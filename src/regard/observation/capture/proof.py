@@ -1,0 +1,79 @@
+"""The proof of a call: a row of what came out, and of the values it was mixed from.
+
+Whatever a function does inside, its weights are those w for which w @ v is its output. So of every call whose output is
+the mixture itself, a few columns of the last row of the first example are kept, with the same columns of its values.
+Weights that are computed later have to mix to just that; else something has changed since, or the function does more
+than is known of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.observation.capture.keeping import Keeper, Kept, Keys
+from regard.scores.base import spread_heads
+
+# How far a mixture may be off, relative to the largest it could be. Half precision rounds scores and weights before it
+# mixes; so may float32 on tensor cores.
+CLOSE = {torch.float64: 1e-6, torch.float32: 1e-4}
+COARSE = 3e-2
+
+
+@dataclass
+class Proof:
+    """One row of the first example of a call, for each head."""
+
+    values: Keys  # (1,g,k,c): some columns of the values
+    output: Tensor  # (h,c): the same of the output's last row
+    count: int  # keys of the call
+    kept: Tensor | None = None  # (h,k): what dropout multiplied each weight with
+
+    def holds(self, row: Tensor) -> bool:
+        """Whether weights (h,k) of the last row mix to the output."""
+        values = spread_heads(self.values.first(self.count), len(self.output))[0].to(row.device)
+        wide = torch.promote_types(row.dtype, torch.float32)
+        row, values, output = row.to(wide), values.to(wide), self.output.to(row.device, wide)
+        if self.kept is not None:
+            row = row * self.kept.to(row)
+        # A hidden value that is not finite is not a part of the mixture.
+        values = values.masked_fill((row == 0)[..., None] & ~values.isfinite(), 0)
+        mixed = (row[:, None] @ values)[:, 0]
+        bound = (row[:, None].abs() @ values.abs())[:, 0].amax(-1, keepdim=True)
+        bound = torch.maximum(bound, output.abs().amax(-1, keepdim=True))
+        close = (mixed - output).abs() <= self.tolerance * bound
+        return bool((close | ~output.isfinite()).all())
+
+    @property
+    def tolerance(self) -> float:
+        """What rounding may do."""
+        coarse = self.output.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+        return COARSE if coarse else CLOSE.get(self.output.dtype, COARSE)
+
+
+def proof_of(
+    keep: Keeper,
+    value: Tensor,
+    output: Tensor,
+    seen: Tensor | None = None,
+    kept: Tensor | None = None,
+    columns: int = 1,
+) -> Proof | None:
+    """The proof of a call with values (b,g,k,v) and output (b,h,q,v); None where there is none.
+
+    `seen` are the keys that any query may see, `kept` (h,k) what dropout left of the last row's weights. One column is
+    enough for a function that is known, where only a change is looked for.
+    """
+    if value.dim() != 4 or output.dim() != 4 or not output.numel() or not value.numel():
+        return None
+    if output.shape[1] % value.shape[1]:
+        return None
+    if keep.dtype is not None and keep.dtype.itemsize < value.dtype.itemsize:
+        return None  # queries and keys are kept rounded: their weights are not quite those of the call
+    step = max(1, value.shape[-1] // columns)
+    part = slice(step // 2, None, step)
+    mixed = value.detach()[:1, :, :, part].to(keep.device, copy=True)
+    row = output.detach()[0, :, -1, part].clone()
+    return Proof(Keys(Kept(mixed, None, mixed.dtype, "the value"), seen), row, value.shape[2], kept)
