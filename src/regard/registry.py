@@ -78,7 +78,8 @@ def parse(text: object) -> tuple[str, dict[str, Any]]:
     """`NAME(option=value, …)` as a name and its options.
 
     A value is a number, True, False, None, a tuple of such, a quoted text, a bare word (`rotary`, `static-memory`), or
-    a name with options of its own, which stays text.
+    a name with options of its own, which stays text. What a bare word means (`false`) depends on the type that an
+    option declares, so words stay text here and are converted by `regard.options`.
     """
     if not isinstance(text, str):
         raise BadType(
