@@ -35,7 +35,8 @@ def finite_number(argument: str, given: object, above: float | None = None) -> f
     """A finite Python number, above `above` where given."""
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise BadType(f"{argument}: expected a Python number, got {described(given)}.")
-    if not math.isfinite(given) or (above is not None and given <= above):
+    # Compared, not asked by math.isfinite: under `torch.compile` a number may be symbolic.
+    if not -math.inf < given < math.inf or (above is not None and given <= above):
         raise BadValue(
             f"{argument}: expected a finite number{'' if above is None else f' above {above:g}'}, got {given}."
         )

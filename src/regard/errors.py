@@ -23,6 +23,10 @@ class BadType(RegardError, TypeError):
     """An argument of the wrong kind: a dtype, a class."""
 
 
+class Frozen(RegardError, AttributeError):
+    """A value was to be changed after it was made; masks, scores, biases and normalisers never change."""
+
+
 class Unsupported(RegardError, NotImplementedError):
     """The implementation that was asked for by name cannot run this request; the text says why."""
 
