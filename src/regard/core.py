@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from regard import formula, plan, request
 from regard.arguments import described
 from regard.biases import Bias
+from regard.differentiate import transforming
 from regard.errors import BadType, BadValue
 from regard.grid import Part, whole
 from regard.implementations import HAS_TRITON, sdpa
@@ -141,7 +142,7 @@ def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None
     try:
         if not (query.is_cpu and key.is_cpu and value.is_cpu) or torch._C._is_any_autocast_enabled():
             return None
-        if forward_ad._current_level >= 0:
+        if forward_ad._current_level >= 0 or transforming():
             return None
         (b, h, _, d), (key_b, g, k, key_d), (value_b, value_g, value_k, v) = (
             query.shape,
@@ -234,7 +235,7 @@ def _fused_weights(asked: request.Request, rows: Part | None, heads: Part | None
     """The weights by kernels, where a GPU has some for the request and nobody asks for a gradient."""
     from regard.implementations.triton import rows as kernels
 
-    if asked.needs_grad or asked.forward_mode:
+    if asked.needs_grad or asked.forward_mode or transforming():
         return None
     reduced = asked.widened().reduced()
     return kernels.run(reduced, rows, heads, asked.query.dtype) if kernels.runs(reduced) else None

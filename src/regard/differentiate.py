@@ -17,6 +17,12 @@ from regard.errors import Unsupported
 _AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
 
 
+@torch.compiler.assume_constant_result
+def transforming() -> bool:
+    """Whether a transform of `torch.func` (grad, vjp, jacrev, vmap, jvp …) is under way."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
 @contextmanager
 def recording() -> Iterator[None]:
     """Record operations for autograd, even inside an operator's kernel."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from regard.differentiate import transforming
 from regard.errors import BadType, Unsupported, unknown_name
 from regard.implementations import HAS_TRITON, measured, reference, sdpa, tiled
 from regard.request import Request
@@ -143,7 +144,7 @@ def signature(
         None if sink is None else _part(sink),
         scale is None, (dropout > 0) + (dropout >= 1), want_logsumexp, impl,
         torch.is_grad_enabled(),
-        forward_ad._current_level,
+        forward_ad._current_level, transforming(),
         torch._C._is_any_autocast_enabled() and torch.get_autocast_dtype(device.type),
         torch.are_deterministic_algorithms_enabled(),
         device.type == "cpu" or torch.get_float32_matmul_precision(),

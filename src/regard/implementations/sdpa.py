@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.biases import Dense
-from regard.differentiate import forbid_second_derivative
+from regard.differentiate import forbid_second_derivative, transforming
 from regard.masks import Mask
 from regard.masks.positional import Causal, Full
 from regard.normalizers import Softmax
@@ -41,6 +41,8 @@ def _refuse_value(request: Request) -> str | None:
         return f"torch's kernels normalise by softmax, not by {request.normalizer.name}"
     if request.forward_mode:
         return "torch's kernels have no forward-mode derivative"
+    if transforming():
+        return "inside a transform of torch.func every backward pass is recorded, and torch's kernels have no second derivative"
     if request.sink is not None:
         return "torch's kernels have no sink"
     if request.want_logsumexp:

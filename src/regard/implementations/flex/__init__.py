@@ -12,7 +12,7 @@ import shutil
 import torch
 from torch import Tensor
 
-from regard.differentiate import forbid_second_derivative
+from regard.differentiate import forbid_second_derivative, transforming
 from regard.implementations.flex.call import attend
 from regard.implementations.lowering import unknown_part
 from regard.masks.positional import Full
@@ -33,6 +33,8 @@ def refuse(request: Request) -> str | None:
         return f"FlexAttention normalises by softmax, not by {request.normalizer.name}"
     if request.forward_mode:
         return "FlexAttention has no forward-mode derivative"
+    if transforming():
+        return "FlexAttention has no rules for the transforms of torch.func"
     if request.sink is not None:
         return "FlexAttention has no sink"
     if request.dropout > 0:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.biases import Bias, Dense, Gaussian, Sum
+from regard.differentiate import transforming
 from regard.dropout import draw_seed
 from regard.implementations.lowering import unknown_part
 from regard.implementations.triton import op
@@ -39,6 +40,8 @@ def refuse(request: Request) -> str | None:
         return f"its kernels normalise by softmax, not by {request.normalizer.name}"
     if request.forward_mode:
         return "an operator has no forward-mode derivative"
+    if transforming():
+        return "its operators have no rules for the transforms of torch.func"
     if request.query.dtype not in _DTYPES:
         return "its kernels compute in float32, bfloat16 and float16"
     if 0 in (*request.sizes, request.value.shape[3]):
