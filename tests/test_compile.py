@@ -176,7 +176,9 @@ def test_a_number_that_changes_from_call_to_call_becomes_symbolic_and_still_comp
     def function(x, number):
         return regard.attend(x, x, x, **NUMBERS[name](x, number), impl=impl)
 
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")  # dynamic from the second number on
+    compiled = torch.compile(
+        function, fullgraph=True, backend="aot_eager"
+    )  # dynamic from the second number on
     x = torch.randn(1, 2, 19, 5, requires_grad=True)
     for number in (0.25, 0.5, 0.7):
         found = []

@@ -131,7 +131,7 @@ def test_what_a_type_does_not_understand_is_refused(given, kind):
 
 
 class Unannotated:
-    def __init__(self, flag=False, size=3, free=None, lost: "NoSuchName" = 2):  # noqa: F821
+    def __init__(self, flag=False, size=3, free=None, lost: "NoSuchName" = 2):
         pass
 
 
@@ -139,7 +139,12 @@ def test_without_a_declared_type_the_default_tells_it():
     def read(**given):
         return read_options("thing", Unannotated, given, options_of(Unannotated, leading=0))
 
-    assert read(flag="no", size="5", free="no", lost="4") == {"flag": False, "size": 5, "free": "no", "lost": 4}
+    assert read(flag="no", size="5", free="no", lost="4") == {
+        "flag": False,
+        "size": 5,
+        "free": "no",
+        "lost": 4,
+    }
     with pytest.raises(regard.RegardError, match="flag: thing takes true or false"):
         read(flag="perhaps")
 

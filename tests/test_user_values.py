@@ -37,7 +37,9 @@ class Assigned(Normalizer):
 
     def __call__(self, scores, visible):
         power = getattr(self, "power", 1.0) * getattr(self, "scale", torch.ones(()))
-        return torch.softmax((scores * power + getattr(self, "shift", 0.0)).masked_fill(~visible, -math.inf), -1)
+        return torch.softmax(
+            (scores * power + getattr(self, "shift", 0.0)).masked_fill(~visible, -math.inf), -1
+        )
 
 
 class Inherited(Assigned):

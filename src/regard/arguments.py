@@ -8,6 +8,7 @@ import operator
 import torch
 from torch import Tensor
 
+from regard.differentiate import transforming
 from regard.errors import BadType, BadValue
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -35,12 +36,25 @@ def finite_number(argument: str, given: object, above: float | None = None) -> f
     """A finite Python number, above `above` where given."""
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise BadType(f"{argument}: expected a Python number, got {described(given)}.")
+    try:
+        found = float(given)
+    except OverflowError:  # an int beyond every float
+        found = math.inf
     # Compared, not asked by math.isfinite: under `torch.compile` a number may be symbolic.
-    if not -math.inf < given < math.inf or (above is not None and given <= above):
+    if not -math.inf < found < math.inf or (above is not None and found <= above):
         raise BadValue(
             f"{argument}: expected a finite number{'' if above is None else f' above {above:g}'}, got {given}."
         )
-    return float(given)
+    return found
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether a look at the contents is possible and costs no wait: a plain tensor on a CPU, neither traced nor mapped.
+
+    A fake tensor has no contents, one inside `vmap` stands for many, and a GPU would have to finish first.
+    """
+    plain = type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
+    return plain and tensor.is_cpu and not torch.compiler.is_compiling() and not transforming()
 
 
 def share(argument: str, given: object) -> float:

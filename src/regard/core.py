@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from regard import formula, plan, request
 from regard.arguments import described
+from regard.autocast import without_autocast
 from regard.biases import Bias
 from regard.differentiate import transforming
 from regard.errors import BadType, BadValue
@@ -209,7 +210,7 @@ def weights(
     _, head_count, row_count, _ = asked.sizes
     chosen_rows = selection("rows", rows, row_count, device)
     chosen_heads = selection("heads", None if query.dim() == 3 else heads, head_count, device)
-    with torch.autocast(device.type, enabled=False):
+    with without_autocast(device):
         fused = (
             _fused_weights(asked, chosen_rows, chosen_heads) if device.type == "cuda" and HAS_TRITON else None
         )

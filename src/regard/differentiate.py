@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from regard.errors import Unsupported
 
@@ -21,6 +22,11 @@ _AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradOther", "AutogradNeste
 def transforming() -> bool:
     """Whether a transform of `torch.func` (grad, vjp, jacrev, vmap, jvp …) is under way."""
     return torch._C._functorch.maybe_current_level() is not None
+
+
+def needs_plain_torch() -> bool:
+    """Whether derivatives are being taken in a way that a custom operator has no rule for: a transform, or forwards."""
+    return transforming() or forward_ad._current_level >= 0
 
 
 @contextmanager

@@ -81,9 +81,9 @@ def _convert(given: Any, kind: Any) -> Any:
     reader = _READERS.get(kind)
     if reader is not None:
         return reader(given)
-    if kind is not Any and isinstance(kind, type) and origin is None and not getattr(kind, "_is_protocol", False):
-        if not isinstance(given, kind):
-            raise _Misfit
+    is_class = isinstance(kind, type) and origin is None and kind is not Any
+    if is_class and not getattr(kind, "_is_protocol", False) and not isinstance(given, kind):
+        raise _Misfit
     return given  # no type, or one that cannot be asked: the class judges
 
 

@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 
 from regard import biases, normalizers, scores
 from regard.arguments import described, finite_number, float_tensor
+from regard.autocast import autocasts
 from regard.biases import Bias
 from regard.errors import BadType, BadValue
 from regard.grid import Sizes, broadcasts
@@ -92,13 +93,18 @@ def build(
     want_logsumexp: bool,
     check: bool = True,
 ) -> Request:
-    """The request these arguments make. `check=False`: a request of the same signature was checked before."""
+    """The request these arguments make. `check=False`: a request of the same signature was checked before.
+
+    What a signature does not hold (plain numbers, contents of tensors) is checked in any case.
+    """
     if check:
         _check_tensors(query, key, value)
     if scale is not None:
         scale = finite_number("scale", scale)
     if check:
-        _check_kinds(mask, bias, dropout)
+        _check_kinds(mask, bias)
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
+        raise BadType(f"dropout: expected a probability from 0 to 1, got {described(dropout)}.")
     if not 0 <= dropout <= 1:
         raise BadValue(f"dropout: expected a probability from 0 to 1, got {dropout}.")
     chosen, normalizer = scores.named(score), normalizers.named(normalize)
@@ -113,7 +119,7 @@ def build(
         bias = bias.single_head()
     if single:
         query, key, value = query[:, None], key[:, None], value[:, None]
-    if torch.is_autocast_enabled(query.device.type):
+    if autocasts(query.device):
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         if isinstance(bias, biases.Dense):
@@ -124,6 +130,8 @@ def build(
     )  # fmt: skip
     if check:
         _check_values(request)
+    if mask is not None:
+        mask.check_contents(request.sizes)
     return request
 
 
@@ -140,7 +148,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, tensor in (("key", key), ("value", value)):
         if tensor.dim() != query.dim():
             raise BadValue(f"{name}: expected as many axes as the query, got {shapes}.")
-        if tensor.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
+        if tensor.dtype != query.dtype and not autocasts(query.device):
             raise BadType(
                 f"{name}: expected the query's dtype {query.dtype}, got {tensor.dtype}. Cast one of them with .to(), "
                 f"or run under torch.autocast."
@@ -170,7 +178,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             )
 
 
-def _check_kinds(mask: object, bias: object, dropout: object) -> None:
+def _check_kinds(mask: object, bias: object) -> None:
     if not (mask is None or isinstance(mask, (Mask, Tensor))):
         hint = "Numbers to add to the scores go to bias=." if isinstance(mask, Bias) else "See regard.masks."
         raise BadType(f"mask: expected a Mask or a bool tensor, got {described(mask)}. {hint}")
@@ -179,8 +187,6 @@ def _check_kinds(mask: object, bias: object, dropout: object) -> None:
     ):
         hint = "What may be attended to goes to mask=; see regard.biases for what a bias can be."
         raise BadType(f"bias: expected a Bias or a floating-point tensor, got {described(bias)}. {hint}")
-    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
-        raise BadType(f"dropout: expected a probability from 0 to 1, got {described(dropout)}.")
 
 
 def _mask_value(mask: Tensor, query: Tensor, key: Tensor) -> Mask:

@@ -4,10 +4,10 @@ Each value flattens into `(spec, tensors)`: a string that holds the structure an
 tensors in order. One form serves everything: plan keys, arguments of custom operators (which take strings and
 tensors, not objects), device moves, equality and hashing.
 
-The spec is JSON. A value is a list `["kind", field, …]`, a tensor is `{}`, a tuple is `{"tuple": […]}`. A class with an
-`__init__` of its own may set other attributes each time, so its instances also say which: `["kind", {"names": […]}, …]`.
-The spec is built when the value is made. `torch.compile` traces the joins of strings and takes the result of Python's JSON
-encoder as a constant.
+The spec is JSON. A value is a list `["kind", field, …]`, a tensor is `{}`, a tuple is `{"tuple": […]}`. A class with
+an `__init__` of its own may set other attributes each time, so its instances also say which ones:
+`["kind", {"names": […]}, field, …]`. The spec is built when the value is made. `torch.compile` traces the joins of
+strings and takes the result of Python's JSON encoder as a constant.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Value:
 
     room: ClassVar[str] = ""
     name: ClassVar[str] = ""
-    kind: ClassVar[str] = ""  # what the spec says: room and name, and a number where another class has them already
+    kind: ClassVar[str] = (
+        ""  # what the spec says: room and name, and a number where another class has them already
+    )
     head: ClassVar[str] = ""  # the kind as JSON
     fields: ClassVar[tuple[str, ...]] = ()
     spec: str
@@ -140,7 +142,7 @@ def _free(label: str) -> str:
 
 
 def _adopt(cls: type[Value]) -> None:
-    """Make a value of a class that was written with an `__init__` of its own: what that sets are the instance's fields."""
+    """Make a value of a class that was written with an `__init__` of its own: what that sets are an instance's fields."""
     own = cls.__init__
 
     def __init__(self: Value, *arguments: Any, **options: Any) -> None:
@@ -152,8 +154,8 @@ def _adopt(cls: type[Value]) -> None:
     def __setattr__(self: Value, name: str, content: Any) -> None:
         if "spec" in self.__dict__:
             raise Frozen(
-                f"{name}: {type(self).__name__} is a value and cannot be changed after it was made, since an implementation "
-                f"may compute with a copy. Make another one."
+                f"{name}: {type(self).__name__} is a value and cannot be changed after it was made, since an "
+                f"implementation may compute with a copy. Make another one."
             )
         object.__setattr__(self, name, content)
 
@@ -172,7 +174,7 @@ _NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}  # as Pytho
 
 
 def _number(number: float) -> str:
-    """`number` as JSON. A float that is symbolic under `torch.compile` becomes a constant: its hexadecimal form is one."""
+    """`number` as JSON. A float that is symbolic under `torch.compile` becomes a constant, as its hexadecimal form is."""
     if torch.compiler.is_compiling():
         number = float.fromhex(number.hex())
     return str(number) if -math.inf < number < math.inf else _NOT_FINITE[str(number)]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from regard.arguments import readable
 from regard.biases import Dense
 from regard.differentiate import forbid_second_derivative, transforming
 from regard.masks import Mask
@@ -42,7 +43,7 @@ def _refuse_value(request: Request) -> str | None:
     if request.forward_mode:
         return "torch's kernels have no forward-mode derivative"
     if transforming():
-        return "inside a transform of torch.func every backward pass is recorded, and torch's kernels have no second derivative"
+        return "a transform of torch.func records every backward pass, and torch's kernels have no second derivative"
     if request.sink is not None:
         return "torch's kernels have no sink"
     if request.want_logsumexp:
@@ -241,7 +242,7 @@ def _harmless(rows: Tensor) -> bool:
 
     The norm tells, in one pass that is several times as fast as to fill what is hidden.
     """
-    if not rows.is_cpu or torch.compiler.is_compiling():
+    if not readable(rows):
         return False
     return float(torch.linalg.vector_norm(rows.detach() if rows.requires_grad else rows)) < _HARMLESS
 

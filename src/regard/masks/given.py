@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.arguments import readable
 from regard.errors import BadValue
 from regard.grid import Grid, Sizes, broadcasts, fits
 from regard.masks.algebra import Blocks, Mask, grade
@@ -35,7 +36,7 @@ class Lengths(Mask):
             return super().grades(blocks)
         keys = self.key_lengths.view(-1, 1, 1, 1)
         queries = (
-            torch.full_like(keys, blocks.sizes[2])
+            torch.full_like(keys, blocks.sizes[2], dtype=torch.int64)
             if self.query_lengths is None
             else self.query_lengths.view(-1, 1, 1, 1)
         )
@@ -172,10 +173,8 @@ class Packed(Mask):
         )
         return grade(some, (low_q == high_q) & (low_k == high_k) & (low_q == low_k))[None, None]
 
-    def check(self, sizes: Sizes) -> None:
-        if self.offsets.device.type != "cpu" or torch.compiler.is_compiling():
-            return  # to look would mean to wait for the device
-        if int(self.offsets[-1]) > sizes[3]:
+    def check_contents(self, sizes: Sizes) -> None:
+        if readable(self.offsets) and int(self.offsets[-1]) > sizes[3]:
             raise BadValue(
                 f"mask: the offsets of masks.packed end at {int(self.offsets[-1])} but there are {sizes[3]} keys. "
                 f"They are cumulative lengths, from 0 to at most the number of keys."

@@ -12,6 +12,7 @@ import shutil
 import torch
 from torch import Tensor
 
+from regard.autocast import without_autocast
 from regard.differentiate import forbid_second_derivative, transforming
 from regard.implementations.flex.call import attend
 from regard.implementations.lowering import unknown_part
@@ -74,7 +75,7 @@ def has_compiler() -> bool:
 
 def run(request: Request) -> tuple[Tensor, None]:
     """The output (b,h,q,v)."""
-    with torch.autocast(request.query.device.type, enabled=False):
+    with without_autocast(request.query.device):
         request = request.reduced()
         mask = Full() if request.mask is None else request.mask
         cap = request.score.cap if isinstance(request.score, Softcap) else None

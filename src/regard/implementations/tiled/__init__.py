@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.autocast import without_autocast
 from regard.differentiate import transforming
 from regard.dropout import draw_seed
 from regard.implementations.packing import pack
@@ -28,7 +29,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
     dtype = request.query.dtype
-    with torch.autocast(request.query.device.type, enabled=False):
+    with without_autocast(request.query.device):
         request = request.widened().reduced()
         tensors, spec = pack(request)
         inputs = (request.query, request.key, request.value, request.sink, seed)

@@ -1,8 +1,8 @@
 """`tiled` inside the transforms of `torch.func`: grad, vjp, jacrev, vmap and any nesting of them.
 
-An operator of `torch.library` has no rules for transforms. An `autograd.Function` with `setup_context` and `vmap` has, so
-the operator is wrapped in one, and its backward operator in another. Forward-mode transforms (jvp, jacfwd) and the second
-derivative go through the reference, in ordinary torch.
+An operator of `torch.library` has no rules for transforms. An `autograd.Function` with `setup_context` and `vmap` has,
+so the operator is wrapped in one, and its backward operator in another. Forward-mode transforms (jvp, jacfwd) and the
+second derivative go through the reference, in ordinary torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.autocast import without_autocast
 from regard.implementations import reference
 from regard.implementations.packing import unpack
 from regard.request import Request
@@ -63,11 +64,22 @@ class TiledBackward(torch.autograd.Function):
         grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
         seed: Tensor | None, spec: str, scale: float, dropout: float, needed: str, *tensors: Tensor,
     ) -> Tensors:  # fmt: skip
-        with torch.autocast(query.device.type, enabled=False):
+        with without_autocast(query.device):
             flags = [flag == "1" for flag in needed]
             return tuple(
                 torch.ops.regard.tiled_backward.default(
-                    grad, grad_logsumexp, query, key, value, sink, seed, list(tensors), spec, scale, dropout, flags
+                    grad,
+                    grad_logsumexp,
+                    query,
+                    key,
+                    value,
+                    sink,
+                    seed,
+                    list(tensors),
+                    spec,
+                    scale,
+                    dropout,
+                    flags,
                 )
             )
 
@@ -101,7 +113,7 @@ class TiledBackward(torch.autograd.Function):
             found = pull(arguments[: len(heads)])
             return tuple(found[moving.index(n)] for n in asked)
 
-        with torch.autocast(query.device.type, enabled=False):
+        with without_autocast(query.device):
             _, pull = torch.func.vjp(gradients, *heads, *[inputs[n] for n in moving])
             found = pull(tuple(upper[n] for n in asked))
         to_heads = [*found[: len(heads)], None][:2]
