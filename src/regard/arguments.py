@@ -7,6 +7,7 @@ import operator
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from regard.differentiate import transforming
 from regard.errors import BadType, BadValue
@@ -48,13 +49,17 @@ def finite_number(argument: str, given: object, above: float | None = None) -> f
     return found
 
 
-def readable(tensor: Tensor) -> bool:
-    """Whether a look at the contents is possible and costs no wait: a plain tensor on a CPU, neither traced nor mapped.
+def is_hollow(tensor: Tensor) -> bool:
+    """Whether a tensor has a shape and no contents: one of a FakeTensorMode, or one on `meta`."""
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
-    A fake tensor has no contents, one inside `vmap` stands for many, and a GPU would have to finish first.
+
+def readable(tensor: Tensor) -> bool:
+    """Whether a look at the contents is possible and costs no wait for a GPU.
+
+    A traced or fake tensor has no contents, and one inside `vmap` stands for many.
     """
-    plain = type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
-    return plain and tensor.is_cpu and not torch.compiler.is_compiling() and not transforming()
+    return tensor.is_cpu and not torch.compiler.is_compiling() and not is_hollow(tensor) and not transforming()
 
 
 def share(argument: str, given: object) -> float:

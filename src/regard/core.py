@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard import formula, plan, request
-from regard.arguments import described
+from regard.arguments import described, is_hollow
 from regard.autocast import without_autocast
 from regard.biases import Bias
 from regard.differentiate import transforming
@@ -282,8 +282,14 @@ def selection(argument: str, chosen: Rows, length: int, device: torch.device) ->
             f"{argument}: expected a sequence of ints, a slice or a 1-D tensor, got {described(chosen)}."
         )
     index = index.long()
-    if index.numel() and not (-length <= int(index.min()) and int(index.max()) < length):
-        raise BadValue(f"{argument}: expected indices from {-length} to {length - 1}, got {index.tolist()}.")
+    if not isinstance(chosen, Tensor):
+        numbers = [int(one) for one in chosen]
+    elif is_hollow(index) or torch.compiler.is_compiling() or transforming():
+        numbers = []  # its contents cannot be read
+    else:
+        numbers = index.tolist()
+    if numbers and not (-length <= min(numbers) and max(numbers) < length):
+        raise BadValue(f"{argument}: expected indices from {-length} to {length - 1}, got {numbers}.")
     return torch.where(index < 0, index + length, index)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,10 +16,20 @@ from torch.autograd import forward_ad
 
 from regard.errors import Unsupported
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
 
 
-@torch.compiler.assume_constant_result
+def constant_when_traced(function: Function) -> Function:
+    """Let `torch.compile` call `function` while it traces and take the result as a constant.
+
+    This is torch.compiler.assume_constant_result, which imports the whole compiler only to set the mark.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@constant_when_traced
 def transforming() -> bool:
     """Whether a transform of `torch.func` (grad, vjp, jacrev, vmap, jvp …) is under way."""
     return torch._C._functorch.maybe_current_level() is not None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from regard.arguments import is_hollow
 from regard.autocast import autocasts
 from regard.differentiate import transforming
 from regard.errors import BadType, Unsupported, unknown_name
@@ -145,7 +146,7 @@ def signature(
         None if sink is None else _part(sink),
         scale is None, (dropout > 0) + (dropout >= 1), want_logsumexp, impl,
         torch.is_grad_enabled(),
-        forward_ad._current_level, transforming(),
+        forward_ad._current_level, transforming(), is_hollow(query),
         torch._C._is_any_autocast_enabled() and autocasts(device) and torch.get_autocast_dtype(device.type),
         torch.are_deterministic_algorithms_enabled(),
         device.type == "cpu" or torch.get_float32_matmul_precision(),

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from regard.arguments import described
+from regard.differentiate import constant_when_traced
 from regard.errors import BadType, Frozen
 from regard.registry import Registry
 
@@ -164,7 +165,7 @@ def _adopt(cls: type[Value]) -> None:
     cls.__setattr__ = __setattr__  # type: ignore[method-assign, assignment]
 
 
-@torch.compiler.assume_constant_result
+@constant_when_traced
 def _text(text: str) -> str:
     """`text` as JSON."""
     return encode_basestring_ascii(text)

@@ -48,7 +48,7 @@ def _refuse_value(request: Request) -> str | None:
         return "torch's kernels have no sink"
     if request.want_logsumexp:
         return "torch's kernels return no differentiable log-sum-exp"
-    on_cpu = request.query.device.type == "cpu"
+    on_cpu = request.query.device.type in ("cpu", "meta")
     if request.dropout > 0 and on_cpu:
         return "with dropout, torch's CPU path needs quadratic memory"
     if request.dropout >= 1:
@@ -89,7 +89,7 @@ def _refuse_shape(request: Request) -> str | None:
         queries, keys = _visible_part(request.mask, request)
     if queries <= 0:
         return "no query sees a key"
-    if request.query.device.type == "cpu":
+    if request.query.device.type in ("cpu", "meta"):
         if keys < SHORTEST_ROW:
             return f"with fewer than {SHORTEST_ROW} keys (here {keys}) torch's CPU kernel turns a NaN query into zeros"
         return None
@@ -168,7 +168,7 @@ def _call(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) ->
     """
     flags = torch.backends.cuda
     if (
-        query.is_cpu
+        not query.is_cuda
         or torch.compiler.is_compiling()
         or not (flags.cudnn_sdp_enabled() and flags.flash_sdp_enabled())
     ):

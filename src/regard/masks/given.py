@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from regard.arguments import readable
+from regard.differentiate import transforming
 from regard.errors import BadValue
 from regard.grid import Grid, Sizes, broadcasts, fits
 from regard.masks.algebra import Blocks, Mask, grade
@@ -181,6 +181,8 @@ class Packed(Mask):
             )
 
     def _rising(self, position: Tensor) -> Tensor:
+        if transforming():  # torch's function warns under vmap
+            return (position[..., None] >= self.offsets).sum(-1) - 1
         return torch.bucketize(position.contiguous(), self.offsets, right=True) - 1
 
     def _document(self, position: Tensor) -> Tensor:
@@ -225,7 +227,9 @@ class Dense(Mask):
 
 def _blocked(tensor: Tensor, size: int, filler: int | bool) -> Tensor:
     """(…, length) as (…, blocks, size), the last block filled up."""
-    filled: Tensor = pad(tensor, (0, -tensor.shape[-1] % size), value=filler)
+    # Not by `pad`, which takes a float: the largest int64 is none, and what it becomes depends on the processor.
+    rest = tensor.new_full((*tensor.shape[:-1], -tensor.shape[-1] % size), filler)
+    filled = torch.cat([tensor, rest], -1)
     return filled.reshape(*filled.shape[:-1], filled.shape[-1] // size, size)
 
 

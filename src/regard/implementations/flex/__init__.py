@@ -12,6 +12,7 @@ import shutil
 import torch
 from torch import Tensor
 
+from regard.arguments import is_hollow
 from regard.autocast import without_autocast
 from regard.differentiate import forbid_second_derivative, transforming
 from regard.implementations.flex.call import attend
@@ -36,6 +37,8 @@ def refuse(request: Request) -> str | None:
         return "FlexAttention has no forward-mode derivative"
     if transforming():
         return "FlexAttention has no rules for the transforms of torch.func"
+    if is_hollow(request.query) and not torch.compiler.is_compiling():
+        return "FlexAttention compiles for tensors with contents, and fake and meta tensors have none"
     if request.sink is not None:
         return "FlexAttention has no sink"
     if request.dropout > 0:
