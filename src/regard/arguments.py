@@ -59,7 +59,9 @@ def readable(tensor: Tensor) -> bool:
 
     A traced or fake tensor has no contents, and one inside `vmap` stands for many.
     """
-    return tensor.is_cpu and not torch.compiler.is_compiling() and not is_hollow(tensor) and not transforming()
+    return (
+        tensor.is_cpu and not torch.compiler.is_compiling() and not is_hollow(tensor) and not transforming()
+    )
 
 
 def share(argument: str, given: object) -> float:

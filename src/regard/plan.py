@@ -149,8 +149,14 @@ def signature(
         forward_ad._current_level, transforming(), is_hollow(query),
         torch._C._is_any_autocast_enabled() and autocasts(device) and torch.get_autocast_dtype(device.type),
         torch.are_deterministic_algorithms_enabled(),
-        device.type == "cpu" or torch.get_float32_matmul_precision(),
+        device.type == "cpu" or (torch.get_float32_matmul_precision(), *_kernels_allowed()),
     )  # fmt: skip
+
+
+def _kernels_allowed() -> tuple[bool, ...]:
+    """Which of torch's fused kernels its switches (torch.nn.attention.sdpa_kernel) allow on a GPU."""
+    cuda = torch.backends.cuda
+    return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()
 
 
 def _part(given: Any) -> tuple[Any, ...]:

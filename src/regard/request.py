@@ -21,6 +21,7 @@ from regard.grid import Sizes, broadcasts
 from regard.masks import Mask
 from regard.masks.given import Dense as DenseMask
 from regard.normalizers import Normalizer
+from regard.registry import call_meant
 from regard.scores import Score
 from regard.scores.base import spread_heads
 from regard.value import Value
@@ -180,12 +181,14 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 def _check_kinds(mask: object, bias: object) -> None:
     if not (mask is None or isinstance(mask, (Mask, Tensor))):
-        hint = "Numbers to add to the scores go to bias=." if isinstance(mask, Bias) else "See regard.masks."
+        hint = "Numbers to add to the scores go to bias=."
+        hint = hint if isinstance(mask, Bias) else call_meant(mask, "regard.masks")
         raise BadType(f"mask: expected a Mask or a bool tensor, got {described(mask)}. {hint}")
     if not (
         bias is None or isinstance(bias, Bias) or (isinstance(bias, Tensor) and bias.is_floating_point())
     ):
-        hint = "What may be attended to goes to mask=; see regard.biases for what a bias can be."
+        hint = "What may be attended to goes to mask=."
+        hint = hint if isinstance(bias, (Mask, Tensor)) else call_meant(bias, "regard.biases")
         raise BadType(f"bias: expected a Bias or a floating-point tensor, got {described(bias)}. {hint}")
 
 

@@ -143,7 +143,7 @@ def _free(label: str) -> str:
 
 
 def _adopt(cls: type[Value]) -> None:
-    """Make a value of a class that was written with an `__init__` of its own: what that sets are an instance's fields."""
+    """Make a value of a class that was written with an `__init__` of its own: what that sets are the fields."""
     own = cls.__init__
 
     def __init__(self: Value, *arguments: Any, **options: Any) -> None:
@@ -175,7 +175,7 @@ _NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}  # as Pytho
 
 
 def _number(number: float) -> str:
-    """`number` as JSON. A float that is symbolic under `torch.compile` becomes a constant, as its hexadecimal form is."""
+    """`number` as JSON. A float that is symbolic under `torch.compile` becomes a constant by its hexadecimal form."""
     if torch.compiler.is_compiling():
         number = float.fromhex(number.hex())
     return str(number) if -math.inf < number < math.inf else _NOT_FINITE[str(number)]

@@ -147,7 +147,9 @@ def _whole_numbers(argument: str, given: object, what: str) -> Tensor:
 
 def _excerpt(numbers: Tensor) -> str:
     """The first few numbers."""
-    return f"[{', '.join([str(number) for number in numbers[:9].tolist()])}{', …' if len(numbers) > 9 else ''}]"
+    return (
+        f"[{', '.join([str(number) for number in numbers[:9].tolist()])}{', …' if len(numbers) > 9 else ''}]"
+    )
 
 
 def _ids(argument: str, ids: Tensor) -> Tensor:
