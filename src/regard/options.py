@@ -172,7 +172,7 @@ def _in_words(kind: Any) -> str:
     if origin in _SEQUENCES or kind in _SEQUENCES:
         each = [one for one in inner if one is not Ellipsis]
         return "a list" + (f" ({', '.join(_in_words(one) for one in each)})" if each else "")
-    return _WORDS.get(kind) or getattr(kind, "__name__", str(kind))
+    return _WORDS[kind] if kind in _WORDS else str(getattr(kind, "__name__", kind))
 
 
 def _declared(cls: type) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         inputs = (request.query, request.key, request.value, request.sink, seed)
         numbers = (spec, request.scale, request.dropout, request.want_logsumexp)
         if transforming():
-            output, logsumexp = Tiled.apply(*inputs, *numbers, *tensors)  # type: ignore[no-untyped-call]
+            output, logsumexp = Tiled.apply(*inputs, *numbers, *tensors)
         else:
             output, logsumexp = torch.ops.regard.tiled.default(*inputs, tensors, *numbers)
     return output.to(dtype), logsumexp if request.want_logsumexp else None

@@ -24,7 +24,7 @@ class Tiled(torch.autograd.Function):
     """The operator `regard::tiled`, with the tensors of the values last."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, spec: str, scale: float,
         dropout: float, want_logsumexp: bool, *tensors: Tensor,
     ) -> Tensors:  # fmt: skip
@@ -45,7 +45,7 @@ class Tiled(torch.autograd.Function):
         flags = [*ctx.needs_input_grad[:4], *ctx.needs_input_grad[9:]]
         needed = "".join("1" if flag else "0" for flag in flags)
         upper = grad_logsumexp if want_logsumexp else None
-        found = TiledBackward.apply(  # type: ignore[no-untyped-call]
+        found = TiledBackward.apply(
             grad, upper, query, key, value, sink, seed, spec, scale, dropout, needed, *tensors
         )
         parts = [part if flag else None for part, flag in zip(found, flags, strict=True)]
@@ -60,7 +60,7 @@ class TiledBackward(torch.autograd.Function):
     """The operator `regard::tiled_backward`; `needed` says by 1 and 0 which gradients are asked for."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
         seed: Tensor | None, spec: str, scale: float, dropout: float, needed: str, *tensors: Tensor,
     ) -> Tensors:  # fmt: skip
@@ -102,19 +102,30 @@ class TiledBackward(torch.autograd.Function):
             for n, one in zip(moving, moved, strict=True):
                 parts[n] = one
             score, mask, bias, normalizer = unpack(ctx.spec, parts[4:])
+            query, key, value, sink = parts[:4]
             request = Request(
-                *parts[:3], score, mask, bias, normalizer, ctx.scale, ctx.dropout, parts[3], len(heads) == 2
+                query,
+                key,
+                value,
+                score,
+                mask,
+                bias,
+                normalizer,
+                ctx.scale,
+                ctx.dropout,
+                sink,
+                len(heads) == 2,
             )
             output, logsumexp = reference.compute(request, seed)
             return (output,) if logsumexp is None else (output, logsumexp)
 
         def gradients(*arguments: Tensor) -> Tensors:
-            _, pull = torch.func.vjp(result, *arguments[len(heads) :])
+            pull = torch.func.vjp(result, *arguments[len(heads) :])[1]
             found = pull(arguments[: len(heads)])
             return tuple(found[moving.index(n)] for n in asked)
 
         with without_autocast(query.device):
-            _, pull = torch.func.vjp(gradients, *heads, *[inputs[n] for n in moving])
+            pull = torch.func.vjp(gradients, *heads, *[inputs[n] for n in moving])[1]
             found = pull(tuple(upper[n] for n in asked))
         to_heads = [*found[: len(heads)], None][:2]
         parts = dict(zip(moving, found[len(heads) :], strict=True))
@@ -135,6 +146,6 @@ def _each(
         chosen = [
             one if axis is None else one.select(axis, n) for one, axis in zip(inputs, in_dims, strict=True)
         ]
-        found.append(function.apply(*chosen))  # type: ignore[no-untyped-call]
+        found.append(function.apply(*chosen))
     stacked = tuple(torch.stack(parts) for parts in zip(*found, strict=True))
     return stacked, (0,) * len(stacked)
