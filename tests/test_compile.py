@@ -158,3 +158,38 @@ def test_a_fake_tensor_passes_through():
             out, lse = regard.attend(query, key, value, mask=masks.causal(), return_logsumexp=True, impl=impl)
             assert out.shape == (2, 4, 17, 5)
             assert lse.shape == (2, 4, 17)
+
+
+# name: attend's keyword arguments for a number that is handed in
+NUMBERS = {
+    "scale": lambda x, number: {"scale": number},
+    "scale of a capped score": lambda x, number: {"scale": number, "score": scores.softcap(3.0)},
+    "dropout": lambda x, number: {"dropout": number},
+    "strength": lambda x, number: {"score": scores.cosine(number)},
+    "sigma": lambda x, number: {"bias": biases.gaussian(x[..., 0].detach(), number)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "impl"), [*[(name, "auto") for name in NUMBERS], ("scale", "reference")])
+def test_a_number_that_changes_from_call_to_call_becomes_symbolic_and_still_compiles(name, impl):
+    def function(x, number):
+        return regard.attend(x, x, x, **NUMBERS[name](x, number), impl=impl)
+
+    compiled = torch.compile(
+        function, fullgraph=True, backend="aot_eager"
+    )  # dynamic from the second number on
+    x = torch.randn(1, 2, 19, 5, requires_grad=True)
+    for number in (0.25, 0.5, 0.7):
+        found = []
+        for call in (compiled, function):
+            torch.manual_seed(7)
+            found.append(results(call, x, number))
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), True, "1"])
+def test_a_scale_that_is_no_finite_number_is_refused(number):
+    x = torch.randn(1, 2, 19, 5)
+    with pytest.raises(regard.RegardError, match="scale: expected a"):
+        regard.attend(x, x, x, scale=number)

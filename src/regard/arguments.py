@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from regard.differentiate import transforming
 from regard.errors import BadType, BadValue
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -36,11 +37,31 @@ def finite_number(argument: str, given: object, above: float | None = None) -> f
     """A finite Python number, above `above` where given."""
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise BadType(f"{argument}: expected a Python number, got {described(given)}.")
-    if not math.isfinite(given) or (above is not None and given <= above):
+    try:
+        found = float(given)
+    except OverflowError:  # an int beyond every float
+        found = math.inf
+    # Compared, not asked by math.isfinite: under `torch.compile` a number may be symbolic.
+    if not -math.inf < found < math.inf or (above is not None and found <= above):
         raise BadValue(
             f"{argument}: expected a finite number{'' if above is None else f' above {above:g}'}, got {given}."
         )
-    return float(given)
+    return found
+
+
+def is_hollow(tensor: Tensor) -> bool:
+    """Whether a tensor has a shape and no contents: one of a FakeTensorMode, or one on `meta`."""
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether a look at the contents is possible and costs no wait for a GPU.
+
+    A traced or fake tensor has no contents, and one inside `vmap` stands for many.
+    """
+    return (
+        tensor.is_cpu and not torch.compiler.is_compiling() and not is_hollow(tensor) and not transforming()
+    )
 
 
 def share(argument: str, given: object) -> float:

@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard import formula, plan, request
-from regard.arguments import described
+from regard.arguments import described, is_hollow
+from regard.autocast import without_autocast
 from regard.biases import Bias
+from regard.differentiate import transforming
 from regard.errors import BadType, BadValue
 from regard.grid import Part, whole
 from regard.implementations import HAS_TRITON, sdpa
@@ -141,7 +143,7 @@ def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None
     try:
         if not (query.is_cpu and key.is_cpu and value.is_cpu) or torch._C._is_any_autocast_enabled():
             return None
-        if forward_ad._current_level >= 0:
+        if forward_ad._current_level >= 0 or transforming():
             return None
         (b, h, _, d), (key_b, g, k, key_d), (value_b, value_g, value_k, v) = (
             query.shape,
@@ -208,7 +210,7 @@ def weights(
     _, head_count, row_count, _ = asked.sizes
     chosen_rows = selection("rows", rows, row_count, device)
     chosen_heads = selection("heads", None if query.dim() == 3 else heads, head_count, device)
-    with torch.autocast(device.type, enabled=False):
+    with without_autocast(device):
         fused = (
             _fused_weights(asked, chosen_rows, chosen_heads) if device.type == "cuda" and HAS_TRITON else None
         )
@@ -235,7 +237,7 @@ def _fused_weights(asked: request.Request, rows: Part | None, heads: Part | None
     """The weights by kernels, where a GPU has some for the request and nobody asks for a gradient."""
     from regard.implementations.triton import rows as kernels
 
-    if asked.needs_grad or asked.forward_mode:
+    if asked.needs_grad or asked.forward_mode or transforming():
         return None
     reduced = asked.widened().reduced()
     return kernels.run(reduced, rows, heads, asked.query.dtype) if kernels.runs(reduced) else None
@@ -281,8 +283,14 @@ def selection(argument: str, chosen: Rows, length: int, device: torch.device) ->
             f"{argument}: expected a sequence of ints, a slice or a 1-D tensor, got {described(chosen)}."
         )
     index = index.long()
-    if index.numel() and not (-length <= int(index.min()) and int(index.max()) < length):
-        raise BadValue(f"{argument}: expected indices from {-length} to {length - 1}, got {index.tolist()}.")
+    if not isinstance(chosen, Tensor):
+        numbers = [int(one) for one in chosen]
+    elif is_hollow(index) or torch.compiler.is_compiling() or transforming():
+        numbers = []  # its contents cannot be read
+    else:
+        numbers = index.tolist()
+    if numbers and not (-length <= min(numbers) and max(numbers) < length):
+        raise BadValue(f"{argument}: expected indices from {-length} to {length - 1}, got {numbers}.")
     return torch.where(index < 0, index + length, index)
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from regard.errors import Unsupported
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
 
 
@@ -23,6 +26,26 @@ def summation(like: Tensor) -> torch.dtype:
     float64 costs nothing for so few numbers, and the order of the strips no longer shows. (Apple's GPUs have none.)
     """
     return torch.float64 if like.device.type != "mps" else torch.float32
+
+
+def constant_when_traced(function: Function) -> Function:
+    """Let `torch.compile` call `function` while it traces and take the result as a constant.
+
+    This is torch.compiler.assume_constant_result, which imports the whole compiler only to set the mark.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@constant_when_traced
+def transforming() -> bool:
+    """Whether a transform of `torch.func` (grad, vjp, jacrev, vmap, jvp …) is under way."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def needs_plain_torch() -> bool:
+    """Whether derivatives are being taken in a way that a custom operator has no rule for: a transform, or forwards."""
+    return transforming() or forward_ad._current_level >= 0
 
 
 @contextmanager

@@ -8,7 +8,7 @@ expected and what to try.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class RegardError(Exception):
@@ -23,13 +23,24 @@ class BadType(RegardError, TypeError):
     """An argument of the wrong kind: a dtype, a class."""
 
 
+class Frozen(RegardError, AttributeError):
+    """A value was to be changed after it was made; masks, scores, biases and normalisers never change."""
+
+
 class Unsupported(RegardError, NotImplementedError):
     """The implementation that was asked for by name cannot run this request; the text says why."""
 
 
-def unknown_name(kind: str, name: object, known: Iterable[str]) -> BadValue:
-    """An error for a name nobody registered, with the nearest known one as a suggestion."""
-    known = sorted(known)
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    suggestion = f" Did you mean {near[0]!r}?" if near else ""
-    return BadValue(f"{kind}: there is no {name!r}.{suggestion} Known: {', '.join(known)}.")
+def unknown_name(
+    kind: str, name: object, known: Iterable[str], calls: Mapping[str, str] | None = None
+) -> BadValue:
+    """An error for a name nobody registered, with the nearest known one as a suggestion.
+
+    `calls`: what is not taken by name because it needs something, with what to write in its place.
+    """
+    known, calls = sorted(known), calls or {}
+    near = difflib.get_close_matches(str(name), [*known, *calls], n=1, cutoff=0.5)
+    meant = "" if not near else calls[near[0]] if near[0] not in known else repr(near[0])
+    suggestion = f" Did you mean {meant}?" if meant else ""
+    others = f" To build, with what they need: {', '.join(calls.values())}." if calls and not meant else ""
+    return BadValue(f"{kind}: there is no {name!r}.{suggestion} Known: {', '.join(known)}.{others}")

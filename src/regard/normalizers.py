@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.arguments import described
 from regard.differentiate import vjp
 from regard.errors import BadType
-from regard.registry import Registry
+from regard.registry import Registry, call_meant
 from regard.value import Value
 
 __all__ = ["Normalizer", "entmax15", "hard", "named", "sigmoid", "softmax", "sparsemax"]
@@ -184,5 +184,6 @@ def named(given: str | Normalizer) -> Normalizer:
     if isinstance(given, str):
         return _NAMES[given]
     raise BadType(
-        f"normalize: expected a name or a Normalizer, got {described(given)}. Names: {', '.join(_NAMES)}."
+        f"normalize: expected a name ({', '.join(_NAMES)}) or a Normalizer, got {described(given)}. "
+        f"{call_meant(given, __name__)}"
     )

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from regard.arguments import is_hollow
+from regard.autocast import autocasts
+from regard.differentiate import transforming
 from regard.errors import BadType, Unsupported, unknown_name
 from regard.implementations import HAS_TRITON, measured, reference, sdpa, tiled
 from regard.request import Request
@@ -143,11 +146,17 @@ def signature(
         None if sink is None else _part(sink),
         scale is None, (dropout > 0) + (dropout >= 1), want_logsumexp, impl,
         torch.is_grad_enabled(),
-        forward_ad._current_level,
-        torch._C._is_any_autocast_enabled() and torch.get_autocast_dtype(device.type),
+        forward_ad._current_level, transforming(), is_hollow(query),
+        torch._C._is_any_autocast_enabled() and autocasts(device) and torch.get_autocast_dtype(device.type),
         torch.are_deterministic_algorithms_enabled(),
-        device.type == "cpu" or torch.get_float32_matmul_precision(),
+        device.type == "cpu" or (torch.get_float32_matmul_precision(), *_kernels_allowed()),
     )  # fmt: skip
+
+
+def _kernels_allowed() -> tuple[bool, ...]:
+    """Which of torch's fused kernels its switches (torch.nn.attention.sdpa_kernel) allow on a GPU."""
+    cuda = torch.backends.cuda
+    return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()
 
 
 def _part(given: Any) -> tuple[Any, ...]:

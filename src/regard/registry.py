@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -45,6 +47,28 @@ class Registry(Generic[Thing]):
         return list(self._things)
 
 
+def calls_of(room: str) -> dict[str, str]:
+    """What to write for each constructor of a module such as `regard.scores`: additive → scores.additive(weight)."""
+    module = sys.modules[room]
+    found = {}
+    for name in module.__all__:
+        made = getattr(module, name)
+        if name.islower() and callable(made) and name != "named":
+            needed = [p.name for p in inspect.signature(made).parameters.values() if p.default is p.empty]
+            found[name] = f"{room.removeprefix('regard.')}.{name}({', '.join(needed)})"
+    return found
+
+
+def call_meant(given: object, room: str) -> str:
+    """A hint for a name, or a constructor that was not called, where a value was expected: what to write."""
+    calls = calls_of(room)
+    asked = given if isinstance(given, str) else getattr(given, "__name__", "")
+    near = difflib.get_close_matches(asked.replace("-", "_"), calls, n=1, cutoff=0.5)
+    if near:
+        return f"Did you mean {calls[near[0]]}?"
+    return f"There are {', '.join(calls.values())}."
+
+
 def options_of(cls: type, leading: int) -> dict[str, inspect.Parameter]:
     """What a class can be built with, by name, without self and the `leading` arguments that everyone gives.
 
@@ -78,7 +102,8 @@ def parse(text: object) -> tuple[str, dict[str, Any]]:
     """`NAME(option=value, …)` as a name and its options.
 
     A value is a number, True, False, None, a tuple of such, a quoted text, a bare word (`rotary`, `static-memory`), or
-    a name with options of its own, which stays text.
+    a name with options of its own, which stays text. What a bare word means (`false`) depends on the type that an
+    option declares, so words stay text here and are converted by `regard.options`.
     """
     if not isinstance(text, str):
         raise BadType(

@@ -14,12 +14,14 @@ from torch.autograd import forward_ad
 
 from regard import biases, normalizers, scores
 from regard.arguments import described, finite_number, float_tensor
+from regard.autocast import autocast_dtype, autocasts
 from regard.biases import Bias
 from regard.errors import BadType, BadValue
 from regard.grid import Sizes, broadcasts
 from regard.masks import Mask
 from regard.masks.given import Dense as DenseMask
 from regard.normalizers import Normalizer
+from regard.registry import call_meant
 from regard.scores import Score
 from regard.scores.base import spread_heads
 from regard.value import Value
@@ -101,13 +103,18 @@ def build(
     want_logsumexp: bool,
     check: bool = True,
 ) -> Request:
-    """The request these arguments make. `check=False`: a request of the same signature was checked before."""
+    """The request these arguments make. `check=False`: a request of the same signature was checked before.
+
+    What a signature does not hold (plain numbers, contents of tensors) is checked in any case.
+    """
     if check:
         _check_tensors(query, key, value)
     if scale is not None:
         scale = finite_number("scale", scale)
     if check:
-        _check_kinds(mask, bias, dropout)
+        _check_kinds(mask, bias)
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
+        raise BadType(f"dropout: expected a probability from 0 to 1, got {described(dropout)}.")
     if not 0 <= dropout <= 1:
         raise BadValue(f"dropout: expected a probability from 0 to 1, got {dropout}.")
     chosen, normalizer = scores.named(score), normalizers.named(normalize)
@@ -122,7 +129,7 @@ def build(
         bias = bias.single_head()
     if single:
         query, key, value = query[:, None], key[:, None], value[:, None]
-    if torch.is_autocast_enabled(query.device.type):
+    if autocasts(query.device):
         query, key, value = (part.to(autocast_dtype(part)) for part in (query, key, value))
         if isinstance(bias, biases.Dense):
             bias = biases.Dense(bias.tensor.to(autocast_dtype(bias.tensor)))
@@ -132,15 +139,9 @@ def build(
     )  # fmt: skip
     if check:
         _check_values(request)
+    if mask is not None:
+        mask.check_contents(request.sizes)
     return request
-
-
-def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype in which torch's own attention would take a tensor: autocast casts all but float64."""
-    kind = tensor.device.type
-    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
-        return tensor.dtype
-    return torch.get_autocast_dtype(kind)
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -190,17 +191,17 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             )
 
 
-def _check_kinds(mask: object, bias: object, dropout: object) -> None:
+def _check_kinds(mask: object, bias: object) -> None:
     if not (mask is None or isinstance(mask, (Mask, Tensor))):
-        hint = "Numbers to add to the scores go to bias=." if isinstance(mask, Bias) else "See regard.masks."
+        hint = "Numbers to add to the scores go to bias=."
+        hint = hint if isinstance(mask, Bias) else call_meant(mask, "regard.masks")
         raise BadType(f"mask: expected a Mask or a bool tensor, got {described(mask)}. {hint}")
     if not (
         bias is None or isinstance(bias, Bias) or (isinstance(bias, Tensor) and bias.is_floating_point())
     ):
-        hint = "What may be attended to goes to mask=; see regard.biases for what a bias can be."
+        hint = "What may be attended to goes to mask=."
+        hint = hint if isinstance(bias, (Mask, Tensor)) else call_meant(bias, "regard.biases")
         raise BadType(f"bias: expected a Bias or a floating-point tensor, got {described(bias)}. {hint}")
-    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
-        raise BadType(f"dropout: expected a probability from 0 to 1, got {described(dropout)}.")
 
 
 def _mask_value(mask: Tensor, query: Tensor, key: Tensor) -> Mask:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.arguments import whole_number
+from regard.arguments import is_hollow, whole_number
+from regard.autocast import without_autocast
+from regard.errors import Unsupported
 from regard.implementations import HAS_TRITON
 from regard.implementations.tiled.walk import Attention, Piece
 from regard.request import Request
@@ -36,7 +38,11 @@ class Summary:
 def summarize_request(request: Request, top: int) -> Summary:
     """The statistics of a request: by kernels where a GPU has some for it, strip by strip elsewhere."""
     top = whole_number("top", top, least=0)
-    with torch.autocast(request.query.device.type, enabled=False):
+    if is_hollow(request.query):
+        raise Unsupported(
+            "query: fake and meta tensors have no contents to summarise. Call summarize outside of FakeTensorMode."
+        )
+    with without_autocast(request.query.device):
         request = request.widened().reduced()
     if request.query.device.type == "cuda" and HAS_TRITON:
         from regard.implementations.triton import summary as kernels

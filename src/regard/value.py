@@ -4,23 +4,29 @@ Each value flattens into `(spec, tensors)`: a string that holds the structure an
 tensors in order. One form serves everything: plan keys, arguments of custom operators (which take strings and
 tensors, not objects), device moves, equality and hashing.
 
-The spec is JSON. A value is a list `["name", field, …]`, a tensor is `{}`, a tuple is `{"tuple": […]}`.
-It is built when the value is made, from plain string operations only, so that `torch.compile` can trace it.
+The spec is JSON. A value is a list `["kind", field, …]`, a tensor is `{}`, a tuple is `{"tuple": […]}`. A class with
+an `__init__` of its own may set other attributes each time, so its instances also say which ones:
+`["kind", {"names": […]}, field, …]`. The spec is built when the value is made. `torch.compile` traces the joins of
+strings and takes the result of Python's JSON encoder as a constant.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import operator
 from collections.abc import Iterator
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import Any, ClassVar, Self, dataclass_transform
 
 import torch
 from torch import Tensor
 
 from regard.arguments import described
-from regard.errors import BadType
+from regard.differentiate import constant_when_traced
+from regard.errors import BadType, Frozen
 from regard.registry import Registry
 
 _KINDS: Registry[type[Value]] = Registry("value")
@@ -36,7 +42,10 @@ class Value:
 
     room: ClassVar[str] = ""
     name: ClassVar[str] = ""
-    kind: ClassVar[str] = ""  # room and name: what the spec says
+    kind: ClassVar[str] = (
+        ""  # what the spec says: room and name, and a number where another class has them already
+    )
+    head: ClassVar[str] = ""  # the kind as JSON
     fields: ClassVar[tuple[str, ...]] = ()
     spec: str
     tensors: tuple[Tensor, ...]
@@ -45,16 +54,21 @@ class Value:
         super().__init_subclass__(**options)
         if "name" not in cls.__dict__:  # a user's own class: its path is its name
             cls.room, cls.name = "", f"{cls.__module__}.{cls.__qualname__}"
-        cls.kind = f"{cls.room}.{cls.name}" if cls.room else cls.name
+        cls.kind = _free(cls._label())
+        cls.head = encode_basestring_ascii(cls.kind)
         if "__init__" in cls.__dict__:
             _adopt(cls)
+        elif getattr(cls.__init__, "adopted", False):
+            pass  # inherited from a class that was written with an `__init__` of its own
         else:
             dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
             cls.fields = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
         _KINDS.add(cls.kind, cls)
 
     def __post_init__(self) -> None:
-        specs = [json_string(self.kind)]
+        specs = [self.head]
+        if "fields" in self.__dict__:
+            specs.append('{"names":[' + ",".join([_text(name) for name in self.fields]) + "]}")
         tensors: list[Tensor] = []
         for content in self.contents():
             if isinstance(content, Value):
@@ -67,6 +81,15 @@ class Value:
                 specs.append(_encode(content))
         object.__setattr__(self, "spec", "[" + ",".join(specs) + "]")
         object.__setattr__(self, "tensors", tuple(tensors))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        Value.__post_init__(self)  # the kind may have another number in this process
+
+    @classmethod
+    def _label(cls) -> str:
+        """What users call this class: room and name."""
+        return f"{cls.room}.{cls.name}" if cls.room else cls.name
 
     def contents(self) -> tuple[Any, ...]:
         """The fields, in the order the constructor takes them."""
@@ -104,24 +127,58 @@ class Value:
                 words.append(_show(content))
             elif isinstance(content, Tensor) or content != default:
                 words.append(f"{name}={_show(content)}")
-        return f"{self.kind}({', '.join(words)})"
+        return f"{self._label()}({', '.join(words)})"
+
+
+def _free(label: str) -> str:
+    """`label`, with a number behind it where another class has it: a cell that ran twice, classes made by a function.
+
+    An instance must be rebuilt as its own class, not as the latest of that name.
+    """
+    kind, count = label, 1
+    while kind in _KINDS:
+        count += 1
+        kind = f"{label}#{count}"
+    return kind
 
 
 def _adopt(cls: type[Value]) -> None:
-    """Make a value of a class that was written with an `__init__` of its own: what that sets are its fields."""
+    """Make a value of a class that was written with an `__init__` of its own: what that sets are the fields."""
     own = cls.__init__
 
     def __init__(self: Value, *arguments: Any, **options: Any) -> None:
         own(self, *arguments, **options)
-        cls.fields = tuple(name for name in self.__dict__ if name not in ("spec", "tensors"))
-        Value.__post_init__(self)
+        if type(self).__init__ is __init__:  # not where a subclass calls it on the way
+            object.__setattr__(self, "fields", tuple([name for name in self.__dict__ if name != "fields"]))
+            Value.__post_init__(self)
 
+    def __setattr__(self: Value, name: str, content: Any) -> None:
+        if "spec" in self.__dict__:
+            raise Frozen(
+                f"{name}: {type(self).__name__} is a value and cannot be changed after it was made, since an "
+                f"implementation may compute with a copy. Make another one."
+            )
+        object.__setattr__(self, name, content)
+
+    __init__.adopted = True  # type: ignore[attr-defined]
     cls.__init__ = __init__  # type: ignore[method-assign, assignment]
+    cls.__setattr__ = __setattr__  # type: ignore[method-assign, assignment]
 
 
-def json_string(text: str) -> str:
-    """`text` as JSON; the names we choose need no escapes."""
-    return '"' + text + '"'
+@constant_when_traced
+def _text(text: str) -> str:
+    """`text` as JSON."""
+    return encode_basestring_ascii(text)
+
+
+_NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}  # as Python's JSON reads them
+
+
+def _number(number: float) -> str:
+    """`number` as JSON. A float that is symbolic under `torch.compile` becomes a constant by its hexadecimal form."""
+    if torch.compiler.is_compiling():
+        number = float.fromhex(number.hex())
+    return str(number) if -math.inf < number < math.inf else _NOT_FINITE[str(number)]
 
 
 def _encode(content: Any) -> str:
@@ -130,9 +187,11 @@ def _encode(content: Any) -> str:
     if content is True or content is False:
         return "true" if content else "false"
     if isinstance(content, str):
-        return json_string(content)
-    if isinstance(content, (int, float)):
-        return str(content)
+        return _text(content)
+    if isinstance(content, int):
+        return str(operator.index(content))
+    if isinstance(content, float):
+        return _number(content)
     if isinstance(content, tuple):
         return '{"tuple":[' + ",".join([_encode(part) for part in content]) + "]}"
     raise BadType(
@@ -157,12 +216,18 @@ _parsed = lru_cache(maxsize=1024)(json.loads)
 
 def _build(node: Any, tensors: Iterator[Tensor]) -> Any:
     if isinstance(node, dict):
-        return tuple(node["tuple"]) if "tuple" in node else next(tensors)
+        if "tuple" in node:
+            return tuple([_build(part, tensors) for part in node["tuple"]])
+        return next(tensors)
     if not isinstance(node, list):
         return node
     cls = _KINDS[node[0]]
     value = object.__new__(cls)
-    for name, part in zip(cls.fields, node[1:], strict=True):
+    names, parts = cls.fields, node[1:]
+    if parts and isinstance(parts[0], dict) and "names" in parts[0]:
+        names, parts = tuple(parts[0]["names"]), parts[1:]
+        object.__setattr__(value, "fields", names)
+    for name, part in zip(names, parts, strict=True):
         object.__setattr__(value, name, _build(part, tensors))
     Value.__post_init__(value)
     return value

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from regard.comparison.job import Settings
 from regard.errors import BadValue, RegardError
 from regard.models.model import MODELS, options_of
-from regard.registry import parse, refuse_unknown, split
+from regard.options import read_options
+from regard.registry import parse, split
 from regard.training import config as known
 from regard.training.config import Config
 
@@ -131,7 +132,8 @@ def read(text: str, config: Config) -> Space:
 def own(space: Space, config: Config) -> dict[str, Any] | None:
     """The settings of `config` as if they had been drawn; None if they do not all lie in the space."""
     values = known.flat(dataclasses.asdict(config))
-    inside = parse(config.model)[1]
+    name, inside = parse(config.model)
+    inside = read_options(name, MODELS[name], inside, options_of(MODELS[name]))
     for name, option in _options(config).items():
         values[MODEL + name] = inside.get(name, option.default)
     drawn = {one.name: one.place(values[one.name]) for one in space}
@@ -192,8 +194,9 @@ def _number(name: str, word: str, config: Config) -> float:
 def _read(name: str, word: str, config: Config) -> Any:
     """A value as the setting reads it, or as an option of the model."""
     if name.startswith(MODEL):
-        refuse_unknown(parse(config.model)[0], [name.removeprefix(MODEL)], _options(config))
-        return parse(f"x(v={word})")[1]["v"]
+        model, option = parse(config.model)[0], name.removeprefix(MODEL)
+        value = parse(f"x(v={word})")[1]["v"]
+        return read_options(model, MODELS[model], {option: value}, _options(config))[option]
     clean, mistakes = known.read({name: word})
     known.refuse(mistakes)
     if not name.startswith(TUNABLE):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from regard import formula
+from regard.autocast import without_autocast
 from regard.dropout import draw_seed, drop
 from regard.grid import whole
 from regard.request import Request
@@ -23,7 +23,7 @@ def refuse(request: Request) -> str | None:
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
-    with torch.autocast(request.query.device.type, enabled=False):
+    with without_autocast(request.query.device):
         return compute(request, seed)
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.arguments import readable
 from regard.biases import Dense
-from regard.differentiate import forbid_second_derivative
+from regard.differentiate import forbid_second_derivative, transforming
 from regard.implementations.infinities import shown
 from regard.masks import Mask
 from regard.masks.positional import Causal, Full
@@ -44,11 +44,13 @@ def _refuse_value(request: Request) -> str | None:
         return f"torch's kernels normalise by softmax, not by {request.normalizer.name}"
     if request.forward_mode:
         return "torch's kernels have no forward-mode derivative"
+    if transforming():
+        return "a transform of torch.func records every backward pass, and torch's kernels have no second derivative"
     if request.sink is not None:
         return "torch's kernels have no sink"
     if request.want_logsumexp:
         return "torch's kernels return no differentiable log-sum-exp"
-    on_cpu = request.query.device.type == "cpu"
+    on_cpu = request.query.device.type in ("cpu", "meta")
     if request.dropout > 0 and on_cpu:
         return "with dropout, torch's CPU path needs quadratic memory"
     if request.dropout >= 1:
@@ -89,7 +91,7 @@ def _refuse_shape(request: Request) -> str | None:
         queries, keys = _visible_part(request.mask, request)
     if queries <= 0:
         return "no query sees a key"
-    if request.query.device.type == "cpu":
+    if request.query.device.type in ("cpu", "meta"):
         if keys < SHORTEST_ROW:
             return f"with fewer than {SHORTEST_ROW} keys (here {keys}) torch's CPU kernel turns a NaN query into zeros"
         return None
@@ -173,7 +175,7 @@ def _call(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) ->
     """
     flags = torch.backends.cuda
     if (
-        query.is_cpu
+        not query.is_cuda
         or torch.compiler.is_compiling()
         or not (flags.cudnn_sdp_enabled() and flags.flash_sdp_enabled())
     ):

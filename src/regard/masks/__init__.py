@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.arguments import INTEGERS, alignment, tensor_copy, whole_number
+from regard.arguments import INTEGERS, alignment, readable, tensor_copy, whole_number
 from regard.errors import BadValue
 from regard.masks.algebra import EMPTY, FULL, PARTIAL, Mask
 from regard.masks.given import Dense, Documents, Lengths, Packed, Padding
@@ -24,6 +24,9 @@ __all__ = [
     "EMPTY", "FULL", "PARTIAL", "Mask", "blocks", "causal", "dense", "dilated", "documents", "full",
     "global_tokens", "lengths", "packed", "padding", "prefix", "window",
 ]  # fmt: skip
+
+
+_FARTHEST = 1 << 40  # beyond every length there can be, and small enough to be added to positions in int64
 
 
 def full() -> Mask:
@@ -40,17 +43,17 @@ def window(
     before: int, after: int | None = None, align: str = "bottom-right", offset: int | Tensor | None = None
 ) -> Mask:
     """A query sees itself, `before` keys before and `after` keys after (None: as many as before)."""
-    before = whole_number("before", before, 0)
-    return Window(before, None if after is None else whole_number("after", after, 0), *_anchor(align, offset))
+    before = _distance("before", before, 0)
+    return Window(before, None if after is None else _distance("after", after, 0), *_anchor(align, offset))
 
 
 def lengths(key_lengths: Tensor, query_lengths: Tensor | None = None) -> Mask:
     """Batch entry b has key_lengths[b] real keys and, where given, query_lengths[b] real queries, from the left."""
     what = "whole numbers of shape (b,)"
-    keys = tensor_copy("key_lengths", key_lengths, INTEGERS, what, rank=1)
+    keys = _whole_numbers("key_lengths", key_lengths, what)
     if query_lengths is None:
         return Lengths(keys)
-    return Lengths(keys, tensor_copy("query_lengths", query_lengths, INTEGERS, what, rank=1))
+    return Lengths(keys, _whole_numbers("query_lengths", query_lengths, what))
 
 
 def padding(keep: Tensor, query_keep: Tensor | None = None) -> Mask:
@@ -72,34 +75,39 @@ def documents(query_ids: Tensor, key_ids: Tensor | None = None) -> Mask:
 def packed(offsets: Tensor | Sequence[int]) -> Mask:
     """Documents laid end to end, from cumulative lengths: [0, 3, 8] is one of three and one of five positions."""
     what = "rising whole numbers of shape (documents + 1,)"
-    found = tensor_copy("offsets", offsets, INTEGERS, what, rank=1)
+    found = _whole_numbers("offsets", offsets, what)
     if len(found) < 1:
         raise BadValue(f"offsets: expected {what}, got an empty tensor.")
-    return Packed(found.to(torch.int64))
+    if readable(found) and bool((found.diff(prepend=found.new_zeros(1)) < 0).any()):
+        raise BadValue(
+            f"offsets: expected {what}, none below the one before it and none below 0, got {_excerpt(found)}. "
+            f"They are cumulative lengths: [0, 3, 8] for documents of 3 and 5 positions."
+        )
+    return Packed(found)
 
 
 def prefix(n: int | Tensor) -> Mask:
     """Every query sees the first n keys; n is an int or a tensor (b,). A prefix LM is `causal() | prefix(n)`."""
     if isinstance(n, Tensor):
-        return Prefix(tensor_copy("n", n, INTEGERS, "an int or whole numbers (b,)", rank=1))
-    return Prefix(whole_number("n", n, 0))
+        return Prefix(_whole_numbers("n", n, "an int or whole numbers (b,)"))
+    return Prefix(_distance("n", n, 0))
 
 
 def blocks(size: int) -> Mask:
     """Positions in the same block of `size` see each other."""
-    return EqualBlocks(whole_number("size", size, 1))
+    return EqualBlocks(_distance("size", size, 1))
 
 
 def dilated(step: int) -> Mask:
     """A query sees the keys whose distance is divisible by `step`."""
-    return Dilated(whole_number("step", step, 1))
+    return Dilated(_distance("step", step, 1))
 
 
 def global_tokens(index: Sequence[int] | Tensor) -> Mask:
     """The positions in `index` see everything and are seen by everything; join it to another mask with `|`."""
     if isinstance(index, Tensor):
         index = index.flatten().tolist()
-    return GlobalTokens(tuple(sorted({whole_number("index", position, 0) for position in index})))
+    return GlobalTokens(tuple(sorted({_distance("index", position, 0) for position in index})))
 
 
 def dense(tensor: Tensor) -> Mask:
@@ -117,9 +125,26 @@ def _anchor(align: str, offset: int | Tensor | None) -> tuple[str, int | Tensor 
     if offset is None:
         return align, None
     if isinstance(offset, Tensor):
-        what = "an int or whole numbers of shape (b,)"
-        return align, tensor_copy("offset", offset, INTEGERS, what, rank=1)
-    return align, whole_number("offset", offset)
+        found = _whole_numbers("offset", offset, "an int or whole numbers of shape (b,)")
+        return align, found.clamp(-_FARTHEST, _FARTHEST)
+    return align, _distance("offset", offset)
+
+
+def _distance(argument: str, given: object, least: int | None = None) -> int:
+    """A whole number of positions. One that is larger than any tensor is kept as the largest that positions add to."""
+    return max(-_FARTHEST, min(whole_number(argument, given, least), _FARTHEST))
+
+
+def _whole_numbers(argument: str, given: object, what: str) -> Tensor:
+    """A private copy (n,) in int64: a narrower dtype could not hold the length it is compared with."""
+    return tensor_copy(argument, given, INTEGERS, what, rank=1).to(torch.int64)
+
+
+def _excerpt(numbers: Tensor) -> str:
+    """The first few numbers."""
+    return (
+        f"[{', '.join([str(number) for number in numbers[:9].tolist()])}{', …' if len(numbers) > 9 else ''}]"
+    )
 
 
 def _ids(argument: str, ids: Tensor) -> Tensor:

@@ -92,7 +92,10 @@ class Mask(Value):
         return None
 
     def check(self, sizes: Sizes) -> None:
-        """Raise when this mask does not fit a request of these sizes."""
+        """Raise when the structure of this mask does not fit a request of these sizes: asked once for each plan."""
+
+    def check_contents(self, sizes: Sizes) -> None:
+        """Raise when the contents of its tensors do not fit, where they can be read: asked in every call."""
 
     def single_head(self) -> Mask:
         """The same mask for inputs without a head axis, where a dense (x,q,k) tensor means (b,q,k)."""
@@ -123,6 +126,7 @@ class Mask(Value):
         """The mask as a bool tensor (b|1, h|1, q, k); the leading axes stay 1 unless a leaf depends on them."""
         sizes = (batch, heads, q, k)
         self.check(sizes)
+        self.check_contents(sizes)
         mask = self if device is None else self.to(device)
         return mask.tile(whole(sizes, mask._device(device))).clone()
 
@@ -144,6 +148,7 @@ class Mask(Value):
         """Which blocks are EMPTY, PARTIAL or FULL, int8 (b|1, h|1, nq, nk), without a q×k array."""
         sizes = (batch, heads, q, k)
         self.check(sizes)
+        self.check_contents(sizes)
         return self.grades(cut(sizes, block_q, block_k, self._device(None)))
 
     def _device(self, device: torch.device | str | None) -> torch.device | str:
@@ -158,6 +163,10 @@ class _Pair(Mask):
     def check(self, sizes: Sizes) -> None:
         self.left.check(sizes)
         self.right.check(sizes)
+
+    def check_contents(self, sizes: Sizes) -> None:
+        self.left.check_contents(sizes)
+        self.right.check_contents(sizes)
 
     def single_head(self) -> Mask:
         return type(self)(self.left.single_head(), self.right.single_head())
@@ -216,6 +225,9 @@ class Not(Mask):
 
     def check(self, sizes: Sizes) -> None:
         self.inner.check(sizes)
+
+    def check_contents(self, sizes: Sizes) -> None:
+        self.inner.check_contents(sizes)
 
     def single_head(self) -> Mask:
         return Not(self.inner.single_head())

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
+from regard.arguments import readable
+from regard.differentiate import transforming
 from regard.errors import BadValue
 from regard.grid import Grid, Sizes, broadcasts, fits
 from regard.masks.algebra import Blocks, Mask, grade
@@ -35,7 +36,7 @@ class Lengths(Mask):
             return super().grades(blocks)
         keys = self.key_lengths.view(-1, 1, 1, 1)
         queries = (
-            torch.full_like(keys, blocks.sizes[2])
+            torch.full_like(keys, blocks.sizes[2], dtype=torch.int64)
             if self.query_lengths is None
             else self.query_lengths.view(-1, 1, 1, 1)
         )
@@ -172,16 +173,16 @@ class Packed(Mask):
         )
         return grade(some, (low_q == high_q) & (low_k == high_k) & (low_q == low_k))[None, None]
 
-    def check(self, sizes: Sizes) -> None:
-        if self.offsets.device.type != "cpu" or torch.compiler.is_compiling():
-            return  # to look would mean to wait for the device
-        if int(self.offsets[-1]) > sizes[3]:
+    def check_contents(self, sizes: Sizes) -> None:
+        if readable(self.offsets) and int(self.offsets[-1]) > sizes[3]:
             raise BadValue(
                 f"mask: the offsets of masks.packed end at {int(self.offsets[-1])} but there are {sizes[3]} keys. "
                 f"They are cumulative lengths, from 0 to at most the number of keys."
             )
 
     def _rising(self, position: Tensor) -> Tensor:
+        if transforming():  # torch's function warns under vmap
+            return (position[..., None] >= self.offsets).sum(-1) - 1
         return torch.bucketize(position.contiguous(), self.offsets, right=True) - 1
 
     def _document(self, position: Tensor) -> Tensor:
@@ -226,7 +227,9 @@ class Dense(Mask):
 
 def _blocked(tensor: Tensor, size: int, filler: int | bool) -> Tensor:
     """(…, length) as (…, blocks, size), the last block filled up."""
-    filled: Tensor = pad(tensor, (0, -tensor.shape[-1] % size), value=filler)
+    # Not by `pad`, which takes a float: the largest int64 is none, and what it becomes depends on the processor.
+    rest = tensor.new_full((*tensor.shape[:-1], -tensor.shape[-1] % size), filler)
+    filled = torch.cat([tensor, rest], -1)
     return filled.reshape(*filled.shape[:-1], filled.shape[-1] // size, size)
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from regard import registry
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
-from regard.registry import Registry, parse, refuse_unknown
+from regard.options import read_options
+from regard.registry import Registry, parse
 from regard.tasks.problem import Batch, Problem
 
 MODELS: Registry[type[Model]] = Registry("model")
@@ -83,8 +84,7 @@ def build(name: str, problem: Problem, **options: Any) -> Model:
     known = options_of(cls)
     if "attention" in chosen and not cls.takes_attention:
         raise BadValue(f"attention: {plain} has no place for another attention; leave --attention out.")
-    refuse_unknown(plain, chosen, known)
-    return cls(problem, **chosen)
+    return cls(problem, **read_options(plain, cls, chosen, known))
 
 
 def options_of(cls: type[Model]) -> dict[str, inspect.Parameter]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.arguments import described, float_tensor
+from regard.autocast import autocasts
 from regard.errors import BadType, BadValue
 from regard.formula import accumulator
 from regard.masks import Mask
@@ -66,7 +67,7 @@ def global_query(
                 f"{name} {tuple(tensor.shape)}."
             )
     # Under autocast what came out of a projection is narrower than the rest.
-    if torch.is_autocast_enabled(query.device.type):
+    if autocasts(query.device):
         widest = torch.promote_types(torch.promote_types(query.dtype, key.dtype), hidden.dtype)
         query, key, hidden = query.to(widest), key.to(widest), hidden.to(widest)
     if not query.dtype == key.dtype == hidden.dtype:

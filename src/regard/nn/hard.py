@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import regard.core as core
 from regard import normalizers, scores
 from regard.arguments import described, finite_number, float_tensor
+from regard.autocast import without_autocast
 from regard.biases import Bias
 from regard.dropout import bits, draw_seed
 from regard.errors import BadType, BadValue
@@ -155,7 +156,7 @@ class Hard(Multihead):
         dtype, device = view.query.dtype, view.query.device
         wide = torch.promote_types(dtype, torch.float32)  # a log-probability is no number to round
         view = replace(view, query=view.query.to(wide), key=view.key.to(wide), value=view.value.to(wide))
-        with torch.autocast(device.type, enabled=False):
+        with without_autocast(device):
             pieces = super().pieces(view)
             if index is not None:
                 picking = pieces | {"mask": joined(view.mask, Around(self._checked_index(index, view), 0))}

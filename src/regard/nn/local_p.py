@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from regard import biases, masks
 from regard.arguments import whole_number
+from regard.autocast import without_autocast
 from regard.errors import BadValue
 from regard.grid import Grid, Sizes, broadcasts, lift, whole
 from regard.masks import Mask
@@ -181,7 +182,7 @@ class LocalP(Focused):
         sizes = (*view.query.shape[:3], view.key.shape[2])
         # A query that is not finite shows as NaN in its scores. Here it would only spoil the gradient of the weights.
         spoilt = ~view.rows.detach().isfinite().all(-1, keepdim=True)
-        with torch.autocast(view.rows.device.type, enabled=False):
+        with without_autocast(view.rows.device):
             heads = self.split(view.rows.masked_fill(spoilt, 0).to(wide))
             hidden = torch.tanh(heads @ self.center_weight.to(wide).mT)
             share = torch.sigmoid((hidden * self.center_vector.to(wide)[:, None]).sum(-1))

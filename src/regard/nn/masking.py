@@ -14,6 +14,7 @@ from regard.masks.algebra import And
 from regard.masks.given import Dense, Documents, Lengths, Padding
 from regard.masks.positional import Causal, Full, Window
 from regard.nn.masks_in_steps import over_all_keys
+from regard.registry import call_meant
 
 
 def as_mask(mask: object, sizes: Sizes) -> Mask | None:
@@ -21,7 +22,8 @@ def as_mask(mask: object, sizes: Sizes) -> Mask | None:
     if mask is None or isinstance(mask, Mask):
         return mask
     if not isinstance(mask, Tensor):
-        hint = "Numbers to add to the scores are no mask." if isinstance(mask, Bias) else "See regard.masks."
+        hint = "Numbers to add to the scores are no mask."
+        hint = hint if isinstance(mask, Bias) else call_meant(mask, "regard.masks")
         raise BadType(f"mask: expected a Mask or a bool tensor, got {described(mask)}. {hint}")
     if mask.dtype != torch.bool:
         raise BadType(

@@ -179,6 +179,7 @@ def refuse_counting_from_the_end(mask: Mask | None) -> None:
 def _fits(mask: Mask, sizes: Sizes) -> bool:
     try:
         mask.check(sizes)
+        mask.check_contents(sizes)
     except BadValue:
         return False
     return True

@@ -19,7 +19,8 @@ from regard.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn.state import State
-from regard.registry import Registry, parse, refuse_unknown
+from regard.options import converted, read_options
+from regard.registry import Registry, parse
 
 Causality = Literal["yes", "no", "option"]
 
@@ -172,8 +173,7 @@ def build(name: str, dim: int, **options: Any) -> Mechanism:
     plain, inside = parse(name)
     found = entry(plain)
     known = options_of(found.layer)
-    chosen = {**inside, **options}
-    refuse_unknown(found.name, chosen, known)
+    chosen = read_options(found.name, found.layer, {**inside, **options}, known)
     missing = [n for n, p in known.items() if p.default is p.empty and n not in chosen and n != "dim"]
     if missing:
         raise BadValue(
@@ -185,14 +185,23 @@ def build(name: str, dim: int, **options: Any) -> Mechanism:
 
 def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
     """`build` for a place that must not see the future, such as a decoder; refuses what cannot be causal."""
-    found = entry(parse(name)[0])
+    plain, inside = parse(name)
+    found = entry(plain)
     if found.causal == "no":
         able = [other for other in names() if MECHANISMS[other].causal != "no"]
         raise BadValue(
             f"attention: {found.name} looks at the whole sequence and cannot be causal, so a decoder cannot use it for "
             f"its own positions. These can: {', '.join(able)}."
         )
-    return build(name, dim, **{**options, **({"causal": True} if found.causal == "option" else {})})
+    chosen = {**inside, **options}
+    if found.causal == "option":
+        if "causal" in chosen and not converted("causal", chosen["causal"], bool, found.name):
+            raise BadValue(
+                f"attention: a decoder cannot attend to later positions, got {found.name} with causal=False. "
+                f"Leave causal out."
+            )
+        chosen["causal"] = True
+    return build(plain, dim, **chosen)
 
 
 def build_across(name: str, dim: int, **options: Any) -> Mechanism:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.differentiate import apart, gradients, recording
+from regard.autocast import without_autocast
+from regard.differentiate import apart, gradients, needs_plain_torch, recording, transforming
 from regard.registry import Registry
 
 Tensors = list[Tensor]
@@ -42,6 +43,8 @@ _LIBRARY.define(
 
 def scan(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Result:
     """The outputs (b,l,…) of a registered piece over inputs (b,l,…), and the carry behind the last position."""
+    if needs_plain_torch():
+        return _walked(piece, inputs, keep, carry)
     found: Tensors = torch.ops.regard.scan(piece, inputs, keep, carry)
     # Outputs, the carry, and for the backward pass the carry before each piece.
     count = len(found) - 2 * len(carry)
@@ -66,7 +69,7 @@ def _kept(keep: Kept, part: slice) -> Kept:
     if keep is None:
         return None
     here = keep[:, part]
-    return None if here.device.type == "cpu" and bool(here.all()) else here
+    return None if here.device.type == "cpu" and not transforming() and bool(here.all()) else here
 
 
 def _empty_outputs(piece: str, inputs: Tensors, carry: Tensors, length: int) -> Tensors:
@@ -80,7 +83,7 @@ def _forward(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Tensors
     parts, history, now, outputs = list(_parts(inputs)), [], carry, []
     if len(parts) != 1:
         outputs = _empty_outputs(piece, inputs, carry, inputs[0].shape[1])
-    with torch.autocast(inputs[0].device.type, enabled=False):
+    with without_autocast(inputs[0].device):
         for part in parts:
             history.append(now)
             found, now = PIECES[piece]([tensor[:, part] for tensor in inputs], _kept(keep, part), now, False)
@@ -115,7 +118,7 @@ def _backward(
         torch.empty_like(x) if need else x.new_empty(0) for x, need in zip(inputs, needed, strict=False)
     ]
     for index, part in reversed(list(enumerate(_parts(inputs)))):
-        with recording(), torch.autocast(inputs[0].device.type, enabled=False):
+        with recording(), without_autocast(inputs[0].device):
             leaves = [x[:, part].detach() for x in inputs] + [past[index].detach() for past in history]
             for leaf, need in zip(leaves, [*needed[: len(inputs)], *[True] * len(history)], strict=True):
                 leaf.requires_grad_(need and leaf.is_floating_point())
@@ -167,15 +170,23 @@ def _recorded(piece: str, inputs: Tensors, keep: Kept, carry: Tensors, grads: Te
     """The same gradient with a graph of its own: the plain walk, left to autograd."""
     views = [view for view in apart([*inputs, *carry]) if view is not None]
     inputs, carry = views[: len(inputs)], views[len(inputs) :]
-    now, outputs = carry, []
-    with torch.autocast(inputs[0].device.type, enabled=False):
+    outputs, after = _walked(piece, inputs, keep, carry)
+    with without_autocast(inputs[0].device):
+        return gradients(list(zip([*outputs, *after], grads, strict=True)), [*inputs, *carry], again=True)
+
+
+def _walked(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Result:
+    """The outputs and the carry by the plain walk, which autograd records."""
+    outputs = []
+    with without_autocast(inputs[0].device):
         for part in _parts(inputs):
-            found, now = PIECES[piece]([tensor[:, part] for tensor in inputs], _kept(keep, part), now, True)
+            found, carry = PIECES[piece](
+                [tensor[:, part] for tensor in inputs], _kept(keep, part), carry, True
+            )
             outputs.append(found)
-        wholes = [torch.cat(found, 1) for found in zip(*outputs, strict=True)]
-        results = [*wholes, *now]  # of a sequence of length 0 only the carry
-        pairs = list(zip(results, grads[len(grads) - len(results) :], strict=True))
-        return gradients(pairs, [*inputs, *carry], again=True)
+    if not outputs:
+        return _empty_outputs(piece, inputs, carry, 0), carry
+    return [torch.cat(found, 1) for found in zip(*outputs, strict=True)], carry
 
 
 _LIBRARY.impl("scan", _forward, "CompositeExplicitAutograd")
@@ -194,7 +205,7 @@ def spoilt_positions(*rows: Tensor) -> Tensor | None:
     In a product with a triangle what comes later has the factor 0, but 0 · NaN is NaN: such rows must stay out of it.
     """
     found = ~torch.stack([each.detach().flatten(2).sum(-1) for each in rows]).sum(0).isfinite()
-    return None if found.device.type == "cpu" and not bool(found.any()) else found
+    return None if found.device.type == "cpu" and not transforming() and not bool(found.any()) else found
 
 
 def spoil_from(spoilt: Tensor, sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:

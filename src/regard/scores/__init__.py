@@ -13,8 +13,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from regard.arguments import anchor, described, finite_number, float_tensor
-from regard.errors import BadType
-from regard.registry import Registry
+from regard.errors import BadType, unknown_name
+from regard.registry import Registry, call_meant, calls_of
 from regard.scores.additive import Additive, Concat
 from regard.scores.base import Score
 from regard.scores.dot import Cosine, Dot, General, ScaledDot, Softcap
@@ -98,8 +98,16 @@ def named(given: str | Score) -> Score:
     if isinstance(given, Score):
         return given
     if isinstance(given, str):
-        return _NAMES[given] if given.replace("_", "-") not in _NAMES else _NAMES[given.replace("_", "-")]
+        plain = given.replace("_", "-")
+        if plain not in _NAMES:
+            built = {
+                name: call
+                for name, call in calls_of(__name__).items()
+                if name.replace("_", "-") not in _NAMES
+            }
+            raise unknown_name("score", given, _NAMES, built)
+        return _NAMES[plain]
     raise BadType(
-        f"score: expected a name or a Score, got {described(given)}. Names: {', '.join(_NAMES)}; scores with "
-        f"weights are built with regard.scores, for instance scores.additive(weight)."
+        f"score: expected a name ({', '.join(_NAMES)}) or a Score, got {described(given)}. "
+        f"{call_meant(given, __name__)}"
     )

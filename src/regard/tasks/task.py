@@ -24,7 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.registry import Registry, refuse_unknown
+from regard.options import read_options
+from regard.registry import Registry, parse
 from regard.tasks.problem import Batch, Problem
 
 if TYPE_CHECKING:
@@ -191,15 +192,16 @@ def names() -> list[str]:
 
 
 def build(name: str, state: Mapping[str, Any] | None = None, **options: Any) -> Task:
-    """The task called `name`, for instance `build("copy", max_length=20)`.
+    """The task called `name`, for instance `build("copy", max_length=20)` or `build("copy(max_length=20)")`.
 
     With the `state` of a task that was used before, vocabulary and labels are taken from there, and no data is read
     yet: it may be gone, and is not needed to use what was learned.
     """
-    cls = TASKS[name]
-    refuse_unknown(name, options, inspect.signature(cls).parameters)
-    made = cls(**options)
-    made.given = MappingProxyType(options)
+    plain, inside = parse(name)
+    cls = TASKS[plain]
+    given = read_options(plain, cls, {**inside, **options}, inspect.signature(cls).parameters)
+    made = cls(**given)
+    made.given = MappingProxyType(given)
     if state:
         made.restore(state)
     made.pose(made.problems()[0])

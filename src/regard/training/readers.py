@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from regard.options import TRUTH
 from regard.registry import split
 
 Reader = Callable[[object], Any]
@@ -80,10 +81,9 @@ def flag(given: object) -> bool:
     """Yes or no."""
     if isinstance(given, bool):
         return given
-    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-    if str(given).lower() not in words:
+    if str(given).lower() not in TRUTH:
         raise Expected("true or false")
-    return words[str(given).lower()]
+    return TRUTH[str(given).lower()]
 
 
 def texts(given: object) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from regard import models, tasks
 from regard.cli.pages import catalogue, docstring, options
-from regard.errors import BadValue, unknown_name
 from regard.models.model import MODELS, options_of
+from regard.options import read_options
 from regard.tasks.task import TASKS
 
 Facts = dict[str, Any]
@@ -102,7 +102,7 @@ def of_model(name: str, given: Mapping[str, Any]) -> Facts:
     """What there is to know of a model."""
     cls = MODELS[name]
     known = options_of(cls)
-    _refuse_unknown(name, given, known)
+    read_options(name, cls, given, known)  # refuses what the model does not take
     doc = docstring.read(cls)
     able = [task for task in tasks.names() if any(kind in cls.serves for kind in posed(task))]
     return {
@@ -125,7 +125,7 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
     """What there is to know of a task."""
     cls = TASKS[name]
     known = dict(inspect.signature(cls).parameters)
-    _refuse_unknown(name, given, known)
+    read_options(name, cls, given, known)  # refuses what the task does not take
     doc = docstring.read(cls)
     kinds = posed(name)
     return {
@@ -143,12 +143,6 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
         "example": f"regard train {_written(name, given)}",
         "picture": None,
     }
-
-
-def _refuse_unknown(name: str, given: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -> None:
-    for option in given:
-        if option not in known:
-            raise BadValue(str(unknown_name(f"option of {name}", option, [*known])))
 
 
 def _usual_task(name: str, able: list[str]) -> str:

@@ -12,7 +12,9 @@ import shutil
 import torch
 from torch import Tensor
 
-from regard.differentiate import forbid_second_derivative
+from regard.arguments import is_hollow
+from regard.autocast import without_autocast
+from regard.differentiate import forbid_second_derivative, transforming
 from regard.implementations.flex.call import attend
 from regard.implementations.lowering import unknown_part
 from regard.masks.positional import Full
@@ -33,6 +35,10 @@ def refuse(request: Request) -> str | None:
         return f"FlexAttention normalises by softmax, not by {request.normalizer.name}"
     if request.forward_mode:
         return "FlexAttention has no forward-mode derivative"
+    if transforming():
+        return "FlexAttention has no rules for the transforms of torch.func"
+    if is_hollow(request.query) and not torch.compiler.is_compiling():
+        return "FlexAttention compiles for tensors with contents, and fake and meta tensors have none"
     if request.sink is not None:
         return "FlexAttention has no sink"
     if request.dropout > 0:
@@ -72,7 +78,7 @@ def has_compiler() -> bool:
 
 def run(request: Request) -> tuple[Tensor, None]:
     """The output (b,h,q,v)."""
-    with torch.autocast(request.query.device.type, enabled=False):
+    with without_autocast(request.query.device):
         dtype, request = request.query.dtype, request.for_kernels()
         mask = Full() if request.mask is None else request.mask
         cap = request.score.cap if isinstance(request.score, Softcap) else None

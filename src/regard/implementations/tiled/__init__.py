@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.autocast import without_autocast
+from regard.differentiate import transforming
 from regard.dropout import draw_seed
 from regard.implementations.packing import pack
 from regard.implementations.tiled import op as op  # registers the operator
+from regard.implementations.tiled.transforms import Tiled
 from regard.request import Request
 
 name = "tiled"
@@ -15,18 +18,24 @@ name = "tiled"
 
 def refuse(request: Request) -> str | None:
     """Why this request cannot run here; strips run everything but forward-mode derivatives."""
-    return "an operator has no forward-mode derivative" if request.forward_mode else None
+    if request.forward_mode:
+        return "an operator has no forward-mode derivative"
+    if torch.compiler.is_compiling() and transforming():
+        return "torch.compile cannot trace an operator inside a transform of torch.func"
+    return None
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
     dtype = request.query.dtype
-    with torch.autocast(request.query.device.type, enabled=False):
+    with without_autocast(request.query.device):
         request = request.widened().reduced()
         tensors, spec = pack(request)
-        output, logsumexp = torch.ops.regard.tiled.default(
-            request.query, request.key, request.value, request.sink, seed, tensors, spec, request.scale,
-            request.dropout, request.want_logsumexp,
-        )  # fmt: skip
+        inputs = (request.query, request.key, request.value, request.sink, seed)
+        numbers = (spec, request.scale, request.dropout, request.want_logsumexp)
+        if transforming():
+            output, logsumexp = Tiled.apply(*inputs, *numbers, *tensors)
+        else:
+            output, logsumexp = torch.ops.regard.tiled.default(*inputs, tensors, *numbers)
     return output.to(dtype), logsumexp if request.want_logsumexp else None

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard import formula
+from regard.autocast import without_autocast
 from regard.implementations.packing import recorded, unpack
 from regard.implementations.tiled.walk import Attention
 from regard.value import Value
@@ -137,7 +138,7 @@ def _differentiate(ctx: Any, grad: Tensor, grad_logsumexp: Tensor) -> tuple[Any,
     needed = [*flags[:4], *flags[5]]
     inputs = [query, key, value, sink, *tensors]
     upstream = grad_logsumexp if want_logsumexp else None
-    with torch.autocast(query.device.type, enabled=False):  # backward() may be called where autocast is on
+    with without_autocast(query.device):  # backward() may be called where autocast is on
         if torch.is_grad_enabled():
             found = recorded(inputs, seed, spec, scale, dropout, grad, upstream)
         else:

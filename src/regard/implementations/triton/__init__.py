@@ -12,7 +12,9 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from regard.arguments import is_hollow
 from regard.biases import Bias, Dense, Gaussian, Sum
+from regard.differentiate import transforming
 from regard.dropout import draw_seed
 from regard.implementations.lowering import unknown_part
 from regard.implementations.triton import op
@@ -39,6 +41,10 @@ def refuse(request: Request) -> str | None:
         return f"its kernels normalise by softmax, not by {request.normalizer.name}"
     if request.forward_mode:
         return "an operator has no forward-mode derivative"
+    if transforming():
+        return "its operators have no rules for the transforms of torch.func"
+    if is_hollow(request.query) and not torch.compiler.is_compiling():
+        return "its kernels read contents, and fake and meta tensors have none"
     if request.query.dtype not in _DTYPES:
         return "its kernels compute in float32, bfloat16 and float16"
     if 0 in (*request.sizes, request.value.shape[3]):

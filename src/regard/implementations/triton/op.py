@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from regard.autocast import without_autocast
 from regard.biases import Bias
 from regard.implementations.packing import pack, recorded, unpack
 from regard.implementations.triton import additive
@@ -126,7 +127,7 @@ class Direct(torch.autograd.Function):
         score, prepared, scale, dropout, bias = ctx.values
         grad = torch.zeros_like(output) if grad is None else grad
         needed = [*ctx.needs_input_grad[2:6], *ctx.needs_input_grad[7:]]
-        with torch.autocast(query.device.type, enabled=False):
+        with without_autocast(query.device):
             inputs = [query, key, value, sink, *tensors]
             if torch.is_grad_enabled():
                 found = recorded(inputs, seed, ctx.spec, scale, dropout, grad, grad_logsumexp)
@@ -189,7 +190,7 @@ def _differentiate(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None)
     grad = torch.zeros_like(output) if grad is None else grad
     flags = ctx.needs_input_grad
     needed = [*flags[:4], *flags[5]]
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device):
         if torch.is_grad_enabled():
             inputs = [query, key, value, sink, *tensors]
             found = recorded(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)

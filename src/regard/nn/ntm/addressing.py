@@ -14,6 +14,7 @@ from torch import Tensor
 import regard.core as core
 from regard import scores
 from regard.arguments import float_tensor
+from regard.autocast import autocasts
 from regard.errors import BadType, BadValue
 from regard.formula import accumulator
 
@@ -127,7 +128,7 @@ def _checked(**arguments: tuple[object, str]) -> list[Tensor]:
         sizes.update(zip(names, tensor.shape, strict=True))
         found.append(tensor)
     for argument, tensor in zip(arguments, found, strict=True):
-        if tensor.dtype != found[0].dtype and not torch.is_autocast_enabled(tensor.device.type):
+        if tensor.dtype != found[0].dtype and not autocasts(tensor.device):
             raise BadType(
                 f"{argument}: expected {found[0].dtype} like the first argument, got {tensor.dtype}. "
                 f"Convert it with .to({found[0].dtype})."

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.differentiate import apart, gradients
+from regard.autocast import without_autocast
+from regard.differentiate import apart, gradients, needs_plain_torch
 from regard.nn.ntm import backward, forward, fused, plain
 from regard.nn.ntm.forward import Record, make_record
 from regard.nn.ntm.layout import Layout
@@ -34,6 +35,8 @@ def sequence(
     layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The states (t+1,b,·) before and after each step of drive (t,b,·): seen, cell, weights; and the last memory."""
+    if needs_plain_torch():
+        return _walked(layout, drive, trained, before, keep)
     inputs = (drive, *trained, *before)
     saves = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     found = torch.ops.regard.ntm.default(*inputs, keep, layout.read_heads, layout.lstm, saves)
@@ -54,7 +57,7 @@ def _forward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     layout = layout_of(heads, weights, memory.shape[1], memory.shape[2], read_heads, lstm)
     trained, before = Weights(recurrent, heads, bias), Carried(seen, cell, weights, memory)
-    with torch.autocast(drive.device.type, enabled=False):
+    with without_autocast(drive.device):
         run = fused.run_forward if fused.takes(layout, drive) else forward.run
         *results, record = run(layout, drive, trained, before, keep, saves)
     return (*results, *(record[3:] if saves else [drive.new_empty(0) for _ in range(_RECORD)]))
@@ -76,7 +79,7 @@ def _backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     left = Record(*record)
     layout = layout_of(heads, left.weights, left.memory.shape[3], left.memory.shape[2], read_heads, lstm)
-    with torch.autocast(d_seen.device.type, enabled=False):
+    with without_autocast(d_seen.device):
         run = fused.run_backward if fused.takes(layout, left.gates) else backward.run
         d_drive, d_trained, d_first = run(
             layout, Weights(recurrent, heads, bias), left, keep, d_seen, d_cell, d_weights, d_memory
@@ -128,10 +131,18 @@ def _recorded(
     """The same gradients with a graph of their own, through the plain steps."""
     inputs = [view for view in apart(inputs) if view is not None]
     layout = layout_of(inputs[2], inputs[6], inputs[7].shape[1], inputs[7].shape[2], read_heads, lstm)
-    with torch.autocast(inputs[0].device.type, enabled=False):
-        states = plain.sequence(layout, inputs[0], Weights(*inputs[1:4]), Carried(*inputs[4:]), keep)
-    results = [torch.stack([state[part] for state in states]) for part in range(3)] + [states[-1].memory]
+    results = _walked(layout, inputs[0], Weights(*inputs[1:4]), Carried(*inputs[4:]), keep)
     return gradients(zip(results, grads, strict=True), inputs, again=True)
+
+
+def _walked(
+    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What `sequence` returns, by the plain steps, which autograd records."""
+    with without_autocast(drive.device):
+        states = plain.sequence(layout, drive, trained, before, keep)
+    seen, cell, weights = (torch.stack([state[part] for state in states]) for part in range(3))
+    return seen, cell, weights, states[-1].memory
 
 
 _LIBRARY.impl("ntm", _forward, "CompositeExplicitAutograd")

@@ -17,7 +17,7 @@ from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Keeper, Kept, Keys
 from regard.observation.capture.proof import proof_of
 from regard.observation.capture.reading import Graph, Later, Lost, Pairs, Reading, top_left
-from regard.request import autocast_dtype
+from regard.autocast import autocast_dtype
 
 # Tensors that do with a function what its name says.
 PLAIN = (Tensor, nn.Parameter, nn.Buffer, CausalBias)

@@ -1,0 +1,196 @@
+"""Options of things that are built by name, read by the type that their constructor declares.
+
+A name with options (`multihead(causal=false, window=none)`) is text, and text alone cannot tell a word from a truth
+value: only the declared type can. What the type does not understand is refused, with the option and what it takes.
+
+>>> converted("causal", "no", bool, "multihead"), converted("window", "none", int | None, "multihead")
+(False, None)
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, Union, get_args, get_origin
+
+from regard.errors import BadType, BadValue
+from regard.registry import refuse_unknown, split
+
+TRUTH = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
+_NOTHING = ("none", "null")
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "None"}
+_PLAIN = (str, bool, int, float, type(None), list, tuple)  # what a file or a command line can say
+_SEQUENCES = (collections.abc.Sequence, list, tuple)
+
+
+class _Misfit(Exception):
+    """A value that a type does not understand."""
+
+
+def read_options(
+    owner: str, cls: type, given: Mapping[str, Any], known: Mapping[str, inspect.Parameter]
+) -> dict[str, Any]:
+    """The options `given` to `owner` as values of the types that `cls` declares.
+
+    Raises for an option that is not `known` and for a value that its option does not take. Objects that no text can
+    stand for (a normaliser, a module, an array) are handed on for the class to judge.
+    """
+    refuse_unknown(owner, given, known)
+    declared = _declared(cls)
+    read = {}
+    for option, value in given.items():
+        kind = declared.get(option, Any)
+        default = known[option].default
+        if kind is Any and isinstance(default, (bool, int, float, str)):
+            kind = type(default)
+        read[option] = converted(option, value, kind, owner)
+    return read
+
+
+def converted(option: str, given: Any, kind: Any, owner: str) -> Any:
+    """`given` as a value of the type `kind`, which `option` of `owner` declares."""
+    if not isinstance(given, _PLAIN):
+        return given
+    try:
+        return _convert(given, kind)
+    except _Misfit:
+        expected = f"{option}: {owner} takes {_in_words(kind)}"
+    if isinstance(given, str):
+        raise BadValue(f"{expected}, got {given!r}.")
+    quotes = (
+        f" A text that looks like one is written in quotes: {option}={str(given)!r}."
+        if str in (kind, *get_args(kind)) and isinstance(given, (bool, int, float))
+        else ""
+    )
+    raise BadType(f"{expected}, got {given!r} ({type(given).__name__}).{quotes}")
+
+
+def _convert(given: Any, kind: Any) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _one_of(given, inner)
+    if origin is Literal:
+        if given in inner:
+            return given
+        raise _Misfit
+    if origin in _SEQUENCES or kind in _SEQUENCES:
+        return _several(given, origin or kind, inner)
+    reader = _READERS.get(kind)
+    if reader is not None:
+        return reader(given)
+    is_class = isinstance(kind, type) and origin is None and kind is not Any
+    if is_class and not getattr(kind, "_is_protocol", False) and not isinstance(given, kind):
+        raise _Misfit
+    return given  # no type, or one that cannot be asked: the class judges
+
+
+def _one_of(given: Any, kinds: tuple[Any, ...]) -> Any:
+    """The first kind that takes a value as it is, else the first into which it can be turned."""
+    if bool in kinds and isinstance(given, str) and given.strip().lower() in TRUTH:
+        return _flag(given)
+    for turned in (False, True):
+        for kind in kinds:
+            try:
+                found = _convert(given, kind)
+            except _Misfit:
+                continue
+            if turned or (type(found) is type(given) and found == given):
+                return found
+    raise _Misfit
+
+
+def _several(given: Any, kind: Any, inner: tuple[Any, ...]) -> Any:
+    """A list or tuple; a text is split at its commas."""
+    if isinstance(given, str):
+        given = tuple(part.strip() for part in split(given))
+    if not isinstance(given, (list, tuple)):
+        raise _Misfit
+    each = inner[0] if inner else Any
+    if kind is tuple and inner and inner[-1] is not Ellipsis:
+        if len(inner) != len(given):
+            raise _Misfit
+        return tuple(_convert(part, one) for part, one in zip(given, inner, strict=True))
+    found = [_convert(part, each) for part in given]
+    return found if kind is list or (kind is not tuple and isinstance(given, list)) else tuple(found)
+
+
+def _flag(given: Any) -> bool:
+    if isinstance(given, str):
+        given = TRUTH.get(given.strip().lower(), given)
+    if isinstance(given, (bool, int)) and given in (0, 1):
+        return bool(given)
+    raise _Misfit
+
+
+def _whole(given: Any) -> int:
+    if isinstance(given, str):
+        try:
+            return int(given)
+        except ValueError:
+            given = _number(given)  # 1e4
+    if isinstance(given, float) and given.is_integer():
+        return int(given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    raise _Misfit
+
+
+def _number(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, (str, int, float)):
+        raise _Misfit
+    if not isinstance(given, str):
+        return given  # a whole number stays one: 0 and 0.0 mean the same
+    try:
+        return float(given)
+    except ValueError:
+        raise _Misfit from None
+
+
+def _text(given: Any) -> str:
+    if isinstance(given, str):
+        return given
+    raise _Misfit
+
+
+def _nothing(given: Any) -> None:
+    if given is not None and not (isinstance(given, str) and given.strip().lower() in _NOTHING):
+        raise _Misfit
+
+
+_READERS = {bool: _flag, int: _whole, float: _number, str: _text, type(None): _nothing, None: _nothing}
+
+
+def _in_words(kind: Any) -> str:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_in_words(one) for one in inner)
+    if origin is Literal:
+        return " or ".join(repr(one) for one in inner)
+    if origin in _SEQUENCES or kind in _SEQUENCES:
+        each = [one for one in inner if one is not Ellipsis]
+        return "a list" + (f" ({', '.join(_in_words(one) for one in each)})" if each else "")
+    return _WORDS[kind] if kind in _WORDS else str(getattr(kind, "__name__", kind))
+
+
+def _declared(cls: type) -> dict[str, Any]:
+    """The types of a constructor's options by name, those that its parents declare included."""
+    found: dict[str, Any] = {}
+    for parent in reversed(cls.__mro__):
+        constructor = parent.__dict__.get("__init__")
+        if not inspect.isfunction(constructor):
+            continue
+        for name, annotation in constructor.__annotations__.items():
+            found[name] = _resolved(annotation, constructor.__globals__)
+    return found
+
+
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
+    """An annotation that was kept as text as the type it names; Any where a name in it cannot be found."""
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(holder, globalns=names)["it"]
+    except (NameError, AttributeError, TypeError):
+        return Any

@@ -1,0 +1,61 @@
+"""A name where a value was expected, or a name that is misspelt: the error says what to write."""
+
+import pytest
+import torch
+
+import regard
+from regard import biases, masks, normalizers, scores
+from regard.registry import calls_of
+
+X = torch.randn(1, 2, 5, 4)
+
+# what was passed, what the error says
+WRONG = {
+    "a misspelt score with weights": ({"score": "addtive"}, "Did you mean scores.additive(weight)?"),
+    "a score with weights": ({"score": "additive"}, "Did you mean scores.additive(weight)?"),
+    "a score with several": (
+        {"score": "transformer-xl"}, "Did you mean scores.transformer_xl(content_bias, position_bias, table)?",
+    ),
+    "a score with a number": ({"score": "soft-cap"}, "Did you mean scores.softcap(cap)?"),
+    "a misspelt score": ({"score": "scaled_dto"}, "Did you mean 'scaled-dot'?"),
+    "a score that does not exist": ({"score": "xyz"}, "scores.general(weight)"),
+    "a score that was not called": ({"score": scores.additive}, "Did you mean scores.additive(weight)?"),
+    "a mask": ({"mask": "causal"}, "Did you mean masks.causal()?"),
+    "a misspelt mask": ({"mask": "casual"}, "Did you mean masks.causal()?"),
+    "a mask with a number": ({"mask": "window"}, "Did you mean masks.window(before)?"),
+    "a mask with a dash": ({"mask": "global-tokens"}, "Did you mean masks.global_tokens(index)?"),
+    "a mask that was not called": ({"mask": masks.causal}, "Did you mean masks.causal()?"),
+    "a mask that does not exist": ({"mask": "xyz"}, "masks.padding(keep)"),
+    "a bias": ({"bias": "alibi"}, "Did you mean biases.alibi(num_heads)?"),
+    "a bias that was not called": ({"bias": biases.alibi}, "Did you mean biases.alibi(num_heads)?"),
+    "a bias that is a number": ({"bias": 2.0}, "biases.relative(table)"),
+    "a mask as a bias": ({"bias": masks.causal()}, "goes to mask="),
+    "a bias as a mask": ({"mask": biases.alibi(2)}, "go to bias="),
+    "a misspelt normaliser": ({"normalize": "sofmax"}, "Did you mean 'softmax'?"),
+    "a normaliser that was not called": ({"normalize": normalizers.softmax}, "Did you mean normalizers.softmax()?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("verb", ["attend", "explain", "weights", "summarize"])
+def test_the_error_says_what_to_write(name, verb):
+    given, words = WRONG[name]
+    inputs = (X, X, X) if verb in ("attend", "explain") else (X, X)
+    with pytest.raises((ValueError, TypeError)) as caught:
+        getattr(regard, verb)(*inputs, **given)
+    assert isinstance(caught.value, regard.RegardError)
+    assert words in str(caught.value) and str(caught.value).startswith(next(iter(given)))
+
+
+def test_a_layer_says_what_to_write_for_a_mask():
+    with pytest.raises(regard.RegardError, match=r"mask: .* Did you mean masks\.causal\(\)\?"):
+        regard.nn.build("multihead", dim=4)(X[:, 0], mask="causal")
+
+
+@pytest.mark.parametrize("room", ["masks", "scores", "biases", "normalizers"])
+def test_every_constructor_is_offered_with_what_it_needs(room):
+    calls = calls_of(f"regard.{room}")
+    public = [name for name in getattr(regard, room).__all__ if name.islower() and name != "named"]
+    assert list(calls) == public and len(calls) >= 5
+    for name, call in calls.items():
+        assert call.startswith(f"{room}.{name}(")
