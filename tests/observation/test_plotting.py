@@ -35,7 +35,7 @@ def test_the_heads_of_a_site_are_drawn_with_their_own_weights_in_one_scale():
     seen = Maps(Map(soft(1, 2, 3, 3), name="a"), Map(weights, name="b"))
     figure = plotting.plot(seen, "b", heads=[4, 1], batch=1)
     frames = maps_in(figure)
-    assert [frame.get_title() for frame in frames] == ["head 5", "head 2"]
+    assert [frame.get_title() for frame in frames] == ["head 4", "head 1"]
     for frame, head in zip(frames, (4, 1), strict=True):
         (drawn,) = frame.images
         assert np.array_equal(drawn.get_array(), weights[1, head].numpy())
@@ -51,13 +51,13 @@ def test_without_a_site_all_heads_of_all_sites_are_drawn():
     assert len(frame.images) == 5
     assert all(np.array_equal(a.get_array(), b) for a, b in zip(frame.images, given, strict=True))
     assert [label.get_text() for label in frame.get_yticklabels()] == ["encoder.0", "encoder.1"]
-    assert [label.get_text() for label in frame.get_xticklabels()] == ["1", "2", "3"]
+    assert [label.get_text() for label in frame.get_xticklabels()] == ["0", "1", "2"]
 
 
 def test_one_site_may_be_given_itself_and_one_head_as_a_number():
     figure = plotting.plot(Map(soft(1, 3, 5, 5), name="only"), heads=2)
     (frame,) = maps_in(figure)
-    assert frame.get_title() == "only, head 3"
+    assert frame.get_title() == "only, head 2"
 
 
 def test_any_text_is_drawn_as_text_and_nothing_else():

@@ -137,7 +137,7 @@ def test_an_image_is_read_as_the_task_reads_it(runs, tmp_path):
     scene = opened(runs["digits"], image=str(tmp_path / "one.png")).scene()
     assert scene["image"]["rows"] == 8 and scene["image"]["columns"] == 1 and scene["image"]["skip"] == 0
     assert scene["image"]["data"].startswith("data:image/png;base64,")
-    assert scene["sites"][0]["columns"] == "patches" and scene["tokens"]["patches"][0] == "row 1"
+    assert scene["sites"][0]["columns"] == "patches" and scene["tokens"]["patches"][0] == "row 0"
 
 
 def test_checkpoints_are_a_timeline(runs):

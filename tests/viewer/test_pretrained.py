@@ -119,7 +119,7 @@ def test_an_image_model_shows_the_pixels_it_was_given_and_where_its_patches_are(
     scene = stage.scene()
     image = {key: scene["image"][key] for key in ("rows", "columns", "skip", "width", "height")}
     assert image == {"rows": 4, "columns": 4, "skip": 1, "width": 20, "height": 20}
-    assert scene["tokens"]["patches"][:2] == ["CLS", "1,1"] and len(scene["tokens"]["patches"]) == 17
+    assert scene["tokens"]["patches"][:2] == ["CLS", "0,0"] and len(scene["tokens"]["patches"]) == 17
     assert Answers(stage).answer("overview", {})[1]
 
 

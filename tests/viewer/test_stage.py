@@ -16,20 +16,20 @@ def scene_of(sites, labels=None, **options):
 def test_layers_are_numbered_as_their_paths_are():
     names = ["bert.encoder.layer.0.attention.self", "bert.encoder.layer.11.attention.self"]
     found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
-    assert [site["label"] for site in found["sites"]] == ["layer 1", "layer 12"]
+    assert [site["label"] for site in found["sites"]] == ["layer 0", "layer 11"]
     assert {site["group"] for site in found["sites"]} == {"layers"}
 
 
 def test_a_module_that_attends_again_and_again_is_numbered_by_its_calls():
     names = ["albert.groups.0.attention", "albert.groups.0.attention#2", "albert.groups.0.attention#3"]
     found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
-    assert [site["label"] for site in found["sites"]] == ["layer 1", "layer 2", "layer 3"]
+    assert [site["label"] for site in found["sites"]] == ["layer 0", "layer 1", "layer 2"]
 
 
 def test_two_attentions_of_a_layer_are_told_apart():
     names = ["layers.0.attention.memory", "layers.0.attention.history", "layers.1.attention.memory"]
     found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
-    assert [site["label"] for site in found["sites"]] == ["layer 1 memory", "layer 1 history", "layer 2"]
+    assert [site["label"] for site in found["sites"]] == ["layer 0 memory", "layer 0 history", "layer 1"]
 
 
 def test_a_model_that_reads_and_writes_has_three_kinds_of_attention():
@@ -40,7 +40,7 @@ def test_a_model_that_reads_and_writes_has_three_kinds_of_attention():
         StandIn("decoder.block.0.layer.1.EncDecAttention", [random_map(2, 3, 5)]),
     ]
     found = scene_of(sites, labels, two_sides=True)
-    assert [site["label"] for site in found["sites"]] == ["encoder 1", "decoder 1", "cross 1"]
+    assert [site["label"] for site in found["sites"]] == ["encoder 0", "decoder 0", "cross 0"]
     assert [(site["rows"], site["columns"]) for site in found["sites"]] == [
         ("tokens", "tokens"), ("read", "read"), ("targets", "tokens"),
     ]  # fmt: skip
@@ -50,14 +50,14 @@ def test_a_model_that_reads_and_writes_has_three_kinds_of_attention():
 def test_a_memory_has_slots_and_says_who_writes_and_who_reads():
     shape = {"rows": "position", "columns": "slot"}
     sites = [StandIn(f"machine.tape.{name}", [random_map(1, 4, 6)], **shape) for name in ("write", "read")]
-    found = scene_of(sites, {"steps": [f"step {n}" for n in range(1, 5)]})
+    found = scene_of(sites, {"steps": [f"step {n}" for n in range(4)]})
     assert found["memory"] == {"write": [0], "read": [1]} and found["start"] == "memory"
-    assert found["sites"][0]["columns"] == "slots" and found["tokens"]["slots"][-1] == "slot 6"
+    assert found["sites"][0]["columns"] == "slots" and found["tokens"]["slots"][-1] == "slot 5"
 
 
 def test_labels_that_are_too_few_are_filled_with_numbers():
     found = scene_of([StandIn("layer.0", [random_map(1, 5, 5)])], {"tokens": ["a", "b"]})
-    assert found["tokens"]["tokens"] == ["a", "b", "token 3", "token 4", "token 5"]
+    assert found["tokens"]["tokens"] == ["a", "b", "token 2", "token 3", "token 4"]
 
 
 def test_calls_that_go_on_from_each_other_begin_where_the_last_ended():
@@ -115,7 +115,7 @@ def test_a_layer_that_only_one_model_has_is_refused_with_words():
     both = [Seen([StandIn(f"a.{n}", [random_map(1, 3, 3)]) for n in range(count)]) for count in (3, 2)]
     stage = Stage("x", [Variant("three", both[0]), Variant("two", both[1])])
     assert stage.site(1, 1).name == "a.1"
-    with pytest.raises(BadValue, match="two has no layer 3"):
+    with pytest.raises(BadValue, match="two has no layer 2. It has layer 0, layer 1"):
         stage.site(1, 2)
 
 

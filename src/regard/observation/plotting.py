@@ -44,7 +44,7 @@ def plot(
     Args:
         seen: what was observed, or one site of it.
         site: a name of `seen.names()`.
-        heads: their numbers, from 0; all by default. (In the figure heads count from 1, as people do.)
+        heads: their numbers, from 0, as in the figure; all by default.
         tokens: what stands at the keys, and at the queries of self-attention. Any text: it is never interpreted.
         targets: what stands at the queries, where that is something else.
         width: inches; `ONE_COLUMN` for a single head, else `TWO_COLUMNS`.
@@ -166,7 +166,7 @@ def _heads_of(
             frame.set_axis_off()
             continue
         drawn = panels.shade(frame, tables[number], shades, (queries, keys))
-        title = f"head {shown[number] + 1}"
+        title = f"head {shown[number]}"
         frame.set_title(title if len(shown) > 1 else f"{readable(site.name, 60)}, {title}")
         if number + beside >= len(shown):
             panels.side(frame, "x", across, keys, panel)
@@ -215,7 +215,7 @@ def _overview(
     # One frame for all maps: a hundred frames would take seconds to lay out.
     drawn = panels.mosaic(frame, [tables for tables, _ in read], forms, beside, shades)
     longest = max(shown, key=len)
-    panels.named_outside(frame, [f"{head + 1}" for head in longest], _shortest(names))
+    panels.named_outside(frame, [str(head) for head in longest], _shortest(names))
     frame.set_title("head")
     if drawn is not None:
         panels.bar(figure, drawn, [frame], scale, max((words for _, words in read), key=len))

@@ -20,6 +20,7 @@ from regard.viewer.opening.writing import search, write, write_again
 from regard.viewer.stage import Stage, Variant, shortened
 
 MOST_CHECKPOINTS = 64
+KINDS = {"tokens": "tokens", "targets": "written tokens", "read": "written tokens", "steps": "steps", "patches": "patches"}
 LONG_BEGINNING = 12  # letters that two names have in common: more are left out
 
 
@@ -78,11 +79,12 @@ def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str]
 def _ran(one: Opened) -> Variant:
     """The model run once."""
     with torch.no_grad(), observe(one.model) as seen:
-        _guarded(one.run)
+        output = _guarded(one.run)
     if one.finish is not None and seen.names():
         labels, image = one.finish(int(seen[seen.names()[0]].shape(0)[3]))
         one.labels, one.image = labels, image
-    return Variant(one.name, seen, one.labels, one.words, one.step, one.ids)
+    answer = one.answer(output) if one.answer is not None else None
+    return Variant(one.name, seen, one.labels, one.words, one.step, one.ids, answer=answer)
 
 
 def _guarded(run: Callable[[], Any]) -> Any:
@@ -126,12 +128,20 @@ def _written(one: Opened, wish: Wish, tell: Callable[[str], None]) -> tuple[Vari
 def _check_sizes(variants: list[Variant]) -> None:
     """Two models that cut a text into different pieces have maps that do not fit on each other."""
     counts = [{kind: len(texts) for kind, texts in one.labels.items()} for one in variants]
-    for kind, count in counts[0].items():
-        for other in counts[1:]:
-            if other.get(kind, count) != count:
+    for other in counts[1:]:
+        if set(other) != set(counts[0]):
+            kinds = " and ".join(", ".join(KINDS.get(kind, kind) for kind in one) for one in (counts[0], other))
+            raise BadValue(
+                f"--against: the two have maps over {kinds}, which cannot be compared. Choose a model of the same kind."
+            )
+        for kind, count in counts[0].items():
+            if other[kind] != count:
+                written = kind in ("targets", "read")
+                what = "write" if written else "make"
                 raise BadValue(
-                    f"--against: the two make {count} and {other[kind]} {kind} of this input, so their maps cannot be "
-                    "compared. Choose a model with the same tokenizer, or give the words with --target."
+                    f"--against: {variants[0].name} and {variants[1].name} {what} {count} and {other[kind]} "
+                    f"{KINDS.get(kind, kind)}{'' if written else ' of this input'}, so their maps cannot be compared. "
+                    + ("Give both the same words with --target." if written else "Choose a model with the same tokenizer.")
                 )
 
 

@@ -78,7 +78,7 @@ function drawRows(paint, size, viewport, text, here, look) {
     paint.fillStyle = chosen ? look.accent : words ? look.ink : look.faint;
     if (words) paint.fillText(fitted(paint, text(row), size.left - 12), size.left - 8, at);
     else {
-      paint.fillText(String(row + 1), size.left - 9, at);
+      paint.fillText(String(row), size.left - 9, at);
       paint.fillRect(size.left - 5, at - 0.5, 4, 1);
     }
   }
@@ -99,7 +99,7 @@ function drawColumns(paint, size, viewport, text, here, look) {
     else {
       paint.textAlign = "center";
       paint.textBaseline = "alphabetic";
-      paint.fillText(String(column + 1), at + size.left, size.top - 9);
+      paint.fillText(String(column), at + size.left, size.top - 9);
       paint.fillRect(at + size.left - 0.5, size.top - 5, 1, 4);
     }
   }
@@ -115,9 +115,9 @@ function drawColumns(paint, size, viewport, text, here, look) {
   paint.fillRect(at - 0.5, size.top - 5, 1, 4);
 }
 
-/** Marks stand at round numbers, counted from one. */
+/** The first mark at or behind a place; marks stand at multiples of the step, counted from 0. */
 export function firstMark(start, step) {
-  return Math.ceil((Math.floor(start) + 1) / step) * step - 1;
+  return Math.ceil(Math.floor(start) / step) * step;
 }
 
 function tilted(paint, text, x, y) {

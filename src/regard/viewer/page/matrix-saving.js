@@ -68,14 +68,14 @@ export async function matrixTable({ scene: all, source, store }, { viewport, sit
   if (seen.bottom - seen.top <= MOST_ROWS) {
     for (let row = seen.top; row < seen.bottom; row += 1) {
       const values = await source.row({ ...which, row });
-      rows.push([row + 1, rowText(scene, site, call, row), ...values.subarray(seen.left, seen.right)]);
+      rows.push([row, rowText(scene, site, call, row), ...values.subarray(seen.left, seen.right)]);
     }
-    const keys = Array.from({ length: seen.right - seen.left }, (_, index) => `${seen.left + index + 1} ${keyText(scene, site, seen.left + index)}`);
+    const keys = Array.from({ length: seen.right - seen.left }, (_, index) => `${seen.left + index} ${keyText(scene, site, seen.left + index)}`);
     return { head: ["row", "query", ...keys], rows };
   }
   const top = await source.top({ ...which, top: 8 });
   top.keys.forEach((keys, row) => {
-    keys.forEach((key, rank) => rows.push([row + 1, rowText(scene, site, call, row), key + 1, keyText(scene, site, key), top.weights[row][rank]]));
+    keys.forEach((key, rank) => rows.push([row, rowText(scene, site, call, row), key, keyText(scene, site, key), top.weights[row][rank]]));
   });
   return { head: ["row", "query", "column", "key", "weight"], rows };
 }
@@ -109,11 +109,11 @@ function labels(drawing, { scene, site, call, seen, cell, left, top, colors, wor
   const style = { size, fill: words ? colors.ink : colors.soft };
   for (let row = firstMark(seen.top, step); row < seen.bottom; row += step) {
     const y = top + (row - seen.top + 0.5) * cell + size * 0.35;
-    drawing.text(left - 6, y, words ? rowText(scene, site, call, row, 18) : String(row + 1), { ...style, anchor: "end" });
+    drawing.text(left - 6, y, words ? rowText(scene, site, call, row, 18) : String(row), { ...style, anchor: "end" });
   }
   for (let column = firstMark(seen.left, step); column < seen.right; column += step) {
     const x = left + (column - seen.left + 0.5) * cell;
     if (words) drawing.text(x + size * 0.35, top - 6, keyText(scene, site, column, 18), { ...style, rotate: -60 });
-    else drawing.text(x, top - 6, String(column + 1), { ...style, anchor: "middle" });
+    else drawing.text(x, top - 6, String(column), { ...style, anchor: "middle" });
   }
 }

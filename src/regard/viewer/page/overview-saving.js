@@ -42,7 +42,7 @@ export function overviewTable({ scene }, { overview, facts }) {
   const rows = overview.heads.map(([site, head]) => {
     const fact = (facts && facts.of(site, head)) || {};
     const scores = [...patterns].map((name) => (fact.scores || {})[name] ?? "");
-    return [scene.sites[site].name, head + 1, fact.entropy ?? "", fact.pattern || "", fact.cluster ?? "", fact.importance ?? "", ...scores];
+    return [scene.sites[site].name, head, fact.entropy ?? "", fact.pattern || "", fact.cluster ?? "", fact.importance ?? "", ...scores];
   });
   return { head: ["site", "head", "entropy", "pattern", "cluster", "importance", ...patterns], rows };
 }

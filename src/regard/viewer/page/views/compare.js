@@ -238,7 +238,7 @@ function create({ scene, source, store, palette }) {
           source.row({ ...where, variant: a }),
           source.row({ ...where, variant: b }),
         ]);
-        mine.forEach((weight, key) => rows.push([row + 1, key + 1, weight, others[key], weight - others[key]]));
+        mine.forEach((weight, key) => rows.push([row, key, weight, others[key], weight - others[key]]));
       }
       return { head: ["row", "key", scene.variants[a].name, scene.variants[b].name, "difference"], rows };
     },

@@ -40,7 +40,7 @@ export function createHeads({ scene, source, store, palette, onPick }) {
       h(
         "span",
         { class: "head-name" },
-        h("span", {}, `head ${head + 1}`),
+        h("span", {}, `head ${head}`),
         h("span", { class: "head-fact" }, factText(fact)),
       ),
       strongest(line, LISTED).map((found) => word(found, labels)),

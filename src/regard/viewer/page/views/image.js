@@ -254,9 +254,9 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     drawing: () => traced(element, palette, { legend: false }),
     table() {
       const rows = Array.from(found || [], (weight, index) => [
-        index + 1,
-        index < image.skip ? "" : Math.floor((index - image.skip) / image.columns) + 1,
-        index < image.skip ? "" : ((index - image.skip) % image.columns) + 1,
+        index,
+        index < image.skip ? "" : Math.floor((index - image.skip) / image.columns),
+        index < image.skip ? "" : (index - image.skip) % image.columns,
         weight,
       ]);
       return {

@@ -54,7 +54,7 @@ function create({ scene, source, store, palette }) {
     what: "step",
     testid: "step",
     onGo: go,
-    wordsOf: (index) => `step ${index + 1} of ${steps.length}`,
+    wordsOf: (index) => `step ${index} of 0–${steps.length - 1}`,
   });
   const said = readout("step-readout", "");
   const text = createText({
@@ -154,7 +154,7 @@ function create({ scene, source, store, palette }) {
       strongest(weights, LISTED).map(({ index, weight }) => ({
         index,
         text: tokenText(names[index], 24),
-        detail: String(index + 1),
+        detail: String(index),
         weight,
       }));
     inText.element.hidden = !found.own;
@@ -201,7 +201,7 @@ function create({ scene, source, store, palette }) {
   function tell(index, names, weights) {
     if (index === null || !weights || weights[index] === undefined) return said.say(whose());
     const [written, seen] = [steps[at].token, names[index]].map((word) => `“${tokenText(word, 24)}”`);
-    return said.say(`writing ${written} looked at ${seen} (${index + 1}) with ${weightText(weights[index])}`);
+    return said.say(`writing ${written} looked at ${seen} (${index}) with ${weightText(weights[index])}`);
   }
 
   return {
@@ -238,11 +238,11 @@ function create({ scene, source, store, palette }) {
       const { token, probability } = steps[at];
       const lines = (weights, names, where) =>
         Array.from(weights || [], (weight, index) => [
-          at + 1,
+          at,
           token,
           probability,
           where,
-          index + 1,
+          index,
           names[index],
           weight,
         ]);

@@ -158,7 +158,7 @@ function create({ scene, source, store, palette }) {
 
   function summary() {
     const value = timeline.metric && timeline.metric.values ? timeline.metric.values[state.variant] : null;
-    return `${stepText(state.variant)}, checkpoint ${state.variant + 1} of ${count}${Number.isFinite(value) ? `   ·   ${timeline.metric.name} ${Number(value.toPrecision(4))}` : ""}`;
+    return `${stepText(state.variant)}, checkpoint ${state.variant} of 0–${count - 1}${Number.isFinite(value) ? `   ·   ${timeline.metric.name} ${Number(value.toPrecision(4))}` : ""}`;
   }
 
   function point(cell) {

@@ -177,7 +177,7 @@ function create({ scene, source, store, palette }) {
     const items = strongest(weights, LISTED).map(({ index, weight }) => ({
       text: tokenText(part.labels[index], 24),
       title: tokenText(part.labels[index], 200),
-      detail: String(index + 1),
+      detail: String(index),
       weight,
       onEnter: () => part.text.point(index),
       onLeave: () => part.text.point(null),
@@ -200,7 +200,7 @@ function create({ scene, source, store, palette }) {
       mean: `${site.label || site.name} · mean of ${site.heads} heads`,
       rollout: "rollout through all layers",
     }[found.mode];
-    return `“${tokenText(sides[side].labels[index], 40)}” at ${index + 1}   ·   ${whose}${pinned() ? "   ·   pinned" : ""}`;
+    return `“${tokenText(sides[side].labels[index], 40)}” at ${index}   ·   ${whose}${pinned() ? "   ·   pinned" : ""}`;
   }
 
   /** Sites over the same tokens keep the text that stands there, and with it the place of the reader. */
@@ -240,7 +240,7 @@ function create({ scene, source, store, palette }) {
       const [rows, keys] = [sides.row.labels, sides.key.labels];
       const at = (weights, index) => (weights && index < weights.length ? weights[index] : "");
       const line = (_, index) => [
-        index + 1,
+        index,
         rows[index] ?? "",
         keys[index] ?? "",
         at(found.from, index),
