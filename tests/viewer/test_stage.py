@@ -1,5 +1,8 @@
 """What sites are called, what their axes are, and what a page is told of them."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 
@@ -117,6 +120,56 @@ def test_a_layer_that_only_one_model_has_is_refused_with_words():
     assert stage.site(1, 1).name == "a.1"
     with pytest.raises(BadValue, match="two has no layer 2. It has layer 0, layer 1"):
         stage.site(1, 2)
+
+
+def bert_like(prefix, layers, heads, length=5):
+    names = [f"{prefix}encoder.layer.{n}.attention.self" for n in range(layers)]
+    return Seen([StandIn(name, [random_map(heads, length, length, n)]) for n, name in enumerate(names)])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_models_of_another_depth_and_prefix_are_paired_layer_by_layer(swapped):
+    """An encoder of 3 layers of 5 heads, and the same kind of encoder inside a classifier, 2 layers of 3 heads."""
+    variants = [Variant("bare", bert_like("", 3, 5)), Variant("wrapped", bert_like("bert.", 2, 3))]
+    if swapped:
+        variants.reverse()
+    bare, wrapped = (1, 0) if swapped else (0, 1)
+    stage = Stage("x", variants)
+    scene = stage.scene()
+    assert [site["label"] for site in scene["sites"]] == ["layer 0", "layer 1", "layer 2"]
+    assert [site["headsOf"][bare] for site in scene["sites"]] == [5, 5, 5]
+    assert [site["headsOf"][wrapped] for site in scene["sites"]] == [3, 3, 0]
+    assert [site["heads"] for site in scene["sites"]] == [5, 5, 5]
+    for layer in range(2):
+        assert stage.site(bare, layer).name == f"encoder.layer.{layer}.attention.self"
+        assert stage.site(wrapped, layer).name == f"bert.encoder.layer.{layer}.attention.self"
+    answers = Answers(stage)
+    heads = [
+        json.loads(answers.answer("overview", {"variant": str(v)})[1].split(b"\n")[0])["heads"]
+        for v in (0, 1)
+    ]
+    assert [len(heads[bare]), len(heads[wrapped])] == [15, 6]
+    shared = {"site": "1", "head": "2", "variant": str(bare), "minus": str(wrapped), "row": "4"}
+    found = np.frombuffer(answers.answer("row", shared)[1], np.float32)
+    np.testing.assert_allclose(found, random_map(5, 5, 5, 1)[2, 4] - random_map(3, 5, 5, 1)[2, 4], atol=1e-6)
+    with pytest.raises(BadValue, match="wrapped has no layer 2. It has layer 0, layer 1"):
+        answers.answer("row", {**shared, "site": "2"})
+    with pytest.raises(BadValue, match="no head 3 in layer 1 of wrapped. Its heads are 0 to 2"):
+        answers.answer("row", {**shared, "head": "3"})
+    rolled = np.frombuffer(answers.answer("rollout", {"variant": str(wrapped), "row": "4"})[1], np.float32)
+    assert rolled.sum() == pytest.approx(1, abs=1e-5)
+    assert len(json.loads(answers.answer("facts", {"variant": str(wrapped)})[1])["sites"]) == 2
+
+
+def test_sites_that_only_the_second_model_has_follow_their_neighbours():
+    two = [
+        ["layers.0.self", "layers.0.cross_attn", "layers.1.self"],
+        ["layers.0.self", "layers.1.self", "layers.2.self"],
+    ]
+    seen = [Seen([StandIn(name, [random_map(1, 3, 3)]) for name in names]) for names in two]
+    stage = Stage("x", [Variant("a", seen[0]), Variant("b", seen[1])])
+    assert [place.name for place in stage.places] == [*two[0], "layers.2.self"]
+    assert stage.sites(0) == [0, 1, 2] and stage.sites(1) == [0, 2, 3]
 
 
 def test_layers_under_other_names_are_matched_by_their_place():

@@ -32,7 +32,9 @@ class Variant:
     step: int | None = None  # of training, for checkpoints
     ids: Any = None  # token ids (n,) of the labels "tokens", where there are some; for patterns that repeat
     importance: Mapping[tuple[str, int], float] = field(default_factory=dict)  # of (site, head), by ablation
-    answer: Mapping[str, Any] | None = None  # of a classifier: "text" and, as [label, probability], the "others"
+    answer: Mapping[str, Any] | None = (
+        None  # of a classifier: "text" and, as [label, probability], the "others"
+    )
 
 
 @dataclass

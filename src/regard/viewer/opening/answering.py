@@ -10,7 +10,9 @@ from torch import Tensor
 
 from regard.viewer.stage import finite, shortened
 
-Answer = dict[str, Any]  # "text": the answer in words; "others": [[label, probability], …], the likeliest first
+Answer = dict[
+    str, Any
+]  # "text": the answer in words; "others": [[label, probability], …], the likeliest first
 OTHERS = 5  # labels after the answer that are told
 TOLD = 8  # labelled tokens that are told
 LIKELY = 0.5  # the probability from which one of several labels counts as given
@@ -92,6 +94,11 @@ def _ranked(odds: Tensor, name: Callable[[int], str], given: int) -> Answer:
     if not torch.isfinite(odds).all():
         return {"text": "not finite", "others": []}
     shares, best = odds.sort(descending=True, stable=True)
-    ranked = [(shortened(name(label)), share) for label, share in zip(best.tolist(), shares.tolist(), strict=True)]
+    ranked = [
+        (shortened(name(label)), share) for label, share in zip(best.tolist(), shares.tolist(), strict=True)
+    ]
     text = ", ".join(f"{label} {percent(share)}" for label, share in ranked[:given])
-    return {"text": text, "others": [[label, float(f"{share:.4g}")] for label, share in ranked[given : given + OTHERS]]}
+    return {
+        "text": text,
+        "others": [[label, float(f"{share:.4g}")] for label, share in ranked[given : given + OTHERS]],
+    }

@@ -20,7 +20,13 @@ from regard.viewer.opening.writing import search, write, write_again
 from regard.viewer.stage import Stage, Variant, shortened
 
 MOST_CHECKPOINTS = 64
-KINDS = {"tokens": "tokens", "targets": "written tokens", "read": "written tokens", "steps": "steps", "patches": "patches"}
+KINDS = {
+    "tokens": "tokens",
+    "targets": "written tokens",
+    "read": "written tokens",
+    "steps": "steps",
+    "patches": "patches",
+}
 LONG_BEGINNING = 12  # letters that two names have in common: more are left out
 
 
@@ -130,7 +136,9 @@ def _check_sizes(variants: list[Variant]) -> None:
     counts = [{kind: len(texts) for kind, texts in one.labels.items()} for one in variants]
     for other in counts[1:]:
         if set(other) != set(counts[0]):
-            kinds = " and ".join(", ".join(KINDS.get(kind, kind) for kind in one) for one in (counts[0], other))
+            kinds = " and ".join(
+                ", ".join(KINDS.get(kind, kind) for kind in one) for one in (counts[0], other)
+            )
             raise BadValue(
                 f"--against: the two have maps over {kinds}, which cannot be compared. Choose a model of the same kind."
             )
@@ -141,7 +149,11 @@ def _check_sizes(variants: list[Variant]) -> None:
                 raise BadValue(
                     f"--against: {variants[0].name} and {variants[1].name} {what} {count} and {other[kind]} "
                     f"{KINDS.get(kind, kind)}{'' if written else ' of this input'}, so their maps cannot be compared. "
-                    + ("Give both the same words with --target." if written else "Choose a model with the same tokenizer.")
+                    + (
+                        "Give both the same words with --target."
+                        if written
+                        else "Choose a model with the same tokenizer."
+                    )
                 )
 
 
