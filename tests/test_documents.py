@@ -57,7 +57,7 @@ def blocks_of(path: Path) -> list[Block]:
     ]  # fmt: skip
 
 
-PAGES = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))]
+PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 BLOCKS = [
     block
     for path in sorted(PAGES)
@@ -198,7 +198,7 @@ def test_commands_of_a_document_are_ones_that_exist(block, line, place, monkeypa
         program, words = "regard", words[words.index("-m") + 2 :]
     if program == "make":
         targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        assert set(word for word in words if "=" not in word) <= set(targets), block
+        assert {word for word in words if "=" not in word} <= set(targets), block
     elif program == "pip":
         assert words[0] == "install", block
     elif program == "python":

@@ -212,13 +212,13 @@ def test_models_that_write_different_words_are_told_to_be_given_the_same():
     sides = {"tokens": list("abcde"), "targets": list("xyz"), "read": list("sxy")}
     seen = small_stage().variants[0].seen
     longer = {**sides, "targets": list("xyzz"), "read": list("sxyz")}
-    with pytest.raises(BadValue, match="one and two write 3 and 4 written tokens.*--target") as refused:
+    with pytest.raises(BadValue, match=r"one and two write 3 and 4 tokens.*--target") as refused:
         opening._check_sizes([Variant("one", seen, sides), Variant("two", seen, longer)])
     assert "tokenizer" not in str(refused.value)
 
 
 def test_models_that_cut_a_text_differently_are_not_compared(runs):
-    with pytest.raises(BadValue, match="--against.*same tokenizer") as refused:
+    with pytest.raises(BadValue, match=r"--against.*same tokenizer") as refused:
         opened(runs["language"], text="The sea was calm", against=str(runs["classify-encoder"]))
     assert "--target" not in str(refused.value)
 

@@ -118,7 +118,7 @@ def test_a_layer_that_only_one_model_has_is_refused_with_words():
     both = [Seen([StandIn(f"a.{n}", [random_map(1, 3, 3)]) for n in range(count)]) for count in (3, 2)]
     stage = Stage("x", [Variant("three", both[0]), Variant("two", both[1])])
     assert stage.site(1, 1).name == "a.1"
-    with pytest.raises(BadValue, match="two has no layer 2. It has layer 0, layer 1"):
+    with pytest.raises(BadValue, match=r"two has no layer 2. It has layer 0, layer 1"):
         stage.site(1, 2)
 
 
@@ -152,9 +152,9 @@ def test_models_of_another_depth_and_prefix_are_paired_layer_by_layer(swapped):
     shared = {"site": "1", "head": "2", "variant": str(bare), "minus": str(wrapped), "row": "4"}
     found = np.frombuffer(answers.answer("row", shared)[1], np.float32)
     np.testing.assert_allclose(found, random_map(5, 5, 5, 1)[2, 4] - random_map(3, 5, 5, 1)[2, 4], atol=1e-6)
-    with pytest.raises(BadValue, match="wrapped has no layer 2. It has layer 0, layer 1"):
+    with pytest.raises(BadValue, match=r"wrapped has no layer 2. It has layer 0, layer 1"):
         answers.answer("row", {**shared, "site": "2"})
-    with pytest.raises(BadValue, match="no head 3 in layer 1 of wrapped. Its heads are 0 to 2"):
+    with pytest.raises(BadValue, match=r"no head 3 in layer 1 of wrapped. Its heads are 0 to 2"):
         answers.answer("row", {**shared, "head": "3"})
     rolled = np.frombuffer(answers.answer("rollout", {"variant": str(wrapped), "row": "4"})[1], np.float32)
     assert rolled.sum() == pytest.approx(1, abs=1e-5)

@@ -20,13 +20,10 @@ from regard.viewer.opening.writing import search, write, write_again
 from regard.viewer.stage import Stage, Variant, shortened
 
 MOST_CHECKPOINTS = 64
-KINDS = {
-    "tokens": "tokens",
+WRITTEN = {
     "targets": "written tokens",
     "read": "written tokens",
-    "steps": "steps",
-    "patches": "patches",
-}
+}  # what a message calls these kinds of positions
 LONG_BEGINNING = 12  # letters that two names have in common: more are left out
 
 
@@ -137,24 +134,23 @@ def _check_sizes(variants: list[Variant]) -> None:
     for other in counts[1:]:
         if set(other) != set(counts[0]):
             kinds = " and ".join(
-                ", ".join(KINDS.get(kind, kind) for kind in one) for one in (counts[0], other)
+                ", ".join(WRITTEN.get(kind, kind) for kind in one) for one in (counts[0], other)
             )
             raise BadValue(
                 f"--against: the two have maps over {kinds}, which cannot be compared. Choose a model of the same kind."
             )
         for kind, count in counts[0].items():
             if other[kind] != count:
-                written = kind in ("targets", "read")
-                what = "write" if written else "make"
-                raise BadValue(
-                    f"--against: {variants[0].name} and {variants[1].name} {what} {count} and {other[kind]} "
-                    f"{KINDS.get(kind, kind)}{'' if written else ' of this input'}, so their maps cannot be compared. "
-                    + (
-                        "Give both the same words with --target."
-                        if written
-                        else "Choose a model with the same tokenizer."
-                    )
-                )
+                raise BadValue(_sizes_differ(variants, kind, count, other[kind]))
+
+
+def _sizes_differ(variants: list[Variant], kind: str, one: int, two: int) -> str:
+    names = f"{variants[0].name} and {variants[1].name}"
+    if kind in WRITTEN:
+        what, remedy = f"write {one} and {two} tokens", "Give both the same words with --target."
+    else:
+        what, remedy = f"make {one} and {two} {kind} of this input", "Choose a model with the same tokenizer."
+    return f"--against: {names} {what}, so their maps cannot be compared. {remedy}"
 
 
 def _fitting(one: Opened, wanted: int, tell: Callable[[str], None]) -> int:
