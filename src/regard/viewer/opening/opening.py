@@ -168,10 +168,11 @@ def _words(one: Opened) -> str:
 
 
 def _tell_apart(made: list[Opened], places: tuple[str, str]) -> None:
-    """Names by which two variants can be told apart: of their folders, without what both begin with."""
-    names = [Path(place).resolve().name for place in places]
-    if names[0] == names[1]:
-        names = [str(Path(place)) for place in places]
+    """Names by which two variants can be told apart: of runs or models, else of folders, without what both begin with."""
+    names = [one.title for one in made]
+    for other in (lambda place: Path(place).resolve().name, lambda place: str(Path(place))):
+        if names[0] == names[1]:
+            names = [other(place) for place in places]
     same = next((n for n, pair in enumerate(zip(*names, strict=False)) if pair[0] != pair[1]), 0)
     same = max(names[0].rfind(mark, 0, same) for mark in "-+_ /") + 1  # up to the end of a word
     if same >= LONG_BEGINNING:

@@ -264,6 +264,7 @@ function create({ scene, source, store, palette }) {
       return true;
     },
     difference: () => false,
+    subject: () => "",
     drawing: () => traced(element, palette),
     async table() {
       const rows = [];

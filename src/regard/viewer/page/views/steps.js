@@ -2,7 +2,9 @@
 // in the prompt, in what it had written itself (its cache), and in the source or picture, where there is one.
 
 import { h, fill } from "../dom.js";
-import { headText, tokenText, weightText } from "../words.js";
+import { headCount } from "../presence.js";
+import { WHOSE, whoseCells, whoseText } from "../subject.js";
+import { tokenText, weightText } from "../words.js";
 import { createBeams } from "./beams.js";
 import { createChances, percent, sharesOf } from "./chances.js";
 import { createHeads } from "./heads.js";
@@ -170,10 +172,12 @@ function create({ scene, source, store, palette }) {
     inSource.show(found.other ? items(found.other, other.labels) : []);
   }
 
+  function shownSite() {
+    return found.ownSite ?? found.otherSite ?? state.site;
+  }
+
   function whose() {
-    const site = found.ownSite ?? found.otherSite ?? state.site;
-    const { label, heads: count } = scene.sites[site];
-    const name = options().how === "mean" ? `${label} · mean of ${count} heads` : headText(scene, site, state.head);
+    const name = whoseText(scene, { ...state, site: shownSite() }, options().how);
     return `“${tokenText(steps[at].token, 40)}” with ${percent(steps[at].probability)}   ·   weights: ${name}`;
   }
 
@@ -216,7 +220,7 @@ function create({ scene, source, store, palette }) {
       }
       at = story.stepOf(state);
       how.set(options().how);
-      how.element.hidden = scene.sites[state.site].heads < 2;
+      how.element.hidden = headCount(scene.sites[state.site], state.variant) < 2;
       play.set(at);
       if (changed.has("theme") || changed.has("scale")) {
         text.repaint();
@@ -233,11 +237,13 @@ function create({ scene, source, store, palette }) {
       return true;
     },
     difference: () => false,
+    subject: () => [whoseText(scene, { ...state, site: shownSite() }, options().how), `step ${at}`],
     drawing: () => traced(element, palette),
     table() {
       const { token, probability } = steps[at];
-      const lines = (weights, names, where) =>
+      const lines = (weights, names, where, site) =>
         Array.from(weights || [], (weight, index) => [
+          ...whoseCells(scene, { ...state, site }, options().how),
           at,
           token,
           probability,
@@ -246,8 +252,11 @@ function create({ scene, source, store, palette }) {
           names[index],
           weight,
         ]);
-      const rows = [...lines(found.own, labels, "text"), ...(other ? lines(found.other, other.labels, "source") : [])];
-      return { head: ["step", "token", "probability", "looked at in", "position", "looked at", "weight"], rows };
+      const rows = [
+        ...lines(found.own, labels, "text", found.ownSite),
+        ...(other ? lines(found.other, other.labels, "source", found.otherSite) : []),
+      ];
+      return { head: [...WHOSE, "step", "token", "probability", "looked at in", "position", "looked at", "weight"], rows };
     },
     destroy() {
       play.stop();
