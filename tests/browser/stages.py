@@ -197,7 +197,10 @@ def unequal() -> Stage:
     ).eval()
     config = transformers.BertConfig(num_hidden_layers=2, num_attention_heads=2, num_labels=3, **sizes)
     wrapped = transformers.BertForSequenceClassification(config).eval()
-    ids, labels = peers.ids(7, batch=1), {"tokens": ["the", "cat", "sat", "on", "a", "mat", "incomprehensibilities"]}
+    ids, labels = (
+        peers.ids(7, batch=1),
+        {"tokens": ["the", "cat", "sat", "on", "a", "mat", "incomprehensibilities"]},
+    )
     variants = []
     for name, model in (("encoder", bare), ("classifier", wrapped)):
         with torch.no_grad(), regard.observe(model) as seen:

@@ -99,6 +99,9 @@ def test_models_of_another_depth_and_prefix_are_compared_where_they_can_be(page,
     page.get_by_test_id("rail-3-0").click()
     until(page, "/has no layer 3/.test(document.querySelector('[data-testid=map-b]').innerText)")
     page.get_by_test_id("rail-0-2").click()
-    until(page, "/no head 2 in layer 0; its heads are 0 to 1/.test(document.querySelector('[data-testid=difference]').innerText)")
+    until(
+        page,
+        "/no head 2 in layer 0; its heads are 0 to 1/.test(document.querySelector('[data-testid=difference]').innerText)",
+    )
     opened(page, stages["unequal"], "overview", variant=1)
     until(page, "document.querySelectorAll('[data-testid^=cell-]').length === 4")

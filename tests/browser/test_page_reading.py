@@ -39,7 +39,7 @@ def test_the_page_opens_on_an_overview_of_all_heads(page, address):
     assert "regard" in page.title()
     page.get_by_test_id("cell-0-2").hover()
     details = "document.querySelector('[data-testid=details]').innerText"
-    until(page, f"{details}.includes('head 3') && /entropy\\s+\\d\\.\\d+ nats/.test({details})")
+    until(page, f"{details}.includes('head 2') && /entropy\\s+\\d\\.\\d+ nats/.test({details})")
     for order in ("pattern", "entropy", "cluster"):
         page.get_by_test_id(f"sort-{order}").click()
         until(page, "window.__regard.state().sort === given", order)

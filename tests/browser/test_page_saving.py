@@ -32,7 +32,9 @@ def table(content):
 
 def test_a_saved_mean_is_called_a_mean_and_holds_it(page, address, maps):
     opened(page, address, "tokens", site=3, head=8, row=9, v="how=mean")
-    until(page, "document.querySelector('[data-testid=token-readout]').innerText.includes('mean of 12 heads')")
+    until(
+        page, "document.querySelector('[data-testid=token-readout]').innerText.includes('mean of 12 heads')"
+    )
     until(page, "document.querySelectorAll('[data-testid=attends-to] li').length > 2")
     name, content = saved_as(page, "csv")
     assert name.endswith("tokens-layer-3-mean-of-12-heads")
@@ -81,7 +83,9 @@ def test_the_page_counts_from_0(page, address):
     opened(page, address, "overview", sort="entropy")
     until(page, "document.querySelectorAll('.caption').length === 72")
     captions = page.locator(".caption").all_inner_texts()
-    assert {text.split(" ")[0] for text in captions} == {f"{layer}.{head}" for layer in range(6) for head in range(12)}
+    assert {text.split(" ")[0] for text in captions} == {
+        f"{layer}.{head}" for layer in range(6) for head in range(12)
+    }
 
 
 def test_a_saved_comparison_names_both_models(page, stages):

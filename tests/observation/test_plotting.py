@@ -114,6 +114,23 @@ def test_a_figure_is_as_wide_as_asked_and_no_higher_than_what_is_in_it(width, he
     assert all(abs(frame.width / frame.height - 1) < 0.02 for frame in frames)  # square maps stay square
 
 
+@pytest.mark.parametrize("width", [2.3, plotting.ONE_COLUMN, plotting.TWO_COLUMNS])
+@pytest.mark.parametrize("heads", [[4], [0, 4]])
+@pytest.mark.parametrize(
+    "name", ["a_rather_long_wrapper.with_another_level_below_it.encoder.layer.3.attention.self", "x" * 99]
+)
+def test_titles_of_long_names_lie_inside_the_figure_and_end_with_the_layer(width, heads, name):
+    figure = plotting.plot(Map(soft(1, 5, 7, 7), name=name), heads=heads, tokens=list("abcdefg"), width=width)
+    figure.draw_without_rendering()
+    titles = [frame.title for frame in maps_in(figure)]
+    titles += [figure._suptitle] if figure._suptitle else []
+    for title in titles:
+        box = title.get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 + 1, title.get_text()
+    told = "".join(title.get_text() for title in titles).replace("\n", "")
+    assert name[-30:] in told and "head 4" in told
+
+
 def test_the_steps_of_a_generation_are_drawn_as_one_map():
     weights = soft(1, 2, 7, 7, causal=True)
     site = Map(weights[:, :, :3, :3], *(weights[:, :, i : i + 1, : i + 1] for i in range(3, 7)), name="a")

@@ -16,12 +16,13 @@ from regard.errors import BadValue, unknown_name
 from regard.observation import panels
 from regard.observation.analysis.sites import Rows, SeenLike, SiteLike, at, chosen
 from regard.observation.colours import norm, on_scale, ramp
-from regard.observation.lettering import readable
+from regard.observation.lettering import lines_of, readable
 from regard.observation.panels import Floats
 
 ONE_COLUMN, TWO_COLUMNS = 3.35, 6.9  # inches: the widths of a paper's column and of its page
 FINE = 512  # cells along a side: a longer map is drawn by the strongest weight of each cell
 THUMB = 96  # the same where all heads of a model are shown
+LONGEST = 22  # letters of a site's name beside its row
 EXACT = 1 << 26  # weights of a figure up to which every row is looked at
 
 
@@ -167,7 +168,7 @@ def _heads_of(
             continue
         drawn = panels.shade(frame, tables[number], shades, (queries, keys))
         title = f"head {shown[number]}"
-        frame.set_title(title if len(shown) > 1 else f"{readable(site.name, 60)}, {title}")
+        frame.set_title(title if len(shown) > 1 else lines_of(f"{site.name}, {title}", panel, 7))
         if number + beside >= len(shown):
             panels.side(frame, "x", across, keys, panel)
         else:
@@ -179,7 +180,7 @@ def _heads_of(
     if len(shown) > 1:
         figure.supxlabel("attended to", fontsize=7)
         figure.supylabel("attends", fontsize=7)
-        figure.suptitle(readable(site.name, 80), fontsize=7.5)
+        figure.suptitle(lines_of(site.name, whole - 0.2, 7.5), fontsize=7.5)
     else:
         frames[0].set(xlabel="attended to", ylabel="attends")
     if drawn is not None:
@@ -230,7 +231,8 @@ def _shortest(names: Sequence[str]) -> list[str]:
             parts = [one[:-1] for one in parts]
         while all(len(one) > 2 for one in parts) and len({one[0] for one in parts}) == 1:
             parts = [one[1:] for one in parts]
-    return [readable(".".join(one), 22) for one in parts]
+    whole = [readable(name, max(len(name), 1)) for name in (".".join(one) for one in parts)]
+    return [name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in whole]  # the number is at the end
 
 
 def _labels(argument: str, given: Sequence[str] | None, count: int) -> list[str] | None:
