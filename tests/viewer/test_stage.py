@@ -140,6 +140,8 @@ def test_models_of_another_depth_and_prefix_are_paired_layer_by_layer(swapped):
     assert [site["headsOf"][bare] for site in scene["sites"]] == [5, 5, 5]
     assert [site["headsOf"][wrapped] for site in scene["sites"]] == [3, 3, 0]
     assert [site["heads"] for site in scene["sites"]] == [5, 5, 5]
+    assert scene["sites"][1]["namesOf"][wrapped] == "bert.encoder.layer.1.attention.self"
+    assert scene["sites"][2]["namesOf"][wrapped] is None
     for layer in range(2):
         assert stage.site(bare, layer).name == f"encoder.layer.{layer}.attention.self"
         assert stage.site(wrapped, layer).name == f"bert.encoder.layer.{layer}.attention.self"

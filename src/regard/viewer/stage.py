@@ -129,7 +129,13 @@ class Stage:
             for kind, size in ((place.rows, "queries"), (place.columns, "keys")):
                 kinds[kind] = max(kinds.get(kind, 0), *(call[size] for call in calls))
             heads = self.heads(number)
-            sites.append({**place.described(site), "heads": max(heads), "headsOf": heads, "calls": calls})
+            names = [self._names[number].get(variant) for variant in range(len(self.variants))]
+            sites.append(
+                {
+                    **place.described(site),
+                    "heads": max(heads), "headsOf": heads, "namesOf": names, "calls": calls,
+                }
+            )  # fmt: skip
         return {
             "title": shortened(self.title),
             "start": self._start(),

@@ -72,13 +72,19 @@ function open(root, given, scene, address) {
   const saving = createSaving({ shown: () => shown.instance || {}, name: () => fileName(scene.title, store.get().view, subject()), tell: tell.say, address });
   const subject = () => (shown.instance && shown.instance.subject ? shown.instance.subject() : whoseText(scene, store.get()));
   const answer = createAnswer(scene);
+  const words = h("p", { class: "words" });
+  const describe = ({ variant }) => {
+    const text = (variant && scene.variants[variant].words) || scene.words || "";
+    if (words.textContent !== text) fill(words, text);
+    words.title = text;
+  };
   const rail = createRail(context);
   const tools = createTools(context, { saving, help });
   const footer = createFooter(context);
   const body = h("div", { class: "body" }, rail.element, main);
   fill(
     root,
-    h("header", { class: "top" }, h("div", { class: "heading" }, h("h1", {}, scene.title || "Attention"), h("p", { class: "words", title: scene.words || "" }, scene.words || ""), answer.element), tools.element, tabs),
+    h("header", { class: "top" }, h("div", { class: "heading" }, h("h1", {}, scene.title || "Attention"), words, answer.element), tools.element, tabs),
     body, footer.element, help.element, tell.element,
   );
   if (address) document.title = `${scene.title || "Attention"} · regard`;
@@ -120,6 +126,7 @@ function open(root, given, scene, address) {
     rail.update(state);
     tools.update(state, shown.view);
     answer.update(state);
+    describe(state);
     footer.update(state, shown.instance);
   };
   const forget = [store.subscribe(update), watchTheme(() => store.get().theme === "auto" && store.touch("theme")), listen(root, address, (event) => press(event))];

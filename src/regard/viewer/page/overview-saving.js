@@ -3,6 +3,7 @@
 import { Drawing } from "./drawing.js";
 import { addLegend, codesCanvas, figureColors, headingOf } from "./figure.js";
 import { textWidth } from "./marks.js";
+import { WHOSE, whoseCells } from "./subject.js";
 
 const CELL = 52;
 const GAP = 5;
@@ -39,13 +40,14 @@ export function overviewDrawing({ scene, palette }, { overview, groups }) {
 }
 
 /** One line for each head. */
-export function overviewTable({ scene }, { overview, facts }) {
+export function overviewTable({ scene, store }, { overview, facts }) {
+  const { variant } = store.get();
   const patterns = new Set();
   for (const [site, head] of overview.heads) for (const name of Object.keys((facts && facts.of(site, head)?.scores) || {})) patterns.add(name);
   const rows = overview.heads.map(([site, head]) => {
     const fact = (facts && facts.of(site, head)) || {};
     const scores = [...patterns].map((name) => (fact.scores || {})[name] ?? "");
-    return [scene.sites[site].name, head, fact.entropy ?? "", fact.pattern || "", fact.cluster ?? "", fact.importance ?? "", ...scores];
+    return [...whoseCells(scene, { site, head, variant }), fact.entropy ?? "", fact.pattern || "", fact.cluster ?? "", fact.importance ?? "", ...scores];
   });
-  return { head: ["site", "head", "entropy", "pattern", "cluster", "importance", ...patterns], rows };
+  return { head: [...WHOSE, "entropy", "pattern", "cluster", "importance", ...patterns], rows };
 }

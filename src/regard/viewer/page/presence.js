@@ -7,6 +7,11 @@ export function headCount(site, variant) {
   return site.headsOf ? (site.headsOf[variant] ?? site.heads) : site.heads;
 }
 
+/** What a site is called in a variant: the path of its module there. */
+export function siteName(site, variant) {
+  return (site.namesOf && site.namesOf[variant]) || site.name;
+}
+
 /** Why a variant cannot show a head: words, or "" where it can. */
 export function absence(scene, variant, site, head) {
   const facts = scene.sites[site];

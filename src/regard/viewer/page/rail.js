@@ -1,7 +1,7 @@
 // The small map of all layers and heads at the left: shows where one is, and takes one elsewhere.
 
 import { dotted, h, fill } from "./dom.js";
-import { absence } from "./presence.js";
+import { absence, siteName } from "./presence.js";
 import { headText } from "./words.js";
 
 const [NARROWEST, WIDEST, LETTER] = [46, 96, 6]; // pixels of the labels, and of one letter, about
@@ -72,7 +72,7 @@ export function createRail({ scene, source, store }) {
         current = next;
       }
       const site = scene.sites[state.site];
-      if (site) fill(caption, h("strong", {}, headText(scene, state.site, state.head)), h("span", { class: "rail-name" }, dotted(site.name)));
+      if (site) fill(caption, h("strong", {}, headText(scene, state.site, state.head)), h("span", { class: "rail-name" }, dotted(siteName(site, state.variant))));
     },
   };
 }

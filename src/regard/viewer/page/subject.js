@@ -1,7 +1,7 @@
 // Whose weights a view shows: one head's, the mean of a layer's, or a rollout's. In words, as cells of a saved table, and
 // as a part of a file's name; all three from one place, so that a saved mean is never called a head.
 
-import { headCount } from "./presence.js";
+import { headCount, siteName } from "./presence.js";
 import { headText } from "./words.js";
 
 const LONGEST = 36; // letters of one part of a file's name
@@ -21,7 +21,7 @@ export function whoseCells(scene, { site, head, variant }, how = "head") {
   const model = (scene.variants[variant] || {}).name || scene.title;
   if (how === "rollout") return [model, "all layers", "rollout"];
   const facts = scene.sites[site];
-  return [model, facts.name, how === "mean" ? `mean of ${headCount(facts, variant)}` : head];
+  return [model, siteName(facts, variant), how === "mean" ? `mean of ${headCount(facts, variant)}` : head];
 }
 
 /** A file's name without its ending, of words and lists of words. Each may be cut, so that a long one leaves room for the others. */

@@ -2,7 +2,7 @@
 
 import { h, fill } from "../dom.js";
 import { answered } from "../answer.js";
-import { sitesOnlyIn } from "../presence.js";
+import { siteName, sitesOnlyIn } from "../presence.js";
 import { whoseText } from "../subject.js";
 import { differenceText, headText, sizeOf, tokenText, weightText } from "../words.js";
 import { createMap, createMaps } from "./map.js";
@@ -254,7 +254,7 @@ function create({ scene, source, store, palette }) {
           source.row({ ...where, variant: a }),
           source.row({ ...where, variant: b }),
         ]);
-        mine.forEach((weight, key) => rows.push([site.name, state.head, row, key, weight, others[key], weight - others[key]]));
+        mine.forEach((weight, key) => rows.push([siteName(site, a), state.head, row, key, weight, others[key], weight - others[key]]));
       }
       return { head: ["site", "head", "row", "key", scene.variants[a].name, scene.variants[b].name, "difference"], rows };
     },
