@@ -51,8 +51,14 @@ def pixels(page: Any) -> np.ndarray:
 
 def saved(page: Any, kind: str) -> bytes:
     """What the page's menu saves."""
+    return saved_as(page, kind)[1]
+
+
+def saved_as(page: Any, kind: str) -> tuple[str, bytes]:
+    """What the page's menu saves, and under which name without its ending."""
     page.get_by_test_id("save").click()
     with page.expect_download() as download:
         page.get_by_test_id(f"save-{kind}").click()
-    assert download.value.suggested_filename.endswith(f".{kind}")
-    return Path(download.value.path()).read_bytes()
+    name = download.value.suggested_filename
+    assert name.endswith(f".{kind}")
+    return name.removesuffix(f".{kind}"), Path(download.value.path()).read_bytes()

@@ -186,6 +186,31 @@ def compare() -> Stage:
     return open_stage(Wish(str(last), text="3 March 1999", target="1999-03-03", against=str(first)))
 
 
+def unequal() -> Stage:
+    """A bare encoder beside a classifier: other module paths, another depth, fewer heads, long names, an answer."""
+    import transformers
+
+    sizes = {"vocab_size": peers.WORDS, "hidden_size": 24, "intermediate_size": 29}
+    torch.manual_seed(11)
+    bare = transformers.BertModel(
+        transformers.BertConfig(num_hidden_layers=5, num_attention_heads=3, **sizes)
+    ).eval()
+    config = transformers.BertConfig(num_hidden_layers=2, num_attention_heads=2, num_labels=3, **sizes)
+    wrapped = transformers.BertForSequenceClassification(config).eval()
+    ids, labels = (
+        peers.ids(7, batch=1),
+        {"tokens": ["the", "cat", "sat", "on", "a", "mat", "incomprehensibilities"]},
+    )
+    variants = []
+    for name, model in (("encoder", bare), ("classifier", wrapped)):
+        with torch.no_grad(), regard.observe(model) as seen:
+            model(input_ids=ids)
+        answer = {"text": "<b>good</b> 61.5 %", "others": [["bad", 0.385]]} if model is wrapped else None
+        words = f"{name} with a name that is much longer than there is room for beside two other maps"
+        variants.append(Variant(words, seen, labels, answer=answer))
+    return Stage("Two models", variants, words="the same seven tokens " * 6)
+
+
 def memory() -> Stage:
     folder = scratch("copy") / "run"
     trained("copy(max_length=5,bits=3)", "ntm(slots=11,width=5,hidden=13)", folder, "--steps", "2")

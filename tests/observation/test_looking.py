@@ -177,10 +177,10 @@ def test_a_mechanism_inside_a_foreign_model_is_found():
         "static-memory, the last attention: writing the memory",
         "static-memory, the last attention: reading the memory",
     ]
-    assert not missing and found[0].rows == ["slot 1", "slot 2"]
+    assert not missing and found[0].rows == ["slot 0", "slot 1"]
 
 
-@pytest.mark.parametrize(("order", "first"), [("rows", "row 1"), ("pixels", "pixel 1")])
+@pytest.mark.parametrize(("order", "first"), [("rows", "row 0"), ("pixels", "pixel 0")])
 def test_a_digit_stands_on_its_image(order, first):
     task = tasks.build("digits", order=order)
     example = choose(task)

@@ -35,7 +35,7 @@ def test_the_heads_of_a_site_are_drawn_with_their_own_weights_in_one_scale():
     seen = Maps(Map(soft(1, 2, 3, 3), name="a"), Map(weights, name="b"))
     figure = plotting.plot(seen, "b", heads=[4, 1], batch=1)
     frames = maps_in(figure)
-    assert [frame.get_title() for frame in frames] == ["head 5", "head 2"]
+    assert [frame.get_title() for frame in frames] == ["head 4", "head 1"]
     for frame, head in zip(frames, (4, 1), strict=True):
         (drawn,) = frame.images
         assert np.array_equal(drawn.get_array(), weights[1, head].numpy())
@@ -51,13 +51,13 @@ def test_without_a_site_all_heads_of_all_sites_are_drawn():
     assert len(frame.images) == 5
     assert all(np.array_equal(a.get_array(), b) for a, b in zip(frame.images, given, strict=True))
     assert [label.get_text() for label in frame.get_yticklabels()] == ["encoder.0", "encoder.1"]
-    assert [label.get_text() for label in frame.get_xticklabels()] == ["1", "2", "3"]
+    assert [label.get_text() for label in frame.get_xticklabels()] == ["0", "1", "2"]
 
 
 def test_one_site_may_be_given_itself_and_one_head_as_a_number():
     figure = plotting.plot(Map(soft(1, 3, 5, 5), name="only"), heads=2)
     (frame,) = maps_in(figure)
-    assert frame.get_title() == "only, head 3"
+    assert frame.get_title() == "only, head 2"
 
 
 def test_any_text_is_drawn_as_text_and_nothing_else():
@@ -112,6 +112,23 @@ def test_a_figure_is_as_wide_as_asked_and_no_higher_than_what_is_in_it(width, he
     assert not any(text.get_window_extent().overlaps(other) for text in aside for other in letters)
     frames = [frame.get_window_extent() for frame in maps_in(figure)]
     assert all(abs(frame.width / frame.height - 1) < 0.02 for frame in frames)  # square maps stay square
+
+
+@pytest.mark.parametrize("width", [2.3, plotting.ONE_COLUMN, plotting.TWO_COLUMNS])
+@pytest.mark.parametrize("heads", [[4], [0, 4]])
+@pytest.mark.parametrize(
+    "name", ["a_rather_long_wrapper.with_another_level_below_it.encoder.layer.3.attention.self", "x" * 99]
+)
+def test_titles_of_long_names_lie_inside_the_figure_and_end_with_the_layer(width, heads, name):
+    figure = plotting.plot(Map(soft(1, 5, 7, 7), name=name), heads=heads, tokens=list("abcdefg"), width=width)
+    figure.draw_without_rendering()
+    titles = [frame.title for frame in maps_in(figure)]
+    titles += [figure._suptitle] if figure._suptitle else []
+    for title in titles:
+        box = title.get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 + 1, title.get_text()
+    told = "".join(title.get_text() for title in titles).replace("\n", "")
+    assert name[-30:] in told and "head 4" in told
 
 
 def test_the_steps_of_a_generation_are_drawn_as_one_map():

@@ -31,12 +31,35 @@ def save(kind, folder):
     return folder
 
 
-def bert():
-    config = transformers.BertConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32, max_position_embeddings=32,
-        **SIZES,
+def bert_config(layers=2, heads=4, **more):
+    return transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=32,
+        max_position_embeddings=32, **SIZES, **more,
     )  # fmt: skip
-    return transformers.BertModel(config)
+
+
+def bert():
+    return transformers.BertModel(bert_config())
+
+
+def classifier():
+    """Another depth, other heads and other module paths than `bert`; a label that is markup."""
+    config = bert_config(3, 2, id2label={0: "bad", 1: "<b>good</b>", 2: "so-so"}, num_labels=3)
+    return transformers.BertForSequenceClassification(config)
+
+
+def labeller():
+    config = bert_config(num_labels=5, problem_type="multi_label_classification")
+    return transformers.BertForSequenceClassification(config)
+
+
+def scorer():
+    return transformers.BertForSequenceClassification(bert_config(num_labels=1))
+
+
+def tagger():
+    config = bert_config(id2label={0: "O", 1: "B-ANIMAL", 2: "B-THING"}, num_labels=3)
+    return transformers.BertForTokenClassification(config)
 
 
 def gpt2():
@@ -70,4 +93,7 @@ def vit():
     return transformers.ViTForImageClassification(config)
 
 
-MAKERS = {"bert": bert, "gpt2": gpt2, "t5": t5, "vit": vit}
+MAKERS = {
+    "bert": bert, "gpt2": gpt2, "t5": t5, "vit": vit, "classifier": classifier, "labeller": labeller, "scorer": scorer,
+    "tagger": tagger,
+}  # fmt: skip

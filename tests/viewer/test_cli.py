@@ -33,7 +33,7 @@ def test_a_page_is_written_and_described(runs, tmp_path, capsys):
     assert code == 0, err
     found = json.loads(out)
     assert found["file"] == str(path) and found["bytes"] == path.stat().st_size
-    assert found["sites"][0]["label"] == "cross 1"
+    assert found["sites"][0]["label"] == "cross 0"
     assert "3rd of May" in path.read_text(encoding="utf-8")
 
 
@@ -47,9 +47,9 @@ def test_a_page_is_written_and_described(runs, tmp_path, capsys):
         (["--export", "page.txt"], ".html"),
         (["--host", "192.168.0.7"], "--allow-remote"),
         (["--export", "p.html", "--heads", "1"], "LAYER.HEAD"),
-        (["--export", "p.html", "--sites", "0"], "from 1"),
+        (["--export", "p.html", "--sites", "-1"], "from 0"),
         (["--export", "p.html", "--sites", "7"], "no layer 7"),
-        (["--export", "p.html", "--heads", "1.7"], "no head 7"),
+        (["--export", "p.html", "--heads", "0.7"], "no head 7"),
         (["--export", "no/folder/page.html"], "no/folder"),
         (["--checkpoint", "nope"], "checkpoint"),
         (["--beams", "2"], "--generate"),

@@ -13,8 +13,10 @@ from regard.tasks import Batch
 from regard.training import train
 from regard.training.loading import load
 from regard.viewer.answers import Answers
-from regard.viewer.opening import Wish, open_stage, pictures
+from regard.viewer.opening import Wish, open_stage, opening, pictures
+from regard.viewer.stage import Variant
 from tests.cli.trained import written_by_hand
+from tests.viewer.stand_ins import small_stage
 
 DATE = "3rd of May, 1979"
 
@@ -138,7 +140,7 @@ def test_an_image_is_read_as_the_task_reads_it(runs, tmp_path):
     scene = opened(runs["digits"], image=str(tmp_path / "one.png")).scene()
     assert scene["image"]["rows"] == 8 and scene["image"]["columns"] == 1 and scene["image"]["skip"] == 0
     assert scene["image"]["data"].startswith("data:image/png;base64,")
-    assert scene["sites"][0]["columns"] == "patches" and scene["tokens"]["patches"][0] == "row 1"
+    assert scene["sites"][0]["columns"] == "patches" and scene["tokens"]["patches"][0] == "row 0"
 
 
 def test_checkpoints_are_a_timeline(runs):
@@ -213,9 +215,37 @@ def test_importance_is_what_the_answer_loses_without_a_head(runs):
     assert len(numbers) == 4 and sorted(found["order"]["importance"]) == sorted(map(list, numbers))
 
 
+def test_a_run_that_classifies_tells_its_answer(runs):
+    (variant,) = opened(runs["classify-encoder"], text="a calm sea").scene()["variants"]
+    loaded = load(runs["classify-encoder"], device="cpu", tell=lambda text: None)
+    with torch.no_grad():
+        odds = loaded.model(Batch(torch.tensor([loaded.task.encode("a calm sea").tokens])))[0].softmax(-1)
+    label = loaded.task.labels[int(odds.argmax())]
+    assert variant["answer"]["text"] == f"{label} {100 * float(odds.max()):.1f} %"
+    assert len(variant["answer"]["others"]) == min(5, len(odds) - 1)
+    digit = opened(runs["digits"]).scene()["variants"][0]["answer"]
+    assert digit["text"].split()[0] in [str(n) for n in range(10)] and len(digit["others"]) == 5
+    assert opened(runs["dates"], text=DATE).scene()["variants"][0]["answer"] is None
+
+
+def test_maps_over_other_things_are_not_compared(runs):
+    with pytest.raises(BadValue, match="maps over patches and tokens"):
+        opened(runs["digits"], against=str(runs["classify-encoder"]))
+
+
+def test_models_that_write_different_words_are_told_to_be_given_the_same():
+    sides = {"tokens": list("abcde"), "targets": list("xyz"), "read": list("sxy")}
+    seen = small_stage().variants[0].seen
+    longer = {**sides, "targets": list("xyzz"), "read": list("sxyz")}
+    with pytest.raises(BadValue, match=r"one and two write 3 and 4 tokens.*--target") as refused:
+        opening._check_sizes([Variant("one", seen, sides), Variant("two", seen, longer)])
+    assert "tokenizer" not in str(refused.value)
+
+
 def test_models_that_cut_a_text_differently_are_not_compared(runs):
-    with pytest.raises(BadValue, match="--against"):
+    with pytest.raises(BadValue, match=r"--against.*same tokenizer") as refused:
         opened(runs["language"], text="The sea was calm", against=str(runs["classify-encoder"]))
+    assert "--target" not in str(refused.value)
 
 
 def test_a_comparison_names_its_runs(tmp_path):

@@ -119,8 +119,69 @@ def test_an_image_model_shows_the_pixels_it_was_given_and_where_its_patches_are(
     scene = stage.scene()
     image = {key: scene["image"][key] for key in ("rows", "columns", "skip", "width", "height")}
     assert image == {"rows": 4, "columns": 4, "skip": 1, "width": 20, "height": 20}
-    assert scene["tokens"]["patches"][:2] == ["CLS", "1,1"] and len(scene["tokens"]["patches"]) == 17
+    assert scene["tokens"]["patches"][:2] == ["CLS", "0,0"] and len(scene["tokens"]["patches"]) == 17
     assert Answers(stage).answer("overview", {})[1]
+    assert scene["variants"][0]["answer"]["text"].startswith(
+        "LABEL_"
+    )  # it classifies images, without names for classes
+
+
+def test_a_bare_model_and_a_deeper_classifier_are_compared_layer_by_layer(folders):
+    stage = opened(folders["bert"], text=TEXT, against=str(folders["classifier"]))
+    scene = stage.scene()
+    assert [site["headsOf"] for site in scene["sites"]] == [[4, 2], [4, 2], [0, 2]]
+    own = [
+        eager(folders["bert"], "BertModel", input_ids=ids_of(TEXT)).attentions,
+        eager(folders["classifier"], "BertForSequenceClassification", input_ids=ids_of(TEXT)).attentions,
+    ]
+    for variant, expected in enumerate(own):
+        for site, weights in enumerate(expected):
+            torch.testing.assert_close(stage.site(variant, site).weights(), weights, atol=1e-5, rtol=0)
+    asked = {"site": "1", "head": "1", "minus": "1", "row": "3"}
+    found = np.frombuffer(Answers(stage).answer("row", asked)[1], np.float32)
+    np.testing.assert_allclose(found, own[0][1][0, 1, 3] - own[1][1][0, 1, 3], atol=1e-5)
+
+
+def piped(folder, task, text, **options):
+    """What the library's own pipeline answers."""
+    import transformers
+
+    return transformers.pipeline(task, model=str(folder), device="cpu")(text, **options)
+
+
+def test_the_answer_of_a_classifier_is_the_one_its_own_pipeline_gives(folders):
+    (variant,) = opened(folders["classifier"], text=TEXT).scene()["variants"]
+    ranked = piped(folders["classifier"], "text-classification", TEXT, top_k=None)
+    best, *others = [(one["label"], one["score"]) for one in ranked]
+    assert variant["answer"]["text"] == f"{best[0]} {100 * best[1]:.1f} %"
+    assert [label for label, _ in variant["answer"]["others"]] == [label for label, _ in others]
+    np.testing.assert_allclose([p for _, p in variant["answer"]["others"]], [p for _, p in others], rtol=1e-3)
+
+
+def test_a_model_of_several_labels_answers_with_those_it_gives(folders):
+    (variant,) = opened(folders["labeller"], text=TEXT).scene()["variants"]
+    ranked = piped(folders["labeller"], "text-classification", TEXT, top_k=None)
+    given = [f"{one['label']} {100 * one['score']:.1f} %" for one in ranked if one["score"] >= 0.5]
+    assert given and variant["answer"]["text"] == ", ".join(given)
+    assert len(variant["answer"]["others"]) == 5 - len(given)
+
+
+def test_a_model_of_one_score_answers_with_the_number(folders):
+    (variant,) = opened(folders["scorer"], text=TEXT).scene()["variants"]
+    (found,) = piped(folders["scorer"], "text-classification", TEXT, function_to_apply="none")
+    assert float(variant["answer"]["text"]) == pytest.approx(found["score"], rel=1e-3)
+
+
+def test_a_tagger_answers_with_its_labelled_tokens(folders):
+    (variant,) = opened(folders["tagger"], text=TEXT).scene()["variants"]
+    found = piped(folders["tagger"], "token-classification", TEXT)
+    told = [f"{one['word']} {one['entity']} {100 * one['score']:.1f} %" for one in found]
+    assert found and variant["answer"]["text"].startswith(", ".join(told[:8]))
+
+
+def test_models_that_classify_nothing_have_no_answer(folders):
+    for kind in ("bert", "gpt2", "t5"):
+        assert opened(folders[kind], text=TEXT).scene()["variants"][0]["answer"] is None
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def test_the_scene_says_what_there_is(visitor):
         "variant 0",
         "variant 1",
     ]
-    assert [site["label"] for site in scene["sites"]] == ["layer 1", "layer 2"]
+    assert [site["label"] for site in scene["sites"]] == ["layer 0", "layer 1"]
     assert scene["sites"][0]["heads"] == 3 and scene["sites"][0]["calls"] == [
         {"queries": 7, "keys": 7, "start": 0}
     ]

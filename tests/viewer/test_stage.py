@@ -1,5 +1,8 @@
 """What sites are called, what their axes are, and what a page is told of them."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 
@@ -16,20 +19,20 @@ def scene_of(sites, labels=None, **options):
 def test_layers_are_numbered_as_their_paths_are():
     names = ["bert.encoder.layer.0.attention.self", "bert.encoder.layer.11.attention.self"]
     found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
-    assert [site["label"] for site in found["sites"]] == ["layer 1", "layer 12"]
+    assert [site["label"] for site in found["sites"]] == ["layer 0", "layer 11"]
     assert {site["group"] for site in found["sites"]} == {"layers"}
 
 
 def test_a_module_that_attends_again_and_again_is_numbered_by_its_calls():
     names = ["albert.groups.0.attention", "albert.groups.0.attention#2", "albert.groups.0.attention#3"]
     found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
-    assert [site["label"] for site in found["sites"]] == ["layer 1", "layer 2", "layer 3"]
+    assert [site["label"] for site in found["sites"]] == ["layer 0", "layer 1", "layer 2"]
 
 
 def test_two_attentions_of_a_layer_are_told_apart():
     names = ["layers.0.attention.memory", "layers.0.attention.history", "layers.1.attention.memory"]
     found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
-    assert [site["label"] for site in found["sites"]] == ["layer 1 memory", "layer 1 history", "layer 2"]
+    assert [site["label"] for site in found["sites"]] == ["layer 0 memory", "layer 0 history", "layer 1"]
 
 
 def test_a_model_that_reads_and_writes_has_three_kinds_of_attention():
@@ -40,7 +43,7 @@ def test_a_model_that_reads_and_writes_has_three_kinds_of_attention():
         StandIn("decoder.block.0.layer.1.EncDecAttention", [random_map(2, 3, 5)]),
     ]
     found = scene_of(sites, labels, two_sides=True)
-    assert [site["label"] for site in found["sites"]] == ["encoder 1", "decoder 1", "cross 1"]
+    assert [site["label"] for site in found["sites"]] == ["encoder 0", "decoder 0", "cross 0"]
     assert [(site["rows"], site["columns"]) for site in found["sites"]] == [
         ("tokens", "tokens"), ("read", "read"), ("targets", "tokens"),
     ]  # fmt: skip
@@ -50,14 +53,14 @@ def test_a_model_that_reads_and_writes_has_three_kinds_of_attention():
 def test_a_memory_has_slots_and_says_who_writes_and_who_reads():
     shape = {"rows": "position", "columns": "slot"}
     sites = [StandIn(f"machine.tape.{name}", [random_map(1, 4, 6)], **shape) for name in ("write", "read")]
-    found = scene_of(sites, {"steps": [f"step {n}" for n in range(1, 5)]})
+    found = scene_of(sites, {"steps": [f"step {n}" for n in range(4)]})
     assert found["memory"] == {"write": [0], "read": [1]} and found["start"] == "memory"
-    assert found["sites"][0]["columns"] == "slots" and found["tokens"]["slots"][-1] == "slot 6"
+    assert found["sites"][0]["columns"] == "slots" and found["tokens"]["slots"][-1] == "slot 5"
 
 
 def test_labels_that_are_too_few_are_filled_with_numbers():
     found = scene_of([StandIn("layer.0", [random_map(1, 5, 5)])], {"tokens": ["a", "b"]})
-    assert found["tokens"]["tokens"] == ["a", "b", "token 3", "token 4", "token 5"]
+    assert found["tokens"]["tokens"] == ["a", "b", "token 2", "token 3", "token 4"]
 
 
 def test_calls_that_go_on_from_each_other_begin_where_the_last_ended():
@@ -115,8 +118,60 @@ def test_a_layer_that_only_one_model_has_is_refused_with_words():
     both = [Seen([StandIn(f"a.{n}", [random_map(1, 3, 3)]) for n in range(count)]) for count in (3, 2)]
     stage = Stage("x", [Variant("three", both[0]), Variant("two", both[1])])
     assert stage.site(1, 1).name == "a.1"
-    with pytest.raises(BadValue, match="two has no layer 3"):
+    with pytest.raises(BadValue, match=r"two has no layer 2. It has layer 0, layer 1"):
         stage.site(1, 2)
+
+
+def bert_like(prefix, layers, heads, length=5):
+    names = [f"{prefix}encoder.layer.{n}.attention.self" for n in range(layers)]
+    return Seen([StandIn(name, [random_map(heads, length, length, n)]) for n, name in enumerate(names)])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_models_of_another_depth_and_prefix_are_paired_layer_by_layer(swapped):
+    """An encoder of 3 layers of 5 heads, and the same kind of encoder inside a classifier, 2 layers of 3 heads."""
+    variants = [Variant("bare", bert_like("", 3, 5)), Variant("wrapped", bert_like("bert.", 2, 3))]
+    if swapped:
+        variants.reverse()
+    bare, wrapped = (1, 0) if swapped else (0, 1)
+    stage = Stage("x", variants)
+    scene = stage.scene()
+    assert [site["label"] for site in scene["sites"]] == ["layer 0", "layer 1", "layer 2"]
+    assert [site["headsOf"][bare] for site in scene["sites"]] == [5, 5, 5]
+    assert [site["headsOf"][wrapped] for site in scene["sites"]] == [3, 3, 0]
+    assert [site["heads"] for site in scene["sites"]] == [5, 5, 5]
+    assert scene["sites"][1]["namesOf"][wrapped] == "bert.encoder.layer.1.attention.self"
+    assert scene["sites"][2]["namesOf"][wrapped] is None
+    for layer in range(2):
+        assert stage.site(bare, layer).name == f"encoder.layer.{layer}.attention.self"
+        assert stage.site(wrapped, layer).name == f"bert.encoder.layer.{layer}.attention.self"
+    answers = Answers(stage)
+    heads = [
+        json.loads(answers.answer("overview", {"variant": str(v)})[1].split(b"\n")[0])["heads"]
+        for v in (0, 1)
+    ]
+    assert [len(heads[bare]), len(heads[wrapped])] == [15, 6]
+    shared = {"site": "1", "head": "2", "variant": str(bare), "minus": str(wrapped), "row": "4"}
+    found = np.frombuffer(answers.answer("row", shared)[1], np.float32)
+    np.testing.assert_allclose(found, random_map(5, 5, 5, 1)[2, 4] - random_map(3, 5, 5, 1)[2, 4], atol=1e-6)
+    with pytest.raises(BadValue, match=r"wrapped has no layer 2. It has layer 0, layer 1"):
+        answers.answer("row", {**shared, "site": "2"})
+    with pytest.raises(BadValue, match=r"no head 3 in layer 1 of wrapped. Its heads are 0 to 2"):
+        answers.answer("row", {**shared, "head": "3"})
+    rolled = np.frombuffer(answers.answer("rollout", {"variant": str(wrapped), "row": "4"})[1], np.float32)
+    assert rolled.sum() == pytest.approx(1, abs=1e-5)
+    assert len(json.loads(answers.answer("facts", {"variant": str(wrapped)})[1])["sites"]) == 2
+
+
+def test_sites_that_only_the_second_model_has_follow_their_neighbours():
+    two = [
+        ["layers.0.self", "layers.0.cross_attn", "layers.1.self"],
+        ["layers.0.self", "layers.1.self", "layers.2.self"],
+    ]
+    seen = [Seen([StandIn(name, [random_map(1, 3, 3)]) for name in names]) for names in two]
+    stage = Stage("x", [Variant("a", seen[0]), Variant("b", seen[1])])
+    assert [place.name for place in stage.places] == [*two[0], "layers.2.self"]
+    assert stage.sites(0) == [0, 1, 2] and stage.sites(1) == [0, 2, 3]
 
 
 def test_layers_under_other_names_are_matched_by_their_place():

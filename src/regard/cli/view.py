@@ -63,9 +63,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--export", type=str, metavar="FILE", help="write one HTML file instead of serving a page"
     )
-    heads = "with --export: keep every weight of these heads, as LAYER.HEAD from 1, joined by commas"
+    heads = "with --export: keep every weight of these heads, as LAYER.HEAD from 0, joined by commas"
     parser.add_argument("--heads", type=str, metavar="L.H", help=heads)
-    sites = "with --export: keep only these layers, from 1, joined by commas"
+    sites = "with --export: keep only these layers, from 0, joined by commas"
     parser.add_argument("--sites", type=str, metavar="L", help=sites)
     parser.add_argument(
         "--port", type=int, default=PORT, metavar="N", help="where the page is served; 0: any"
@@ -127,9 +127,9 @@ def _heads(text: str | None) -> list[tuple[int, int]] | None:
     found = []
     for part in text.split(","):
         match = _PAIR.fullmatch(part.strip())
-        if match is None or match[2] is None or not int(match[1]) or not int(match[2]):
-            raise BadValue(f"--heads: expected LAYER.HEAD from 1, such as 1.3,2.1, got {part.strip()!r}.")
-        found.append((int(match[1]) - 1, int(match[2]) - 1))
+        if match is None or match[2] is None:
+            raise BadValue(f"--heads: expected LAYER.HEAD from 0, such as 0.3,2.1, got {part.strip()!r}.")
+        found.append((int(match[1]), int(match[2])))
     return found
 
 
@@ -138,9 +138,9 @@ def _sites(text: str | None) -> list[int] | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
-        if not part.isdecimal() or not int(part):
-            raise BadValue(f"--sites: expected numbers of layers from 1, such as 1,3, got {part!r}.")
-    return [int(part) - 1 for part in parts]
+        if not part.isdecimal():
+            raise BadValue(f"--sites: expected numbers of layers from 0, such as 0,3, got {part!r}.")
+    return [int(part) for part in parts]
 
 
 def _export(stage: Stage, options: Namespace) -> int:
@@ -149,7 +149,7 @@ def _export(stage: Stage, options: Namespace) -> int:
     sites = _sites(options.sites)
     beyond = next((n for n in sites or () if n >= len(stage.places)), None)
     if beyond is not None:
-        raise BadValue(f"--sites: there is no layer {beyond + 1}; the last is {len(stage.places)}.")
+        raise BadValue(f"--sites: there is no layer {beyond}; the last is {len(stage.places) - 1}.")
     path = export(stage, options.export, heads=_heads(options.heads), sites=sites)
     size = path.stat().st_size
     if options.json:
@@ -189,6 +189,7 @@ def _seen(stage: Stage) -> dict[str, Any]:
         "title": scene["title"],
         "words": scene["words"],
         "variants": [variant["name"] for variant in scene["variants"]],
+        "answers": [variant["answer"] for variant in scene["variants"]],
         "sites": [
             {
                 "name": site["name"], "label": site["label"], "heads": site["heads"], "how": site["how"],

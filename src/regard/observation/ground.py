@@ -48,11 +48,11 @@ def stand(task: Task, example: Any) -> tuple[Batch, Ground]:
     length = batch.inputs.shape[1]
     if isinstance(task, Digits):
         names = "row" if length == SIDE else "pixel"
-        numbered = [f"{names} {number}" for number in range(1, length + 1)]
+        numbered = [f"{names} {number}" for number in range(length)]
         image = example.pixels.reshape(SIDE, SIDE)
         return batch, Ground(numbered, image=image, words=f"an image of a {example.digit}")
     if batch.inputs.dim() == 3:
-        return batch, Ground([f"step {number}" for number in range(1, length + 1)], words=f"{length} steps")
+        return batch, Ground([f"step {number}" for number in range(length)], words=f"{length} steps")
     inputs = _pieces(task, "input_pieces", example, length)
     if task.problem.kind == "masked":
         inputs = _pieces(task, "output_pieces", batch.inputs[0].tolist(), length)
@@ -77,7 +77,7 @@ def _pieces(task: Task, method: str, given: Any, length: int) -> list[str]:
     """What a task calls its positions; their numbers, where it has no names for them."""
     offered = getattr(task, method, None)
     found: Sequence[str] = offered(given) if callable(offered) else []
-    numbered = [str(number) for number in range(1, length + 1)]
+    numbered = [str(number) for number in range(length)]
     return [*found[:length], *numbered[len(found) :]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,6 +10,8 @@ from functools import lru_cache
 from matplotlib import font_manager
 
 LETTERS = 14  # of a piece on an axis
+WIDE = 0.64  # the width of a letter by its size, about
+MOST_LINES = 4  # of a name
 MISSING = "□"  # for a letter that no font here has
 _MARKS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "": "·"}
 # Beside DejaVu Sans, which comes with matplotlib: fonts with the letters it lacks, where they are installed.
@@ -34,6 +37,22 @@ def readable(piece: str, longest: int = LETTERS) -> str:
     if len(stripped) <= 4 * longest and len(shown) <= longest:
         return shown
     return shown[: longest - 1] + "…"
+
+
+def lines_of(path: str, inches: float, size: float) -> str:
+    """A dotted name in lines that fit a width, letters of `size` points; of an endless one the end, which tells most."""
+    room = max(8, int(inches * 72 / (WIDE * size)))
+    whole = readable(path, max(len(path), 1))
+    if len(whole) > MOST_LINES * room:
+        whole = "…" + whole[1 - MOST_LINES * room :]
+    lines = [""]
+    for part in re.findall(r"[^.]*\.?", whole):
+        if lines[-1] and len(lines[-1]) + len(part) > room:
+            lines.append("")
+        lines[-1] += part
+        while len(lines[-1]) > room:
+            lines[-1:] = [lines[-1][:room], lines[-1][room:]]
+    return "\n".join(lines)
 
 
 def families() -> list[str]:

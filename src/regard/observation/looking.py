@@ -170,8 +170,8 @@ def _machine(model: NTM, batch: Batch, ground: Ground) -> list[Looked]:
 
 
 def slots(count: int) -> list[str]:
-    """Names for the slots of a memory."""
-    return [f"slot {number}" for number in range(1, count + 1)]
+    """Names for the slots of a memory, counted from 0."""
+    return [f"slot {number}" for number in range(count)]
 
 
 def _moved(model: models.Model, batch: Batch, ground: Ground) -> Looked:

@@ -16,12 +16,13 @@ from regard.errors import BadValue, unknown_name
 from regard.observation import panels
 from regard.observation.analysis.sites import Rows, SeenLike, SiteLike, at, chosen
 from regard.observation.colours import norm, on_scale, ramp
-from regard.observation.lettering import readable
+from regard.observation.lettering import lines_of, readable
 from regard.observation.panels import Floats
 
 ONE_COLUMN, TWO_COLUMNS = 3.35, 6.9  # inches: the widths of a paper's column and of its page
 FINE = 512  # cells along a side: a longer map is drawn by the strongest weight of each cell
 THUMB = 96  # the same where all heads of a model are shown
+LONGEST = 22  # letters of a site's name beside its row
 EXACT = 1 << 26  # weights of a figure up to which every row is looked at
 
 
@@ -44,7 +45,7 @@ def plot(
     Args:
         seen: what was observed, or one site of it.
         site: a name of `seen.names()`.
-        heads: their numbers, from 0; all by default. (In the figure heads count from 1, as people do.)
+        heads: their numbers, from 0, as in the figure; all by default.
         tokens: what stands at the keys, and at the queries of self-attention. Any text: it is never interpreted.
         targets: what stands at the queries, where that is something else.
         width: inches; `ONE_COLUMN` for a single head, else `TWO_COLUMNS`.
@@ -166,8 +167,8 @@ def _heads_of(
             frame.set_axis_off()
             continue
         drawn = panels.shade(frame, tables[number], shades, (queries, keys))
-        title = f"head {shown[number] + 1}"
-        frame.set_title(title if len(shown) > 1 else f"{readable(site.name, 60)}, {title}")
+        title = f"head {shown[number]}"
+        frame.set_title(title if len(shown) > 1 else lines_of(f"{site.name}, {title}", panel, 7))
         if number + beside >= len(shown):
             panels.side(frame, "x", across, keys, panel)
         else:
@@ -179,7 +180,7 @@ def _heads_of(
     if len(shown) > 1:
         figure.supxlabel("attended to", fontsize=7)
         figure.supylabel("attends", fontsize=7)
-        figure.suptitle(readable(site.name, 80), fontsize=7.5)
+        figure.suptitle(lines_of(site.name, whole - 0.2, 7.5), fontsize=7.5)
     else:
         frames[0].set(xlabel="attended to", ylabel="attends")
     if drawn is not None:
@@ -215,7 +216,7 @@ def _overview(
     # One frame for all maps: a hundred frames would take seconds to lay out.
     drawn = panels.mosaic(frame, [tables for tables, _ in read], forms, beside, shades)
     longest = max(shown, key=len)
-    panels.named_outside(frame, [f"{head + 1}" for head in longest], _shortest(names))
+    panels.named_outside(frame, [str(head) for head in longest], _shortest(names))
     frame.set_title("head")
     if drawn is not None:
         panels.bar(figure, drawn, [frame], scale, max((words for _, words in read), key=len))
@@ -230,7 +231,8 @@ def _shortest(names: Sequence[str]) -> list[str]:
             parts = [one[:-1] for one in parts]
         while all(len(one) > 2 for one in parts) and len({one[0] for one in parts}) == 1:
             parts = [one[1:] for one in parts]
-    return [readable(".".join(one), 22) for one in parts]
+    whole = [readable(name, max(len(name), 1)) for name in (".".join(one) for one in parts)]
+    return [name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in whole]  # the number is at the end
 
 
 def _labels(argument: str, given: Sequence[str] | None, count: int) -> list[str] | None:

@@ -11,6 +11,7 @@ import numpy as np
 from regard.errors import BadValue, RegardError
 from regard.viewer.codes import Weights
 from regard.viewer.packets import Asked, Packets
+from regard.viewer.places import Place
 from regard.viewer.stage import Stage, finite
 
 DIGITS = 5
@@ -26,13 +27,13 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
     stage = packets.stage
     found: list[Any] = []
     places: list[tuple[int, int]] = []
-    for number in range(len(stage.places)):
+    for number in stage.sites(variant):
         try:
             site = stage.site(variant, number)
             which = packets.shown(Asked(variant, number, call=call))
             keys = site.shape(-1 if which is None else which)[3]
             heads = recognise(site, _tokens(stage, variant, number, keys), call=which)
-        except RegardError:  # a layer this model lacks, or one whose weights cannot be told
+        except RegardError:  # a layer whose weights cannot be told
             continue
         found += heads
         places += [(number, head) for head in range(len(heads))]
@@ -73,9 +74,9 @@ def rollout(stage: Stage, variant: int, call: int, row: int) -> Weights:
 
     own = stage.seen(variant)
     layers = [
-        place.name
-        for place in stage.places
-        if place.rows == place.columns == stage.main and place.group != "memory" and place.name in own
+        stage.site(variant, number).name
+        for number in stage.sites(variant)
+        if _over_tokens(stage.places[number], stage.main)
     ]
     if not layers:
         raise BadValue("There is no rollout here: no layer looks from the tokens at the tokens.")
@@ -89,6 +90,10 @@ def rollout(stage: Stage, variant: int, call: int, row: int) -> Weights:
         own, [row], layers=layers, call=None if steps else call
     )  # None: prompt and steps as one map
     return np.asarray(found[0].float().cpu().numpy(), np.float32)
+
+
+def _over_tokens(place: Place, main: str) -> bool:
+    return place.rows == place.columns == main and place.group != "memory"
 
 
 def rounded(value: float) -> float | None:

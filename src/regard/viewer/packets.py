@@ -47,17 +47,22 @@ class Packets:
 
     def shape(self, asked: Asked) -> tuple[int, int]:
         """Queries and keys of the call; an error where the question has no answer."""
-        sizes = [self._site(asked, variant).shape(self.call(asked)) for variant in _variants(asked)]
+        sizes = [self._site(asked, variant).shape(self.call(asked, variant)) for variant in _variants(asked)]
         if len({tuple(size[2:]) for size in sizes}) > 1:
             words = " and ".join(f"{size[2]} × {size[3]}" for size in sizes)
             raise BadValue(f"minus: the two maps have different sizes ({words}). Compare the same input.")
-        if asked.head >= min(size[1] for size in sizes):
-            raise BadValue(f"head: there is no head {asked.head} here. The last one is {sizes[0][1] - 1}.")
+        for variant, size in zip(_variants(asked), sizes, strict=True):
+            if asked.head >= size[1]:
+                label = self.stage.places[asked.site].label
+                raise BadValue(
+                    f"head: there is no head {asked.head} in {label} of {self.stage.variants[variant].name}. "
+                    f"Its heads are 0 to {size[1] - 1}."
+                )
         return int(sizes[0][2]), int(sizes[0][3])
 
-    def call(self, asked: Asked) -> int:
+    def call(self, asked: Asked, variant: int | None = None) -> int:
         """The call by number. A site called less often (an encoder, while a decoder writes) stays at its last."""
-        count = int(self._site(asked, asked.variant).calls)
+        count = int(self._site(asked, asked.variant if variant is None else variant).calls)
         return count - 1 if asked.call < 0 else min(asked.call, count - 1)
 
     def shown(self, asked: Asked) -> int | None:
@@ -165,11 +170,8 @@ class Packets:
         heads: list[list[int]] = []
         pictures: list[bytes] = []
         sampled = False
-        for number in range(len(self.stage.places)):
-            try:
-                site = self.stage.site(variant, number)
-            except BadValue:  # the other model lacks this layer
-                continue
+        for number in self.stage.sites(variant):
+            site = self.stage.site(variant, number)
             which = self.shown(Asked(variant, number, call=call))
             small = self.thumbs(variant, number, which)
             queries = (
@@ -213,7 +215,9 @@ class Packets:
         with torch.no_grad():
             parts = [
                 _numbers(
-                    self._site(asked, variant).weights(rows=rows, heads=[asked.head], call=self.call(asked))
+                    self._site(asked, variant).weights(
+                        rows=rows, heads=[asked.head], call=self.call(asked, variant)
+                    )
                 )
                 for variant in _variants(asked)
             ]

@@ -117,9 +117,9 @@ def payload(
 
 def _check(stage: Stage, heads: Sequence[tuple[int, int]] | None) -> None:
     for site, head in heads or ():
-        if not 0 <= site < len(stage.places) or not 0 <= head < stage.site(0, site).shape(0)[1]:
+        if not 0 <= site < len(stage.places) or not 0 <= head < max(stage.heads(site)):
             raise BadValue(
-                f"--heads: there is no head {head + 1} in layer {site + 1}. Write LAYER.HEAD, from 1."
+                f"--heads: there is no head {head} in layer {site}. Write LAYER.HEAD, both counted from 0."
             )
 
 
@@ -127,11 +127,8 @@ def _maps(stage: Stage, chosen: Sequence[int]) -> list[_Map]:
     """Every map there is."""
     found = []
     for variant in range(len(stage.variants)):
-        for site in chosen:
-            try:
-                own = stage.site(variant, site)
-            except RegardError:  # another model may lack a layer
-                continue
+        for site in sorted(set(chosen) & set(stage.sites(variant))):
+            own = stage.site(variant, site)
             for call in range(own.calls):
                 _, heads, queries, keys = own.shape(call)
                 if keys > LONGEST:
@@ -144,7 +141,7 @@ def _maps(stage: Stage, chosen: Sequence[int]) -> list[_Map]:
 
 def _calls_shown(stage: Stage) -> list[int]:
     """The last call; every one where a generation is stepped through, unless that would be too much."""
-    sites = [stage.site(0, number) for number in range(len(stage.places))]
+    sites = [stage.site(0, number) for number in stage.sites(0)]
     steps = max(site.calls for site in sites)
     size = steps * sum(site.shape(0)[1] for site in sites) * THUMB**2
     return [-1, *range(steps)] if stage.generation is not None and size <= STEPS else [-1]

@@ -32,10 +32,10 @@ class Place:
     cross: bool  # whether it looks from one sequence at another
 
     def described(self, site: Any) -> dict[str, Any]:
-        """The site's entry in the scene, but for its calls."""
+        """The site's entry in the scene, but for its heads and its calls."""
         return {
             "name": self.name, "label": self.label, "kind": str(site.kind), "how": str(site.how),
-            "heads": int(site.shape(0)[1]), "rows": self.rows, "columns": self.columns, "cross": self.cross,
+            "rows": self.rows, "columns": self.columns, "cross": self.cross,
             "group": self.group,
         }  # fmt: skip
 
@@ -70,7 +70,7 @@ def _labels(drafts: Sequence[_Draft]) -> list[str]:
     for one in drafts:
         number = re.search(r"(?<![^.])\d+(?![^.#])", one.name)
         word = one.part or {"layers": "layer"}.get(one.group, one.group)
-        found.append(f"{word} {int(number[0]) + 1}" if number else word)
+        found.append(f"{word} {int(number[0])}" if number else word)
     if len(set(found)) == len(found):
         return found
     ends = [one.name.partition("#")[0].rpartition(".")[2] for one in drafts]
@@ -83,8 +83,8 @@ def _labels(drafts: Sequence[_Draft]) -> list[str]:
     numbered = []
     for one in drafts:
         word = one.part or {"layers": "layer"}.get(one.group, one.group)
+        numbered.append(f"{word} {counts.get(word, 0)}")
         counts[word] = counts.get(word, 0) + 1
-        numbered.append(f"{word} {counts[word]}")
     return numbered
 
 
@@ -119,8 +119,8 @@ def _fitting(site: Any, labels: Mapping[str, Sequence[str]], main: str) -> str:
 
 
 def labels_for(kind: str, count: int, given: Sequence[str]) -> list[str]:
-    """`count` labels: those given, and numbers where there are too few."""
+    """`count` labels: those given, and numbers from 0 where there are too few."""
     if kind == "whole":
         return ["the whole input"]
     word = NUMBERED.get(kind, "position")
-    return [*given[:count], *(f"{word} {number}" for number in range(len(given) + 1, count + 1))]
+    return [*given[:count], *(f"{word} {number}" for number in range(len(given), count))]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.errors import BadType, BadValue, RegardError
+from regard.viewer.pairing import paired
 from regard.viewer.places import Place, labels_for, main_kind, places
 from regard.viewer.sharing import SharedSeen, SharedSite
 
@@ -31,6 +32,9 @@ class Variant:
     step: int | None = None  # of training, for checkpoints
     ids: Any = None  # token ids (n,) of the labels "tokens", where there are some; for patterns that repeat
     importance: Mapping[tuple[str, int], float] = field(default_factory=dict)  # of (site, head), by ablation
+    answer: Mapping[str, Any] | None = (
+        None  # of a classifier: "text" and, as [label, probability], the "others"
+    )
 
 
 @dataclass
@@ -53,7 +57,10 @@ class Stage:
         first = self.variants[0]
         if not self._seen[0].names():
             raise BadValue(f"seen: {_why_nothing(first.seen)}")
-        self.places: list[Place] = places(self._seen[0], first.labels, self.two_sides)
+        own = zip(self._seen, self.variants, strict=True)
+        rows = paired([places(seen, variant.labels, self.two_sides) for seen, variant in own])
+        self.places: list[Place] = [row.place for row in rows]
+        self._names = [row.names for row in rows]  # of each place, by variant
         if self.generation is not None:
             self._put_keys_in_place()
 
@@ -79,16 +86,27 @@ class Stage:
         return self._seen[variant]
 
     def site(self, variant: int, site: int) -> SharedSite:
-        """A site of a variant: the one of the same name, else the one in the same place."""
-        seen = self._seen[variant]
-        names, wanted = seen.names(), self.places[site].name
-        if wanted in names:
-            return seen[wanted]
-        if len(names) == len(self.places):
-            return seen[names[site]]
+        """A site of a variant."""
+        name = self._names[site].get(variant)
+        if name is not None:
+            return self._seen[variant][name]
+        shared = [
+            place.label for place, names in zip(self.places, self._names, strict=True) if variant in names
+        ]
         raise BadValue(
-            f"site: {self.variants[variant].name} has no {self.places[site].label}. Choose a layer both have."
+            f"site: {self.variants[variant].name} has no {self.places[site].label}. It has {_listed(shared)}."
         )
+
+    def sites(self, variant: int) -> list[int]:
+        """The numbers of the sites a variant has."""
+        return [number for number, names in enumerate(self._names) if variant in names]
+
+    def heads(self, site: int) -> list[int]:
+        """How many heads each variant has at a site; 0 where it lacks the site."""
+        return [
+            int(self.site(variant, site).shape(0)[1]) if variant in self._names[site] else 0
+            for variant in range(len(self.variants))
+        ]
 
     def memory(self) -> dict[str, list[int]] | None:
         """Which sites say, step by step, where heads write to a memory of slots, and where they read it."""
@@ -104,11 +122,20 @@ class Stage:
         kinds: dict[str, int] = {}
         sites = []
         for number, place in enumerate(self.places):
-            site = self.site(0, number)
-            calls = _calls(site, len(first.labels.get(place.rows, ())), self.generation is not None)
+            owner = min(self._names[number])
+            site = self.site(owner, number)
+            labels = self.variants[owner].labels
+            calls = _calls(site, len(labels.get(place.rows, ())), self.generation is not None)
             for kind, size in ((place.rows, "queries"), (place.columns, "keys")):
                 kinds[kind] = max(kinds.get(kind, 0), *(call[size] for call in calls))
-            sites.append({**place.described(site), "calls": calls})
+            heads = self.heads(number)
+            names = [self._names[number].get(variant) for variant in range(len(self.variants))]
+            sites.append(
+                {
+                    **place.described(site),
+                    "heads": max(heads), "headsOf": heads, "namesOf": names, "calls": calls,
+                }
+            )  # fmt: skip
         return {
             "title": shortened(self.title),
             "start": self._start(),
@@ -139,6 +166,7 @@ class Stage:
             "name": shortened(own.name),
             "words": shortened(own.words, 400),
             "step": own.step,
+            "answer": own.answer,
         }
         if number and own.labels != first.labels:  # another input, or another tokenizer
             counts = {kind: len(texts) for kind, texts in own.labels.items()}
@@ -187,6 +215,12 @@ def _why_nothing(seen: Any) -> str:
         "nothing was observed. Run the model inside `with regard.observe(model) as seen:`; if it did run, it uses no "
         "attention that regard knows."
     )
+
+
+def _listed(labels: Sequence[str], most: int = 8) -> str:
+    """Labels in a sentence, the first few of many."""
+    shown = ", ".join(labels[:most])
+    return f"{shown}, …, {labels[-1]}" if len(labels) > most else shown
 
 
 def _given_labels(tokens: Any) -> dict[str, list[str]]:

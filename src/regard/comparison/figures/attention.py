@@ -51,7 +51,7 @@ def picture(looked: Looked, name: str, image: Array | None = None) -> Drawing:
             else:
                 _shades(frame, shown[number])
                 frame.set(xticks=[], yticks=[])
-                frame.set_title(f"head {number + 1}, up to {shown[number].max():.2g}", fontsize=6.5)
+                frame.set_title(f"head {number}, up to {shown[number].max():.2g}", fontsize=6.5)
     return Drawing(name, looked.source, _words(looked, table), figure)
 
 

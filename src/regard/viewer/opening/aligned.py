@@ -37,7 +37,7 @@ def alignment(stage: Stage, gold: Any = None) -> dict[str, Any] | None:
     from regard.observation.analysis.alignment import align
     from regard.observation.analysis.sites import at
 
-    crossing = [number for number, place in enumerate(stage.places) if place.group == "cross"]
+    crossing = [number for number in stage.sites(0) if stage.places[number].group == "cross"]
     if not crossing:
         return None
     number = crossing[-1]

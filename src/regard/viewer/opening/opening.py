@@ -21,6 +21,10 @@ from regard.viewer.opening.writing import search, write, write_again
 from regard.viewer.stage import Stage, Variant, shortened
 
 MOST_CHECKPOINTS = 64
+WRITTEN = {
+    "targets": "written tokens",
+    "read": "written tokens",
+}  # what a message calls these kinds of positions
 LONG_BEGINNING = 12  # letters that two names have in common: more are left out
 
 
@@ -71,11 +75,12 @@ def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str]
 def _ran(one: Opened) -> Variant:
     """The model run once."""
     with torch.no_grad(), observe(one.model) as seen:
-        _guarded(one.run)
+        output = _guarded(one.run)
     if one.finish is not None and seen.names():
         labels, image = one.finish(int(seen[seen.names()[0]].shape(0)[3]))
         one.labels, one.image = labels, image
-    return Variant(one.name, seen, one.labels, one.words, one.step, one.ids)
+    answer = one.answer(output) if one.answer is not None else None
+    return Variant(one.name, seen, one.labels, one.words, one.step, one.ids, answer=answer)
 
 
 def _guarded(run: Callable[[], Any]) -> Any:
@@ -119,13 +124,26 @@ def _written(one: Opened, wish: Wish, tell: Callable[[str], None]) -> tuple[Vari
 def _check_sizes(variants: list[Variant]) -> None:
     """Two models that cut a text into different pieces have maps that do not fit on each other."""
     counts = [{kind: len(texts) for kind, texts in one.labels.items()} for one in variants]
-    for kind, count in counts[0].items():
-        for other in counts[1:]:
-            if other.get(kind, count) != count:
-                raise BadValue(
-                    f"--against: the two make {count} and {other[kind]} {kind} of this input, so their maps cannot be "
-                    "compared. Choose a model with the same tokenizer, or give the words with --target."
-                )
+    for other in counts[1:]:
+        if set(other) != set(counts[0]):
+            kinds = " and ".join(
+                ", ".join(WRITTEN.get(kind, kind) for kind in one) for one in (counts[0], other)
+            )
+            raise BadValue(
+                f"--against: the two have maps over {kinds}, which cannot be compared. Choose a model of the same kind."
+            )
+        for kind, count in counts[0].items():
+            if other[kind] != count:
+                raise BadValue(_sizes_differ(variants, kind, count, other[kind]))
+
+
+def _sizes_differ(variants: list[Variant], kind: str, one: int, two: int) -> str:
+    names = f"{variants[0].name} and {variants[1].name}"
+    if kind in WRITTEN:
+        what, remedy = f"write {one} and {two} tokens", "Give both the same words with --target."
+    else:
+        what, remedy = f"make {one} and {two} {kind} of this input", "Choose a model with the same tokenizer."
+    return f"--against: {names} {what}, so their maps cannot be compared. {remedy}"
 
 
 def _fitting(one: Opened, wanted: int, tell: Callable[[str], None]) -> int:
@@ -143,10 +161,11 @@ def _words(one: Opened) -> str:
 
 
 def _tell_apart(made: list[Opened], places: tuple[str, str]) -> None:
-    """Names by which two variants can be told apart: of their folders, without what both begin with."""
-    names = [Path(place).resolve().name for place in places]
-    if names[0] == names[1]:
-        names = [str(Path(place)) for place in places]
+    """Names by which two variants can be told apart: of runs or models, else of folders, without what both begin with."""
+    names = [one.title for one in made]
+    for other in (lambda place: Path(place).resolve().name, lambda place: str(Path(place))):
+        if names[0] == names[1]:
+            names = [other(place) for place in places]
     same = next((n for n, pair in enumerate(zip(*names, strict=False)) if pair[0] != pair[1]), 0)
     same = max(names[0].rfind(mark, 0, same) for mark in "-+_ /") + 1  # up to the end of a word
     if same >= LONG_BEGINNING:

@@ -69,6 +69,6 @@ def on_grid(pixels: NDArray[np.float32], rows: int, columns: int, skip: int = 0)
 
 
 def patch_labels(rows: int, columns: int, skip: int = 0) -> list[str]:
-    """Names of the positions: what comes before the patches, then the patches row by row."""
-    before = ["CLS", *(f"extra {number}" for number in range(1, skip))][:skip]
-    return [*before, *(f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1))]
+    """Names of the positions: what comes before the patches, then the patches row by row, counted from 0."""
+    before = ["CLS", *(f"extra {number}" for number in range(skip - 1))][:skip]
+    return [*before, *(f"{row},{column}" for row in range(rows) for column in range(columns))]

@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.errors import BadValue
 from regard.tasks.vocabulary import whole_characters
 from regard.training.hardware import choose_device
+from regard.viewer.opening import answering
 from regard.viewer.opening.tokenizing import load_tokenizer
 from regard.viewer.opening.wish import Opened, Wish
 
@@ -83,6 +84,7 @@ def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]
         input=f"“{text}”", ids=ids, two_sides=bool(getattr(config, "is_encoder_decoder", False)),
     )  # fmt: skip
     _give_writer(made, model, tokenizer, inputs)
+    made.answer = answering.of_pretrained(model, made.labels["tokens"])
     if made.two_sides and wish.generate is None:
         _answer(made, wish, model, tokenizer, inputs)
     return made

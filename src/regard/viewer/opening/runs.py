@@ -23,6 +23,7 @@ from regard.tasks.vocabulary import END, UNKNOWN, whole_characters
 from regard.training import checkpoints, metrics
 from regard.training.loading import Loaded, load
 from regard.training.order import generator
+from regard.viewer.opening import answering
 from regard.viewer.opening.pictures import on_grid, read_image
 from regard.viewer.opening.wish import Opened, Wish
 
@@ -65,6 +66,7 @@ def open_run(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str
         input=words, two_sides=two_sides, ids=ids, step=_step_of(loaded.checkpoint), image=image,
     )  # fmt: skip
     _give_writer(made, loaded, batch)
+    made.answer = answering.of_run(task)
     if two_sides and wish.generate is None:
         batch = _answered(loaded, task, batch, wish, made)  # type: ignore[arg-type]
         made.run = lambda: loaded.model(batch)
@@ -128,9 +130,9 @@ def _digit(task: Digits, image: Image, words: str) -> tuple[Batch, dict[str, lis
     length = task.shape[0]
     rows, columns = (SIDE, 1) if length == SIDE else (SIDE, SIDE)
     names = (
-        [f"row {n}" for n in range(1, 9)]
+        [f"row {n}" for n in range(SIDE)]
         if columns == 1
-        else [f"{1 + n // 8},{1 + n % 8}" for n in range(64)]
+        else [f"{n // SIDE},{n % SIDE}" for n in range(SIDE * SIDE)]
     )
     pixels = np.asarray(image.pixels.reshape(SIDE, SIDE).numpy(), np.float32)
     batch = task.collate([image], torch.Generator())

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import BadValue
+from regard.viewer.opening import answering
 from regard.viewer.opening.pictures import on_grid, patch_labels, read_image
 from regard.viewer.opening.wish import Opened, Wish
 
@@ -43,6 +44,7 @@ def open_vision(
         name, name, model, lambda: model(pixel_values=pixels), {"patches": []},
         words=f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
         input=f"the image {Path(wish.image).name}", finish=finish, no_writer=f"{type(model).__name__} writes no text",
+        answer=answering.of_pretrained(model, ()),
     )  # fmt: skip
 
 
@@ -51,7 +53,7 @@ def _placed(
 ) -> tuple[dict[str, list[str]], dict[str, Any] | None]:
     """Labels and image for a model whose first layer has so many keys; no image where patches are not its keys."""
     if grid is None or keys < grid[0] * grid[1]:
-        return {"patches": [str(number) for number in range(1, keys + 1)]}, None
+        return {"patches": [str(number) for number in range(keys)]}, None
     skip = keys - grid[0] * grid[1]
     return {"patches": patch_labels(*grid, skip)}, on_grid(image, *grid, skip)
 

@@ -95,5 +95,7 @@ class Opened:
     room: int | None = None  # for so many tokens the writer has positions left
     no_writer: str = "it writes no text"  # why there is none
     notes: list[str] = field(default_factory=list)  # for stderr
+    # What a classifier answers, read off what `run` returned: {"text": …, "others": …}.
+    answer: Callable[[Any], dict[str, Any] | None] | None = None
     # Called with the labels and the first site's keys once the model has run: patch grids are only known then.
     finish: Callable[[int], tuple[dict[str, list[str]], dict[str, Any] | None]] | None = None

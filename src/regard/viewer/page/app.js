@@ -1,6 +1,9 @@
 // The shell: header, tabs, the head picker, the open view, the legend, and the keys that work everywhere.
 
 import { h, fill, isTyping, notice, waiting } from "./dom.js";
+import { createAnswer } from "./answer.js";
+import { checked } from "./presence.js";
+import { fileName, whoseText } from "./subject.js";
 import { createStore, defaults, fitted, fromHash, mirror, stepped } from "./state.js";
 import { createPalette } from "./palette.js";
 import { createRail } from "./rail.js";
@@ -36,7 +39,8 @@ export function mount(root, source, { address = true } = {}) {
   );
 }
 
-function open(root, source, scene, address) {
+function open(root, given, scene, address) {
+  const source = checked(given, scene);
   const views = VIEWS.filter((view) => view.available(scene));
   const usual = { ...defaults, view: scene.start && views.some((view) => view.name === scene.start) ? scene.start : defaults.view };
   const fit = (state) => fitted(state, scene, views);
@@ -54,19 +58,33 @@ function open(root, source, scene, address) {
   for (const view of views) {
     tabs.append(h("button", {
       type: "button", role: "tab", class: "tab", "aria-controls": `${id}-view`, "aria-keyshortcuts": view.key, title: `${view.label} (${view.key})`,
-      data: { testid: `tab-${view.name}`, view: view.name }, on: { click: () => store.set({ view: view.name }) },
+      data: { testid: `tab-${view.name}`, view: view.name }, on: { click: (event) => choose(view.name, event) },
     }, view.label));
   }
   const main = h("main", { class: "view", id: `${id}-view`, role: "tabpanel", tabindex: "-1" });
+  // A pressed tab hands the focus to its view, whose arrow keys go from head to head. From the keyboard it keeps it: there
+  // arrows go from tab to tab.
+  const choose = (name, event) => {
+    store.set({ view: name });
+    if (event.detail) main.focus({ preventScroll: true });
+  };
   const help = createHelp(views);
-  const saving = createSaving({ shown: () => shown.instance || {}, name: () => fileName(scene, store.get()), tell: tell.say, address });
+  const saving = createSaving({ shown: () => shown.instance || {}, name: () => fileName(scene.title, store.get().view, subject()), tell: tell.say, address });
+  const subject = () => (shown.instance && shown.instance.subject ? shown.instance.subject() : whoseText(scene, store.get()));
+  const answer = createAnswer(scene);
+  const words = h("p", { class: "words" });
+  const describe = ({ variant }) => {
+    const text = (variant && scene.variants[variant].words) || scene.words || "";
+    if (words.textContent !== text) fill(words, text);
+    words.title = text;
+  };
   const rail = createRail(context);
   const tools = createTools(context, { saving, help });
   const footer = createFooter(context);
   const body = h("div", { class: "body" }, rail.element, main);
   fill(
     root,
-    h("header", { class: "top" }, h("div", { class: "heading" }, h("h1", {}, scene.title || "Attention"), h("p", { class: "words", title: scene.words || "" }, scene.words || "")), tools.element, tabs),
+    h("header", { class: "top" }, h("div", { class: "heading" }, h("h1", {}, scene.title || "Attention"), words, answer.element), tools.element, tabs),
     body, footer.element, help.element, tell.element,
   );
   if (address) document.title = `${scene.title || "Attention"} · regard`;
@@ -107,6 +125,8 @@ function open(root, source, scene, address) {
     else if (shown.instance) shown.instance.update(state, changed);
     rail.update(state);
     tools.update(state, shown.view);
+    answer.update(state);
+    describe(state);
     footer.update(state, shown.instance);
   };
   const forget = [store.subscribe(update), watchTheme(() => store.get().theme === "auto" && store.touch("theme")), listen(root, address, (event) => press(event))];
@@ -208,9 +228,4 @@ function teller() {
 
 function emptyStage() {
   return notice("No attention was seen", "The model ran, but none of its parts called attention in a way that can be observed.", "Try `regard.observe(model)` around the call itself, and look at `seen.names()`.");
-}
-
-function fileName(scene, state) {
-  const words = [scene.title, state.view, `site${state.site + 1}`, `head${state.head + 1}`].join("-");
-  return words.replace(/[^\w.-]+/g, "-").replace(/^[-.]+|-+$/g, "").slice(0, 80) || "attention";
 }

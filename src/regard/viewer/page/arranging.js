@@ -10,9 +10,9 @@ export function arrange(sort, overview, facts, scene) {
   return grouped(sort, heads, facts);
 }
 
-/** The name of a head in few signs: layer and head, counted from one. */
+/** The name of a head in few signs: layer and head, counted from 0. */
 function shortName(site, head) {
-  return `${site + 1}.${head + 1}`;
+  return `${site}.${head}`;
 }
 
 function byLayer(overview, scene) {
@@ -53,9 +53,9 @@ function grouped(sort, heads, facts) {
   }
   // Heads without a named pattern come last.
   const names = [...groups.keys()].sort((a, b) => (a === "") - (b === ""));
-  return names.map((name, index) => {
+  return names.map((name) => {
     const members = groups.get(name);
-    const label = sort === "cluster" ? `Group ${index + 1}` : name ? name[0].toUpperCase() + name.slice(1) : "No named pattern";
+    const label = sort === "cluster" && name ? `Group ${name}` : name ? name[0].toUpperCase() + name.slice(1) : "No named pattern";
     const captions = (site, head) => {
       const score = ((facts.of(site, head) || {}).scores || {})[name];
       return sort === "pattern" && Number.isFinite(score) ? `${shortName(site, head)} · ${score.toFixed(2)}` : shortName(site, head);

@@ -12,9 +12,9 @@ export function hasWords(zoom) {
 }
 
 /** Room that positions need where there is none for tokens. */
-export const NARROW = Object.freeze({ left: 50, top: 26 });
+export const NARROW = Object.freeze({ left: 50, top: 26, right: 16 });
 
-/** Room the labels need: `{left, top}` in pixels, from a sample of the texts. */
+/** Room the labels need: `{left, top, right}` in pixels, from a sample of the texts. The last columns' labels lean to the right. */
 export function roomFor(rowText, rows, columnText, columns) {
   const paint = document.createElement("canvas").getContext("2d");
   paint.font = FONT;
@@ -27,9 +27,12 @@ export function roomFor(rowText, rows, columnText, columns) {
     // A few very long ones are cut: they should not take the room from all the others.
     return most < 90 ? most : Math.max(90, widths[Math.floor(0.96 * (widths.length - 1))]);
   };
+  const above = longest(columnText, columns);
+  const top = Math.round(Math.min(104, Math.max(34, above * -Math.sin(TILT) + 20)));
   return {
     left: Math.round(Math.min(124, Math.max(50, longest(rowText, rows) + 16))),
-    top: Math.round(Math.min(104, Math.max(34, longest(columnText, columns) * 0.87 + 20))),
+    top,
+    right: Math.round(Math.max(NARROW.right, Math.min(above, (top - 12) / 0.87) * Math.cos(TILT))),
   };
 }
 
@@ -37,18 +40,18 @@ export function roomFor(rowText, rows, columnText, columns) {
 export function createAxes(leftCanvas, topCanvas) {
   const left = leftCanvas.getContext("2d", { willReadFrequently: true });
   const top = topCanvas.getContext("2d", { willReadFrequently: true });
-  const size = { width: 0, height: 0, left: 0, top: 0, ratio: 1 };
+  const size = { width: 0, height: 0, left: 0, top: 0, right: 0, ratio: 1 };
   return {
     resize(width, height, room, ratio) {
-      Object.assign(size, { width, height, left: room.left, top: room.top, ratio });
+      Object.assign(size, { width, height, left: room.left, top: room.top, right: room.right, ratio });
       setSize(leftCanvas, room.left, height, ratio);
-      setSize(topCanvas, width + room.left, room.top, ratio);
+      setSize(topCanvas, width + room.left + room.right, room.top, ratio);
     },
     draw(viewport, rowText, columnText, here, look) {
       left.setTransform(size.ratio, 0, 0, size.ratio, 0, 0);
       left.clearRect(0, 0, size.left, size.height);
       top.setTransform(size.ratio, 0, 0, size.ratio, 0, 0);
-      top.clearRect(0, 0, size.width + size.left, size.top);
+      top.clearRect(0, 0, size.width + size.left + size.right, size.top);
       left.font = FONT;
       top.font = FONT;
       drawRows(left, size, viewport, rowText, here.row, look);
@@ -78,7 +81,7 @@ function drawRows(paint, size, viewport, text, here, look) {
     paint.fillStyle = chosen ? look.accent : words ? look.ink : look.faint;
     if (words) paint.fillText(fitted(paint, text(row), size.left - 12), size.left - 8, at);
     else {
-      paint.fillText(String(row + 1), size.left - 9, at);
+      paint.fillText(String(row), size.left - 9, at);
       paint.fillRect(size.left - 5, at - 0.5, 4, 1);
     }
   }
@@ -99,7 +102,7 @@ function drawColumns(paint, size, viewport, text, here, look) {
     else {
       paint.textAlign = "center";
       paint.textBaseline = "alphabetic";
-      paint.fillText(String(column + 1), at + size.left, size.top - 9);
+      paint.fillText(String(column), at + size.left, size.top - 9);
       paint.fillRect(at + size.left - 0.5, size.top - 5, 1, 4);
     }
   }
@@ -115,9 +118,9 @@ function drawColumns(paint, size, viewport, text, here, look) {
   paint.fillRect(at - 0.5, size.top - 5, 1, 4);
 }
 
-/** Marks stand at round numbers, counted from one. */
+/** The first mark at or behind a place; marks stand at multiples of the step, counted from 0. */
 export function firstMark(start, step) {
-  return Math.ceil((Math.floor(start) + 1) / step) * step - 1;
+  return Math.ceil(Math.floor(start) / step) * step;
 }
 
 function tilted(paint, text, x, y) {

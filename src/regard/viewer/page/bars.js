@@ -37,7 +37,7 @@ export function createTools({ scene, store }, { saving, help }) {
       steps.hidden = !site || site.calls.length < 2 || Boolean(view && view.calls === false);
       const count = site ? site.calls.length : 0;
       const call = site && state.call < 0 ? restingCall(site.calls, view) : state.call;
-      fill(place, call === count ? `all ${count} steps` : `step ${call + 1} / ${count}`);
+      fill(place, call === count ? `all ${count} steps` : `step ${call} of 0–${count - 1}`);
       const dark = effective() === "dark";
       fill(theme, dark ? "Light" : "Dark");
       theme.setAttribute("title", `${dark ? "Light" : "Dark"} theme (t)`);

@@ -1,5 +1,6 @@
 // What is known about one head, beside the overview: its map a little larger, its pattern, its numbers.
 
+import { siteName } from "./presence.js";
 import { dotted, h, fill } from "./dom.js";
 import { howWord } from "./how.js";
 import { headText, weightText } from "./words.js";
@@ -21,7 +22,7 @@ export function createDetails({ scene, source, palette }) {
       const about = scene.sites[site];
       if (!about || !overview) return;
       fill(name, headText(scene, site, head));
-      fill(path, dotted(about.name));
+      fill(path, dotted(siteName(about, variant)));
       const index = overview.heads.findIndex(([s, t]) => s === site && t === head);
       canvas.hidden = index < 0;
       if (index >= 0) {

@@ -1,11 +1,35 @@
 // Pieces that saved pictures share: colours, legend, maps as canvases.
 
+import { linesOf, textWidth } from "./marks.js";
 import { barColor, css, tickPlace, tickText, ticks } from "./palette.js";
 
 /** Ink and paper of a saved picture, as in the theme that is shown. */
 export function figureColors(palette) {
   if (palette.theme() === "dark") return { ink: "#eceae4", soft: "#aeb0b6", line: "#474b55", paper: "#14161b", accent: "#ff9d5c" };
   return { ink: "#1b1d22", soft: "#5c6069", line: "#c9c8c2", paper: "#ffffff", accent: "#c2410c" };
+}
+
+const TITLE = { size: 14, bold: true };
+const BELOW = { size: 10 };
+const EDGE = 16;
+
+/**
+ * A title and words below it, none of them cut: `{width, height, add(drawing)}`. `wide`: how wide the picture is without
+ * them; words wrap there, and only a single long word makes it wider.
+ */
+export function headingOf(title, words, wide, palette) {
+  const colors = figureColors(palette);
+  const upper = linesOf(title, wide - 2 * EDGE, TITLE);
+  const lower = words ? linesOf(words, wide - 2 * EDGE, BELOW) : [];
+  const widest = [...upper.map((line) => textWidth(line, TITLE)), ...lower.map((line) => textWidth(line, BELOW))];
+  return {
+    width: Math.max(wide, Math.ceil(Math.max(...widest)) + 2 * EDGE),
+    height: 8 + 18 * upper.length + 14 * lower.length,
+    add(drawing) {
+      upper.forEach((line, index) => drawing.text(EDGE, 26 + 18 * index, line, { ...TITLE, fill: colors.ink }));
+      lower.forEach((line, index) => drawing.text(EDGE, 24 + 18 * upper.length + 14 * index, line, { ...BELOW, fill: colors.soft }));
+    },
+  };
 }
 
 /** A legend with numbers into a drawing, its bar's upper left corner at (x, y); about 30 pixels high. */

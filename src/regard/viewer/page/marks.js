@@ -17,6 +17,17 @@ export function textWidth(text, style = {}) {
   return shared.paint.measureText(text).width;
 }
 
+/** A text as lines of at most a width; a word that is longer stands alone on its line. */
+export function linesOf(text, width, style = {}) {
+  const lines = [];
+  for (const word of String(text).split(" ")) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
+    if (lines.length && textWidth(longer, style) <= width) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}
+
 /** A coordinate without a tail of digits. */
 export function short(value) {
   return String(Math.round(value * 100) / 100);

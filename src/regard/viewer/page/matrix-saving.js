@@ -1,9 +1,11 @@
 // The part of a matrix that is seen, as a picture and as a table.
 
 import { Drawing } from "./drawing.js";
-import { addLegend, codesCanvas, figureColors } from "./figure.js";
+import { addLegend, codesCanvas, figureColors, headingOf } from "./figure.js";
 import { textWidth } from "./marks.js";
 import { css } from "./palette.js";
+import { answered } from "./answer.js";
+import { WHOSE, whoseCells, whoseText } from "./subject.js";
 import { headText, keyText, rowText, seenBy } from "./words.js";
 import { firstMark, stepFor } from "./axes.js";
 
@@ -21,8 +23,13 @@ export async function matrixDrawing(context, { viewport, tiles, side, level, sit
   const [columns, rows] = [seen.right - seen.left, seen.bottom - seen.top];
   const cell = Math.min(PLOT / Math.max(columns, rows), 26);
   const words = cell >= 7;
-  const { left, top } = words ? margins(labelled, site, call, seen, letters(cell)) : { left: 60, top: 76 };
-  const drawing = new Drawing(Math.max(left + columns * cell + 28, 320), top + rows * cell + 58, colors.paper);
+  const room = words ? margins(labelled, site, call, seen, letters(cell)) : { left: 60, top: 34, right: 28 };
+  const { left } = room;
+  const coarse = level ? ` · strongest of each ${2 ** level} × ${2 ** level}` : "";
+  const about = `${scene.title || ""}${variantText(scene, state)}${coarse}`;
+  const heading = headingOf(headText(scene, state.site, state.head), about, Math.max(left + columns * cell + room.right, 320), palette);
+  const top = heading.height + room.top;
+  const drawing = new Drawing(heading.width, top + rows * cell + 58, colors.paper);
   const region = await gathered(tiles, seen, level, side);
   if (level === 0 && columns * rows <= MOST_VECTOR) {
     for (let row = 0; row < rows; row += 1) {
@@ -38,12 +45,26 @@ export async function matrixDrawing(context, { viewport, tiles, side, level, sit
   }
   drawing.rect(left, top, columns * cell, rows * cell, { fill: null, stroke: colors.line, width: 0.75 });
   labels(drawing, { scene: labelled, site, call, seen, cell, left, top, colors, words });
-  drawing.text(16, 26, headText(scene, state.site, state.head), { size: 14, bold: true, fill: colors.ink });
-  const other = state.minus === null ? "" : ` − ${scene.variants[state.minus].name}`;
-  const variant = scene.variants.length > 1 ? ` · ${scene.variants[state.variant].name}${other}` : "";
-  drawing.text(16, 42, `${scene.title || ""}${variant}${level ? ` · strongest of each ${2 ** level} × ${2 ** level}` : ""}`, { size: 10, fill: colors.soft });
+  heading.add(drawing);
   addLegend(drawing, left, top + rows * cell + 20, palette, state.minus !== null);
   return drawing;
+}
+
+/** Which model is shown, where there are several, less which other one; and what it answered, where it classifies. */
+function variantText(scene, state) {
+  const name = scene.variants.length > 1 ? ` · ${scene.variants[state.variant].name}` : "";
+  if (state.minus !== null) return `${name} − ${scene.variants[state.minus].name}`;
+  const answer = answered(scene, state.variant);
+  return answer ? `${name} · answer:${answer.slice(2)}` : name;
+}
+
+/** What a saved matrix is called: model less model, head, step. */
+export function matrixSubject({ scene, store }, site, call) {
+  const state = store.get();
+  const name = scene.variants.length > 1 ? scene.variants[state.variant].name : "";
+  const other = state.minus === null ? "" : `minus ${scene.variants[state.minus].name}`;
+  const step = call >= 0 && site.calls.length > 1 ? `step ${call}` : "";
+  return [name, other, whoseText(scene, state), step];
 }
 
 function letters(cell) {
@@ -52,10 +73,12 @@ function letters(cell) {
 
 /** As much room as the longest labels take. */
 function margins(scene, site, call, seen, size) {
-  const room = { left: 40, top: 20 };
+  const room = { left: 40, top: 20, right: 28 };
   for (let row = seen.top; row < seen.bottom; row += 1) room.left = Math.max(room.left, textWidth(rowText(scene, site, call, row, 18), { size }) + 22);
   for (let key = seen.left; key < seen.right; key += 1) room.top = Math.max(room.top, textWidth(keyText(scene, site, key, 18), { size }) * 0.87 + 12);
-  return { left: room.left, top: 52 + room.top };
+  // A tilted label reaches beyond its column to the right.
+  const last = textWidth(keyText(scene, site, seen.right - 1, 18), { size });
+  return { left: room.left, top: 10 + room.top, right: Math.max(room.right, last * 0.5 + 12) };
 }
 
 /** Exact numbers of the visible rows when they are few, else the strongest keys of every row. */
@@ -64,20 +87,22 @@ export async function matrixTable({ scene: all, source, store }, { viewport, sit
   const scene = seenBy(all, state.variant);
   const which = { variant: state.variant, site: state.site, head: state.head, call: state.call, minus: state.minus };
   const seen = viewport.seen();
+  const [model, ...whose] = whoseCells(all, state);
+  whose.unshift(state.minus === null ? model : `${model} − ${all.variants[state.minus].name}`);
   const rows = [];
   if (seen.bottom - seen.top <= MOST_ROWS) {
     for (let row = seen.top; row < seen.bottom; row += 1) {
       const values = await source.row({ ...which, row });
-      rows.push([row + 1, rowText(scene, site, call, row), ...values.subarray(seen.left, seen.right)]);
+      rows.push([...whose, row, rowText(scene, site, call, row), ...values.subarray(seen.left, seen.right)]);
     }
-    const keys = Array.from({ length: seen.right - seen.left }, (_, index) => `${seen.left + index + 1} ${keyText(scene, site, seen.left + index)}`);
-    return { head: ["row", "query", ...keys], rows };
+    const keys = Array.from({ length: seen.right - seen.left }, (_, index) => `${seen.left + index} ${keyText(scene, site, seen.left + index)}`);
+    return { head: [...WHOSE, "row", "query", ...keys], rows };
   }
   const top = await source.top({ ...which, top: 8 });
   top.keys.forEach((keys, row) => {
-    keys.forEach((key, rank) => rows.push([row + 1, rowText(scene, site, call, row), key + 1, keyText(scene, site, key), top.weights[row][rank]]));
+    keys.forEach((key, rank) => rows.push([...whose, row, rowText(scene, site, call, row), key, keyText(scene, site, key), top.weights[row][rank]]));
   });
-  return { head: ["row", "query", "column", "key", "weight"], rows };
+  return { head: [...WHOSE, "row", "query", "column", "key", "weight"], rows };
 }
 
 /** The codes of a region at a level, put together from its tiles. */
@@ -109,11 +134,11 @@ function labels(drawing, { scene, site, call, seen, cell, left, top, colors, wor
   const style = { size, fill: words ? colors.ink : colors.soft };
   for (let row = firstMark(seen.top, step); row < seen.bottom; row += step) {
     const y = top + (row - seen.top + 0.5) * cell + size * 0.35;
-    drawing.text(left - 6, y, words ? rowText(scene, site, call, row, 18) : String(row + 1), { ...style, anchor: "end" });
+    drawing.text(left - 6, y, words ? rowText(scene, site, call, row, 18) : String(row), { ...style, anchor: "end" });
   }
   for (let column = firstMark(seen.left, step); column < seen.right; column += step) {
     const x = left + (column - seen.left + 0.5) * cell;
     if (words) drawing.text(x + size * 0.35, top - 6, keyText(scene, site, column, 18), { ...style, rotate: -60 });
-    else drawing.text(x, top - 6, String(column + 1), { ...style, anchor: "middle" });
+    else drawing.text(x, top - 6, String(column), { ...style, anchor: "middle" });
   }
 }

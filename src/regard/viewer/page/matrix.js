@@ -16,7 +16,7 @@ import { createMinimap } from "./minimap.js";
 import { createReadout } from "./readout.js";
 import { stitched } from "./stitching.js";
 import { figureColors } from "./figure.js";
-import { matrixDrawing, matrixTable } from "./matrix-saving.js";
+import { matrixDrawing, matrixSubject, matrixTable } from "./matrix-saving.js";
 
 const SHARPEST = 2;
 const GLIDE = 160;
@@ -230,7 +230,7 @@ function create(given) {
 
   // Sizes and heads ----------------------------------------------------------------------------------------------
   const arrangeRoom = () => {
-    const width = Math.floor(area.clientWidth - room.left);
+    const width = Math.floor(area.clientWidth - room.left - room.right);
     const height = Math.floor(area.clientHeight - room.top);
     if (width < 2 || height < 2) return false;
     now.ratio = Math.min(SHARPEST, devicePixelRatio || 1);
@@ -258,7 +258,7 @@ function create(given) {
   /** Tokens need more room than positions; what is seen stays where it is while the margins change. */
   const makeRoom = () => {
     const next = hasWords(viewport.zoom) ? spacious : NARROW;
-    if (next.left === room.left && next.top === room.top) return;
+    if (next.left === room.left && next.top === room.top && next.right === room.right) return;
     const whole = viewport.isWhole();
     viewport.x += (next.left - room.left) / viewport.zoom;
     viewport.y += (next.top - room.top) / viewport.zoom;
@@ -331,6 +331,7 @@ function create(given) {
         note ? h("span", { class: "sampled" }, note) : null,
       ].filter(Boolean);
     },
+    subject: () => matrixSubject(context, now.site, now.call),
     drawing: () => matrixDrawing(context, { viewport, tiles, side, level: scenery.frame.level, site: now.site, call: now.call, table: table() }),
     table: () => matrixTable(context, { viewport, site: now.site, call: now.call }),
     destroy() {

@@ -152,6 +152,8 @@ function create(context) {
     shown.over = null;
     tellAbout();
   });
+  /** Whether Enter opens a head: on the board, or where nothing has a meaning of its own for it. */
+  const opens = (focused) => !focused || focused === document.body || focused.contains(board) || board.contains(focused);
   const watcher = new ResizeObserver(resize);
   watcher.observe(element);
 
@@ -172,7 +174,7 @@ function create(context) {
     },
     onKey(event) {
       const state = store.get();
-      if (event.key === "Enter" && (!document.activeElement || document.activeElement === document.body || board.contains(document.activeElement))) {
+      if (event.key === "Enter" && opens(document.activeElement)) {
         store.set({ view: "matrix" });
         return true;
       }
@@ -192,6 +194,7 @@ function create(context) {
     },
     difference: () => false,
     what: () => [shown.overview && shown.overview.sampled ? h("span", { class: "sampled" }, "rows sampled") : null, "strongest weight of each cell"].filter(Boolean),
+    subject: () => (SORTS.find(([name]) => name === shown.sort) || ["", ""])[1],
     drawing: () => shown.overview && overviewDrawing(context, shown),
     table: () => shown.overview && overviewTable(context, shown),
     destroy() {

@@ -1,7 +1,10 @@
 // The small map of all layers and heads at the left: shows where one is, and takes one elsewhere.
 
 import { dotted, h, fill } from "./dom.js";
+import { absence, siteName } from "./presence.js";
 import { headText } from "./words.js";
+
+const [NARROWEST, WIDEST, LETTER] = [46, 96, 6]; // pixels of the labels, and of one letter, about
 
 /** `{element, update(state)}`; one button for each head, one line for each site. */
 export function createRail({ scene, source, store }) {
@@ -13,6 +16,9 @@ export function createRail({ scene, source, store }) {
   const cells = new Map();
   let current = null;
   let group = null;
+  let variant = null;
+  const longest = Math.max(0, ...scene.sites.map((site) => (site.label || site.name).length));
+  list.style.setProperty("--label", `${Math.round(Math.min(WIDEST, Math.max(NARROWEST, LETTER * longest)))}px`);
 
   for (const [site, facts] of scene.sites.entries()) {
     if (facts.group && facts.group !== group && scene.sites.some((other) => other.group !== facts.group)) {
@@ -23,10 +29,8 @@ export function createRail({ scene, source, store }) {
     const squares = h("span", { class: "rail-heads", role: "presentation" });
     for (let head = 0; head < facts.heads; head += 1) {
       const text = headText(scene, site, head);
-      const kept = source.keeps({ variant: 0, site, head, call: -1 });
       const cell = h("button", {
-        type: "button", class: kept ? "rail-cell" : "rail-cell missing", role: "gridcell", tabindex: "-1", title: kept ? text : `${text} (not kept in this file)`,
-        "aria-label": text, data: { testid: `rail-${site}-${head}` }, on: { click: () => store.set({ site, head }) },
+        type: "button", class: "rail-cell", role: "gridcell", tabindex: "-1", "aria-label": text, data: { testid: `rail-${site}-${head}` }, on: { click: () => store.set({ site, head }) },
       });
       cells.set(`${site} ${head}`, cell);
       squares.append(cell);
@@ -35,9 +39,22 @@ export function createRail({ scene, source, store }) {
     list.append(row);
   }
 
+  /** Another model may lack a layer or a head, a file may not keep it. */
+  const show = (next) => {
+    if (next === variant) return;
+    variant = next;
+    for (const [place, cell] of cells) {
+      const [site, head] = place.split(" ").map(Number);
+      const why = absence(scene, variant, site, head) || (source.keeps({ variant, site, head, call: -1 }) ? "" : "not kept in this file");
+      cell.classList.toggle("missing", Boolean(why));
+      cell.title = why ? `${headText(scene, site, head)} (${why})` : headText(scene, site, head);
+    }
+  };
+
   return {
     element,
     update(state) {
+      show(state.variant);
       const next = cells.get(`${state.site} ${state.head}`);
       if (next !== current) {
         if (current) {
@@ -55,7 +72,7 @@ export function createRail({ scene, source, store }) {
         current = next;
       }
       const site = scene.sites[state.site];
-      if (site) fill(caption, h("strong", {}, headText(scene, state.site, state.head)), h("span", { class: "rail-name" }, dotted(site.name)));
+      if (site) fill(caption, h("strong", {}, headText(scene, state.site, state.head)), h("span", { class: "rail-name" }, dotted(siteName(site, state.variant))));
     },
   };
 }

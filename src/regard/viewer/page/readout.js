@@ -23,7 +23,7 @@ export function createReadout({ scene, source, palette, store }, announce) {
       h("ol", { class: "strongest" }, order.map((index) => {
         const value = values[index];
         const bar = h("span", { class: "weight-bar", style: { width: `${(100 * Math.abs(value)) / top}%`, background: difference ? palette.differenceCss(value) : palette.css(value) } });
-        return h("li", {}, h("button", { type: "button", class: "strong", title: `position ${index + 1}`, on: { click: () => pick(index) } }, h("bdi", { class: "strong-word" }, labelOf(index)), h("span", { class: "weight-track" }, bar), h("span", { class: "strong-number" }, difference ? differenceText(value) : weightText(value))));
+        return h("li", {}, h("button", { type: "button", class: "strong", title: `position ${index}`, on: { click: () => pick(index) } }, h("bdi", { class: "strong-word" }, labelOf(index)), h("span", { class: "weight-track" }, bar), h("span", { class: "strong-number" }, difference ? differenceText(value) : weightText(value))));
       })),
     ];
   };
@@ -82,7 +82,7 @@ export function createReadout({ scene, source, palette, store }, announce) {
         pair,
         h("p", { class: "readout-words" }, h("bdi", {}, rowText(labels, site, state.call, cell.row, 30)), h("span", { class: "arrow", "aria-label": "attends to" }, " → "), h("bdi", {}, keyText(labels, site, cell.key, 30))),
         weight,
-        h("p", { class: "readout-place" }, `row ${cell.row + 1 + (size.start || 0)}, column ${cell.key + 1}`, state.row === cell.row && state.key === cell.key ? " · held" : ""),
+        h("p", { class: "readout-place" }, `row ${cell.row + (size.start || 0)}, column ${cell.key}`, state.row === cell.row && state.key === cell.key ? " · held" : ""),
         near ? h("p", { class: "hint" }, near) : null,
       );
       load(state, { row: cell.row, key: cell.key }, turn);

@@ -84,8 +84,8 @@ async function save(kind, view, name) {
 /** Rows as text; a cell that a spreadsheet would take for a formula is quoted with a leading apostrophe. */
 export function toCSV({ head, rows }, separator = ",") {
   const cell = (value) => {
-    if (typeof value === "number") return Number.isInteger(value) ? String(value) : value.toPrecision(7).replace(/\.?0+($|e)/, "$1");
-    let text = String(value ?? "").replace(/\r?\n/g, " ");
+    if (typeof value === "number") return String(Number(value.toPrecision(7)));
+    let text = String(value ?? "").replace(/[\r\n]+/g, " ");
     if (/^[=+\-@\t]/.test(text) && !/^[-+]?\d*\.?\d+(e[-+]?\d+)?$/i.test(text)) text = `'${text}`;
     if (separator === "\t") return text.replace(/\t/g, " ");
     return /[",]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;

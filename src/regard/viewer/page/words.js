@@ -54,16 +54,16 @@ export function seenBy(scene, variant) {
   return own ? { ...scene, tokens: own } : scene;
 }
 
-/** "layer 3 · head 5", counted from one as people do. */
+/** "layer 3 · head 5", counted from 0 as the code does. */
 export function headText(scene, site, head) {
   const facts = scene.sites[site];
-  return facts ? `${facts.label || facts.name} · head ${head + 1}` : "";
+  return facts ? `${facts.label || facts.name} · head ${head}` : "";
 }
 
 function named(scene, kind, index, limit) {
   const labels = scene.tokens[kind];
   if (labels && index < labels.length) return tokenText(labels[index], limit);
-  return `${SINGLE[kind] || "position"} ${index + 1}`;
+  return `${SINGLE[kind] || "position"} ${index}`;
 }
 
 const SINGLE = { tokens: "token", targets: "target", slots: "slot", steps: "step", patches: "patch" };

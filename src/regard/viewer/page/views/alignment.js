@@ -1,7 +1,9 @@
 // Which word of the source goes with which word of the target: as a matrix with marks, or as two rows of words with ribbons.
 
 import { h, fill } from "../dom.js";
-import { headText, tokenText, weightText } from "../words.js";
+import { headCount } from "../presence.js";
+import { WHOSE, whoseCells, whoseText } from "../subject.js";
+import { tokenText, weightText } from "../words.js";
 import { createMap, mapOfRows } from "./map.js";
 import { allRows, extentOf } from "./places.js";
 import { choice, newest, optionsOf, optionsText, readout } from "./parts.js";
@@ -105,7 +107,7 @@ function create({ scene, source, store, palette }) {
   /** The mean is made of every row of every head: only for sentences. */
   function affordable() {
     const site = scene.sites[state.site];
-    return extentOf(site).queries * site.heads <= MOST_ROWS;
+    return extentOf(site).queries * headCount(site, state.variant) <= MOST_ROWS;
   }
 
   function mode() {
@@ -196,10 +198,7 @@ function create({ scene, source, store, palette }) {
   }
 
   function summary() {
-    const whose =
-      mode() === "mean"
-        ? `${scene.sites[state.site].label} · mean of ${scene.sites[state.site].heads} heads`
-        : headText(scene, state.site, state.head);
+    const whose = whoseText(scene, state, mode());
     const error =
       gold && gold.site === state.site && gold.aer !== null && gold.aer !== undefined
         ? `   ·   alignment error rate ${gold.aer.toFixed(3)} against the gold links`
@@ -241,7 +240,7 @@ function create({ scene, source, store, palette }) {
       }
       const now = options();
       for (const [part, picker] of Object.entries(pickers)) picker.set(now[part]);
-      pickers.how.element.hidden = scene.sites[state.site].heads < 2 || !affordable();
+      pickers.how.element.hidden = headCount(scene.sites[state.site], state.variant) < 2 || !affordable();
       look();
     },
     onKey(event) {
@@ -257,8 +256,12 @@ function create({ scene, source, store, palette }) {
     },
     difference: () => false,
     drawing: () => traced(element, palette),
+    subject: () => whoseText(scene, state, mode()),
     table: () =>
-      shown && { head: ["", ...shown.columns], rows: shown.weights.map((line, row) => [shown.rows[row], ...line]) },
+      shown && {
+        head: [...WHOSE, "row", "target", ...shown.columns.map((word, column) => `${column} ${word}`)],
+        rows: shown.weights.map((line, row) => [...whoseCells(scene, state, mode()), row, shown.rows[row], ...line]),
+      },
     destroy: () => ask.forget(),
   };
 }

@@ -1,6 +1,9 @@
 // Two models, checkpoints or inputs on the same head: A, B, and A − B, with one cursor for all three.
 
 import { h, fill } from "../dom.js";
+import { answered } from "../answer.js";
+import { siteName, sitesOnlyIn } from "../presence.js";
+import { whoseText } from "../subject.js";
 import { differenceText, headText, sizeOf, tokenText, weightText } from "../words.js";
 import { createMap, createMaps } from "./map.js";
 import { barList, newest, readout } from "./parts.js";
@@ -63,7 +66,6 @@ function create({ scene, source, store, palette }) {
   );
   const legend = h("div", { class: "difference-legend" });
   const list = barList({ title: "Heads that differ most", testid: "differ-most", css: () => "var(--soft)" });
-  maps[2].element.append(legend);
   const trio = h(
     "div",
     { class: "trio" },
@@ -75,6 +77,7 @@ function create({ scene, source, store, palette }) {
     h("div", { class: "controls", data: { trace: "skip" } }, first.element, swap, second.element),
     said.element,
     trio,
+    legend,
     h("div", { class: "ranking" }, list.element),
   );
   let state = store.get();
@@ -109,8 +112,8 @@ function create({ scene, source, store, palette }) {
       { ...where, variant: a, minus: b },
     ];
     const names = [
-      `A: ${scene.variants[a].name}`,
-      `B: ${scene.variants[b].name}`,
+      `A: ${scene.variants[a].name}${answered(scene, a)}`,
+      `B: ${scene.variants[b].name}${answered(scene, b)}`,
       "A − B: orange more in A, blue more in B",
     ];
     maps.forEach((map, index) => {
@@ -194,6 +197,15 @@ function create({ scene, source, store, palette }) {
     );
   }
 
+  /** What cannot be compared, since one of the two lacks it. */
+  function alone() {
+    const { a, b } = pair();
+    return [
+      ["A", sitesOnlyIn(scene, a, b)],
+      ["B", sitesOnlyIn(scene, b, a)],
+    ].flatMap(([name, labels]) => (labels.length ? [`Only in ${name}: ${labels.join(", ")}.`] : []));
+  }
+
   function showOrder() {
     list.show(
       order.slice(0, LISTED).map(({ site, head, weight }) => ({
@@ -204,7 +216,10 @@ function create({ scene, source, store, palette }) {
         testid: `differs-${site}-${head}`,
         onPick: () => store.set({ site, head }),
       })),
-      "Share of the weight that lies on other keys in B than in A, measured on the overview’s small pictures.",
+      [
+        "Share of the weight that lies on other keys in B than in A, measured on the overview’s small pictures.",
+        ...alone(),
+      ].join(" "),
     );
   }
 
@@ -226,6 +241,7 @@ function create({ scene, source, store, palette }) {
       return true;
     },
     difference: () => false,
+    subject: () => [scene.variants[pair().a].name, `minus ${scene.variants[pair().b].name}`, whoseText(scene, state)],
     drawing: () => traced(element, palette),
     async table() {
       const { a, b } = pair();
@@ -238,9 +254,9 @@ function create({ scene, source, store, palette }) {
           source.row({ ...where, variant: a }),
           source.row({ ...where, variant: b }),
         ]);
-        mine.forEach((weight, key) => rows.push([row + 1, key + 1, weight, others[key], weight - others[key]]));
+        mine.forEach((weight, key) => rows.push([siteName(site, a), state.head, row, key, weight, others[key], weight - others[key]]));
       }
-      return { head: ["row", "key", scene.variants[a].name, scene.variants[b].name, "difference"], rows };
+      return { head: ["site", "head", "row", "key", scene.variants[a].name, scene.variants[b].name, "difference"], rows };
     },
     destroy() {
       ask.forget();

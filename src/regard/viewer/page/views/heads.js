@@ -1,6 +1,7 @@
 // All heads of a layer at once, from one position: the keys each of them looks at most.
 
 import { h, fill } from "../dom.js";
+import { headCount } from "../presence.js";
 import { tokenText, weightText } from "../words.js";
 import { newest } from "./parts.js";
 import { strongest, weightsFrom } from "./places.js";
@@ -40,7 +41,7 @@ export function createHeads({ scene, source, store, palette, onPick }) {
       h(
         "span",
         { class: "head-name" },
-        h("span", {}, `head ${head + 1}`),
+        h("span", {}, `head ${head}`),
         h("span", { class: "head-fact" }, factText(fact)),
       ),
       strongest(line, LISTED).map((found) => word(found, labels)),
@@ -79,7 +80,8 @@ export function createHeads({ scene, source, store, palette, onPick }) {
     element,
     hide: () => (element.hidden = true),
     look(state, site, position, labels, what) {
-      const { heads, label, name, calls } = scene.sites[site];
+      const { label, name, calls } = scene.sites[site];
+      const heads = headCount(scene.sites[site], state.variant);
       element.hidden = heads < 2 || heads > CARDS;
       if (element.hidden) return;
       if (calls.length === 1) learn(state);

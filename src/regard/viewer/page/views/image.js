@@ -1,7 +1,9 @@
 // Where in a picture a model looks: choose a patch, the class token or a word, and see its weights over all patches.
 
 import { h, fill } from "../dom.js";
-import { headText, tokenText, weightText } from "../words.js";
+import { headCount } from "../presence.js";
+import { WHOSE, whoseCells, whoseText } from "../subject.js";
+import { tokenText, weightText } from "../words.js";
 import { createOverlay, patchText, pictureClass } from "./overlay.js";
 import { choosing, extentOf, positionOf, strongest, weightsFrom, weightsTo } from "./places.js";
 import { barList, choice, newest, optionsOf, optionsText, readout } from "./parts.js";
@@ -121,6 +123,12 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
       ? patchText(image, position - image.skip)
       : `“${tokenText(askers()[position], 30)}”`;
 
+  /** Whose weights are shown: a rollout begins at a patch. */
+  function mode() {
+    const { how } = options();
+    return how === "rollout" && !patchy() ? "head" : how;
+  }
+
   function build() {
     const labels = askers();
     words = labels.length
@@ -160,13 +168,13 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
   }
 
   function look() {
-    const { how, way } = options();
+    const { way } = options();
+    const how = mode();
     const position = chosen();
     // Only patches are looked at; from words there is but one way.
     const back = way === "to" && patchy() && how !== "rollout";
-    const mode = how === "rollout" && !patchy() ? "head" : how;
     ask(
-      () => (back ? weightsTo : weightsFrom)(source, scene, state, position, mode),
+      () => (back ? weightsTo : weightsFrom)(source, scene, state, position, how),
       (weights) => {
         found = weights;
         paint();
@@ -207,14 +215,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
   }
 
   function summary() {
-    const { how } = options();
-    const whose =
-      how === "rollout"
-        ? "rollout through all layers"
-        : how === "mean"
-          ? `${site.label} · mean of ${site.heads} heads`
-          : headText(scene, state.site, state.head);
-    return `${name(chosen())}   ·   ${whose}${positionOf(site, state) === null ? "" : "   ·   pinned"}`;
+    return `${name(chosen())}   ·   ${whoseText(scene, state, mode())}${positionOf(site, state) === null ? "" : "   ·   pinned"}`;
   }
 
   return {
@@ -231,7 +232,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
       const now = options();
       for (const [part, picker] of Object.entries(pickers)) picker.set(now[part]);
       pickers.how.enable("rollout", patchy() && !source.embedded);
-      pickers.how.enable("mean", site.heads > 1);
+      pickers.how.enable("mean", headCount(site, state.variant) > 1);
       pickers.way.element.hidden = !patchy();
       slider.value = String(now.opacity);
       look();
@@ -252,15 +253,20 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     difference: () => false,
     legend: () => overlay.legend(),
     drawing: () => traced(element, palette, { legend: false }),
+    subject: () => whoseText(scene, state, mode()),
     table() {
       const rows = Array.from(found || [], (weight, index) => [
-        index + 1,
-        index < image.skip ? "" : Math.floor((index - image.skip) / image.columns) + 1,
-        index < image.skip ? "" : ((index - image.skip) % image.columns) + 1,
+        ...whoseCells(scene, state, mode()),
+        chosen(),
+        index,
+        index < image.skip ? "" : Math.floor((index - image.skip) / image.columns),
+        index < image.skip ? "" : (index - image.skip) % image.columns,
         weight,
       ]);
       return {
         head: [
+          ...WHOSE,
+          "chosen position",
           "position",
           "row",
           "column",

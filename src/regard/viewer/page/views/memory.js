@@ -83,7 +83,7 @@ function create({ scene, source, store, palette }) {
   function part(role, index) {
     const facts = scene.sites[role.site];
     const { queries, keys } = extentOf(facts);
-    const label = `${role.role === "write" ? "Writes" : "Reads"}${facts.heads > 1 ? `, head ${role.head + 1}` : ""}`;
+    const label = `${role.role === "write" ? "Writes" : "Reads"}${facts.heads > 1 ? `, head ${role.head}` : ""}`;
     const place = (cell) => cell && { slot: order[cell.row], step: cell.column };
     const map = createMap({
       title: label,
@@ -264,6 +264,7 @@ function create({ scene, source, store, palette }) {
       return true;
     },
     difference: () => false,
+    subject: () => "",
     drawing: () => traced(element, palette),
     async table() {
       const rows = [];
@@ -273,7 +274,7 @@ function create({ scene, source, store, palette }) {
         lines.forEach((line, index) =>
           line.forEach((weight, other) => {
             const [slot, step] = one.timeDown ? [other, index] : [index, other];
-            rows.push([one.role, one.head + 1, stepNames[step], slotNames[slot], weight]);
+            rows.push([one.role, one.head, stepNames[step], slotNames[slot], weight]);
           }),
         );
       }

@@ -131,9 +131,9 @@ export function createOverlay({ image, palette, onEnter = () => {}, onPick = () 
   };
 }
 
-/** "row 3, column 5", counted from one; a picture cut into rows only has no columns. */
+/** "row 3, column 5", counted from 0; a picture cut into rows only has no columns. */
 export function patchText(image, index) {
-  const [row, column] = [Math.floor(index / image.columns) + 1, (index % image.columns) + 1];
+  const [row, column] = [Math.floor(index / image.columns), index % image.columns];
   return image.columns === 1 ? `row ${row}` : image.rows === 1 ? `column ${column}` : `row ${row}, column ${column}`;
 }
 

@@ -2,6 +2,7 @@
 // A model that writes under a cache is called once per step, so a position's row lies in the call that asked for it;
 // the views think in positions and leave the finding to this file.
 
+import { headCount } from "../presence.js";
 import { sizeOf } from "../words.js";
 
 const MOST_REQUESTS = 600;
@@ -47,7 +48,7 @@ export async function weightsFrom(source, scene, where, position, how = "head") 
   const place = placesOf(site)[position];
   if (!place) return null;
   return mean(
-    headsOf(site, where.head, how).map((head) => source.row({ ...asked(where, head, place.call), row: place.row })),
+    headsOf(site, where, how).map((head) => source.row({ ...asked(where, head, place.call), row: place.row })),
   );
 }
 
@@ -65,7 +66,7 @@ export async function allRows(source, scene, where, how = "head") {
 export async function weightsTo(source, scene, where, key, how = "head") {
   if (how === "rollout") return null;
   const site = scene.sites[where.site];
-  const heads = headsOf(site, where.head, how);
+  const heads = headsOf(site, where, how);
   if (heads.length * site.calls.length > MOST_REQUESTS) return null;
   return mean(heads.map((head) => columnOf(source, site, where, head, key)));
 }
@@ -90,8 +91,8 @@ async function columnOf(source, site, where, head, key) {
   return column;
 }
 
-function headsOf(site, head, how) {
-  return how === "mean" ? Array.from({ length: site.heads }, (_, index) => index) : [head];
+function headsOf(site, { head, variant }, how) {
+  return how === "mean" ? Array.from({ length: headCount(site, variant) }, (_, index) => index) : [head];
 }
 
 function asked(where, head, call) {

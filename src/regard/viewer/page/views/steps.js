@@ -2,7 +2,9 @@
 // in the prompt, in what it had written itself (its cache), and in the source or picture, where there is one.
 
 import { h, fill } from "../dom.js";
-import { headText, tokenText, weightText } from "../words.js";
+import { headCount } from "../presence.js";
+import { WHOSE, whoseCells, whoseText } from "../subject.js";
+import { tokenText, weightText } from "../words.js";
 import { createBeams } from "./beams.js";
 import { createChances, percent, sharesOf } from "./chances.js";
 import { createHeads } from "./heads.js";
@@ -54,7 +56,7 @@ function create({ scene, source, store, palette }) {
     what: "step",
     testid: "step",
     onGo: go,
-    wordsOf: (index) => `step ${index + 1} of ${steps.length}`,
+    wordsOf: (index) => `step ${index} of 0–${steps.length - 1}`,
   });
   const said = readout("step-readout", "");
   const text = createText({
@@ -154,7 +156,7 @@ function create({ scene, source, store, palette }) {
       strongest(weights, LISTED).map(({ index, weight }) => ({
         index,
         text: tokenText(names[index], 24),
-        detail: String(index + 1),
+        detail: String(index),
         weight,
       }));
     inText.element.hidden = !found.own;
@@ -170,10 +172,12 @@ function create({ scene, source, store, palette }) {
     inSource.show(found.other ? items(found.other, other.labels) : []);
   }
 
+  function shownSite() {
+    return found.ownSite ?? found.otherSite ?? state.site;
+  }
+
   function whose() {
-    const site = found.ownSite ?? found.otherSite ?? state.site;
-    const { label, heads: count } = scene.sites[site];
-    const name = options().how === "mean" ? `${label} · mean of ${count} heads` : headText(scene, site, state.head);
+    const name = whoseText(scene, { ...state, site: shownSite() }, options().how);
     return `“${tokenText(steps[at].token, 40)}” with ${percent(steps[at].probability)}   ·   weights: ${name}`;
   }
 
@@ -201,7 +205,7 @@ function create({ scene, source, store, palette }) {
   function tell(index, names, weights) {
     if (index === null || !weights || weights[index] === undefined) return said.say(whose());
     const [written, seen] = [steps[at].token, names[index]].map((word) => `“${tokenText(word, 24)}”`);
-    return said.say(`writing ${written} looked at ${seen} (${index + 1}) with ${weightText(weights[index])}`);
+    return said.say(`writing ${written} looked at ${seen} (${index}) with ${weightText(weights[index])}`);
   }
 
   return {
@@ -216,7 +220,7 @@ function create({ scene, source, store, palette }) {
       }
       at = story.stepOf(state);
       how.set(options().how);
-      how.element.hidden = scene.sites[state.site].heads < 2;
+      how.element.hidden = headCount(scene.sites[state.site], state.variant) < 2;
       play.set(at);
       if (changed.has("theme") || changed.has("scale")) {
         text.repaint();
@@ -233,21 +237,26 @@ function create({ scene, source, store, palette }) {
       return true;
     },
     difference: () => false,
+    subject: () => [whoseText(scene, { ...state, site: shownSite() }, options().how), `step ${at}`],
     drawing: () => traced(element, palette),
     table() {
       const { token, probability } = steps[at];
-      const lines = (weights, names, where) =>
+      const lines = (weights, names, where, site) =>
         Array.from(weights || [], (weight, index) => [
-          at + 1,
+          ...whoseCells(scene, { ...state, site }, options().how),
+          at,
           token,
           probability,
           where,
-          index + 1,
+          index,
           names[index],
           weight,
         ]);
-      const rows = [...lines(found.own, labels, "text"), ...(other ? lines(found.other, other.labels, "source") : [])];
-      return { head: ["step", "token", "probability", "looked at in", "position", "looked at", "weight"], rows };
+      const rows = [
+        ...lines(found.own, labels, "text", found.ownSite),
+        ...(other ? lines(found.other, other.labels, "source", found.otherSite) : []),
+      ];
+      return { head: [...WHOSE, "step", "token", "probability", "looked at in", "position", "looked at", "weight"], rows };
     },
     destroy() {
       play.stop();

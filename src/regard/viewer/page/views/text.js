@@ -15,7 +15,7 @@ const SINGLE = { tokens: "token", targets: "target", read: "read", slots: "slot"
 export function labelsOf(scene, variant, kind, count) {
   const own = (scene.variants[variant] || {}).tokens || {};
   const labels = own[kind] || scene.tokens[kind] || [];
-  return Array.from({ length: count }, (_, index) => labels[index] ?? `${SINGLE[kind] || "position"} ${index + 1}`);
+  return Array.from({ length: count }, (_, index) => labels[index] ?? `${SINGLE[kind] || "position"} ${index}`);
 }
 
 /** The words of each token and whether it continues the word before it. */
@@ -67,7 +67,7 @@ export function createText({ title, kind, labels, palette, onEnter = () => {}, o
     pieces(labels).forEach(({ text, full, joined, breaks }, index, all) => {
       if (long && index % RUN === 0) {
         run = h("div", { class: "text-run" });
-        body.append(h("span", { class: "text-number", "aria-hidden": "true" }, String(index + 1)), run);
+        body.append(h("span", { class: "text-number", "aria-hidden": "true" }, String(index)), run);
       }
       const token = h(
         "span",

@@ -1,6 +1,8 @@
 // One head over the checkpoints of a training: a slider, the map at each checkpoint as a strip of film, and two curves.
 
 import { h } from "../dom.js";
+import { answered } from "../answer.js";
+import { whoseText } from "../subject.js";
 import { countText, headText, sizeOf, tokenText, weightText } from "../words.js";
 import { apart } from "./compare.js";
 import { createCurve } from "./curve.js";
@@ -158,7 +160,7 @@ function create({ scene, source, store, palette }) {
 
   function summary() {
     const value = timeline.metric && timeline.metric.values ? timeline.metric.values[state.variant] : null;
-    return `${stepText(state.variant)}, checkpoint ${state.variant + 1} of ${count}${Number.isFinite(value) ? `   ·   ${timeline.metric.name} ${Number(value.toPrecision(4))}` : ""}`;
+    return `${stepText(state.variant)}, checkpoint ${state.variant} of 0–${count - 1}${answered(scene, state.variant)}${Number.isFinite(value) ? `   ·   ${timeline.metric.name} ${Number(value.toPrecision(4))}` : ""}`;
   }
 
   function point(cell) {
@@ -205,6 +207,7 @@ function create({ scene, source, store, palette }) {
       return true;
     },
     difference: () => false,
+    subject: () => [whoseText(scene, state), stepText(state.variant)],
     drawing: () => traced(element, palette),
     table() {
       const last = frames[count - 1].map;

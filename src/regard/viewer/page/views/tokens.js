@@ -1,7 +1,9 @@
 // The token view: point at a token and see what it attends to (tint) and what attends to it (line below), exactly.
 
 import { h, fill } from "../dom.js";
-import { headText, tokenText, weightText } from "../words.js";
+import { headCount } from "../presence.js";
+import { WHOSE, whoseCells, whoseText } from "../subject.js";
+import { tokenText, weightText } from "../words.js";
 import { createHeads } from "./heads.js";
 import { barList, choice, newest, optionsOf, optionsText, readout } from "./parts.js";
 import { choosing, extentOf, placesOf, positionOf, spreadOf, strongest, weightsFrom, weightsTo } from "./places.js";
@@ -177,7 +179,7 @@ function create({ scene, source, store, palette }) {
     const items = strongest(weights, LISTED).map(({ index, weight }) => ({
       text: tokenText(part.labels[index], 24),
       title: tokenText(part.labels[index], 200),
-      detail: String(index + 1),
+      detail: String(index),
       weight,
       onEnter: () => part.text.point(index),
       onLeave: () => part.text.point(null),
@@ -195,12 +197,7 @@ function create({ scene, source, store, palette }) {
   function summary() {
     if (!found.at) return "";
     const { side, index } = found.at;
-    const whose = {
-      head: headText(scene, state.site, state.head),
-      mean: `${site.label || site.name} · mean of ${site.heads} heads`,
-      rollout: "rollout through all layers",
-    }[found.mode];
-    return `“${tokenText(sides[side].labels[index], 40)}” at ${index + 1}   ·   ${whose}${pinned() ? "   ·   pinned" : ""}`;
+    return `“${tokenText(sides[side].labels[index], 40)}” at ${index}   ·   ${whoseText(scene, state, found.mode)}${pinned() ? "   ·   pinned" : ""}`;
   }
 
   /** Sites over the same tokens keep the text that stands there, and with it the place of the reader. */
@@ -218,7 +215,7 @@ function create({ scene, source, store, palette }) {
       const retold = changed.has("variant") && scene.variants.some((variant) => variant.tokens);
       if (!sides || retold || !alike(old, site)) build();
       how.set(options().how);
-      how.enable("mean", site.heads > 1);
+      how.enable("mean", headCount(site, state.variant) > 1);
       how.enable("rollout", sides.self && !source.embedded);
       show.set(options().show);
       if (changed.has("theme") || changed.has("scale")) sides.repaint();
@@ -235,19 +232,23 @@ function create({ scene, source, store, palette }) {
       return true;
     },
     difference: () => false,
+    subject: () => whoseText(scene, state, found.mode),
     drawing: () => traced(element, palette),
     table() {
       const [rows, keys] = [sides.row.labels, sides.key.labels];
       const at = (weights, index) => (weights && index < weights.length ? weights[index] : "");
+      const chosen = found.at ? [found.at.index, sides[found.at.side].labels[found.at.index]] : ["", ""];
       const line = (_, index) => [
-        index + 1,
+        ...whoseCells(scene, state, found.mode),
+        ...chosen,
+        index,
         rows[index] ?? "",
         keys[index] ?? "",
         at(found.from, index),
         at(found.to, index),
       ];
       const words = ["weight from the chosen token", "weight to the chosen token"];
-      const head = ["position", site.rows, `${site.columns} (looked at)`, ...words];
+      const head = [...WHOSE, "chosen position", "chosen token", "position", site.rows, `${site.columns} (looked at)`, ...words];
       return { head, rows: Array.from({ length: Math.max(rows.length, keys.length) }, line) };
     },
     destroy() {

@@ -1,0 +1,115 @@
+"""Saved files say what they hold: one head, the mean of a layer or a rollout, counted from 0 as in code."""
+
+import csv
+
+import pytest
+import torch
+
+from tests.browser import stages
+from tests.browser.driving import opened, saved_as, until
+
+
+@pytest.fixture(scope="module")
+def address(stages):
+    return stages["minilm"]
+
+
+@pytest.fixture(scope="module")
+def maps():
+    """Every map of the real BERT (layers, heads, q, k) by its own eager attention."""
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = stages.minilm_folder()
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    given = AutoTokenizer.from_pretrained(folder)(stages.SENTENCE, return_tensors="pt")
+    with torch.no_grad():
+        return torch.cat(model(**given, output_attentions=True).attentions)
+
+
+def table(content):
+    return list(csv.DictReader(content.decode().splitlines()))
+
+
+def test_a_saved_mean_is_called_a_mean_and_holds_it(page, address, maps):
+    opened(page, address, "tokens", site=3, head=8, row=9, v="how=mean")
+    until(
+        page, "document.querySelector('[data-testid=token-readout]').innerText.includes('mean of 12 heads')"
+    )
+    until(page, "document.querySelectorAll('[data-testid=attends-to] li').length > 2")
+    name, content = saved_as(page, "csv")
+    assert name.endswith("tokens-layer-3-mean-of-12-heads")
+    rows = table(content)
+    assert {(row["site"], row["head"]) for row in rows} == {("encoder.layer.3.attention.self", "mean of 12")}
+    assert {(row["chosen position"], row["chosen token"]) for row in rows} == {("9", "it")}
+    assert [int(row["position"]) for row in rows] == list(range(15))
+    found = torch.tensor([float(row["weight from the chosen token"]) for row in rows])
+    torch.testing.assert_close(found, maps[3, :, 9].mean(0), atol=1e-6, rtol=1e-4)
+    found = torch.tensor([float(row["weight to the chosen token"]) for row in rows])
+    torch.testing.assert_close(found, maps[3, :, :, 9].mean(0), atol=1e-6, rtol=1e-4)
+
+
+def test_a_saved_rollout_is_called_one(page, address, maps):
+    opened(page, address, "tokens", site=3, head=8, row=9, v="how=rollout")
+    until(page, "document.querySelector('[data-testid=token-readout]').innerText.includes('rollout')")
+    until(page, "document.querySelectorAll('[data-testid=attends-to] li').length > 2")
+    name, content = saved_as(page, "csv")
+    assert name.endswith("tokens-rollout-through-all-layers")
+    rows = table(content)
+    assert {(row["site"], row["head"]) for row in rows} == {("all layers", "rollout")}
+    flow = torch.eye(15)
+    for layer in maps:
+        flow = (layer.mean(0) + torch.eye(15)) / 2 @ flow
+    found = torch.tensor([float(row["weight from the chosen token"]) for row in rows])
+    torch.testing.assert_close(found, flow[9], atol=1e-5, rtol=1e-3)
+
+
+def test_heads_rows_and_columns_of_saved_files_count_from_0(page, address, maps):
+    opened(page, address, "matrix", site=2, head=3)
+    name, content = saved_as(page, "csv")
+    assert name.endswith("matrix-layer-2-head-3")
+    rows = table(content)
+    assert [int(row["row"]) for row in rows] == list(range(15)) and {row["head"] for row in rows} == {"3"}
+    assert float(rows[9]["2 animal"]) == pytest.approx(maps[2, 3, 9, 2].item(), rel=1e-4)
+    _, drawing = saved_as(page, "svg")
+    assert ">layer 2 · head 3<" in drawing.decode()
+
+
+def test_the_page_counts_from_0(page, address):
+    opened(page, address, "matrix", site=0, head=0, row=0, key=2)
+    until(page, "/\\d/.test(document.querySelector('[data-testid=weight]')?.innerText)")
+    words = page.inner_text("body")
+    assert "layer 0 · head 0" in words and "row 0, column 2" in words
+    assert page.get_by_test_id("rail-5-11").get_attribute("aria-label") == "layer 5 · head 11"
+    opened(page, address, "overview", sort="entropy")
+    until(page, "document.querySelectorAll('.caption').length === 72")
+    captions = page.locator(".caption").all_inner_texts()
+    assert {text.split(" ")[0] for text in captions} == {
+        f"{layer}.{head}" for layer in range(6) for head in range(12)
+    }
+
+
+def test_a_saved_comparison_names_both_models(page, stages):
+    opened(page, stages["unequal"], "compare", site=1, head=1)
+    page.get_by_test_id("differs-1-1").wait_for()
+    name, content = saved_as(page, "csv")
+    assert "-encoder-with" in name and "-minus-classifier-with" in name and name.endswith("layer-1-head-1")
+    rows = table(content)
+    assert {(row["head"], row["site"]) for row in rows} == {("1", "encoder.layer.1.attention.self")}
+    assert (rows[0]["row"], rows[0]["key"]) == ("0", "0") and len(rows) == 49
+
+
+@pytest.mark.parametrize("view", ["overview", "matrix"])
+def test_words_of_a_saved_picture_lie_inside_it(page, stages, view):
+    """Long names of two models, less each other, and tilted labels."""
+    opened(page, stages["unequal"], view, site=1, head=1, minus=1 if view == "matrix" else "")
+    page.wait_for_timeout(300)
+    _, drawing = saved_as(page, "svg")
+    page.goto("about:blank")
+    page.set_content(drawing.decode())
+    outside = page.evaluate(
+        """() => { const box = document.querySelector('svg').getBoundingClientRect();
+            return [...document.querySelectorAll('svg text')].filter(text => { const own = text.getBoundingClientRect();
+                return own.left < box.left || own.right > box.right || own.top < box.top || own.bottom > box.bottom;
+            }).map(text => text.textContent); }"""
+    )
+    assert not outside
