@@ -1,4 +1,4 @@
-"""A model that was seen in part, or not at all, is told so: on leaving the block, and by every question about all of it."""
+"""A model seen in part, or not at all: the block warns on leaving, and questions about all of it are refused."""
 
 import warnings
 
@@ -75,7 +75,10 @@ def test_a_model_that_was_not_called_is_told():
 
 def test_a_model_without_attention_is_told():
     model = nn.Sequential(nn.Linear(5, 5), nn.ReLU())
-    with pytest.warns(PartialView, match="no module of this model looks like attention"), regard.observe(model):
+    with (
+        pytest.warns(PartialView, match="no module of this model looks like attention"),
+        regard.observe(model),
+    ):
         model(drawn())
 
 
@@ -83,7 +86,7 @@ def test_an_error_in_the_block_is_not_followed_by_a_warning():
     with warnings.catch_warnings(), pytest.raises(ZeroDivisionError):
         warnings.simplefilter("error")
         with regard.observe(Model(SeenAttention())):
-            1 / 0
+            raise ZeroDivisionError
 
 
 @pytest.mark.parametrize("ask", ["rollout", "flow"])

@@ -99,7 +99,11 @@ def refuse_nothing(seen: object, what: str) -> None:
     names = seen.names() if hasattr(seen, "names") else ()
     if not names:
         unseen: Sequence[Unseen] = getattr(seen, "unseen", ())
-        told = f"Not seen: {'; '.join(map(str, unseen[:MOST]))}." if unseen else "Call the model in the with block."
+        told = (
+            f"Not seen: {'; '.join(map(str, unseen[:MOST]))}."
+            if unseen
+            else "Call the model in the with block."
+        )
         raise BadValue(f"{what}: nothing was seen. {told}")
 
 
@@ -110,5 +114,7 @@ def label_partial(seen: object, what: str) -> None:
     if unseen:
         told = "; ".join(map(str, unseen[:MOST]))
         warnings.warn(
-            f"{what}: this is about the part of the model that was seen. Not seen: {told}.", PartialView, stacklevel=3
+            f"{what}: this is about the part of the model that was seen. Not seen: {told}.",
+            PartialView,
+            stacklevel=3,
         )

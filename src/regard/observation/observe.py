@@ -60,7 +60,10 @@ def _refuse_hidden(model: nn.Module) -> None:
             "model: a scripted module runs outside of Python and cannot be observed; pass the original."
         )
     for module, path in parts_of(model).items():
-        if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or module._compiled_call_impl is not None:
+        if (
+            isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
+            or module._compiled_call_impl is not None
+        ):
             where = f"its part {path!r}" if path else "it"
             raise BadValue(
                 f"model: {where} is compiled, and what happens inside of a compiled graph cannot be observed without "

@@ -66,7 +66,9 @@ class EdgeSoftmax(Adapter):
     def reading(self, scene: Scene) -> Reading:
         """The weights and the edges they belong to, as the convolution's own code holds them."""
         weight = scene.result
-        given = dict(zip(("src", "index", "ptr", "num_nodes", "dim"), scene.args, strict=False)) | scene.kwargs
+        given = (
+            dict(zip(("src", "index", "ptr", "num_nodes", "dim"), scene.args, strict=False)) | scene.kwargs
+        )
         edges, size = _edges(len(weight), given.get("index"))
         if edges is None:
             return Lost("edge softmax: the edges of this call were not found, only their weights.")
@@ -86,7 +88,9 @@ class EdgeSoftmax(Adapter):
         self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
     ) -> Any:
         weight = original(*args, **kwargs)
-        keep = torch.ones(weight.shape[1] if weight.dim() > 1 else 1, dtype=weight.dtype, device=weight.device)
+        keep = torch.ones(
+            weight.shape[1] if weight.dim() > 1 else 1, dtype=weight.dtype, device=weight.device
+        )
         keep[list(heads)] = 0
         return weight * keep.view(-1, *(1,) * (weight.dim() - 2)) if weight.dim() > 1 else weight * keep
 

@@ -84,7 +84,9 @@ class Listener(Protocol):
     """Somebody who observes a model."""
 
     model: nn.Module | None
-    known: set[int]  # modules that attend through functions with adapters, so that recording them is of no use
+    known: set[
+        int
+    ]  # modules that attend through functions with adapters, so that recording them is of no use
     ran: set[int]  # modules that should attend and were called
 
     def holds(self, module: nn.Module) -> bool:

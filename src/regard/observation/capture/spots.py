@@ -23,13 +23,13 @@ from regard.observation.capture.huggingface import EagerFlex, EagerForward
 from regard.observation.capture.identity import Substitute, untouched
 from regard.observation.capture.interception import Adapter, Spot
 from regard.observation.capture.ours import ACCOUNTABLE, Account, Attend, Traced
-from regard.observation.capture.written.places import written_spots
 from regard.observation.capture.torch_calls import (
     MultiheadFunction,
     NativeEncoderLayer,
     NativeMultihead,
     ScaledDotProduct,
 )
+from regard.observation.capture.written.places import written_spots
 
 # To ask thousands of Python modules each time would take milliseconds.
 _FOUND: dict[tuple[frozenset[str], int], list[Spot]] = {}

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from regard import masks
+from regard.autocast import autocast_dtype
 from regard.masks import Mask
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Keeper, Kept, Keys
 from regard.observation.capture.proof import proof_of
 from regard.observation.capture.reading import Graph, Later, Lost, Pairs, Reading, top_left
-from regard.autocast import autocast_dtype
 
 # Tensors that do with a function what its name says.
 PLAIN = (Tensor, nn.Parameter, nn.Buffer, CausalBias)

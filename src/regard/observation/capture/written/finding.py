@@ -20,11 +20,25 @@ import torch
 from torch import nn
 
 # Functions that have an adapter of their own: calling one is not writing attention out.
-KNOWN = ("eager_attention_forward", "scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
+KNOWN = (
+    "eager_attention_forward",
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "flex_attention",
+)
 INTERFACES = (*KNOWN, "ALL_ATTENTION_FUNCTIONS", "attention_interface")
 PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum", "mm")
 ATTENTION = re.compile(r"attn|attention|attend", re.IGNORECASE)
-HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead", "num_head", "n_attention_heads")
+HEADS = (
+    "num_heads",
+    "num_attention_heads",
+    "n_heads",
+    "n_head",
+    "heads",
+    "nhead",
+    "num_head",
+    "n_attention_heads",
+)
 _DEPTH = 4  # of calls that are followed from `forward`
 _MOST = 64  # parts of a container that are looked at
 _SOFTMAX = re.compile(r"(?<!log_)softmax", re.IGNORECASE)
@@ -104,7 +118,9 @@ def _names(kind: type, function: Any, met: set[int], depth: int) -> Iterator[str
         yield name
         if name in KNOWN:
             continue
-        methods = [vars(base)[name] for base in kind.__mro__ if name in vars(base)]  # super() may ask any of them
+        methods = [
+            vars(base)[name] for base in kind.__mro__ if name in vars(base)
+        ]  # super() may ask any of them
         if not methods and _computes_attention(function.__globals__.get(name), 1):
             yield "softmax"
         for called in map(_plain, methods or [function.__globals__.get(name)]):

@@ -28,7 +28,9 @@ class Layout:
         if self.heads is None:
             weights = weights.reshape(-1, self.split, *weights.shape[-2:])
         else:
-            weights = weights.movedim(self.heads, -3).reshape(-1, weights.shape[self.heads], *_rest(weights, self.heads))
+            weights = weights.movedim(self.heads, -3).reshape(
+                -1, weights.shape[self.heads], *_rest(weights, self.heads)
+            )
         return weights
 
     def sizes(self, shape: torch.Size) -> Sizes:

@@ -58,8 +58,14 @@ class WrittenOut(Reading):
                 self._agrees = True
             else:
                 last = [self.replay.shape[-2] - 1]
-                ours = self.replay.run(last) if self.replay.by_rows else self.replay.run().narrow(-2, last[0], 1)
-                apart = (ours.select(-2, 0).to(self.evidence) - self.evidence).abs().nan_to_num(0, posinf=torch.inf)
+                ours = (
+                    self.replay.run(last) if self.replay.by_rows else self.replay.run().narrow(-2, last[0], 1)
+                )
+                apart = (
+                    (ours.select(-2, 0).to(self.evidence) - self.evidence)
+                    .abs()
+                    .nan_to_num(0, posinf=torch.inf)
+                )
                 same = torch.equal(ours.select(-2, 0).isnan(), self.evidence.isnan())
                 self._agrees = same and bool(apart.amax() <= CLOSE * self.evidence.nan_to_num().abs().amax())
         return self._agrees
@@ -103,9 +109,17 @@ class Softmax(Adapter):
         try:
             replay = Graph(self.node, self.tape.module, scene.keep)
         except Lost as why:
-            return Unread(f"softmax: the weights of this call cannot be computed again, because {why}.", self.sizes)
+            return Unread(
+                f"softmax: the weights of this call cannot be computed again, because {why}.", self.sizes
+            )
         return WrittenOut(
-            replay, self.layout, self.sizes, self.dtype, self.node.evidence, self.mixed, graph=self._slopes(scene)
+            replay,
+            self.layout,
+            self.sizes,
+            self.dtype,
+            self.node.evidence,
+            self.mixed,
+            graph=self._slopes(scene),
         )
 
     def _slopes(self, scene: Scene) -> Slopes | None:
@@ -130,7 +144,9 @@ class Softmax(Adapter):
             return result * keep.view(-1, 1, 1)
         if result.dim() == 4 and result.shape[2] == count:  # (b,q,h,v)
             return result * keep.view(-1, 1)
-        raise NotImplementedError(f"heads of a product of shape {tuple(result.shape)} cannot be silenced one by one.")
+        raise NotImplementedError(
+            f"heads of a product of shape {tuple(result.shape)} cannot be silenced one by one."
+        )
 
     def silent(
         self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]

@@ -32,7 +32,11 @@ class TapeRecorder(Recorder):
         self.tape: Tape | None = Tape(module, looks_like_attention(type(module)))
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if self.tape is None or torch.compiler.is_compiling():
@@ -78,7 +82,9 @@ class TapeRecorder(Recorder):
         """Note softmaxes over scores whose product with values was not seen."""
         tape, self.tape = self.tape, None
         softmaxes = [] if tape is None else tape.softmaxes
-        if self.known and not softmaxes:  # it attends through a known function: recording it again is of no use
+        if (
+            self.known and not softmaxes
+        ):  # it attends through a known function: recording it again is of no use
             for listener in self.listeners:
                 listener.known.add(id(self.module))
         for softmax in [] if self.known else softmaxes:

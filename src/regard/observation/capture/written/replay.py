@@ -82,7 +82,16 @@ class Graph:
             kwargs = {name: self._argument(part, keep) for name, part in node.kwargs.items()}
             assert node.function is not None
             self.steps.append(
-                Step(node.function, node.name, args, kwargs, node.part, node.shape, node.in_place, node.kind != ROWS)
+                Step(
+                    node.function,
+                    node.name,
+                    args,
+                    kwargs,
+                    node.part,
+                    node.shape,
+                    node.in_place,
+                    node.kind != ROWS,
+                )
             )
         self._places[id(node)] = len(self.steps) - 1
         return len(self.steps) - 1
@@ -116,7 +125,8 @@ class Graph:
             else:
                 self._prices[id(node)] = torch.inf  # of a node that needs itself: a pass has no cycles
                 self._prices[id(node)] = sum(
-                    min(self._price(part), part.shape.numel() if part.intact() else torch.inf) for part in node.inputs()
+                    min(self._price(part), part.shape.numel() if part.intact() else torch.inf)
+                    for part in node.inputs()
                 )
         return self._prices[id(node)]
 
@@ -139,7 +149,11 @@ class Graph:
                 if dim not in (-1, len(step.shape) - 1):
                     return False
             elif step.name in _PRODUCTS:
-                if len(step.args) != 2 or not isinstance(step.args[0], Ref) or pairs not in ([], [step.args[0].at]):
+                if (
+                    len(step.args) != 2
+                    or not isinstance(step.args[0], Ref)
+                    or pairs not in ([], [step.args[0].at])
+                ):
                     return False
             elif step.name == "baddbmm":
                 if pairs:
@@ -162,7 +176,12 @@ class Graph:
     def run(self, rows: Sequence[int] | Tensor | None = None) -> Tensor:
         """The weights; with `rows`, where `by_rows` allows it, those of some rows, in axis −2."""
         queries = self.shape[-2]
-        last = {at: number for number, step in enumerate(self.steps) if isinstance(step, Step) for at in _all(step)}
+        last = {
+            at: number
+            for number, step in enumerate(self.steps)
+            if isinstance(step, Step)
+            for at in _all(step)
+        }
         found: list[Tensor | None] = []
         for number, step in enumerate(self.steps):
             if isinstance(step, int):

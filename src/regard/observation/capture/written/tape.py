@@ -29,7 +29,17 @@ REARRANGING = frozenset(
      "reshape_as", "clone", "detach", "t", "__get__")
 )  # fmt: skip
 _AUGMENTED = frozenset(
-    ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__iand__", "__ior__", "__ixor__")
+    (
+        "__setitem__",
+        "__iadd__",
+        "__isub__",
+        "__imul__",
+        "__itruediv__",
+        "__idiv__",
+        "__iand__",
+        "__ior__",
+        "__ixor__",
+    )
 )
 
 _NAMES: dict[Any, str] = {}
@@ -69,7 +79,9 @@ class Node:
     @property
     def source(self) -> Node | None:
         """The softmax that weights come from."""
-        return self if self.name in SOFTMAX else self._source  # no node refers to itself: that would be a cycle
+        return (
+            self if self.name in SOFTMAX else self._source
+        )  # no node refers to itself: that would be a cycle
 
     def inputs(self) -> list[Node]:
         """The nodes it was made from."""
@@ -165,7 +177,11 @@ class Tape:
             self.softmaxes.append(node)
         else:
             node._source = next((part.source for part in inputs if part.source is not None), None)
-        if (not node.rearranges or self._turned_back(node)) and tensor.dim() >= 2 and tensor.is_floating_point():
+        if (
+            (not node.rearranges or self._turned_back(node))
+            and tensor.dim() >= 2
+            and tensor.is_floating_point()
+        ):
             # detach: the slice is evidence, not a part of the model's graph.
             node.evidence = tensor.detach().select(-2, -1).clone() if tensor.shape[-2] else None
 
