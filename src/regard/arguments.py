@@ -110,13 +110,3 @@ def tensor_copy(
     if rank is not None and given.dim() != rank:
         raise BadValue(f"{argument}: expected {what}, got {described(given)}.")
     return given.detach().clone()
-
-
-def readable(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor can be looked at: not before there are any, nor by waiting for a device."""
-    return (
-        tensor.is_cpu
-        and not torch.compiler.is_compiling()
-        and not isinstance(tensor, FakeTensor)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )

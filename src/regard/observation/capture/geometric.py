@@ -96,7 +96,7 @@ class EdgeSoftmax(Adapter):
 
 
 def _edges(count: int, index: Tensor | None) -> tuple[tuple[Tensor, Tensor] | None, int | None]:
-    """Sources and targets of the edges that are being passed along, read off the calling frames; and how many sources."""
+    """Sources and targets of the edges of a call, read off the frames above it, and how many sources there are."""
     frame = sys._getframe(1)
     while frame is not None:
         edges = frame.f_locals.get("edge_index")

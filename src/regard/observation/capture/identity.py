@@ -80,7 +80,7 @@ def may_ask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether code of an argument's type, or of a function mode, will be handed the function."""
     if not torch.overrides.has_torch_function((*args, *kwargs.values())):
         return False
-    # torch.set_default_device is a mode, too, but compares only with functions that make tensors; ours does not compare.
+    # Two modes never compare functions with this one: torch.set_default_device, and our own recorder.
     modes = torch.overrides._get_current_function_mode_stack()
     return any(not isinstance(mode, (DeviceContext, Recorder)) for mode in modes) or any(
         True for _ in _overrides(args, kwargs)

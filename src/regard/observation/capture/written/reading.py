@@ -134,8 +134,7 @@ class Softmax(Adapter):
 
     def silenced(self, args: tuple[Any, ...], result: Tensor, heads: Sequence[int]) -> Tensor:
         """The mixed values with some heads zero."""
-        _, count, queries, _ = self.sizes
-        batch = self.sizes[0]
+        batch, count = self.sizes[:2]
         keep = torch.ones(count, dtype=result.dtype, device=result.device)
         keep[list(heads)] = 0
         if result.dim() == 3 and result.shape[0] == batch * count:  # (b·h, q, v)

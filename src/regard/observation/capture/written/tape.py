@@ -186,7 +186,7 @@ class Tape:
             node.evidence = tensor.detach().select(-2, -1).clone() if tensor.shape[-2] else None
 
     def _turned_back(self, node: Node) -> bool:
-        """Whether weights that were rearranged for an operation between softmax and product lie as the softmax left them."""
+        """Whether weights that were rearranged for another operation lie again as the softmax left them."""
         before = node.args[0] if node.args else None
         source = node.source
         return (
