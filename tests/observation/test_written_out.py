@@ -227,10 +227,19 @@ def test_weights_are_those_before_dropout_and_the_random_numbers_are_the_same():
     assert torch.allclose(site.weights().sum(-1), torch.ones(()))
 
 
+def maps_alive():
+    """Tensors as large as a map of all heads."""
+    gc.collect()
+    size = BATCH * HEADS * LENGTH * LENGTH
+    return [
+        thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and thing.numel() == size
+    ]
+
+
 @pytest.mark.parametrize("kind", [Written, ByEinsum, HeadsInBatch, InPlace, BiasFromTable])
 def test_no_map_is_kept(kind):
     model, x = kind().eval(), drawn()
-    gc.collect()
+    before = {id(thing) for thing in maps_alive()}
     with torch.no_grad(), regard.observe(model) as seen:
         model(x)
         del model.own
@@ -239,12 +248,7 @@ def test_no_map_is_kept(kind):
     owned = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     sizes = [tensor.shape for tensor in kept if id(tensor) not in owned and tensor.dim() > 2]
     assert sizes and all(shape[-2:] != (LENGTH, LENGTH) for shape in sizes)
-    gc.collect()
-    maps = [
-        thing for thing in gc.get_objects()
-        if issubclass(type(thing), torch.Tensor) and thing.numel() == BATCH * HEADS * LENGTH * LENGTH
-    ]  # fmt: skip
-    assert not maps
+    assert not [thing for thing in maps_alive() if id(thing) not in before]
 
 
 def test_chosen_rows_are_computed_without_the_others():

@@ -18,14 +18,14 @@ from regard.observation.capture.keeping import Keeper, Kept
 from regard.observation.capture.written.tape import DROPOUT, ROWS, SOFTMAX, Node
 
 # Operations on pairs in which row i of the result depends on row i of its arguments only.
-_BY_PAIR = frozenset(
-    ("add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "__rsub__", "rsub", "sub_", "__isub__",
-     "mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply", "div", "__truediv__", "__div__", "div_",
-     "__itruediv__", "true_divide", "divide", "masked_fill", "masked_fill_", "where", "to", "type", "type_as", "float", "half",
-     "bfloat16", "double", "contiguous", "clone", "detach", "clamp", "clip", "clamp_", "tanh", "tanh_", "exp", "neg",
-     "__neg__", "maximum", "max", "minimum", "min", "nan_to_num", "relu", "sigmoid", "log", "sqrt", "square", "pow",
-     "__pow__", "abs", "finfo")
-)  # fmt: skip
+_BY_PAIR = {
+    "add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "__rsub__", "rsub", "sub_", "__isub__",
+    "mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply", "div", "__truediv__", "__div__", "div_",
+    "__itruediv__", "true_divide", "divide", "masked_fill", "masked_fill_", "where", "to", "type", "type_as",
+    "float", "half", "bfloat16", "double", "contiguous", "clone", "detach", "clamp", "clip", "clamp_", "tanh",
+    "tanh_", "exp", "neg", "__neg__", "maximum", "max", "minimum", "min", "nan_to_num", "relu", "sigmoid",
+    "log", "sqrt", "square", "pow", "__pow__", "abs",
+}  # fmt: skip
 _PRODUCTS = frozenset(("matmul", "__matmul__", "bmm"))
 
 
