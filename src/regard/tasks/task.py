@@ -199,7 +199,7 @@ def build(name: str, state: Mapping[str, Any] | None = None, **options: Any) -> 
     cls = TASKS[name]
     refuse_unknown(name, options, inspect.signature(cls).parameters)
     made = cls(**options)
-    made.given = MappingProxyType(options)
+    made.given = dict(options)
     if state:
         made.restore(state)
     made.pose(made.problems()[0])
