@@ -228,8 +228,8 @@ def weights(
         scores, visible = formula.masked_scores(
             score_of_pairs, wide_query, wide_key, asked.mask, asked.bias, grid, asked.scale
         )
-        rows = formula.normalised(asked.normalizer, scores, visible, asked.sink, grid)
-        found = rows.shown(rows.weights, rows.own).to(dtype)
+        weighed = formula.normalised(asked.normalizer, scores, visible, asked.sink, grid)
+        found = weighed.shown(weighed.weights, weighed.own).to(dtype)
     return found.squeeze(1) if query.dim() == 3 else found
 
 

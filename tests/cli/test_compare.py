@@ -165,7 +165,7 @@ def test_a_disk_that_takes_nothing_is_a_failure_in_words(monkeypatch, capsys):
         (["--seeds", ""], "--seeds: expected how many"),
         (["--steps", "few"], "steps: expected a whole number"),
         (["--budget", "5 bananas"], "budget: expected"),
-        (["--steps", "5", "--budget", "5s"], "steps, budget: expected one"),
+        (["--steps", "5", "--budget", "5s"], "--steps, --budget: expected one"),
         (["--sweep", "-1"], "--sweep: expected at least 0"),
         (["--workers", "0"], "--workers: expected at least 1"),
         (["--beam", "5"], "--beam: nothing is written"),

@@ -246,7 +246,7 @@ def test_trials_of_another_space_make_room_and_those_of_another_comparison_do_no
     tune(tmp_path, other, trials=3, space="optim.lr=1e-5..1e-4")
     assert len(other.jobs) == 2  # the recipe's own trial holds in any space
     stored = RunFolder(Path(other.jobs[0].folder)).settings()
-    assert stored["optim"]["lr"] == other.jobs[0].settings["optim.lr"]
+    assert stored["optim.lr"] == other.jobs[0].settings["optim.lr"]
     with pytest.raises(BadValue, match=r"batch_size was 32 and is now 16\. Choose another --out"):
         tune(tmp_path, Computer(), trials=3, settings={**SETTINGS, "batch_size": 16})
 

@@ -9,6 +9,7 @@ import torch
 from regard.errors import BadValue
 from regard.tasks import TASKS
 from regard.training import Config, Optim, checkpoints, evaluate, load_run, metrics, train
+from regard.training.durable import StorageFailed
 from regard.training.estimate import dry_run
 from regard.training.position import Position
 from regard.training.step import NonFinite
@@ -204,6 +205,8 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path, changes, said):
         dry_run(settings(tmp_path / "run", **changes))
     (tmp_path / "file").write_text("")
     with pytest.raises(BadValue, match="is a file, not a folder"):
+        dry_run(settings(tmp_path / "file"))
+    with pytest.raises(StorageFailed, match="is a file"):
         dry_run(settings(tmp_path / "file" / "run"))
 
 

@@ -201,7 +201,7 @@ def build(name: str, state: Mapping[str, Any] | None = None, **options: Any) -> 
     cls = TASKS[plain]
     given = read_options(plain, cls, {**inside, **options}, inspect.signature(cls).parameters)
     made = cls(**given)
-    made.given = MappingProxyType(given)
+    made.given = dict(given)
     if state:
         made.restore(state)
     made.pose(made.problems()[0])

@@ -7,6 +7,7 @@ and `changes.json`, where a resume changed a setting.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -93,12 +94,12 @@ class RunFolder:
         self.note(config)  # last: it marks the folder as a run
 
     def check_place(self) -> None:
-        """Raise where no folder can be made because a file stands in its place."""
-        for place in (self.path, *self.path.parents):
-            if place.exists():
-                if not place.is_dir():
-                    raise BadValue(f"out: {place} is a file, not a folder.")
-                return
+        """Raise where no folder can be made because a file stands in its place or above it."""
+        if self.path.exists() and not self.path.is_dir():
+            raise BadValue(f"out: {self.path} is a file, not a folder.")
+        with durable.reporting(self.path):
+            if any(place.is_file() for place in self.path.parents):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
     def refuse_taken(self) -> None:
         """Raise if a run was begun here."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -97,7 +98,7 @@ class EdgeSoftmax(Adapter):
 
 def _edges(count: int, index: Tensor | None) -> tuple[tuple[Tensor, Tensor] | None, int | None]:
     """Sources and targets of the edges of a call, read off the frames above it, and how many sources there are."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         edges = frame.f_locals.get("edge_index")
         if isinstance(edges, Tensor) and edges.dim() == 2 and edges.shape == (2, count):
@@ -108,5 +109,5 @@ def _edges(count: int, index: Tensor | None) -> tuple[tuple[Tensor, Tensor] | No
                 sources, targets = targets, sources
             known = size[int(backwards)] if isinstance(size, (list, tuple)) and len(size) == 2 else None
             return (sources, targets), known if isinstance(known, int) else None
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None, None

@@ -53,9 +53,7 @@ class Adapter:
     """What is known about one kind of function: what to note of a call, and how to call it with silent heads."""
 
     kind: ClassVar[str]
-    within: ClassVar[str] = (
-        ""  # the part of the calling module that attends, where that module calls in its place
-    )
+    within: str = ""  # the part of the calling module that attends, where that module calls in its place
 
     def wants(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call is worth noting; if not, functions that it calls may be."""
@@ -97,7 +95,7 @@ class Listener(Protocol):
 
     def note(
         self, adapter: Adapter, original: Function, module: nn.Module | None, args: tuple[Any, ...],
-        kwargs: dict[str, Any], result: Any, before: Any,
+        kwargs: dict[str, Any], result: Any, before: Any = None,
     ) -> None:  # fmt: skip
         """A call has come back."""
 

@@ -44,7 +44,7 @@ class WrittenOut(Reading):
         return self.replay.leaves[0].tensor.device if self.replay.leaves else torch.device("cpu")
 
     @property
-    def how(self) -> How:  # type: ignore[override]
+    def how(self) -> How:
         """exact where the model's own slice of the weights agrees with what is computed again."""
         return "exact" if self.mixed and self.agrees else "unverified"
 
