@@ -122,7 +122,7 @@ def build(
         bias = bias.single_head()
     if single:
         query, key, value = query[:, None], key[:, None], value[:, None]
-    if torch.is_autocast_enabled(query.device.type):
+    if _autocasts(query.device):
         query, key, value = (part.to(autocast_dtype(part)) for part in (query, key, value))
         if isinstance(bias, biases.Dense):
             bias = biases.Dense(bias.tensor.to(autocast_dtype(bias.tensor)))
@@ -137,10 +137,14 @@ def build(
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype in which torch's own attention would take a tensor: autocast casts all but float64."""
-    kind = tensor.device.type
-    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+    if tensor.dtype == torch.float64 or not _autocasts(tensor.device):
         return tensor.dtype
-    return torch.get_autocast_dtype(kind)
+    return torch.get_autocast_dtype(tensor.device.type)
+
+
+def _autocasts(device: torch.device) -> bool:
+    """Whether autocast is on for a device; torch has no answer for tensors without data."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
