@@ -232,7 +232,9 @@ def _shortest(names: Sequence[str]) -> list[str]:
         while all(len(one) > 2 for one in parts) and len({one[0] for one in parts}) == 1:
             parts = [one[1:] for one in parts]
     whole = [readable(name, max(len(name), 1)) for name in (".".join(one) for one in parts)]
-    return [name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in whole]  # the number is at the end
+    return [
+        name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in whole
+    ]  # the number is at the end
 
 
 def _labels(argument: str, given: Sequence[str] | None, count: int) -> list[str] | None:
