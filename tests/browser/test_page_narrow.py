@@ -6,7 +6,8 @@ from tests.browser.driving import cell, opened, settled, state, until
 
 WIDTHS = (400, 800, 1400)
 HIDDEN = """() => [...document.querySelectorAll('figcaption, .words, .answer, h1, .rail-label, .board-label')]
-    .filter(one => one.offsetParent && (one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 2))
+    .filter(one => one.offsetParent)
+    .filter(one => one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 2)
     .map(one => one.textContent)"""
 
 
@@ -101,7 +102,8 @@ def test_models_of_another_depth_and_prefix_are_compared_where_they_can_be(page,
     page.get_by_test_id("rail-0-2").click()
     until(
         page,
-        "/no head 2 in layer 0; its heads are 0 to 1/.test(document.querySelector('[data-testid=difference]').innerText)",
+        "/no head 2 in layer 0; its heads are 0 to 1/"
+        ".test(document.querySelector('[data-testid=difference]').innerText)",
     )
     opened(page, stages["unequal"], "overview", variant=1)
     until(page, "document.querySelectorAll('[data-testid^=cell-]').length === 4")

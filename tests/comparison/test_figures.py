@@ -212,6 +212,8 @@ def test_shades_are_the_roots_of_the_weights_by_their_share_of_the_largest():
     assert [label.get_text() for label in main.get_xticklabels()] == ["x", "␣", "⏎"]
     assert [label.get_text() for label in main.get_yticklabels()] == ["a", "b"]
     assert sum(len(frame.images) for frame in heads) == 2
+    titles = [frame.get_title().partition(",")[0] for frame in heads if frame.images]
+    assert titles == ["head 0", "head 1"]
     assert "b to" in drawing.alt and "1" in drawing.alt
 
 

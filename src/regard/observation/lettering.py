@@ -40,7 +40,7 @@ def readable(piece: str, longest: int = LETTERS) -> str:
 
 
 def lines_of(path: str, inches: float, size: float) -> str:
-    """A dotted name in lines that fit a width, letters of `size` points; of an endless one the end, which tells most."""
+    """A dotted name in lines that fit a width, in letters of `size` points; of an endless one only the end."""
     room = max(8, int(inches * 72 / (WIDE * size)))
     whole = readable(path, max(len(path), 1))
     if len(whole) > MOST_LINES * room:

@@ -161,7 +161,7 @@ def _words(one: Opened) -> str:
 
 
 def _tell_apart(made: list[Opened], places: tuple[str, str]) -> None:
-    """Names by which two variants can be told apart: of runs or models, else of folders, without what both begin with."""
+    """Names that tell two variants apart: of runs or models, else of folders, without what both begin with."""
     names = [one.title for one in made]
     for other in (lambda place: Path(place).resolve().name, lambda place: str(Path(place))):
         if names[0] == names[1]:
