@@ -226,8 +226,8 @@ def weights(
         scores, visible = formula.masked_scores(
             score_of_pairs, wide_query, wide_key, asked.mask, asked.bias, grid, asked.scale
         )
-        rows = formula.normalised(asked.normalizer, scores, visible, asked.sink, grid)
-        found = rows.shown(rows.weights, rows.own).to(dtype)
+        by_row = formula.normalised(asked.normalizer, scores, visible, asked.sink, grid)
+        found = by_row.shown(by_row.weights, by_row.own).to(dtype)
     return found.squeeze(1) if query.dim() == 3 else found
 
 
