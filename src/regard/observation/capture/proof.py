@@ -66,14 +66,24 @@ def proof_of(
     `seen` are the keys that any query may see, `kept` (h,k) what dropout left of the last row's weights. One column is
     enough for a function that is known, where only a change is looked for.
     """
-    if value.dim() != 4 or output.dim() != 4 or not output.numel() or not value.numel():
+    if value.dim() != 4 or output.dim() != 4:
         return None
-    if output.shape[1] % value.shape[1]:
+    _, groups, keys, width = value.shape
+    _, heads, queries, given = output.shape
+    if not (width == given and output.numel() and value.numel()) or heads % groups:
         return None
     if keep.dtype is not None and keep.dtype.itemsize < value.dtype.itemsize:
         return None  # queries and keys are kept rounded: their weights are not quite those of the call
-    step = max(1, value.shape[-1] // columns)
-    part = slice(step // 2, None, step)
-    mixed = value.detach()[:1, :, :, part].to(keep.device, copy=True)
-    row = output.detach()[0, :, -1, part].clone()
-    return Proof(Keys(Kept(mixed, None, mixed.dtype, "the value"), seen), row, value.shape[2], kept)
+    value, output = value.detach(), output.detach()
+    if columns == 1 and type(value) is type(output) is Tensor:  # for every call: as few operations as may be
+        middle, (_, by_group, by_key, by_column) = width // 2, value.stride()
+        at = value.storage_offset() + middle * by_column
+        mixed = value.as_strided((1, groups, keys, 1), (1, by_group, by_key, 1), at)
+        _, by_head, by_row, by_column = output.stride()
+        at = output.storage_offset() + (queries - 1) * by_row + middle * by_column
+        row = output.as_strided((heads, 1), (by_head, 1), at)
+    else:
+        step = max(1, width // columns)
+        mixed, row = value[:1, :, :, step // 2 :: step], output[0, :, -1, step // 2 :: step]
+    mixed = mixed.clone() if keep.device is None else mixed.to(keep.device, copy=True)
+    return Proof(Keys(Kept(mixed, None, mixed.dtype, "the value"), seen), row.clone(), keys, kept)
