@@ -16,8 +16,8 @@ from torch import Tensor
 from regard.observation.capture.keeping import Keeper, Kept, Keys
 from regard.scores.base import spread_heads
 
-# How far a mixture may be off, relative to the largest it could be. Half precision rounds scores and weights before it
-# mixes; so may float32 on tensor cores.
+# How far a mixture may be off, relative to the largest it could be. Kernels in half precision round weights before they
+# mix.
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-4}
 COARSE = 3e-2
 
@@ -30,6 +30,7 @@ class Proof:
     output: Tensor  # (h,c): the same of the output's last row
     count: int  # keys of the call
     kept: Tensor | None = None  # (h,k): what dropout multiplied each weight with
+    coarse: float = COARSE  # how far it may be off in half precision
 
     def holds(self, row: Tensor) -> bool:
         """Whether weights (h,k) of the last row mix to the output."""
@@ -49,8 +50,9 @@ class Proof:
     @property
     def tolerance(self) -> float:
         """What rounding may do."""
-        coarse = self.output.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
-        return COARSE if coarse else CLOSE.get(self.output.dtype, COARSE)
+        close = CLOSE.get(self.output.dtype, self.coarse)
+        is_float = self.output.dtype == torch.float32 and self.output.device.type != "cpu"
+        return COARSE if is_float else close  # an accelerator may multiply in less than float32
 
 
 def proof_of(
