@@ -271,6 +271,20 @@ def test_rounding_is_no_change(dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@torch.no_grad()
+def test_rounded_scores_of_flex_attention_are_no_change(dtype):
+    class Flexible(nn.Module):
+        def forward(self, q, k, v):
+            return flex_attention(q, k, v)
+
+    torch.manual_seed(1)
+    model, (q, k, v) = Flexible(), torch.randn(3, 2, 3, 71, 16).to(dtype)
+    with regard.observe(model) as seen:
+        model(q * 9, k, v)
+    assert seen["Flexible"].weights().shape == (2, 3, 71, 71)
+
+
 @torch.no_grad()
 def test_modules_of_timm_are_checked_by_their_fused_twin():
     with peers.stand_in_for_torchvision():

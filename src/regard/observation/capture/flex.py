@@ -23,6 +23,7 @@ from regard.observation.capture.torch_calls import silenced
 from regard.scores.base import spread_heads
 
 Mod = Callable[..., Tensor]
+ROUGH = 0.3  # how far a mixture may be off in half precision, relative to the largest it could be
 
 
 @dataclass
@@ -137,8 +138,16 @@ class Flex(Adapter):
             score_mod, block_mask,
             query.shape[-1] ** -0.5 if scale is None else scale,
             captured, marks_of(captured), self.sink(scene), graph,
-            proof_of(scene.keep, given["value"], output),
+            self._proof(scene, given["value"], output),
         )  # fmt: skip
+
+    @staticmethod
+    def _proof(scene: Scene, value: Tensor, output: Tensor) -> Proof | None:
+        """Uncompiled, it rounds scores to the queries' precision: where they are large, by more than a kernel does."""
+        proof = proof_of(scene.keep, value, output)
+        if proof is not None:
+            proof.coarse = ROUGH
+        return proof
 
     def sink(self, scene: Scene) -> Kept | None:
         """A logit for each head that takes weight, where the caller renormalises for one afterwards."""

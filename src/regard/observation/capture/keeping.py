@@ -32,6 +32,12 @@ class Kept:
             raise changed(self.words)
         return self.tensor if self.tensor.dtype == self.dtype else self.tensor.to(self.dtype)
 
+    def sampled(self) -> Kept:
+        """The same with a sample of its numbers, now that they are known to be right."""
+        if self.mark is None or self.mark.sample is not None:
+            return self
+        return Kept(self.tensor, marked(self.tensor), self.dtype, self.words)
+
 
 @dataclass(frozen=True)
 class KeptValue(Generic[V]):
@@ -56,8 +62,11 @@ class Keeper:
     copy: bool = False
     shelf: Shelf = field(default_factory=lambda: Shelf())
 
-    def activation(self, tensor: Tensor, words: str) -> Kept:
-        """Something a model computed: a reference, or a copy where it is known to be written to again and again."""
+    def activation(self, tensor: Tensor, words: str, sampled: bool = True) -> Kept:
+        """Something a model computed: a reference, or a copy where it is known to be written to again and again.
+
+        `sampled=False`: a proof of the call tells later whether the numbers are still the same.
+        """
         tensor = tensor.detach()
         if self.device is not None or self.dtype is not None:
             moved = tensor.to(device=self.device, dtype=self.dtype if tensor.is_floating_point() else None)
@@ -67,11 +76,11 @@ class Keeper:
         # to it. Tensors of inference mode have no version at all, so that nobody could tell.
         if self.copy or tensor.is_inference() or tensor._version > 0:
             return Kept(tensor.clone(), None, tensor.dtype, words)
-        return Kept(tensor, marked(tensor), tensor.dtype, words)
+        return Kept(tensor, marked(tensor, sampled), tensor.dtype, words)
 
-    def pairwise(self, tensor: Tensor, words: str) -> Kept:
+    def pairwise(self, tensor: Tensor, words: str, sampled: bool = True) -> Kept:
         """A mask or bias of pairs. Layers that make the same one anew, each for itself, share the first one kept."""
-        kept = self.activation(tensor, words)
+        kept = self.activation(tensor, words, sampled)
         return self.shelf.shared(kept) if tensor.shape[-2] > 1 else kept
 
     def value(self, value: V, words: str) -> KeptValue[V]:
@@ -184,7 +193,7 @@ class Keys:
                 prefix = newer[:, :, :count]
             if not torch.equal(older[:, :, :1], prefix[:, :, :1]) or not torch.equal(older, prefix):
                 return False
-        self.kept = keeper.activation(newer, self.kept.words)
+        self.kept = keeper.activation(newer, self.kept.words, sampled=False)
         self.seen = _joined(self.seen, count, seen, newer.shape[2])
         return True
 

@@ -43,9 +43,9 @@ class Mark:
         )  # NaN stays NaN
 
 
-def marked(tensor: Tensor) -> Mark:
+def marked(tensor: Tensor, sampled: bool = True) -> Mark:
     """The mark of a tensor as it is now."""
-    sample = _spread(tensor.detach())
+    sample = _spread(tensor.detach()) if sampled else None
     return Mark(
         None if tensor.is_inference() else tensor._version, None if sample is None else sample.clone()
     )

@@ -16,8 +16,8 @@ from torch import Tensor
 from regard.observation.capture.keeping import Keeper, Kept, Keys
 from regard.scores.base import spread_heads
 
-# How far a mixture may be off, relative to the largest it could be. Half precision rounds scores and weights before it
-# mixes; so may float32 on tensor cores.
+# How far a mixture may be off, relative to the largest it could be. Kernels in half precision round weights before they
+# mix.
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-4}
 COARSE = 3e-2
 
@@ -30,6 +30,7 @@ class Proof:
     output: Tensor  # (h,c): the same of the output's last row
     count: int  # keys of the call
     kept: Tensor | None = None  # (h,k): what dropout multiplied each weight with
+    coarse: float = COARSE  # how far it may be off in half precision
 
     def holds(self, row: Tensor) -> bool:
         """Whether weights (h,k) of the last row mix to the output."""
@@ -49,8 +50,9 @@ class Proof:
     @property
     def tolerance(self) -> float:
         """What rounding may do."""
-        coarse = self.output.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
-        return COARSE if coarse else CLOSE.get(self.output.dtype, COARSE)
+        close = CLOSE.get(self.output.dtype, self.coarse)
+        is_float = self.output.dtype == torch.float32 and self.output.device.type != "cpu"
+        return COARSE if is_float else close  # an accelerator may multiply in less than float32
 
 
 def proof_of(
@@ -66,14 +68,24 @@ def proof_of(
     `seen` are the keys that any query may see, `kept` (h,k) what dropout left of the last row's weights. One column is
     enough for a function that is known, where only a change is looked for.
     """
-    if value.dim() != 4 or output.dim() != 4 or not output.numel() or not value.numel():
+    if value.dim() != 4 or output.dim() != 4:
         return None
-    if output.shape[1] % value.shape[1]:
+    _, groups, keys, width = value.shape
+    _, heads, queries, given = output.shape
+    if not (width == given and output.numel() and value.numel()) or heads % groups:
         return None
     if keep.dtype is not None and keep.dtype.itemsize < value.dtype.itemsize:
         return None  # queries and keys are kept rounded: their weights are not quite those of the call
-    step = max(1, value.shape[-1] // columns)
-    part = slice(step // 2, None, step)
-    mixed = value.detach()[:1, :, :, part].to(keep.device, copy=True)
-    row = output.detach()[0, :, -1, part].clone()
-    return Proof(Keys(Kept(mixed, None, mixed.dtype, "the value"), seen), row, value.shape[2], kept)
+    value, output = value.detach(), output.detach()
+    if columns == 1 and type(value) is type(output) is Tensor:  # for every call: as few operations as may be
+        middle, (_, by_group, by_key, by_column) = width // 2, value.stride()
+        at = value.storage_offset() + middle * by_column
+        mixed = value.as_strided((1, groups, keys, 1), (1, by_group, by_key, 1), at)
+        _, by_head, by_row, by_column = output.stride()
+        at = output.storage_offset() + (queries - 1) * by_row + middle * by_column
+        row = output.as_strided((heads, 1), (by_head, 1), at)
+    else:
+        step = max(1, width // columns)
+        mixed, row = value[:1, :, :, step // 2 :: step], output[0, :, -1, step // 2 :: step]
+    mixed = mixed.clone() if keep.device is None else mixed.to(keep.device, copy=True)
+    return Proof(Keys(Kept(mixed, None, mixed.dtype, "the value"), seen), row.clone(), keys, kept)

@@ -144,6 +144,10 @@ class Pairs(Reading):
         """Hold the weights against the proof, once: what is written to later, the marks of what is kept notice."""
         if self._proven is None:
             self._proven = self.proof is None or self.proof.holds(self.last_row()[0])
+            if self.proof is not None and self._proven:
+                self.query, self.key.kept = self.query.sampled(), self.key.kept.sampled()
+                self.mask = self.mask.sampled() if isinstance(self.mask, Kept) else self.mask
+                self.bias = self.bias.sampled() if isinstance(self.bias, Kept) else self.bias
         if self.is_known and not self._proven:
             raise changed("the query, the key or the mask")
 

@@ -35,7 +35,7 @@ def four_axes(tensor: Tensor) -> Tensor:
 
 
 def mask_and_bias(
-    given: Tensor | None, leading: Sequence[int], keep: Keeper
+    given: Tensor | None, leading: Sequence[int], keep: Keeper, sampled: bool = True
 ) -> tuple[Kept | None, Kept | None]:
     """A mask as torch's functions take it, for queries (*leading, q, d): bool = may attend, float = added."""
     if given is None:
@@ -44,7 +44,7 @@ def mask_and_bias(
     batch = given.shape[:-3]
     if len(batch) > 1 and batch.numel() > 1:  # as many batches as the queries have, once they are one axis
         given = given.expand(*leading[:-1], *given.shape[-3:])
-    kept = keep.pairwise(four_axes(given), "the mask")
+    kept = keep.pairwise(four_axes(given), "the mask", sampled)
     return (kept, None) if given.dtype == torch.bool else (None, kept)
 
 
@@ -99,24 +99,23 @@ class ScaledDotProduct(Adapter):
             query, key = query.expand(*leading, *query.shape[-2:]), key.expand(*leading, *key.shape[-2:])
         query, key = as_computed(query), as_computed(key)
         sizes = (*four_axes(query).shape[:3], key.shape[-2])
-        if isinstance(attn_mask, CausalBias):  # says only how it is aligned; its numbers mean nothing
-            square = attn_mask.seq_len_q == attn_mask.seq_len_kv
-            upper = square or attn_mask.variant == CausalVariant.UPPER_LEFT
-            visible: Kept | Mask | None = top_left() if upper else masks.causal()
-            bias = attn_mask = None
-        else:
-            mask, bias = mask_and_bias(attn_mask, query.shape[:-2], scene.keep)
-            visible = top_left() if is_causal else mask
-        graph = None
-        if scene.gradients and scene.result.requires_grad and query.dim() == 4:
-            graph = Graph(value.detach(), scene.result)
+        aligned, attn_mask = (attn_mask, None) if isinstance(attn_mask, CausalBias) else (None, attn_mask)
         seen, proof = rows_seen(attn_mask, key.shape[-2]), None
         if not dropout_p and scene.result is not None:
             proof = proof_of(scene.keep, four_axes(value), four_axes(scene.result), seen)
+        sampled = proof is None
+        mask, bias = mask_and_bias(attn_mask, query.shape[:-2], scene.keep, sampled)
+        visible: Kept | Mask | None = top_left() if is_causal else mask
+        if aligned is not None:  # says only how it is aligned; its numbers mean nothing
+            upper = aligned.variant == CausalVariant.UPPER_LEFT or aligned.seq_len_q == aligned.seq_len_kv
+            visible = top_left() if upper else masks.causal()
+        graph = None
+        if scene.gradients and scene.result.requires_grad and query.dim() == 4:
+            graph = Graph(value.detach(), scene.result)
         given = (*scene.args, *scene.kwargs.values())
         return Pairs(
-            scene.keep.activation(four_axes(query), "the query"),
-            Keys(scene.keep.activation(four_axes(key), "the key"), seen),
+            scene.keep.activation(four_axes(query), "the query", sampled),
+            Keys(scene.keep.activation(four_axes(key), "the key", sampled), seen),
             sizes,
             mask=visible,
             bias=bias,
