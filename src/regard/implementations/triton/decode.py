@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.implementations.triton.pieces import infinite_as_nan, tanh
+from regard.implementations.triton.pieces import scale_of_rows, tanh
 from regard.implementations.triton.sizes import INTERPRETED, padded, precision
 
 _FAR = 1 << 30  # beyond every position
@@ -54,7 +54,7 @@ def _stretch(
     at = QUERY + (batch * query_b + head * query_h + query * query_q) * STEP
     q = tl.load(at[:, None] + d[None, :], mask=is_row[:, None] & (d < D)[None, :], other=0.0)
     if not SOFTCAP:
-        q = infinite_as_nan(q)
+        scale = scale_of_rows(q, scale)
 
     low, high, first = 0, keys, keys - queries
     if LOW is not None:

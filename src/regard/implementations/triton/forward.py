@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.pieces import finished, infinite_as_nan, kept, row_state, rows_of, visible
+from regard.implementations.triton.pieces import finished, kept, row_state, rows_of, scale_of_rows, visible
 from regard.implementations.triton.walk import key_blocks, share, visit
 
 _DATA = ["q_len", "k_len", "heads", "group", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES", "threshold"]
@@ -35,7 +35,7 @@ def forward(
     LIST += line.to(tl.int64) * LIST_STRIDES[2]
     query = rows_of(Q, Q_STRIDES, batch, head, start_q, rows < q_len, D, BLOCK_Q, BLOCK_D, False)
     if not CAP:
-        query = infinite_as_nan(query)
+        scale = scale_of_rows(query, scale)
     safe_rows = tl.minimum(rows, q_len - 1)
     state = safe_rows[:, None]
     if DROPS:
