@@ -19,7 +19,7 @@ from regard.dropout import draw_seed
 from regard.implementations.lowering import unknown_part
 from regard.implementations.triton import op
 from regard.implementations.triton.few import few_queries
-from regard.implementations.triton.sizes import INTERPRETED
+from regard.implementations.triton.sizes import INTERPRETED, padded
 from regard.normalizers import Softmax
 from regard.request import Request
 from regard.scores.additive import Additive, Concat
@@ -54,11 +54,29 @@ def refuse(request: Request) -> str | None:
         return f"its kernels hold rows of up to {_WIDEST} numbers"
     if request.dropout >= 1:
         return "with everything dropped there is nothing to compute"
+    if _miscompiled(request):
+        return (
+            "its float32 backward kernels for keys and values of such different widths access memory outside of their "
+            "tensors (as compiled by Triton 3.6)"
+        )
     for value in (request.mask, request.bias):
         stranger = None if value is None else unknown_part(value)
         if stranger is not None:
             return f"{stranger} is a class of your own, which its kernels do not know"
     return _refuse_bias(request)
+
+
+def _miscompiled(request: Request) -> bool:
+    """Whether the backward pass would need kernels that were seen to crash on an H200.
+
+    Float32 products are sums of bfloat16 products there. With blocks of two widths (64 and 32) those kernels read or
+    write outside of their tensors; with one width, or in half precision, they never did.
+    """
+    additive = isinstance(request.score, (Additive, Concat))  # these have kernels of their own
+    in_float32 = request.query.dtype == torch.float32 or request.leaves_range
+    if INTERPRETED or additive or not (in_float32 and request.needs_grad):
+        return False
+    return padded(request.query.shape[3]) != padded(request.value.shape[3])
 
 
 def _refuse_bias(request: Request) -> str | None:
