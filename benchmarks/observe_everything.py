@@ -1,0 +1,90 @@
+"""What of other libraries' attention is seen: every architecture, built small. `python -m benchmarks.observe_everything`
+
+Walks the registries of the installed transformers, timm and torch_geometric, builds each architecture with random
+weights, runs it plainly, under a counter of attention that knows nothing of regard, and under `regard.observe`. The
+table goes to docs/seeing.md, all details to a JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.observing.pool import examine_all
+from benchmarks.observing.table import headline, rewrite
+from benchmarks.observing.worker import library
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARIES = ("transformers", "timm", "torch_geometric")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    given = _parser().parse_args(arguments)
+    records: list[dict[str, Any]] = []
+    for name in given.library.split(","):
+        try:
+            names = library(name).names()
+        except ImportError as error:
+            print(f"{name}: left out ({error})", file=sys.stderr)
+            continue
+        if given.only:
+            names = [one for one in names if one in given.only.split(",")]
+        names = names[given.skip :][: given.limit]
+        ways = ["default", "eager"] if given.eager and name == "transformers" else ["default"]
+        for way in ways:
+            records += _examined(name, names, way, given)
+    merged = _merged(given.out, records) if given.merge else records
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(merged, indent=1))
+    print(headline(merged), file=sys.stderr)
+    if given.json:
+        print(json.dumps(records, indent=1))
+    if given.write:
+        rewrite(ROOT / "docs" / "seeing.md", merged)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="observe_everything", description=__doc__.splitlines()[0])
+    parser.add_argument("--library", default=",".join(LIBRARIES), help="one or several, joined by commas")
+    parser.add_argument("--only", help="names of architectures, joined by commas")
+    parser.add_argument("--limit", type=int, help="so many architectures of each library")
+    parser.add_argument("--skip", type=int, default=0, help="without the first ones")
+    parser.add_argument("--eager", action="store_true", help='transformers also with attn_implementation="eager"')
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each architecture")
+    parser.add_argument("--gigabytes", type=float, default=2.0, help="for each process")
+    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "observe_everything.json", help="all details")
+    parser.add_argument("--merge", action="store_true", help="replace only what was examined in the file of --out")
+    parser.add_argument("--json", action="store_true", help="print the records")
+    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/seeing.md")
+    return parser
+
+
+def _examined(name: str, names: list[str], way: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+    done = 0
+
+    def told(record: dict[str, Any]) -> None:
+        nonlocal done
+        done += 1
+        of = f"{record.get('seen', '-')}/{record.get('oracle', '-')}"
+        text = f"[{done}/{len(names)}] {record['name']} ({way}): {record['status']} {of} {record.get('seconds_in_all', '')} s"
+        print(f"{text} {record.get('reason', '')[:160]}".rstrip(), file=sys.stderr, flush=True)
+
+    return examine_all(name, names, way, given.jobs, given.seconds, given.gigabytes, told)
+
+
+def _merged(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if not path.exists():
+        return records
+    known = {(one["library"], one["name"], one["attend"]): one for one in json.loads(path.read_text())}
+    known |= {(one["library"], one["name"], one["attend"]): one for one in records}
+    return [known[key] for key in sorted(known)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Every architecture of the installed transformers: walked from its registries, built small, and called."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from benchmarks.observing import inputs, shrinking
+from benchmarks.observing.building import Built, NotBuilt, attempt
+
+Check = Callable[[Any, dict[str, Any]], int]  # a model and its inputs → attention calls of a pass
+
+
+def names() -> list[str]:
+    """The model types of the registry."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return sorted(CONFIG_MAPPING_NAMES)
+
+
+def classes(name: str, config: Any) -> list[type]:
+    """Model classes of an architecture, plain ones first: from the registries, else from its own module."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    tables = sorted(
+        (table for table in vars(modeling_auto) if re.fullmatch(r"MODEL_.*MAPPING_NAMES", table)),
+        key=lambda table: (table != "MODEL_MAPPING_NAMES", "PRETRAINING" not in table, table),
+    )
+    found: list[str] = []
+    for table in tables:
+        entry = getattr(modeling_auto, table).get(name, ())
+        found += [entry] if isinstance(entry, str) else list(entry)
+    kinds = [getattr(transformers, one) for one in dict.fromkeys(found) if hasattr(transformers, one)]
+    kinds = [kind for kind in kinds if getattr(kind, "config_class", None) in (type(config), None)] or kinds
+    return [*kinds, *(kind for kind in _of_module(config) if kind not in kinds)]
+
+
+def _of_module(config: Any) -> list[type]:
+    """Models of the architecture's own file that take this configuration."""
+    place = type(config).__module__.replace(".configuration_", ".modeling_")
+    try:
+        module = importlib.import_module(place)
+    except ImportError:
+        return []
+    return [
+        kind for kind in vars(module).values()
+        if inspect.isclass(kind) and hasattr(kind, "from_pretrained") and kind.__module__ == place
+        and getattr(kind, "config_class", None) is type(config) and "forward" in vars(kind)
+    ]  # fmt: skip
+
+
+def build(name: str, attend: str | None, check: Check) -> Built:
+    """A small model of an architecture and inputs that it takes. `attend`: its attn_implementation."""
+    from transformers import CONFIG_MAPPING
+
+    reasons: list[str] = []
+    config = attempt(lambda: CONFIG_MAPPING[name](), "configuration", reasons) or _composite(name, reasons)
+    if config is None:
+        raise NotBuilt(reasons)
+    kinds = classes(name, config)
+    if not kinds:
+        raise NotBuilt(["no model class takes this configuration by itself"])
+    spare: Built | None = None
+    for at, rules in enumerate(shrinking.SETS):
+        smaller = attempt(lambda rules=rules: shrinking.small(config, rules), f"small configuration {at}", reasons)
+        if smaller is None:
+            continue
+        for kind in kinds[:3]:
+            model = attempt(lambda kind=kind, smaller=smaller: _made(kind, smaller, attend), f"{kind.__name__} {at}", reasons)
+            if model is None:
+                continue
+            for given in _working(model, reasons):
+                built = Built(model, given, kind.__name__, at, check(model, given))
+                if built.calls:
+                    return built
+                spare = spare or built
+                break
+        if spare is not None and at >= 1:
+            return spare
+    if spare is None:
+        raise NotBuilt(reasons)
+    return spare
+
+
+def _composite(name: str, reasons: list[str]) -> Any:
+    """Configurations that are made of others: an encoder and a decoder that are well known."""
+    from transformers import CONFIG_MAPPING, BertConfig, ViTConfig, Wav2Vec2Config
+
+    kind = CONFIG_MAPPING[name]
+    first = {"vision": ViTConfig, "speech": Wav2Vec2Config}.get(name.partition("-")[0], BertConfig)
+    decoder = BertConfig(is_decoder=True, add_cross_attention=True)
+    for maker in (
+        lambda: kind.from_encoder_decoder_configs(first(), decoder),
+        lambda: kind.from_text_vision_configs(BertConfig(), ViTConfig()),
+        lambda: kind.from_vision_text_configs(ViTConfig(), BertConfig()),
+    ):
+        made = attempt(maker, "composite", reasons)
+        if made is not None:
+            return made
+    return None
+
+
+def _made(kind: Any, config: Any, attend: str | None) -> Any:
+    torch.manual_seed(0)
+    if attend is not None:
+        config._attn_implementation = attend
+    count = _parameters(kind, config)
+    if count > 150_000_000:
+        raise MemoryError(f"{count / 1e6:.0f} million parameters")
+    model = kind._from_config(config) if hasattr(kind, "_from_config") else kind(config)
+    if attend is not None and hasattr(model, "set_attn_implementation"):
+        model.set_attn_implementation(attend)
+    return model.float().eval()
+
+
+def _parameters(kind: Any, config: Any) -> int:
+    """How many parameters a model would have; 0 where it cannot be made without memory."""
+    import copy
+
+    try:
+        with torch.device("meta"):
+            return sum(one.numel() for one in kind(copy.deepcopy(config)).parameters())
+    except Exception:
+        return 0
+
+
+def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
+    """Inputs that a model takes, found by trying."""
+    for length in (17, 64, 128):
+        for variant in range(7):
+            torch.manual_seed(1)
+            maker = inputs.Maker(model.config, length, variant)
+            given = attempt(lambda maker=maker: inputs.first_guess(model, maker), "inputs", reasons)
+            dummies = variant == 1 and attempt(lambda: dict(model.dummy_inputs), "dummy_inputs", [])
+            for one in (given, dummies):
+                found = _fitted(model, one, maker, reasons) if one else None
+                if found is not None:
+                    yield found
+
+
+def _fitted(model: Any, given: dict[str, Any], maker: Any, reasons: list[str]) -> dict[str, Any] | None:
+    """Inputs that a model takes, from some it may not take yet: what its errors name is added."""
+    for _ in range(5):
+        try:
+            with torch.no_grad():
+                torch.manual_seed(2)
+                model(**given)
+            return given
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            reasons.append(f"forward({', '.join(given)}): {reason[:300]}")
+            more = inputs.asked_for(str(error), model, given, maker)
+            if more is None:
+                return None
+            given = more
+    return None

@@ -1,0 +1,165 @@
+"""One architecture, observed: its calls against the oracle's, its bits, its weights."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+import regard
+from benchmarks.observing.oracle import Call, Oracle
+
+
+@torch.no_grad()
+def count(model: Any, given: dict[str, Any]) -> int:
+    """Attention calls of a pass, by the oracle."""
+    return len(_watched(model, given, keep_weights=False))
+
+
+def _watched(model: Any, given: dict[str, Any], keep_weights: bool = True) -> list[Call]:
+    with Oracle(model, keep_weights) as oracle:
+        _run(model, given)
+    return oracle.calls
+
+
+def _run(model: Any, given: dict[str, Any], **more: Any) -> Any:
+    torch.manual_seed(3)
+    positional = given.get("*", ())
+    return model(*positional, **{name: value for name, value in given.items() if name != "*"}, **more)
+
+
+@torch.no_grad()
+def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Run a model plainly, under the oracle and observed; what was found, as plain data."""
+    plain = _leaves(_run(model, given))
+    again = _leaves(_run(model, given))
+    calls = _watched(model, given)
+    begun = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with regard.observe(model) as seen:
+            observed = _leaves(_run(model, given))
+    seconds = time.perf_counter() - begun
+    readings, unreadable = _readings(seen)
+    deterministic = _same(plain, again)
+    record: dict[str, Any] = {
+        "oracle": len(calls),
+        "oracle_calls": [_plain(call) for call in calls],
+        "seen": sum(weights is not None for _, weights in readings),
+        "sites": {name: _site(site) for name, site in seen.sites.items()},
+        "unreadable": unreadable,
+        "deterministic": deterministic,
+        "same_bits": _same(plain, observed) if deterministic else None,
+        "warnings": [str(one.message)[:2000] for one in caught if "regard" in one.filename or "regard" in str(one.message)],
+        "seconds": round(seconds, 3),
+    }
+    record["largest_difference"], record["compared"] = _difference(calls, readings)
+    record["missed"] = _missed(calls, seen)
+    record["status"] = status(record)
+    return record
+
+
+def status(record: dict[str, Any]) -> str:
+    """One word for a record."""
+    if record["same_bits"] is False:
+        return "differs"
+    if not record["oracle"]:
+        return "no attention" if not record["seen"] else "more than the oracle"
+    if not record["seen"]:
+        return "nothing"
+    wrong = record["largest_difference"] is not None and record["largest_difference"] > 1e-3
+    if record["seen"] < record["oracle"] or record["missed"] or record["unreadable"]:
+        return "partial"
+    return "wrong weights" if wrong else "full"
+
+
+def _readings(seen: Any) -> tuple[list[tuple[str, Tensor | None]], list[str]]:
+    """The weights of every call that was seen, in order; None and a reason where they cannot be read."""
+    found: list[tuple[str, Tensor | None]] = []
+    unreadable = []
+    for name, site in seen.sites.items():
+        for call in range(site.calls):
+            try:
+                found.append((name, site.weights(call=call)))
+            except Exception as error:
+                found.append((name, None))
+                unreadable.append(f"{name}: {type(error).__name__}: {str(error)[:300]}")
+    return found, unreadable
+
+
+def _difference(calls: list[Call], readings: list[tuple[str, Tensor | None]]) -> tuple[float | None, int]:
+    """The largest difference between weights that were read and the oracle's, and how many pairs were compared."""
+    pairs: list[tuple[Tensor, Tensor]] = []
+    if len(calls) == len(readings):
+        candidates = [(call, weights) for call, (_, weights) in zip(calls, readings, strict=True)]
+    else:  # only where a module attends as often as it was seen to
+        candidates = []
+        for path in {call.path for call in calls}:
+            of_path = [call for call in calls if call.path == path]
+            read = [weights for name, weights in readings if _base(name) == path]
+            if len(of_path) == len(read):
+                candidates += list(zip(of_path, read, strict=True))
+    for call, weights in candidates:
+        if weights is not None and call.weights is not None and weights.numel() == call.weights.numel():
+            pairs.append((call.weights.double().reshape(weights.shape), weights.double()))
+    if not pairs:
+        return None, 0
+    return max(float((one - two).abs().nan_to_num().max()) if one.numel() else 0.0 for one, two in pairs), len(pairs)
+
+
+def _missed(calls: list[Call], seen: Any) -> dict[str, int]:
+    """Modules that attended more often than they were seen to: the path, and how many calls are missing.
+
+    A softmax may stand in a part of the module that attends (an nn.Softmax), so a site answers for what is below it.
+    """
+    left: dict[str, int] = {}
+    for name, site in seen.sites.items():
+        left[_base(name)] = left.get(_base(name), 0) + site.calls
+    missed: dict[str, int] = {}
+    for call in calls:
+        path = call.path
+        while path and not left.get(path):
+            path = path.rpartition(".")[0]
+        inside = next((one for one in left if left[one] and one.startswith(call.path + ".")), None) if call.path else None
+        place = path if left.get(path) else inside
+        if place is not None and left.get(place):
+            left[place] -= 1
+        else:
+            missed[call.path] = missed.get(call.path, 0) + 1
+    # A model that is one module goes by the name of its class.
+    spare = sum(left.values())
+    return {} if spare >= sum(missed.values()) else missed
+
+
+def _base(name: str) -> str:
+    return name.partition("#")[0]
+
+
+def _plain(call: Call) -> dict[str, Any]:
+    return {name: value for name, value in vars(call).items() if name != "weights"}
+
+
+def _site(site: Any) -> dict[str, Any]:
+    return {"kind": site.kind, "how": str(site.how), "calls": site.calls, "shape": list(site.shape())}
+
+
+def _leaves(output: Any) -> list[Tensor]:
+    if hasattr(output, "to_tuple"):
+        output = output.to_tuple()
+    found = []
+    for part in tree_leaves(output):
+        if isinstance(part, Tensor):
+            found.append(part.clone())
+        elif hasattr(part, "to_tuple"):
+            found += _leaves(part)
+    return found
+
+
+def _same(one: list[Tensor], two: list[Tensor]) -> bool:
+    if len(one) != len(two):
+        return False
+    return all(a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in zip(one, two, strict=True))
