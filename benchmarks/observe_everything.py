@@ -38,8 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         for way in ways:
             records += _examined(name, names, way, given)
     merged = _merged(given.out, records) if given.merge else records
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(merged, indent=1))
+    _save(given.out, merged)
     print(headline(merged), file=sys.stderr)
     if given.json:
         print(json.dumps(records, indent=1))
@@ -66,16 +65,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _examined(name: str, names: list[str], way: str, given: argparse.Namespace) -> list[dict[str, Any]]:
-    done = 0
+    done, so_far = 0, list[dict[str, Any]]()
 
     def told(record: dict[str, Any]) -> None:
         nonlocal done
         done += 1
+        if done % 20 == 0:  # a long sweep can be read, and continued with --merge, before it is over
+            _save(given.out, _merged(given.out, [*so_far, record]))
+        so_far.append(record)
         of = f"{record.get('seen', '-')}/{record.get('oracle', '-')}"
         text = f"[{done}/{len(names)}] {record['name']} ({way}): {record['status']} {of} {record.get('seconds_in_all', '')} s"
         print(f"{text} {record.get('reason', '')[:160]}".rstrip(), file=sys.stderr, flush=True)
 
     return examine_all(name, names, way, given.jobs, given.seconds, given.gigabytes, told)
+
+
+def _save(path: Path, records: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(records, indent=1))
 
 
 def _merged(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ def classes(name: str, config: Any) -> list[type]:
         entry = getattr(modeling_auto, table).get(name, ())
         found += [entry] if isinstance(entry, str) else list(entry)
     kinds = [getattr(transformers, one) for one in dict.fromkeys(found) if hasattr(transformers, one)]
-    kinds = [kind for kind in kinds if getattr(kind, "config_class", None) in (type(config), None)] or kinds
+    kinds = [kind for kind in kinds if _takes(kind) in (type(config), None)] or kinds
     return [*kinds, *(kind for kind in _of_module(config) if kind not in kinds)]
 
 
@@ -51,8 +51,17 @@ def _of_module(config: Any) -> list[type]:
     return [
         kind for kind in vars(module).values()
         if inspect.isclass(kind) and hasattr(kind, "from_pretrained") and kind.__module__ == place
-        and getattr(kind, "config_class", None) is type(config) and "forward" in vars(kind)
+        and _takes(kind) is type(config) and "forward" in vars(kind)
     ]  # fmt: skip
+
+
+def _takes(kind: type) -> type | None:
+    """The class of configurations that a model is made from: as its own __init__ says, else its class."""
+    said = inspect.signature(kind.__init__).parameters.get("config")
+    wanted = getattr(kind, "config_class", None) if said is None else said.annotation
+    if isinstance(wanted, str):
+        wanted = getattr(importlib.import_module(kind.__module__), wanted, None)
+    return wanted if inspect.isclass(wanted) and hasattr(wanted, "to_dict") else getattr(kind, "config_class", None)
 
 
 def build(name: str, attend: str | None, check: Check) -> Built:
@@ -136,10 +145,12 @@ def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
         for variant in range(7):
             torch.manual_seed(1)
             maker = inputs.Maker(model.config, length, variant)
-            given = attempt(lambda maker=maker: inputs.first_guess(model, maker), "inputs", reasons)
-            dummies = variant == 1 and attempt(lambda: dict(model.dummy_inputs), "dummy_inputs", [])
-            for one in (given, dummies):
-                found = _fitted(model, one, maker, reasons) if one else None
+            for given in inputs.guesses(model, maker):
+                found = _fitted(model, given, maker, reasons)
+                if found is not None:
+                    yield found
+            if variant == 1 and (dummies := attempt(lambda: dict(model.dummy_inputs), "dummy_inputs", [])):
+                found = _fitted(model, dummies, maker, reasons)
                 if found is not None:
                     yield found
 

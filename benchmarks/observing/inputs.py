@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+KINDS = ("input_ids", "pixel_values", "input_features", "input_values", "pixel_values_videos")
 NEVER = ("labels", "return_dict", "use_cache", "output_attentions", "output_hidden_states", "kwargs", "args", "self")
 
 
@@ -173,27 +175,33 @@ def accepted(model: Any) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(model.forward).parameters)
 
 
-def first_guess(model: Any, maker: Maker) -> dict[str, Any]:
-    """The main input, what has no default, and what a decoder needs."""
+def guesses(model: Any, maker: Maker) -> Iterator[dict[str, Any]]:
+    """Inputs a model may take: first one of every kind it knows (a text and a picture), then the least it needs."""
     signature = accepted(model)
     main = getattr(model, "main_input_name", "input_ids")
-    names = [main] if main in signature else []
-    names += [
+    needed = [
         name for name, one in signature.items()
         if one.default is inspect.Parameter.empty and one.kind is not one.VAR_KEYWORD and one.kind is not one.VAR_POSITIONAL
     ]  # fmt: skip
-    if not names:
-        names = [name for name in ("input_ids", "pixel_values", "input_features", "input_values") if name in signature][:1]
     if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in signature:
-        names.append("decoder_input_ids")
-    if main != "input_ids" and "input_ids" in signature and "pixel_values" in signature:
-        names.append("input_ids")
-    given = {name: maker.make(name) for name in dict.fromkeys(names) if name not in NEVER}
-    return {name: value for name, value in given.items() if value is not None}
+        needed.append("decoder_input_ids")
+    kinds = [name for name in KINDS if name in signature]
+    least = [main] if main in signature else kinds[:1] if not needed else []
+    made: list[list[str]] = []
+    for names in ([*least, *needed, *kinds], [*least, *needed], ["input_ids", *needed] if "input_ids" in signature else []):
+        names = [name for name in dict.fromkeys(names) if name not in NEVER]
+        if not names or sorted(names) in made:
+            continue
+        made.append(sorted(names))
+        given = {name: maker.make(name) for name in names}
+        yield {name: value for name, value in given.items() if value is not None}
 
 
 def asked_for(message: str, model: Any, given: dict[str, Any], maker: Maker) -> dict[str, Any] | None:
     """The same inputs and those that an error names; None where it names nothing new."""
+    counted = re.search(r"tokens: (\d+), features:? ?(\d+)", message)
+    if counted is not None and "input_ids" in given:
+        return _placeholders(message, given, maker, int(counted[2]))
     missing = [
         name for name in accepted(model)
         if name not in given and name not in NEVER and re.search(rf"\b{name}\b", message)
@@ -204,3 +212,16 @@ def asked_for(message: str, model: Any, given: dict[str, Any], maker: Maker) -> 
         missing.remove("decoder_inputs_embeds")
     made = {name: value for name in missing if (value := maker.make(name)) is not None}
     return {**given, **made} if made else None
+
+
+def _placeholders(message: str, given: dict[str, Any], maker: Maker, count: int) -> dict[str, Any] | None:
+    """A text with as many placeholders for a picture, a video or a sound as there are features of it."""
+    kind = message.partition(" ")[0].lower()
+    token = maker.find(*(f"{kind}_token_{end}" for end in ("id", "index")), f"{kind}_pad_token_id", default=0)
+    each = -(-count // maker.batch)
+    if not token or each > 2000:
+        return None
+    ids = given["input_ids"].clone()
+    ids[ids == token] = 7
+    ids = torch.cat([ids[:, :3], torch.full((len(ids), each), token), ids[:, -14:]], 1)
+    return {**{name: value for name, value in given.items() if not name.endswith("attention_mask")}, "input_ids": ids}

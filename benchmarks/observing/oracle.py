@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -62,6 +62,7 @@ class Marks:
     parameter: bool = False  # a parameter, or computed from parameters by nothing but elementwise operations
     scores: tuple[int, ...] | None = None  # the shape of the product of two activations it is computed from
     scored_by: str = ""
+    multiplied: tuple[int, ...] | None = None  # two activations multiplied element by element, not summed yet
     softmaxes: frozenset[Call] = field(default_factory=frozenset)  # whose outputs it is computed from
     weighted: frozenset[Call] = field(default_factory=frozenset)  # … multiplied with an activation, not summed yet
 
@@ -115,8 +116,9 @@ class Oracle(TorchDispatchMode):
         for mark in found:
             if mark.scores is not None and after.scores is None:
                 after.scores, after.scored_by = mark.scores, mark.scored_by
+            after.multiplied = after.multiplied or mark.multiplied
         if name in SOFTMAXES or name == "exp":
-            if after.scores is None:
+            if after.scores is None or (name == "exp" and after.scored_by not in PRODUCTS):
                 return Marks(0)
             dim = args[1] if name in SOFTMAXES else -1
             call = self._call("written out", name, tuple(outputs[0].shape), dim)
@@ -130,6 +132,9 @@ class Oracle(TorchDispatchMode):
         elif name in ("sum", "mean"):
             self._count(after.weighted, "mul+sum")
             after.weighted = frozenset()
+            if after.multiplied and after.scores is None:
+                after.scores, after.scored_by = tuple(outputs[0].shape), "mul+sum"
+            after.multiplied = None
         return after
 
     def _product(self, name: str, left: Tensor, right: Tensor, outputs: list[Tensor]) -> Marks:
@@ -161,7 +166,7 @@ class Oracle(TorchDispatchMode):
         one, two = found[0], found[1]
         broad = all(part.ndim >= 3 and part.shape != outputs[0].shape for part in given)
         if broad and not (one.parameter or two.parameter or one.softmaxes or two.softmaxes) and not after.scores:
-            after.scores, after.scored_by = tuple(outputs[0].shape[:-1]), "mul+sum"
+            after.multiplied = tuple(outputs[0].shape)
         weights, values = (one, given[1]) if one.softmaxes else (two, given[0])
         if weights.softmaxes and not (one.softmaxes and two.softmaxes) and outputs[0].ndim >= 3:
             held = given[0] if one.softmaxes else given[1]
@@ -201,16 +206,14 @@ class Oracle(TorchDispatchMode):
         if inplace and known is not None:
             before = self.written.get(known.root, Marks(known.root))
             self.written[known.root] = _joined(before, marks)
-            self.marks[out] = Marks(known.root, marks.parameter, marks.scores, marks.scored_by, marks.softmaxes)
+            self.marks[out] = replace(marks, root=known.root)
             return
         root = 0
         for part in given:
             if _share(out, part):
                 root = self._of(part).root
                 break
-        self.marks[out] = Marks(
-            root or self._new_root(), marks.parameter, marks.scores, marks.scored_by, marks.softmaxes, marks.weighted
-        )
+        self.marks[out] = replace(marks, root=root or self._new_root())
 
     def _call(self, kind: str, op: str, shape: tuple[int, ...], dim: int) -> Call:
         """A call with the module and the line it comes from."""
@@ -230,8 +233,10 @@ class Oracle(TorchDispatchMode):
 
 def _joined(one: Marks, two: Marks) -> Marks:
     scores, by = (one.scores, one.scored_by) if one.scores else (two.scores, two.scored_by)
-    both = one.softmaxes | two.softmaxes
-    return Marks(one.root, one.parameter and two.parameter, scores, by, both, one.weighted | two.weighted)
+    return Marks(
+        one.root, one.parameter and two.parameter, scores, by, one.multiplied or two.multiplied,
+        one.softmaxes | two.softmaxes, one.weighted | two.weighted,
+    )  # fmt: skip
 
 
 def _share(one: Tensor, two: Tensor) -> bool:

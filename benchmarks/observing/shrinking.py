@@ -37,6 +37,8 @@ TOKENS = re.compile(r"(token_id|token_ids|token_index|_id|_ids|_index)$")
 IMAGES = re.compile(r"(^|_)(image_size|img_size|input_size|pretrain_image_size|crop_size|resolution)$")
 PERIODS = re.compile(r"(_period|_interval|_every_n_layers|_sparse_step|sliding_window_pattern|_frequency)$")
 OFFSETS = re.compile(r"_offset$")
+HEADS = re.compile(r"(heads|n_head|num_heads)(_per_stage|_per_layer)?$")
+HEAD_SIZES = re.compile(r"head_dim$|head_size$|d_head$|d_kv$|rope_dim$|kv_channels$|rotary_dim$|mrope_section$")
 WORDS = 1000
 
 
@@ -52,12 +54,14 @@ class Rules:
     periods: bool = True  # patterns over layers are shortened, so that few layers have all kinds
     positions: int = 0  # 0: as they are
     widths_above: int = 0  # smaller ones stay
+    heads: bool = False  # fewer heads of the same size, rather than as many smaller ones
 
 
 SETS = (
     Rules(),
     Rules(layers=0, most_layers=12, periods=False),
     Rules(divide=4),
+    Rules(divide=4, heads=True),
     Rules(divide=16),
     Rules(images=0),
     Rules(layers=0, most_layers=12, periods=False, images=0, divide=4),
@@ -112,7 +116,8 @@ def _kept_layers(raw: dict[str, Any], count: int, rules: Rules) -> list[int] | N
         value for value in raw.values()
         if isinstance(value, (list, tuple)) and len(value) == count and all(isinstance(one, (str, int)) for one in value)
     ]  # fmt: skip
-    if not count or count <= 4 or not lists or not rules.layers:
+    most = rules.layers or rules.most_layers
+    if count <= max(4, most) or not lists:
         return None
     kept: list[int] = []
     for column in lists:
@@ -123,7 +128,7 @@ def _kept_layers(raw: dict[str, Any], count: int, rules: Rules) -> list[int] | N
                 kept.append(at)
     kept = sorted(set(kept))
     for at in range(count):
-        if len(kept) >= min(rules.layers, count):
+        if len(kept) >= most:
             break
         if at not in kept:
             kept = sorted([*kept, at])
@@ -133,7 +138,7 @@ def _kept_layers(raw: dict[str, Any], count: int, rules: Rules) -> list[int] | N
 def _rope(value: dict[str, Any], rules: Rules) -> dict[str, Any]:
     return {
         key: _rope(part, rules) if isinstance(part, dict)
-        else [max(1, one // rules.divide) for one in part] if key == "mrope_section" else part
+        else [max(1, one // rules.divide) for one in part] if key == "mrope_section" and not rules.heads else part
         for key, part in value.items()
     }  # fmt: skip
 
@@ -157,6 +162,10 @@ def _shrunk(name: str, value: Any, rules: Rules) -> Any:
 
 def _number(name: str, value: int, rules: Rules) -> int:
     lower = name.lower()
+    if rules.heads and HEADS.search(lower):
+        return max(1, value // rules.divide)
+    if rules.heads and HEAD_SIZES.search(lower):
+        return value
     if VOCABULARY.search(lower):
         return min(value, WORDS)
     if TOKENS.search(lower):
