@@ -33,7 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         if given.only:
             names = [one for one in names if one in given.only.split(",")]
-        names = names[given.skip :][: given.limit]
+        if given.left:
+            done = {(one["library"], one["name"]) for one in json.loads(given.out.read_text())} if given.out.exists() else set()
+            names = [one for one in names if (name, one) not in done]
+        names = names[: given.limit]
         ways = ["default", "eager"] if given.eager and name == "transformers" else ["default"]
         for way in ways:
             records += _examined(name, names, way, given)
@@ -52,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--library", default=",".join(LIBRARIES), help="one or several, joined by commas")
     parser.add_argument("--only", help="names of architectures, joined by commas")
     parser.add_argument("--limit", type=int, help="so many architectures of each library")
-    parser.add_argument("--skip", type=int, default=0, help="without the first ones")
+    parser.add_argument("--left", action="store_true", help="only what the file of --out does not have yet (with --merge)")
     parser.add_argument("--eager", action="store_true", help='transformers also with attn_implementation="eager"')
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each architecture")

@@ -22,8 +22,9 @@ class NotBuilt(Exception):
     """No try gave a model that ran."""
 
     def __init__(self, reasons: list[str]) -> None:
-        super().__init__(reasons[-1] if reasons else "no reason")
-        self.reasons = reasons
+        first = [reason for reason in reasons if reason.startswith("forward")] or reasons or ["no reason"]
+        super().__init__(first[0])
+        self.reasons = list(dict.fromkeys(reasons))
 
 
 class TimeIsUp(BaseException):

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,17 +43,21 @@ def classes(name: str, config: Any) -> list[type]:
 
 
 def _of_module(config: Any) -> list[type]:
-    """Models of the architecture's own file that take this configuration."""
-    place = type(config).__module__.replace(".configuration_", ".modeling_")
-    try:
-        module = importlib.import_module(place)
-    except ImportError:
-        return []
-    return [
-        kind for kind in vars(module).values()
-        if inspect.isclass(kind) and hasattr(kind, "from_pretrained") and kind.__module__ == place
-        and _takes(kind) is type(config) and "forward" in vars(kind)
-    ]  # fmt: skip
+    """Models of the architecture's own files that take this configuration."""
+    package = importlib.import_module(type(config).__module__.rpartition(".")[0])
+    found: list[type] = []
+    for file in sorted(Path(package.__path__[0]).glob("modeling_*.py")):
+        place = f"{package.__name__}.{file.stem}"
+        try:
+            module = importlib.import_module(place)
+        except ImportError:
+            continue
+        found += [
+            kind for kind in vars(module).values()
+            if inspect.isclass(kind) and hasattr(kind, "from_pretrained") and kind.__module__ == place
+            and _takes(kind) is type(config) and "forward" in vars(kind)
+        ]  # fmt: skip
+    return found
 
 
 def _takes(kind: type) -> type | None:
@@ -64,36 +69,42 @@ def _takes(kind: type) -> type | None:
     return wanted if inspect.isclass(wanted) and hasattr(wanted, "to_dict") else getattr(kind, "config_class", None)
 
 
-def build(name: str, attend: str | None, check: Check) -> Built:
+def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Built:
     """A small model of an architecture and inputs that it takes. `attend`: its attn_implementation."""
     from transformers import CONFIG_MAPPING
 
-    reasons: list[str] = []
     config = attempt(lambda: CONFIG_MAPPING[name](), "configuration", reasons) or _composite(name, reasons)
     if config is None:
         raise NotBuilt(reasons)
     kinds = classes(name, config)
-    if not kinds:
-        raise NotBuilt(["no model class takes this configuration by itself"])
+    found = _built(config, kinds, attend, check, reasons)
+    if found is None and all(kind.forward is torch.nn.Module.forward for kind in kinds):
+        # A container without a pass of its own: the largest of its parts stands for it.
+        parts = [part for part in vars(config).values() if hasattr(part, "to_dict") and hasattr(part, "model_type")]
+        for part in parts:
+            found = found or _built(part, _of_module(part), attend, check, reasons)
+    if found is None:
+        raise NotBuilt(reasons if kinds else ["no model class takes this configuration by itself"])
+    return found
+
+
+def _built(config: Any, kinds: list[type], attend: str | None, check: Check, reasons: list[str]) -> Built | None:
+    """The first set of rules that gives a model which runs and attends; else one that runs."""
+    kinds = [kind for kind in kinds if kind.forward is not torch.nn.Module.forward]
     spare: Built | None = None
-    for at, rules in enumerate(shrinking.SETS):
+    for at, rules in enumerate(shrinking.SETS if kinds else ()):
         smaller = attempt(lambda rules=rules: shrinking.small(config, rules), f"small configuration {at}", reasons)
-        if smaller is None:
-            continue
-        for kind in kinds[:3]:
+        for kind in [] if smaller is None else kinds[: 3 if at < 2 else 1]:
             model = attempt(lambda kind=kind, smaller=smaller: _made(kind, smaller, attend), f"{kind.__name__} {at}", reasons)
-            if model is None:
+            given = None if model is None else next(_working(model, reasons), None)
+            if given is None:
                 continue
-            for given in _working(model, reasons):
-                built = Built(model, given, kind.__name__, at, check(model, given))
-                if built.calls:
-                    return built
-                spare = spare or built
-                break
+            built = Built(model, given, kind.__name__, at, check(model, given))
+            if built.calls:
+                return built
+            spare = spare or built
         if spare is not None and at >= 1:
-            return spare
-    if spare is None:
-        raise NotBuilt(reasons)
+            break
     return spare
 
 
@@ -140,19 +151,25 @@ def _parameters(kind: Any, config: Any) -> int:
 
 
 def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
-    """Inputs that a model takes, found by trying."""
-    for length in (17, 64, 128):
-        for variant in range(7):
-            torch.manual_seed(1)
-            maker = inputs.Maker(model.config, length, variant)
-            for given in inputs.guesses(model, maker):
-                found = _fitted(model, given, maker, reasons)
-                if found is not None:
-                    yield found
-            if variant == 1 and (dummies := attempt(lambda: dict(model.dummy_inputs), "dummy_inputs", [])):
-                found = _fitted(model, dummies, maker, reasons)
-                if found is not None:
-                    yield found
+    """Inputs that a model takes, found by trying; given up when shapes change and errors do not."""
+    known: set[str] = set()
+    stale = 0
+    for length, variant in [(17, 0), (17, 1), (64, 0), *((17, one) for one in range(2, 7)), (128, 0), (512, 0)]:
+        torch.manual_seed(1)
+        maker = inputs.Maker(model.config, length, variant)
+        tries = list(inputs.guesses(model, maker))
+        if variant == 1 and (dummies := attempt(lambda: dict(model.dummy_inputs), "dummy_inputs", [])):
+            tries.append(dummies)
+        before = len(reasons)
+        for given in tries:
+            found = _fitted(model, given, maker, reasons)
+            if found is not None:
+                yield found
+        errors = set(reasons[before:])
+        stale = stale + 1 if errors <= known else 0
+        known |= errors
+        if stale >= 2:
+            break
 
 
 def _fitted(model: Any, given: dict[str, Any], maker: Any, reasons: list[str]) -> dict[str, Any] | None:
@@ -166,6 +183,9 @@ def _fitted(model: Any, given: dict[str, Any], maker: Any, reasons: list[str]) -
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             reasons.append(f"forward({', '.join(given)}): {reason[:300]}")
+            if "get_seq_length" in reason and given.get("use_cache") is None:
+                given = {**given, "use_cache": False}  # no layer has keys to keep
+                continue
             more = inputs.asked_for(str(error), model, given, maker)
             if more is None:
                 return None

@@ -271,7 +271,7 @@ def _frames() -> Iterator[Any]:
 
 def _short(file: str) -> str:
     """A path without the folders of this machine."""
-    for mark in ("site-packages/", "benchmarks/", "tests/"):
+    for mark in ("/site-packages/", "/tests/", "/benchmarks/"):
         if mark in file:
-            return (mark if mark != "site-packages/" else "") + file.rpartition(mark)[2]
+            return file.rpartition(mark)[2] if mark == "/site-packages/" else mark[1:] + file.partition(mark)[2]
     return file.rpartition("/")[2]

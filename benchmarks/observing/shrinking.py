@@ -18,9 +18,9 @@ WIDTHS = re.compile(
 # Sizes that are no widths.
 OTHERS = re.compile(
     r"kernel|patch_size|patch_sizes|image_size|img_size|input_size|window|pool_size|roi_size|vocab|chunk|block_size|stride|"
-    r"crop|tile|sample|batch|bucket|merge_size|max_|min_|grid|num_channels|in_channels$|in_chans|position|spec_size|"
+    r"crop|tile|sample|batch|bucket|merge_size|max_|min_|grid|position|spec_size|"
     r"group_size|queue|spatial|temporal|tubelet|reduction|scale|multiplier|_mult|ratio|seq_len|length|num_|n_layer|"
-    r"n_head|heads|input_channels|model_in_dim|mel|_id$|token|codebook_size|expansion|divis|feat_sizes|k_sizes|query_dim|"
+    r"n_head|heads|model_in_dim|mel|_id$|token|codebook_size|expansion|divis|feat_sizes|k_sizes|query_dim|"
     r"pos_dim|bits|fourier|act_dim|state_dim|frame_size|context_size|background|unit_size|hidden_act|state_size|d_state|"
     r"d_conv|conv_kernel_dim|input_dim$|feature_size|resolution|features_only|ngram|bins|depth|embed_positions|"
     r"classes|labels|num_embeddings|shape|block_sizes|out_features|split|cell"
@@ -88,7 +88,9 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
         if name in ("transformers_version", "dtype", "torch_dtype", "architectures", "model_type", "id2label", "label2id",
                     "num_labels", "attribute_map", "return_dict", "problem_type"):  # fmt: skip
             continue
-        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+        if value is None:
+            given[name] = _missing(name)
+        elif hasattr(value, "to_dict") and hasattr(value, "model_type"):
             given[name] = small(value, rules)
         elif isinstance(value, dict) and value and not name.startswith(("rope", "id2", "label2")):
             given[name] = {key: _shrunk(str(key), part, rules) for key, part in value.items()}
@@ -101,6 +103,15 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
         else:
             given[name] = _shrunk(name, value, rules)
     return given
+
+
+def _missing(name: str) -> Any:
+    """What stands for None: a placeholder that a text has to hold where there is a picture, one layer that attends."""
+    if re.search(r"(image|video|audio)_token_(id|index)$", name):
+        return WORDS - 1 - sum(map(ord, name)) % 40
+    if re.search(r"(attn|attention)_layer_(indices|idx|ids)$|full_attn_idxs$", name):
+        return [1]
+    return None
 
 
 def _layers(raw: dict[str, Any]) -> int:

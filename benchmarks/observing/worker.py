@@ -51,17 +51,18 @@ def examine(source: Any, name: str, attend: str | None, seconds: float) -> dict[
 
     begun = time.perf_counter()
     record: dict[str, Any] = {"name": name, "attend": attend or "default"}
+    reasons: list[str] = []
     signal.signal(signal.SIGALRM, _stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        built = source.build(name, attend, looking.count)
+        built = source.build(name, attend, looking.count, reasons)
         record |= {"class": built.kind, "rules": built.rules, "inputs": sorted(built.inputs)}
         record["parameters"] = sum(one.numel() for one in built.model.parameters())
         record |= looking.look(built.model, built.inputs)
     except NotBuilt as error:
-        record |= {"status": "could not be built", "reason": str(error), "reasons": error.reasons[-12:]}
+        record |= {"status": "could not be built", "reason": str(error), "reasons": error.reasons[:20]}
     except TimeIsUp:
-        record |= {"status": "could not be built", "reason": f"more than {seconds:.0f} s"}
+        record |= {"status": "could not be built", "reason": f"more than {seconds:.0f} s", "reasons": reasons[:20]}
     except Exception as error:
         record |= {"status": "failed", "reason": f"{type(error).__name__}: {str(error)[:500]}"}
         record["trace"] = traceback.format_exc()[-3000:]
