@@ -27,6 +27,10 @@ class NotBuilt(Exception):
         self.reasons = list(dict.fromkeys(reasons))
 
 
+class NoModel(Exception):
+    """A configuration that only parts of models are made from."""
+
+
 class TimeIsUp(BaseException):
     """The seconds of one architecture are over; no `except Exception` of a library may catch it."""
 

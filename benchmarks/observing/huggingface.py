@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.observing import inputs, shrinking
-from benchmarks.observing.building import Built, NotBuilt, attempt
+from benchmarks.observing.building import Built, NoModel, NotBuilt, attempt
 
 Check = Callable[[Any, dict[str, Any]], int]  # a model and its inputs → attention calls of a pass
 
@@ -83,8 +83,10 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
         parts = [part for part in vars(config).values() if hasattr(part, "to_dict") and hasattr(part, "model_type")]
         for part in parts:
             found = found or _built(part, _of_module(part), attend, check, reasons)
+    if found is None and not kinds:
+        raise NoModel("no model class takes this configuration by itself: it is a part of others")
     if found is None:
-        raise NotBuilt(reasons if kinds else ["no model class takes this configuration by itself"])
+        raise NotBuilt(reasons)
     return found
 
 
@@ -154,9 +156,10 @@ def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
     """Inputs that a model takes, found by trying; given up when shapes change and errors do not."""
     known: set[str] = set()
     stale = 0
-    for length, variant in [(17, 0), (17, 1), (64, 0), *((17, one) for one in range(2, 7)), (128, 0), (512, 0)]:
+    names = inputs.accepted(model)
+    for length, variant in [(17, 0), (17, 1), (17, 5), (64, 0), (17, 2), (17, 3), (17, 4), (17, 6), (128, 0), (512, 0)]:
         torch.manual_seed(1)
-        maker = inputs.Maker(model.config, length, variant)
+        maker = inputs.Maker(model.config, length, variant, names)
         tries = list(inputs.guesses(model, maker))
         if variant == 1 and (dummies := attempt(lambda: dict(model.dummy_inputs), "dummy_inputs", [])):
             tries.append(dummies)
@@ -168,7 +171,7 @@ def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
         errors = set(reasons[before:])
         stale = stale + 1 if errors <= known else 0
         known |= errors
-        if stale >= 2:
+        if stale >= 3:
             break
 
 

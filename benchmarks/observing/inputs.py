@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -17,9 +17,15 @@ NEVER = ("labels", "return_dict", "use_cache", "output_attentions", "output_hidd
 class Maker:
     """Makes one input after another; sizes come from the configuration. `variant` chooses among possible shapes."""
 
-    def __init__(self, config: Any, length: int = 17, variant: int = 0) -> None:
+    def __init__(self, config: Any, length: int = 17, variant: int = 0, names: Collection[str] = ()) -> None:
         self.config, self.length, self.variant = config, length, variant
+        self.names = names  # of all parameters of the forward pass
         self.batch = 2
+
+    @property
+    def packed(self) -> bool:
+        """Whether pictures come as rows of patches, with their heights and widths beside them."""
+        return any(re.search(r"grid_t?hw$|spatial_shapes$", name) for name in self.names) and self.variant % 2 == 0
 
     def find(self, *names: str, default: int) -> int:
         """The first of some attributes, in the configuration or in a part of it."""
@@ -75,6 +81,10 @@ class Maker:
 
 
 def _picture(maker: Maker, name: str) -> Tensor:
+    if maker.packed:
+        return _patches(maker, name)
+    if maker.variant == 1 and any(one in maker.names for one in ("pixel_attention_mask", "image_sizes")):
+        return torch.randn(maker.batch, 1, *maker.image())
     return torch.randn(maker.batch, *maker.image())
 
 
@@ -131,6 +141,8 @@ def _series(maker: Maker, name: str) -> Any:
 
 def _hidden(maker: Maker, name: str) -> Tensor:
     width = maker.width()
+    if maker.packed and name in ("hidden_states", "x"):
+        return _patches(maker, name)
     if "encoder_hidden" in name:
         width = maker.find("encoder_hidden_size", "encoder_width", "cross_attention_hidden_size", default=width)
     shapes = [(maker.batch, maker.length, width), (maker.length, width), (maker.batch, width, 16, 16), (1, 16, width)]
@@ -138,7 +150,7 @@ def _hidden(maker: Maker, name: str) -> Tensor:
 
 
 def _grid(maker: Maker, name: str) -> Tensor:
-    return torch.tensor([[1, 4, 4]])
+    return torch.tensor([[1, 4, 4]] if "t" in name.rpartition("_")[2] else [[4, 4]])
 
 
 def _patches(maker: Maker, name: str) -> Tensor:
@@ -158,7 +170,7 @@ RULES: tuple[tuple[str, Any], ...] = (
     (r"pixel_mask$", lambda maker, name: torch.ones(maker.batch, *maker.image()[1:], dtype=torch.long)),
     (r"^(past|future|static)_|^context_|^history", _series),
     (r"bbox$|^boxes$", _boxes),
-    (r"grid_thw$|grid_hw$|^grid_", _grid),
+    (r"grid_thw$|grid_hw$|^grid_|spatial_shapes$", _grid),
     (r"flattened_patches", lambda maker, name: torch.rand(maker.batch, 16, maker.find("patch_embed_hidden_size", default=96))),
     (r"attention_mask$|^input_mask$", _mask),
     (r"token_type_ids$|segment_ids$", lambda maker, name: torch.zeros(maker.batch, maker.length, dtype=torch.long)),
@@ -186,9 +198,15 @@ def guesses(model: Any, maker: Maker) -> Iterator[dict[str, Any]]:
     if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in signature:
         needed.append("decoder_input_ids")
     kinds = [name for name in KINDS if name in signature]
+    if "pixel_values" in kinds and "pixel_values_videos" in kinds:
+        kinds.remove("pixel_values_videos")
+    if maker.packed:
+        kinds += [name for name in ("image_grid_thw", "image_grid_hw") if name in signature]
     least = [main] if main in signature else kinds[:1] if not needed else []
     made: list[list[str]] = []
-    for names in ([*least, *needed, *kinds], [*least, *needed], ["input_ids", *needed] if "input_ids" in signature else []):
+    masks = [name for name in signature if name.endswith("mask")] if maker.variant == 1 else []
+    texts = ["input_ids", *needed] if "input_ids" in signature else []
+    for names in ([*least, *needed, *kinds], [*least, *needed], texts, [*least, *needed, *kinds, *masks]):
         names = [name for name in dict.fromkeys(names) if name not in NEVER]
         if not names or sorted(names) in made:
             continue

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-GRACE = 15.0  # seconds a worker may take beyond its own limit before it is stopped
-START = 180.0
+GRACE = 10.0  # times the processor time a worker allows itself: after so long it is taken to hang
+START = 600.0
 
 
 class Worker:
@@ -47,7 +47,7 @@ class Worker:
         assert self.process.stdin is not None
         self.process.stdin.write(name + "\n")
         self.process.stdin.flush()
-        line = self._next(self.seconds + GRACE)
+        line = self._next(self.seconds * GRACE)
         return json.loads(line) if line else None
 
     def stop(self) -> int | None:

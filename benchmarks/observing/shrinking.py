@@ -55,12 +55,14 @@ class Rules:
     positions: int = 0  # 0: as they are
     widths_above: int = 0  # smaller ones stay
     heads: bool = False  # fewer heads of the same size, rather than as many smaller ones
+    fill: bool = False  # numbers for what is None by default
 
 
 SETS = (
     Rules(),
     Rules(layers=0, most_layers=12, periods=False),
     Rules(divide=4),
+    Rules(fill=True),
     Rules(divide=4, heads=True),
     Rules(divide=16),
     Rules(images=0),
@@ -89,7 +91,7 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
                     "num_labels", "attribute_map", "return_dict", "problem_type"):  # fmt: skip
             continue
         if value is None:
-            given[name] = _missing(name)
+            given[name] = _missing(name, raw, rules)
         elif hasattr(value, "to_dict") and hasattr(value, "model_type"):
             given[name] = small(value, rules)
         elif isinstance(value, dict) and value and not name.startswith(("rope", "id2", "label2")):
@@ -105,12 +107,25 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
     return given
 
 
-def _missing(name: str) -> Any:
-    """What stands for None: a placeholder that a text has to hold where there is a picture, one layer that attends."""
+def _missing(name: str, raw: dict[str, Any], rules: Rules) -> Any:
+    """What stands for None: placeholders that a text has to hold where there is a picture, one layer that attends …"""
     if re.search(r"(image|video|audio)_token_(id|index)$", name):
         return WORDS - 1 - sum(map(ord, name)) % 40
     if re.search(r"(attn|attention)_layer_(indices|idx|ids)$|full_attn_idxs$", name):
         return [1]
+    if name in ("vocab_size", "prediction_length"):
+        return WORDS if name == "vocab_size" else 8
+    if name == "pad_token_id" and rules.fill:
+        return 0
+    if not rules.fill:
+        return None
+    if name == "head_dim":
+        heads, width = raw.get("num_attention_heads"), raw.get("hidden_size")
+        return width // heads // rules.divide if isinstance(heads, int) and isinstance(width, int) else None
+    if EXPERTS.search(name) or re.search(r"experts_per_tok(en)?$", name):
+        return 8 if EXPERTS.search(name) else 2
+    if re.search(r"rank$|(^|_)head_dim$|intermediate_size$|(^|_)hidden_size$", name):
+        return 16
     return None
 
 
@@ -191,6 +206,8 @@ def _number(name: str, value: int, rules: Rules) -> int:
         return min(value, rules.layers or rules.most_layers)
     if EXPERTS.search(lower):
         return min(value, rules.experts)
+    if rules.layers and lower.endswith("kv_shared_layers"):
+        return 0
     if POSITIONS.search(lower):
         return min(value, rules.positions) if rules.positions else value
     if value > 7 and value > rules.widths_above and WIDTHS.search(lower) and not OTHERS.search(lower):
