@@ -33,9 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         if given.only:
             names = [one for one in names if one in given.only.split(",")]
+        known = {one["name"]: one["status"] for one in _recorded(given.out) if one["library"] == name}
         if given.left:
-            done = {(one["library"], one["name"]) for one in json.loads(given.out.read_text())} if given.out.exists() else set()
-            names = [one for one in names if (name, one) not in done]
+            names = [one for one in names if one not in known]
+        if given.again:
+            names = [one for one in names if known.get(one) in given.again.split(",")]
         names = names[: given.limit]
         ways = ["default", "eager"] if given.eager and name == "transformers" else ["default"]
         for way in ways:
@@ -56,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", help="names of architectures, joined by commas")
     parser.add_argument("--limit", type=int, help="so many architectures of each library")
     parser.add_argument("--left", action="store_true", help="only what the file of --out does not have yet (with --merge)")
+    parser.add_argument("--again", help="only what has one of these statuses in the file of --out, joined by commas")
     parser.add_argument("--eager", action="store_true", help='transformers also with attn_implementation="eager"')
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each architecture")
@@ -88,11 +91,12 @@ def _save(path: Path, records: list[dict[str, Any]]) -> None:
     path.write_text(json.dumps(records, indent=1))
 
 
+def _recorded(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text()) if path.exists() else []
+
+
 def _merged(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if not path.exists():
-        return records
-    known = {(one["library"], one["name"], one["attend"]): one for one in json.loads(path.read_text())}
-    known |= {(one["library"], one["name"], one["attend"]): one for one in records}
+    known = {(one["library"], one["name"], one["attend"]): one for one in [*_recorded(path), *records]}
     return [known[key] for key in sorted(known)]
 
 

@@ -21,6 +21,7 @@ class Maker:
         self.config, self.length, self.variant = config, length, variant
         self.names = names  # of all parameters of the forward pass
         self.batch = 2
+        self.frames = length  # of a spectrogram
 
     @property
     def packed(self) -> bool:
@@ -103,12 +104,15 @@ def _mel(maker: Maker, name: str) -> Tensor:
         (maker.batch, bins, frames), (maker.batch, 96, bins), (maker.batch, 1, frames, bins), (bins, 96),
         (maker.batch, bins, 200), (maker.batch, 1, bins, 256), (maker.batch, maker.find("max_length", default=96), bins),
     ]  # fmt: skip
-    return torch.randn(shapes[maker.variant % len(shapes)])
+    shape = shapes[maker.variant % len(shapes)]
+    maker.frames = next((size for size in reversed(shape) if size != bins), maker.length)
+    return torch.randn(shape)
 
 
 def _wave(maker: Maker, name: str) -> Tensor:
     bins = maker.find("num_mel_bins", default=0)
-    shapes = [(maker.batch, 4000), (maker.batch, 1, 4000), (maker.batch, maker.find("max_length", default=96), bins or 80),
+    frame = maker.find("frame_size", default=0)
+    shapes = [(maker.batch, 4 * frame if 1 < frame < 8000 else 4000), (maker.batch, 1, 4000), (maker.batch, maker.find("max_length", default=96), bins or 80),
               (maker.batch, 2, 4000), (maker.batch, 32000)]  # fmt: skip
     return torch.randn(shapes[maker.variant % len(shapes)])
 
@@ -139,13 +143,21 @@ def _series(maker: Maker, name: str) -> Any:
     return torch.randn(maker.batch, steps) if maker.variant < 2 else torch.randn(maker.batch, steps, channels)
 
 
+def _features(maker: Maker, name: str) -> Tensor:
+    """Features of objects in a picture, and where they are."""
+    width = maker.find("visual_feat_dim", "visual_embedding_dim", default=maker.width())
+    return torch.rand(maker.batch, 5, 4 if name.endswith("pos") else width)
+
+
 def _hidden(maker: Maker, name: str) -> Tensor:
     width = maker.width()
     if maker.packed and name in ("hidden_states", "x"):
         return _patches(maker, name)
     if "encoder_hidden" in name:
         width = maker.find("encoder_hidden_size", "encoder_width", "cross_attention_hidden_size", default=width)
-    shapes = [(maker.batch, maker.length, width), (maker.length, width), (maker.batch, width, 16, 16), (1, 16, width)]
+    other = maker.find("input_dim", "feature_projection_input_dim", "num_mel_bins", "in_channels", default=width)
+    shapes = [(maker.batch, maker.length, width), (maker.batch, maker.length, other), (maker.length, width),
+              (maker.batch, width, 16), (maker.batch, width, 16, 16), (1, 16, width)]  # fmt: skip
     return torch.randn(shapes[maker.variant % len(shapes)])
 
 
@@ -165,13 +177,15 @@ RULES: tuple[tuple[str, Any], ...] = (
     (r"^(pixel_values_videos|video_pixel_values|videos)$", _video),
     (r"^(pixel_values|images?|pixel_values_images|visual_pixel_values)$", lambda maker, name: (
         _video(maker, name) if maker.variant >= 5 else _picture(maker, name))),
-    (r"^(input_features|audio_features|audio_values|mel_values|spectrogram|input_mel|audio_input_features)$", _mel),
+    (r"^(input_features|audio_features|audio_values|mel_values|spectrogram|input_mel|audio_mel|audio_input_features)$", _mel),
     (r"^(input_values|audio|waveforms?)$", _wave),
     (r"pixel_mask$", lambda maker, name: torch.ones(maker.batch, *maker.image()[1:], dtype=torch.long)),
     (r"^(past|future|static)_|^context_|^history", _series),
     (r"bbox$|^boxes$", _boxes),
     (r"grid_thw$|grid_hw$|^grid_|spatial_shapes$", _grid),
     (r"flattened_patches", lambda maker, name: torch.rand(maker.batch, 16, maker.find("patch_embed_hidden_size", default=96))),
+    (r"visual_(feats|embeds|pos)$", _features),
+    (r"(features?|mel|audio|feature_attention)_mask$", lambda maker, name: torch.ones(maker.batch, maker.frames, dtype=torch.long)),
     (r"attention_mask$|^input_mask$", _mask),
     (r"token_type_ids$|segment_ids$", lambda maker, name: torch.zeros(maker.batch, maker.length, dtype=torch.long)),
     (r"position_ids$", lambda maker, name: torch.arange(maker.length)[None].expand(maker.batch, -1)),

@@ -6,6 +6,7 @@ hidden size is heads times the size of a head, a projection goes from one width 
 
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -56,13 +57,15 @@ class Rules:
     widths_above: int = 0  # smaller ones stay
     heads: bool = False  # fewer heads of the same size, rather than as many smaller ones
     fill: bool = False  # numbers for what is None by default
+    in_place: bool = False  # change a copy of the configuration instead of making one anew
 
 
 SETS = (
     Rules(),
     Rules(layers=0, most_layers=12, periods=False),
-    Rules(divide=4),
     Rules(fill=True),
+    Rules(in_place=True),
+    Rules(divide=4),
     Rules(divide=4, heads=True),
     Rules(divide=16),
     Rules(images=0),
@@ -70,15 +73,19 @@ SETS = (
     Rules(divide=2, experts=8),
     Rules(divide=1, experts=4),
     Rules(divide=8, widths_above=127),
-    Rules(divide=2, layers=0, most_layers=24, periods=False, images=0),
     Rules(divide=1, layers=0, most_layers=24, periods=False, images=0, experts=4),
 )
 
 
 def small(config: Any, rules: Rules) -> Any:
     """A small configuration of the same class: made anew, so that what a configuration derives is derived again."""
-    kind = type(config)
-    return kind(**_changes(config, rules))
+    if not rules.in_place:
+        return type(config)(**_changes(config, rules))
+    changed = copy.deepcopy(config)
+    for name, value in _changes(config, rules).items():
+        if value is not None:
+            setattr(changed, name, value)
+    return changed
 
 
 def _changes(config: Any, rules: Rules) -> dict[str, Any]:
@@ -88,7 +95,7 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
     kept = _kept_layers(raw, count, rules)
     for name, value in raw.items():
         if name in ("transformers_version", "dtype", "torch_dtype", "architectures", "model_type", "id2label", "label2id",
-                    "num_labels", "attribute_map", "return_dict", "problem_type"):  # fmt: skip
+                    "num_labels", "attribute_map", "return_dict", "problem_type", "ignore_keys_at_rope_validation"):  # fmt: skip
             continue
         if value is None:
             given[name] = _missing(name, raw, rules)
@@ -122,6 +129,8 @@ def _missing(name: str, raw: dict[str, Any], rules: Rules) -> Any:
     if name == "head_dim":
         heads, width = raw.get("num_attention_heads"), raw.get("hidden_size")
         return width // heads // rules.divide if isinstance(heads, int) and isinstance(width, int) else None
+    if name == "num_key_value_heads":
+        return raw.get("num_attention_heads")
     if EXPERTS.search(name) or re.search(r"experts_per_tok(en)?$", name):
         return 8 if EXPERTS.search(name) else 2
     if re.search(r"rank$|(^|_)head_dim$|intermediate_size$|(^|_)hidden_size$", name):
