@@ -1,4 +1,4 @@
-"""What of other libraries' attention is seen: every architecture, built small. `python -m benchmarks.observe_everything`
+"""How much of other libraries' attention is seen. `python -m benchmarks.observe_everything`
 
 Walks the registries of the installed transformers, timm and torch_geometric, builds each architecture with random
 weights, runs it plainly, under a counter of attention that knows nothing of regard, and under `regard.observe`. The
@@ -57,14 +57,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--library", default=",".join(LIBRARIES), help="one or several, joined by commas")
     parser.add_argument("--only", help="names of architectures, joined by commas")
     parser.add_argument("--limit", type=int, help="so many architectures of each library")
-    parser.add_argument("--left", action="store_true", help="only what the file of --out does not have yet (with --merge)")
-    parser.add_argument("--again", help="only what has one of these statuses in the file of --out, joined by commas")
-    parser.add_argument("--eager", action="store_true", help='transformers also with attn_implementation="eager"')
+    parser.add_argument(
+        "--left", action="store_true", help="only what the file of --out does not have yet (with --merge)"
+    )
+    parser.add_argument(
+        "--again", help="only what has one of these statuses in the file of --out, joined by commas"
+    )
+    parser.add_argument(
+        "--eager", action="store_true", help='transformers also with attn_implementation="eager"'
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each architecture")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="for each process")
-    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "observe_everything.json", help="all details")
-    parser.add_argument("--merge", action="store_true", help="replace only what was examined in the file of --out")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "outputs" / "observe_everything.json", help="all details"
+    )
+    parser.add_argument(
+        "--merge", action="store_true", help="replace only what was examined in the file of --out"
+    )
     parser.add_argument("--json", action="store_true", help="print the records")
     parser.add_argument("--write", action="store_true", help="rewrite the table in docs/seeing.md")
     return parser
@@ -80,7 +90,8 @@ def _examined(name: str, names: list[str], way: str, given: argparse.Namespace) 
             _save(given.out, _merged(given.out, [*so_far, record]))
         so_far.append(record)
         of = f"{record.get('seen', '-')}/{record.get('oracle', '-')}"
-        text = f"[{done}/{len(names)}] {record['name']} ({way}): {record['status']} {of} {record.get('seconds_in_all', '')} s"
+        text = f"[{done}/{len(names)}] {record['name']} ({way}): {record['status']} {of}"
+        text += f" {record.get('seconds_in_all', '')} s"
         print(f"{text} {record.get('reason', '')[:160]}".rstrip(), file=sys.stderr, flush=True)
 
     return examine_all(name, names, way, given.jobs, given.seconds, given.gigabytes, told)

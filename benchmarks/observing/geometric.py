@@ -1,8 +1,4 @@
-"""Attention over the edges of a graph: the layers of torch_geometric that attend, where it is installed.
-
-Their softmax is a sum over the edges of each node, by scatter; it is no softmax over an axis, so the oracle counts
-the calls of `torch_geometric.utils.softmax` as the layers' modules hold it.
-"""
+"""Attention over the edges of a graph: the layers of torch_geometric that attend, where it is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import inspect
 from typing import Any
 
 import torch
-
 from benchmarks.observing.building import Built, NotBuilt, attempt
 from benchmarks.observing.huggingface import Check
 
@@ -36,8 +31,8 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
     torch.manual_seed(0)
     nodes = torch.randn(NODES, WIDTH)
     edges = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 0, 2, 4], [1, 2, 3, 4, 5, 6, 0, 3, 5, 1]])
-    for options in ({"in_channels": WIDTH, "out_channels": 5, "heads": HEADS}, {"in_channels": WIDTH, "out_channels": WIDTH},
-                    {}):  # fmt: skip
+    widths = {"in_channels": WIDTH, "out_channels": WIDTH}
+    for options in ({**widths, "heads": HEADS}, widths, {}):
         layer: Any = attempt(lambda options=options: kind(**options).eval(), f"{name}{options}", reasons)
         given = {"*": (nodes, edges)}
         built = layer and attempt(lambda: Built(layer, given, name, 0, check(layer, given)), name, reasons)  # noqa: B023

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from benchmarks.observing import inputs, shrinking
 from benchmarks.observing.building import Built, NoModel, NotBuilt, attempt
 
@@ -66,7 +65,11 @@ def _takes(kind: type) -> type | None:
     wanted = getattr(kind, "config_class", None) if said is None else said.annotation
     if isinstance(wanted, str):
         wanted = getattr(importlib.import_module(kind.__module__), wanted, None)
-    return wanted if inspect.isclass(wanted) and hasattr(wanted, "to_dict") else getattr(kind, "config_class", None)
+    return (
+        wanted
+        if inspect.isclass(wanted) and hasattr(wanted, "to_dict")
+        else getattr(kind, "config_class", None)
+    )
 
 
 def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Built:
@@ -80,7 +83,9 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
     found = _built(config, kinds, attend, check, reasons)
     if found is None and all(kind.forward is torch.nn.Module.forward for kind in kinds):
         # A container without a pass of its own: the largest of its parts stands for it.
-        parts = [part for part in vars(config).values() if hasattr(part, "to_dict") and hasattr(part, "model_type")]
+        parts = [
+            part for part in vars(config).values() if hasattr(part, "to_dict") and hasattr(part, "model_type")
+        ]
         for part in parts:
             found = found or _built(part, _of_module(part), attend, check, reasons)
     if found is None and not kinds:
@@ -90,14 +95,22 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
     return found
 
 
-def _built(config: Any, kinds: list[type], attend: str | None, check: Check, reasons: list[str]) -> Built | None:
+def _built(
+    config: Any, kinds: list[type], attend: str | None, check: Check, reasons: list[str]
+) -> Built | None:
     """The first set of rules that gives a model which runs and attends; else one that runs."""
     kinds = [kind for kind in kinds if kind.forward is not torch.nn.Module.forward]
     spare: Built | None = None
     for at, rules in enumerate(shrinking.SETS if kinds else ()):
-        smaller = attempt(lambda rules=rules: shrinking.small(config, rules), f"small configuration {at}", reasons)
+        smaller = attempt(
+            lambda rules=rules: shrinking.small(config, rules), f"small configuration {at}", reasons
+        )
         for kind in [] if smaller is None else kinds[: 3 if at < 2 else 1]:
-            model = attempt(lambda kind=kind, smaller=smaller: _made(kind, smaller, attend), f"{kind.__name__} {at}", reasons)
+            model = attempt(
+                lambda kind=kind, smaller=smaller: _made(kind, smaller, attend),
+                f"{kind.__name__} {at}",
+                reasons,
+            )
             given = None if model is None else next(_working(model, reasons), None)
             if given is None:
                 continue
@@ -157,7 +170,18 @@ def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
     known: set[str] = set()
     stale = 0
     names = inputs.accepted(model)
-    for length, variant in [(17, 0), (17, 1), (17, 5), (64, 0), (17, 2), (17, 3), (17, 4), (17, 6), (128, 0), (512, 0)]:
+    for length, variant in [
+        (17, 0),
+        (17, 1),
+        (17, 5),
+        (64, 0),
+        (17, 2),
+        (17, 3),
+        (17, 4),
+        (17, 6),
+        (128, 0),
+        (512, 0),
+    ]:
         torch.manual_seed(1)
         maker = inputs.Maker(model.config, length, variant, names)
         tries = list(inputs.guesses(model, maker))

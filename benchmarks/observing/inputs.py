@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 KINDS = ("input_ids", "pixel_values", "input_features", "input_values", "pixel_values_videos")
-NEVER = ("labels", "return_dict", "use_cache", "output_attentions", "output_hidden_states", "kwargs", "args", "self")
+NEVER = (
+    "labels",
+    "return_dict",
+    "use_cache",
+    "output_attentions",
+    "output_hidden_states",
+    "kwargs",
+    "args",
+    "self",
+)
 
 
 class Maker:
@@ -26,7 +35,10 @@ class Maker:
     @property
     def packed(self) -> bool:
         """Whether pictures come as rows of patches, with their heights and widths beside them."""
-        return any(re.search(r"grid_t?hw$|spatial_shapes$", name) for name in self.names) and self.variant % 2 == 0
+        return (
+            any(re.search(r"grid_t?hw$|spatial_shapes$", name) for name in self.names)
+            and self.variant % 2 == 0
+        )
 
     def find(self, *names: str, default: int) -> int:
         """The first of some attributes, in the configuration or in a part of it."""
@@ -43,8 +55,18 @@ class Maker:
 
     def _parts(self, config: Any) -> list[Any]:
         parts = [config]
-        for name in ("vision_config", "audio_config", "text_config", "backbone_config", "vision_tower_config"):
-            parts += [part] if (part := getattr(config, name, None)) is not None and not isinstance(part, dict) else []
+        for name in (
+            "vision_config",
+            "audio_config",
+            "text_config",
+            "backbone_config",
+            "vision_tower_config",
+        ):
+            parts += (
+                [part]
+                if (part := getattr(config, name, None)) is not None and not isinstance(part, dict)
+                else []
+            )
         for value in list(vars(config).values()):
             if hasattr(value, "to_dict") and value not in parts:
                 parts += self._parts(value)
@@ -96,13 +118,14 @@ def _video(maker: Maker, name: str) -> Tensor:
 
 def _mel(maker: Maker, name: str) -> Tensor:
     bins = maker.find(
-        "num_mel_bins", "n_mels", "num_mel_features", "mel_bins", "input_feat_size", "input_feat_per_channel", "feature_size",
-        "input_dim", "input_size", "feature_projection_input_dim", "model_in_dim", "mel_dim", default=80,
+        "num_mel_bins", "n_mels", "num_mel_features", "mel_bins", "input_feat_size", "input_feat_per_channel",
+        "feature_size", "input_dim", "input_size", "feature_projection_input_dim", "model_in_dim", "mel_dim", default=80,
     )  # fmt: skip
     frames = 2 * maker.find("max_source_positions", "n_window", "max_length", default=64)
     shapes = [
         (maker.batch, bins, frames), (maker.batch, 96, bins), (maker.batch, 1, frames, bins), (bins, 96),
-        (maker.batch, bins, 200), (maker.batch, 1, bins, 256), (maker.batch, maker.find("max_length", default=96), bins),
+        (maker.batch, bins, 200), (maker.batch, 1, bins, 256),
+        (maker.batch, maker.find("max_length", default=96), bins),
     ]  # fmt: skip
     shape = shapes[maker.variant % len(shapes)]
     maker.frames = next((size for size in reversed(shape) if size != bins), maker.length)
@@ -112,8 +135,11 @@ def _mel(maker: Maker, name: str) -> Tensor:
 def _wave(maker: Maker, name: str) -> Tensor:
     bins = maker.find("num_mel_bins", default=0)
     frame = maker.find("frame_size", default=0)
-    shapes = [(maker.batch, 4 * frame if 1 < frame < 8000 else 4000), (maker.batch, 1, 4000), (maker.batch, maker.find("max_length", default=96), bins or 80),
-              (maker.batch, 2, 4000), (maker.batch, 32000)]  # fmt: skip
+    samples = 4 * frame if 1 < frame < 8000 else 4000
+    spectrogram = (maker.batch, maker.find("max_length", default=96), bins or 80)
+    shapes = [
+        (maker.batch, samples), (maker.batch, 1, samples), spectrogram, (maker.batch, 2, samples), (maker.batch, 32000)
+    ]  # fmt: skip
     return torch.randn(shapes[maker.variant % len(shapes)])
 
 
@@ -154,8 +180,12 @@ def _hidden(maker: Maker, name: str) -> Tensor:
     if maker.packed and name in ("hidden_states", "x"):
         return _patches(maker, name)
     if "encoder_hidden" in name:
-        width = maker.find("encoder_hidden_size", "encoder_width", "cross_attention_hidden_size", default=width)
-    other = maker.find("input_dim", "feature_projection_input_dim", "num_mel_bins", "in_channels", default=width)
+        width = maker.find(
+            "encoder_hidden_size", "encoder_width", "cross_attention_hidden_size", default=width
+        )
+    other = maker.find(
+        "input_dim", "feature_projection_input_dim", "num_mel_bins", "in_channels", default=width
+    )
     shapes = [(maker.batch, maker.length, width), (maker.batch, maker.length, other), (maker.length, width),
               (maker.batch, width, 16), (maker.batch, width, 16, 16), (1, 16, width)]  # fmt: skip
     return torch.randn(shapes[maker.variant % len(shapes)])
@@ -175,19 +205,33 @@ def _patches(maker: Maker, name: str) -> Tensor:
 RULES: tuple[tuple[str, Any], ...] = (
     (r"^input_ids$|^decoder_input_ids$|^text_input_ids$|^input_text_ids$", lambda maker, name: maker.ids()),
     (r"^(pixel_values_videos|video_pixel_values|videos)$", _video),
-    (r"^(pixel_values|images?|pixel_values_images|visual_pixel_values)$", lambda maker, name: (
-        _video(maker, name) if maker.variant >= 5 else _picture(maker, name))),
-    (r"^(input_features|audio_features|audio_values|mel_values|spectrogram|input_mel|audio_mel|audio_input_features)$", _mel),
+    (
+        r"^(pixel_values|images?|pixel_values_images|visual_pixel_values)$",
+        lambda maker, name: _video(maker, name) if maker.variant >= 5 else _picture(maker, name),
+    ),
+    (
+        r"^(input_features|audio_features|audio_values|mel_values|spectrogram|input_mel|audio_mel|audio_input_features)$",
+        _mel,
+    ),
     (r"^(input_values|audio|waveforms?)$", _wave),
     (r"pixel_mask$", lambda maker, name: torch.ones(maker.batch, *maker.image()[1:], dtype=torch.long)),
     (r"^(past|future|static)_|^context_|^history", _series),
     (r"bbox$|^boxes$", _boxes),
     (r"grid_thw$|grid_hw$|^grid_|spatial_shapes$", _grid),
-    (r"flattened_patches", lambda maker, name: torch.rand(maker.batch, 16, maker.find("patch_embed_hidden_size", default=96))),
+    (
+        r"flattened_patches",
+        lambda maker, name: torch.rand(maker.batch, 16, maker.find("patch_embed_hidden_size", default=96)),
+    ),
     (r"visual_(feats|embeds|pos)$", _features),
-    (r"(features?|mel|audio|feature_attention)_mask$", lambda maker, name: torch.ones(maker.batch, maker.frames, dtype=torch.long)),
+    (
+        r"(features?|mel|audio|feature_attention)_mask$",
+        lambda maker, name: torch.ones(maker.batch, maker.frames, dtype=torch.long),
+    ),
     (r"attention_mask$|^input_mask$", _mask),
-    (r"token_type_ids$|segment_ids$", lambda maker, name: torch.zeros(maker.batch, maker.length, dtype=torch.long)),
+    (
+        r"token_type_ids$|segment_ids$",
+        lambda maker, name: torch.zeros(maker.batch, maker.length, dtype=torch.long),
+    ),
     (r"position_ids$", lambda maker, name: torch.arange(maker.length)[None].expand(maker.batch, -1)),
     (r"hidden_states?$|embeds?$|^hidden|embeddings?$|^x$|^inputs?$|features?$|latents?$|^sample$", _hidden),
     (r"timesteps?$", lambda maker, name: torch.zeros(maker.batch, dtype=torch.long)),
@@ -207,7 +251,7 @@ def guesses(model: Any, maker: Maker) -> Iterator[dict[str, Any]]:
     main = getattr(model, "main_input_name", "input_ids")
     needed = [
         name for name, one in signature.items()
-        if one.default is inspect.Parameter.empty and one.kind is not one.VAR_KEYWORD and one.kind is not one.VAR_POSITIONAL
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
     ]  # fmt: skip
     if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in signature:
         needed.append("decoder_input_ids")
@@ -256,4 +300,7 @@ def _placeholders(message: str, given: dict[str, Any], maker: Maker, count: int)
     ids = given["input_ids"].clone()
     ids[ids == token] = 7
     ids = torch.cat([ids[:, :3], torch.full((len(ids), each), token), ids[:, -14:]], 1)
-    return {**{name: value for name, value in given.items() if not name.endswith("attention_mask")}, "input_ids": ids}
+    return {
+        **{name: value for name, value in given.items() if not name.endswith("attention_mask")},
+        "input_ids": ids,
+    }

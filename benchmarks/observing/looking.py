@@ -7,11 +7,11 @@ import warnings
 from typing import Any
 
 import torch
+from benchmarks.observing.oracle import Call, Oracle
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 import regard
-from benchmarks.observing.oracle import Call, Oracle
 
 
 @torch.no_grad()
@@ -54,7 +54,11 @@ def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
         "unreadable": unreadable,
         "deterministic": deterministic,
         "same_bits": _same(plain, observed) if deterministic else None,
-        "warnings": [str(one.message)[:2000] for one in caught if "regard" in one.filename or "regard" in str(one.message)],
+        "warnings": [
+            str(one.message)[:2000]
+            for one in caught
+            if "regard" in one.filename or "regard" in str(one.message)
+        ],
         "seconds": round(seconds, 3),
     }
     record["largest_difference"], record["compared"] = _difference(calls, readings)
@@ -108,7 +112,9 @@ def _difference(calls: list[Call], readings: list[tuple[str, Tensor | None]]) ->
             pairs.append((call.weights.double().reshape(weights.shape), weights.double()))
     if not pairs:
         return None, 0
-    return max(float((one - two).abs().nan_to_num().max()) if one.numel() else 0.0 for one, two in pairs), len(pairs)
+    return max(
+        float((one - two).abs().nan_to_num().max()) if one.numel() else 0.0 for one, two in pairs
+    ), len(pairs)
 
 
 def _missed(calls: list[Call], seen: Any) -> dict[str, int]:
@@ -124,7 +130,11 @@ def _missed(calls: list[Call], seen: Any) -> dict[str, int]:
         path = call.path
         while path and not left.get(path):
             path = path.rpartition(".")[0]
-        inside = next((one for one in left if left[one] and one.startswith(call.path + ".")), None) if call.path else None
+        inside = (
+            next((one for one in left if left[one] and one.startswith(call.path + ".")), None)
+            if call.path
+            else None
+        )
         place = path if left.get(path) else inside
         if place is not None and left.get(place):
             left[place] -= 1
@@ -162,4 +172,7 @@ def _leaves(output: Any) -> list[Tensor]:
 def _same(one: list[Tensor], two: list[Tensor]) -> bool:
     if len(one) != len(two):
         return False
-    return all(a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in zip(one, two, strict=True))
+    return all(
+        a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+        for a, b in zip(one, two, strict=True)
+    )

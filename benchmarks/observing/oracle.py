@@ -2,7 +2,7 @@
 
 An attention call is one of two things. Fused: an operation of torch that attends by itself. Written out: a softmax of
 scores that come from a product of two activations, whose weights enter another product with an activation. A product
-with a parameter (or a view, cast or scaled copy of one) is a linear layer, so a router's softmax(x @ W) is no attention.
+with a parameter (or a view, cast or scaled copy of one) is a linear layer, so a router's softmax(x @ W) is none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from benchmarks.observing import edges
 
 aten = torch.ops.aten
 FUSED = {
@@ -58,13 +60,20 @@ class Call:
 class Marks:
     """What is known about a tensor."""
 
-    root: int
-    parameter: bool = False  # a parameter, or computed from parameters by nothing but elementwise operations
-    scores: tuple[int, ...] | None = None  # the shape of the product of two activations it is computed from
+    root: int  # a number for its storage
+    # A parameter, or computed from parameters by nothing but elementwise operations.
+    parameter: bool = False
+    # The shape of the product of two activations that it is computed from, and the operation.
+    scores: tuple[int, ...] | None = None
     scored_by: str = ""
-    multiplied: tuple[int, ...] | None = None  # two activations multiplied element by element, not summed yet
-    softmaxes: frozenset[Call] = field(default_factory=frozenset)  # whose outputs it is computed from
-    weighted: frozenset[Call] = field(default_factory=frozenset)  # … multiplied with an activation, not summed yet
+    # Two activations multiplied element by element, not summed yet.
+    multiplied: tuple[int, ...] | None = None
+    # The softmaxes it is computed from; those of them multiplied with an activation, not summed yet.
+    softmaxes: frozenset[Call] = frozenset()
+    weighted: frozenset[Call] = frozenset()
+    # The exponentials it is computed from, and those summed over the edges of a node.
+    exponents: frozenset[int] = frozenset()
+    sums: frozenset[int] = frozenset()
 
 
 class Oracle(TorchDispatchMode):
@@ -77,7 +86,7 @@ class Oracle(TorchDispatchMode):
         self.keep_weights = keep_weights
         self.marks = WeakTensorKeyDictionary()
         self.written: dict[int, Marks] = {}  # by root: what was written in place into a tensor
-        self.roots = 0
+        self.roots = self.exponentials = 0
         self.paths: dict[int, str] = {}
         if model is not None:
             self.paths = {id(module): path for path, module in model.named_modules()}
@@ -117,20 +126,24 @@ class Oracle(TorchDispatchMode):
             if mark.scores is not None and after.scores is None:
                 after.scores, after.scored_by = mark.scores, mark.scored_by
             after.multiplied = after.multiplied or mark.multiplied
+        over_edges = edges.follow(self, name, found, outputs, after)
+        if over_edges is not None:
+            self.order[over_edges] = len(self.order)
+            return Marks(0, softmaxes=frozenset([over_edges]))
         if name in SOFTMAXES or name == "exp":
             if after.scores is None or (name == "exp" and after.scored_by not in PRODUCTS):
-                return Marks(0)
+                return Marks(0, exponents=after.exponents)
             dim = args[1] if name in SOFTMAXES else -1
-            call = self._call("written out", name, tuple(outputs[0].shape), dim)
+            call = self.call("written out", name, tuple(outputs[0].shape), dim)
             call.scored_by = after.scored_by
             if self.keep_weights and outputs[0].numel() <= MOST_KEPT and name in SOFTMAXES:
                 call.weights = outputs[0].detach().clone()
             self.order[call] = len(self.order)
-            return Marks(0, softmaxes=frozenset([call]))
+            return Marks(0, softmaxes=frozenset([call]), exponents=after.exponents)
         if name in ("mul", "mul_") and len(floats) == 2:
             self._multiplied(found, given, outputs, after)
         elif name in ("sum", "mean"):
-            self._count(after.weighted, "mul+sum")
+            self.count(after.weighted, "mul+sum")
             after.weighted = frozenset()
             if after.multiplied and after.scores is None:
                 after.scores, after.scored_by = tuple(outputs[0].shape), "mul+sum"
@@ -138,11 +151,11 @@ class Oracle(TorchDispatchMode):
         return after
 
     def _product(self, name: str, left: Tensor, right: Tensor, outputs: list[Tensor]) -> Marks:
-        """The product of two activations makes scores, or mixes values by weights; one with a parameter does neither."""
+        """A product of two activations makes scores, or mixes values by weights; one with a parameter does neither."""
         one, two = self._of(left), self._of(right)
         if one.parameter or two.parameter:
             return self._over_heads(one if two.parameter else two, left if two.parameter else right, outputs)
-        self._count(one.softmaxes | two.softmaxes, name)
+        self.count(one.softmaxes | two.softmaxes, name)
         return Marks(0, scores=tuple(outputs[0].shape), scored_by=name)
 
     def _over_heads(self, mark: Marks, tensor: Tensor, outputs: list[Tensor]) -> Marks:
@@ -161,19 +174,25 @@ class Oracle(TorchDispatchMode):
             return Marks(0, scores=mark.scores, scored_by=mark.scored_by, softmaxes=mark.softmaxes)
         return Marks(0)
 
-    def _multiplied(self, found: list[Marks], given: list[Tensor], outputs: list[Tensor], after: Marks) -> None:
+    def _multiplied(
+        self, found: list[Marks], given: list[Tensor], outputs: list[Tensor], after: Marks
+    ) -> None:
         """Scores or mixing written as a product of elements and a sum."""
         one, two = found[0], found[1]
         broad = all(part.ndim >= 3 and part.shape != outputs[0].shape for part in given)
-        if broad and not (one.parameter or two.parameter or one.softmaxes or two.softmaxes) and not after.scores:
+        if (
+            broad
+            and not (one.parameter or two.parameter or one.softmaxes or two.softmaxes)
+            and not after.scores
+        ):
             after.multiplied = tuple(outputs[0].shape)
         weights, values = (one, given[1]) if one.softmaxes else (two, given[0])
-        if weights.softmaxes and not (one.softmaxes and two.softmaxes) and outputs[0].ndim >= 3:
+        if weights.softmaxes and not (one.softmaxes and two.softmaxes) and outputs[0].ndim >= 2:
             held = given[0] if one.softmaxes else given[1]
             if 1 in held.shape and held.shape != values.shape:
                 after.weighted = after.weighted | weights.softmaxes
 
-    def _count(self, found: frozenset[Call], mixed_by: str) -> None:
+    def count(self, found: frozenset[Call], mixed_by: str) -> None:
         for call in sorted(found, key=self.order.__getitem__):
             if not call.mixed_by:
                 call.mixed_by = mixed_by
@@ -181,7 +200,7 @@ class Oracle(TorchDispatchMode):
                 self.calls.sort(key=self.order.__getitem__)
 
     def _note_fused(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
-        call = self._call("fused", name, tuple(args[0].shape), -1)
+        call = self.call("fused", name, tuple(args[0].shape), -1)
         call.mixed_by = name
         if self.keep_weights and name in WITH_WEIGHTS:
             call.weights = _weights(*args, **kwargs)
@@ -215,7 +234,7 @@ class Oracle(TorchDispatchMode):
                 break
         self.marks[out] = replace(marks, root=root or self._new_root())
 
-    def _call(self, kind: str, op: str, shape: tuple[int, ...], dim: int) -> Call:
+    def call(self, kind: str, op: str, shape: tuple[int, ...], dim: int) -> Call:
         """A call with the module and the line it comes from."""
         where, path, module = "", "", ""
         for frame in _frames():
@@ -235,7 +254,7 @@ def _joined(one: Marks, two: Marks) -> Marks:
     scores, by = (one.scores, one.scored_by) if one.scores else (two.scores, two.scored_by)
     return Marks(
         one.root, one.parameter and two.parameter, scores, by, one.multiplied or two.multiplied,
-        one.softmaxes | two.softmaxes, one.weighted | two.weighted,
+        one.softmaxes | two.softmaxes, one.weighted | two.weighted, one.exponents | two.exponents, one.sums | two.sums,
     )  # fmt: skip
 
 
@@ -257,7 +276,11 @@ def _weights(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal:
     if is_causal:
         scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
     if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+        scores = (
+            scores.masked_fill(~attn_mask, -torch.inf)
+            if attn_mask.dtype == torch.bool
+            else scores + attn_mask
+        )
     weights = torch.softmax(scores, -1)
     return weights.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
 
@@ -273,5 +296,7 @@ def _short(file: str) -> str:
     """A path without the folders of this machine."""
     for mark in ("/site-packages/", "/tests/", "/benchmarks/"):
         if mark in file:
-            return file.rpartition(mark)[2] if mark == "/site-packages/" else mark[1:] + file.partition(mark)[2]
+            return (
+                file.rpartition(mark)[2] if mark == "/site-packages/" else mark[1:] + file.partition(mark)[2]
+            )
     return file.rpartition("/")[2]

@@ -16,19 +16,39 @@ GRACE = 10.0  # times the processor time a worker allows itself: after so long i
 START = 600.0
 
 
+def command(library: str, attend: str, seconds: float, gigabytes: float) -> list[str]:
+    """The words that start a worker."""
+    return [
+        sys.executable,
+        "-m",
+        "benchmarks.observing.worker",
+        library,
+        str(seconds),
+        str(gigabytes),
+        attend,
+    ]
+
+
 class Worker:
     """One process."""
 
     def __init__(self, library: str, attend: str, seconds: float, gigabytes: float) -> None:
-        command = [sys.executable, "-m", "benchmarks.observing.worker", library, str(seconds), str(gigabytes), attend]
+        words = command(library, attend, seconds, gigabytes)
         self.seconds = seconds
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
         )
         self.lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         if not self._next(START):
-            raise RuntimeError(f"the worker for {library} did not start: run {' '.join(command[1:])} to see why")
+            raise RuntimeError(
+                f"the worker for {library} did not start: run {' '.join(words[1:])} to see why"
+            )
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -52,9 +72,12 @@ class Worker:
 
     def stop(self) -> int | None:
         """End the process."""
-        code = self.process.poll()
-        self.process.kill()
-        self.process.wait()
+        try:
+            code: int | None = self.process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            code = None
+            self.process.kill()
+            self.process.wait()
         return code
 
 
@@ -81,7 +104,11 @@ def examine_all(
             if record is None:
                 code = worker.stop()
                 worker = None
-                why = "took too long and could not be interrupted" if code is None else f"the process died ({code})"
+                why = (
+                    "took too long and could not be interrupted"
+                    if code is None
+                    else f"the process died ({code})"
+                )
                 record = {"name": name, "attend": attend, "status": "could not be built", "reason": why}
             record["library"] = library
             with lock:

@@ -30,8 +30,12 @@ LAYERS = re.compile(
     r"(^|_)(num_layers|hidden_layers|n_layers?|layers|num_blocks|depth|num_encoder_blocks|attn_blocks|"
     r"self_attends_per_block|layers_per_stack|num_hidden_groups|n_blocks|repeats)$"
 )
-NOT_LAYERS = re.compile(r"feat_extract|shared_layers|max_|window_layers|max_depth|min_depth|num_conv|max_window|skip|iou_")
-EXPERTS = re.compile(r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts|n_experts|num_routed_experts)$")
+NOT_LAYERS = re.compile(
+    r"feat_extract|shared_layers|max_|window_layers|max_depth|min_depth|num_conv|max_window|skip|iou_"
+)
+EXPERTS = re.compile(
+    r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts|n_experts|num_routed_experts)$"
+)
 VOCABULARY = re.compile(r"vocab(_size)?(_base)?$|vocab_size|num_embeds$|hash_buckets$|byte_group_vocab$")
 POSITIONS = re.compile(r"(max_position_embeddings|n_positions|max_target_positions)$")
 TOKENS = re.compile(r"(token_id|token_ids|token_index|_id|_ids|_index)$")
@@ -39,7 +43,13 @@ IMAGES = re.compile(r"(^|_)(image_size|img_size|input_size|pretrain_image_size|c
 PERIODS = re.compile(r"(_period|_interval|_every_n_layers|_sparse_step|sliding_window_pattern|_frequency)$")
 OFFSETS = re.compile(r"_offset$")
 HEADS = re.compile(r"(heads|n_head|num_heads)(_per_stage|_per_layer)?$")
-HEAD_SIZES = re.compile(r"head_dim$|head_size$|d_head$|d_kv$|rope_dim$|kv_channels$|rotary_dim$|mrope_section$")
+HEAD_SIZES = re.compile(
+    r"head_dim$|head_size$|d_head$|d_kv$|rope_dim$|kv_channels$|rotary_dim$|mrope_section$"
+)
+NEVER = {
+    "transformers_version", "dtype", "torch_dtype", "architectures", "model_type", "id2label", "label2id", "num_labels",
+    "attribute_map", "return_dict", "problem_type", "ignore_keys_at_rope_validation",
+}  # fmt: skip
 WORDS = 1000
 
 
@@ -94,8 +104,7 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
     count = _layers(raw)
     kept = _kept_layers(raw, count, rules)
     for name, value in raw.items():
-        if name in ("transformers_version", "dtype", "torch_dtype", "architectures", "model_type", "id2label", "label2id",
-                    "num_labels", "attribute_map", "return_dict", "problem_type", "ignore_keys_at_rope_validation"):  # fmt: skip
+        if name in NEVER:
             continue
         if value is None:
             given[name] = _missing(name, raw, rules)
@@ -105,7 +114,13 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
             given[name] = {key: _shrunk(str(key), part, rules) for key, part in value.items()}
         elif isinstance(value, dict) and name.startswith("rope"):
             given[name] = _rope(value, rules)
-        elif isinstance(value, (list, tuple)) and count and len(value) == count and kept is not None and count > 4:
+        elif (
+            isinstance(value, (list, tuple))
+            and count
+            and len(value) == count
+            and kept is not None
+            and count > 4
+        ):
             given[name] = type(value)(value[at] for at in kept)
         elif kept is not None and value == count and LAYERS.search(name) and not NOT_LAYERS.search(name):
             given[name] = len(kept)
@@ -147,10 +162,8 @@ def _layers(raw: dict[str, Any]) -> int:
 
 def _kept_layers(raw: dict[str, Any], count: int, rules: Rules) -> list[int] | None:
     """Where layers are of several kinds, those to keep: one of each kind, at least as many as asked for."""
-    lists = [
-        value for value in raw.values()
-        if isinstance(value, (list, tuple)) and len(value) == count and all(isinstance(one, (str, int)) for one in value)
-    ]  # fmt: skip
+    lists = [value for value in raw.values() if isinstance(value, (list, tuple)) and len(value) == count]
+    lists = [value for value in lists if all(isinstance(one, (str, int)) for one in value)]
     most = rules.layers or rules.most_layers
     if count <= max(4, most) or not lists:
         return None
@@ -184,7 +197,13 @@ def _shrunk(name: str, value: Any, rules: Rules) -> Any:
         return {key: _shrunk(str(key), part, rules) for key, part in value.items()}
     if isinstance(value, (list, tuple)) and value:
         if all(isinstance(one, int) and not isinstance(one, bool) for one in value):
-            if name in ("depths", "layer_depths", "blocks_per_stage", "stage_num_blocks", "num_block_repeats"):
+            if name in (
+                "depths",
+                "layer_depths",
+                "blocks_per_stage",
+                "stage_num_blocks",
+                "num_block_repeats",
+            ):
                 return type(value)(min(one, rules.layers) if rules.layers else one for one in value)
             return type(value)(_number(name, one, rules) for one in value)
         if any(isinstance(one, (list, tuple)) for one in value):

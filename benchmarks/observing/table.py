@@ -9,7 +9,11 @@ from typing import Any
 Records = list[dict[str, Any]]
 BEGIN, END = "<!-- sweep:begin -->", "<!-- sweep:end -->"
 ATTENDING = ("full", "partial", "nothing", "differs", "wrong weights")
-GOALS = "N of M counts architectures whose forward pass attends by softmax, as counted by an oracle that knows nothing of regard."
+COUNTED = (
+    "An architecture has softmax attention if a counter that knows nothing of regard finds some in its forward pass "
+    "(`benchmarks/observing/oracle.py`); it is *full* if regard saw as many calls, all of their weights could be read and "
+    "are those the model mixed with, and the output has the same bits."
+)
 
 
 def headline(records: Records) -> str:
@@ -19,10 +23,10 @@ def headline(records: Records) -> str:
         of = [one for one in records if (one["library"], one["attend"]) == (library, way)]
         counts = Counter(one["status"] for one in of)
         attending = sum(counts[name] for name in ATTENDING)
-        share = f", {100 * counts['full'] / attending:.1f} %" if attending else ""
         rest = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-        lines.append(f"{library} ({way}): {counts['full']} of {attending} architectures with softmax attention are fully "
-                     f"seen{share}; {len(of)} in all: {rest}")  # fmt: skip
+        share = f", {100 * counts['full'] / attending:.1f} %" if attending else ""
+        seen = f"{counts['full']} of {attending} architectures with softmax attention are fully seen{share}"
+        lines.append(f"{library} ({way}): {seen}; {len(of)} in all: {rest}")
     return "\n".join(lines)
 
 
@@ -39,7 +43,10 @@ def rewrite(page: Path, records: Records, versions: str = "") -> None:
 
 def markdown(records: Records, versions: str = "") -> str:
     """The counts, then what is not fully seen, then names: seen, without attention, not built."""
-    parts = [f"Written by `python -m benchmarks.observe_everything --write`{versions}. {GOALS}", _counts(records)]
+    parts = [
+        f"Written by `python -m benchmarks.observe_everything --write`{versions}. {COUNTED}",
+        _counts(records),
+    ]
     for library, way in dict.fromkeys((one["library"], one["attend"]) for one in records):
         of = [one for one in records if (one["library"], one["attend"]) == (library, way)]
         parts.append(_section(library, way, of))
@@ -48,7 +55,10 @@ def markdown(records: Records, versions: str = "") -> str:
 
 def _counts(records: Records) -> str:
     columns = ("full", "partial", "nothing", "wrong weights", "differs", "no attention", "could not be built")
-    lines = ["| library | with softmax attention | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
+    lines = [
+        "| library | with softmax attention | " + " | ".join(columns) + " |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
     for library, way in dict.fromkeys((one["library"], one["attend"]) for one in records):
         of = [one for one in records if (one["library"], one["attend"]) == (library, way)]
         counts = Counter(one["status"] for one in of)
@@ -121,6 +131,8 @@ def missing(records: Records) -> str:
             lines.append(f"- {count} × {module} at {where}: {op} of {shape} along {dim}; {how}")
         lines += [f"- cannot be read: {text}" for text in one["unreadable"][:3]]
         if one["status"] in ("differs", "wrong weights"):
-            lines.append(f"- largest difference of weights {one['largest_difference']}, bits equal: {one['same_bits']}")
+            lines.append(
+                f"- largest difference of weights {one['largest_difference']}, bits equal: {one['same_bits']}"
+            )
         lines.append("")
     return "\n".join(lines)

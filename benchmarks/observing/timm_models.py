@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from benchmarks.observing.building import Built, NotBuilt, attempt
 from benchmarks.observing.huggingface import Check
 
@@ -24,7 +23,9 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
     spare: Built | None = None
     for model_name in _by_size(name, reasons)[:3]:
         torch.manual_seed(0)
-        model = attempt(lambda one=model_name: timm.create_model(one, pretrained=False).eval(), model_name, reasons)
+        model = attempt(
+            lambda one=model_name: timm.create_model(one, pretrained=False).eval(), model_name, reasons
+        )
         if model is None:
             continue
         size = model.default_cfg.get("input_size") or (3, 224, 224)
@@ -43,13 +44,30 @@ def _by_size(name: str, reasons: list[str]) -> list[str]:
     import timm
 
     sizes: dict[str, int] = {}
-    hints = ("test", "atto", "femto", "pico", "nano", "xxs", "xx_small", "_xs", "_t", "tiny", "_s", "small", "050", "_0")
+    hints = (
+        "test",
+        "atto",
+        "femto",
+        "pico",
+        "nano",
+        "xxs",
+        "xx_small",
+        "_xs",
+        "_t",
+        "tiny",
+        "_s",
+        "small",
+        "050",
+        "_0",
+    )
     for model_name in sorted(
         timm.list_models(module=name),
         key=lambda one: next((at for at, hint in enumerate(hints) if hint in one), len(hints)),
     ):
         with torch.device("meta"):
-            model: Any = attempt(lambda one=model_name: timm.create_model(one, pretrained=False), model_name, reasons)
+            model: Any = attempt(
+                lambda one=model_name: timm.create_model(one, pretrained=False), model_name, reasons
+            )
         if model is not None:
             pixels = (model.default_cfg.get("input_size") or (3, 224, 224))[-1]
             sizes[model_name] = sum(one.numel() for one in model.parameters()) * pixels**2

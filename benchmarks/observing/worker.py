@@ -14,12 +14,12 @@ import sys
 import time
 import traceback
 import warnings
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-
 from benchmarks.observing.building import NoModel, NotBuilt, TimeIsUp
 
 
@@ -64,7 +64,11 @@ def examine(source: Any, name: str, attend: str | None, seconds: float) -> dict[
     except NotBuilt as error:
         record |= {"status": "could not be built", "reason": str(error), "reasons": error.reasons[:20]}
     except TimeIsUp:
-        record |= {"status": "could not be built", "reason": f"more than {seconds:.0f} s", "reasons": reasons[:20]}
+        record |= {
+            "status": "could not be built",
+            "reason": f"more than {seconds:.0f} s",
+            "reasons": reasons[:20],
+        }
     except Exception as error:
         record |= {"status": "failed", "reason": f"{type(error).__name__}: {str(error)[:500]}"}
         record["trace"] = traceback.format_exc()[-3000:]
@@ -86,7 +90,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     source = library(name)
-    used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize() if os.path.exists("/proc") else 0
+    statm = Path("/proc/self/statm")  # pages; the sixth number is data
+    used = int(statm.read_text().split()[5]) * resource.getpagesize() if statm.exists() else 0
     resource.setrlimit(resource.RLIMIT_DATA, (used + int(gigabytes * 2**30), resource.RLIM_INFINITY))
     print(json.dumps({"ready": True}), file=out, flush=True)
     for line in sys.stdin:

@@ -1,10 +1,9 @@
-"""The sweep's own counter of attention, on modules written by hand: what attends is counted, what only looks alike is not."""
+"""The sweep's own counter of attention, on modules written by hand: what attends, and what only looks alike."""
 
 import torch
+from benchmarks.observing.oracle import Oracle
 from torch import nn
 from torch.nn import functional as F
-
-from benchmarks.observing.oracle import Oracle
 
 BATCH, LENGTH, WIDTH, HEADS = 2, 7, 15, 3
 
@@ -105,7 +104,11 @@ def test_learned_queries_attend_once_they_are_projected():
     class Pooled(nn.Module):
         def __init__(self):
             super().__init__()
-            self.queries, self.q, self.k = nn.Parameter(torch.randn(4, WIDTH)), nn.Linear(WIDTH, 5), nn.Linear(WIDTH, 5)
+            self.queries, self.q, self.k = (
+                nn.Parameter(torch.randn(4, WIDTH)),
+                nn.Linear(WIDTH, 5),
+                nn.Linear(WIDTH, 5),
+            )
 
         def forward(self, x):
             return torch.softmax(self.q(self.queries) @ self.k(x).mT, -1) @ x
@@ -129,7 +132,9 @@ def test_multi_head_attention_of_torch_is_one_call_on_every_path():
         layer = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
         assert len(counted(_Called(layer, need_weights=weights), x)) == 1
     assert len(counted(nn.TransformerEncoderLayer(16, 2, 31, batch_first=True), torch.randn(2, 5, 16))) == 1
-    assert len(counted(nn.TransformerDecoderLayer(16, 2, 31, batch_first=True), *torch.randn(2, 2, 5, 16))) == 2
+    assert (
+        len(counted(nn.TransformerDecoderLayer(16, 2, 31, batch_first=True), *torch.randn(2, 2, 5, 16))) == 2
+    )
 
 
 class _Called(nn.Module):
@@ -196,3 +201,21 @@ def test_scaled_and_normalised_weights_are_still_parameters():
             return gates.mT @ x
 
     assert counted(Normalised()) == []
+
+
+def test_a_softmax_over_the_edges_of_each_node_is_one_call():
+    class Graph(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.value, self.score = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+
+        def forward(self, nodes, source, target):
+            values = self.value(nodes)[source]
+            scores = F.leaky_relu(self.score(nodes)[source] + self.score(nodes)[target])
+            parts = scores.exp()
+            whole = torch.zeros(len(nodes), 1).index_add_(0, target, parts)
+            return torch.zeros_like(nodes).index_add_(0, target, parts / whole[target] * values)
+
+    source, target = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 1, 0, 2, 2, 2]])
+    (call,) = counted(Graph(), torch.randn(6, WIDTH), source, target)
+    assert (call.op, call.mixed_by, call.shape) == ("softmax over edges", "index_add_", (6, 1))
