@@ -98,14 +98,16 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
 def _built(
     config: Any, kinds: list[type], attend: str | None, check: Check, reasons: list[str]
 ) -> Built | None:
-    """The first set of rules that gives a model which runs and attends; else one that runs."""
+    """The first set of rules that gives a model which runs and attends; else one that runs, few layers or more."""
     kinds = [kind for kind in kinds if kind.forward is not torch.nn.Module.forward]
     spare: Built | None = None
     for at, rules in enumerate(shrinking.SETS if kinds else ()):
+        if spare is not None and rules is not shrinking.DEEPER:
+            continue
         smaller = attempt(
             lambda rules=rules: shrinking.small(config, rules), f"small configuration {at}", reasons
         )
-        for kind in [] if smaller is None else kinds[: 3 if at < 2 else 1]:
+        for kind in [] if smaller is None else kinds[: 1 if at else 3]:
             model = attempt(
                 lambda kind=kind, smaller=smaller: _made(kind, smaller, attend),
                 f"{kind.__name__} {at}",
@@ -118,8 +120,6 @@ def _built(
             if built.calls:
                 return built
             spare = spare or built
-        if spare is not None and at >= 1:
-            break
     return spare
 
 

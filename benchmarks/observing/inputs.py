@@ -118,8 +118,9 @@ def _video(maker: Maker, name: str) -> Tensor:
 
 def _mel(maker: Maker, name: str) -> Tensor:
     bins = maker.find(
-        "num_mel_bins", "n_mels", "num_mel_features", "mel_bins", "input_feat_size", "input_feat_per_channel",
-        "feature_size", "input_dim", "input_size", "feature_projection_input_dim", "model_in_dim", "mel_dim", default=80,
+        "num_mel_bins", "n_mels", "num_mel_features", "mel_bins", "input_feat_size",
+        "input_feat_per_channel", "feature_size", "input_dim", "input_size", "feature_projection_input_dim",
+        "model_in_dim", "mel_dim", default=80,
     )  # fmt: skip
     frames = 2 * maker.find("max_source_positions", "n_window", "max_length", default=64)
     shapes = [

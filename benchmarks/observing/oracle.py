@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from benchmarks.observing import edges
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
-
-from benchmarks.observing import edges
 
 aten = torch.ops.aten
 FUSED = {

@@ -70,13 +70,14 @@ class Rules:
     in_place: bool = False  # change a copy of the configuration instead of making one anew
 
 
+DEEPER = Rules(layers=0, most_layers=12, periods=False)
 SETS = (
     Rules(),
-    Rules(layers=0, most_layers=12, periods=False),
     Rules(fill=True),
-    Rules(in_place=True),
-    Rules(divide=4),
     Rules(divide=4, heads=True),
+    Rules(in_place=True),
+    DEEPER,
+    Rules(divide=4),
     Rules(divide=16),
     Rules(images=0),
     Rules(layers=0, most_layers=12, periods=False, images=0, divide=4),

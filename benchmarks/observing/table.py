@@ -11,8 +11,8 @@ BEGIN, END = "<!-- sweep:begin -->", "<!-- sweep:end -->"
 ATTENDING = ("full", "partial", "nothing", "differs", "wrong weights")
 COUNTED = (
     "An architecture has softmax attention if a counter that knows nothing of regard finds some in its forward pass "
-    "(`benchmarks/observing/oracle.py`); it is *full* if regard saw as many calls, all of their weights could be read and "
-    "are those the model mixed with, and the output has the same bits."
+    "(`benchmarks/observing/oracle.py`); it is *full* if regard saw as many calls, all of their weights could be "
+    "read and are those the model mixed with, and the output has the same bits."
 )
 
 
