@@ -13,6 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 import regard
 
+WRONG = 1e-3  # between weights that were read and the model's own, float32
+
 
 @torch.no_grad()
 def count(model: Any, given: dict[str, Any]) -> int:
@@ -63,6 +65,7 @@ def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
     }
     record["largest_difference"], record["compared"] = _difference(calls, readings)
     record["missed"] = _missed(calls, seen)
+    record["returned"], record["returned_difference"] = _returned(model, given)
     record["status"] = status(record)
     return record
 
@@ -75,7 +78,8 @@ def status(record: dict[str, Any]) -> str:
         return "no attention" if not record["seen"] else "more than the oracle"
     if not record["seen"]:
         return "nothing"
-    wrong = record["largest_difference"] is not None and record["largest_difference"] > 1e-3
+    apart = (record["largest_difference"], record.get("returned_difference"))
+    wrong = any(one is not None and one > WRONG for one in apart)
     if record["seen"] < record["oracle"] or record["missed"] or record["unreadable"]:
         return "partial"
     return "wrong weights" if wrong else "full"
@@ -115,6 +119,34 @@ def _difference(calls: list[Call], readings: list[tuple[str, Tensor | None]]) ->
     return max(
         float((one - two).abs().nan_to_num().max()) if one.numel() else 0.0 for one, two in pairs
     ), len(pairs)
+
+
+def _returned(model: Any, given: dict[str, Any]) -> tuple[int, float | None]:
+    """How many maps the model hands out itself, and how far they are from those that were read in the same pass.
+
+    Maps come in an order of the model's own, so each is compared with the nearest one of its shape.
+    """
+    try:
+        with warnings.catch_warnings(), regard.observe(model) as seen:
+            warnings.simplefilter("ignore")
+            output = _run(model, given, output_attentions=True)
+    except Exception:  # it takes no such option
+        return 0, None
+    maps = (
+        [one for name in output for one in _leaves(output[name]) if name.endswith("attentions")]
+        if _named(output)
+        else []
+    )
+    readings = [weights for _, weights in _readings(seen)[0] if weights is not None]
+    nearest = []
+    for one in maps:
+        same = [float((one - weights).abs().max()) for weights in readings if weights.shape == one.shape]
+        nearest += [min(same)] if same else []
+    return len(maps), max(nearest, default=None)
+
+
+def _named(output: Any) -> bool:
+    return hasattr(output, "keys") and hasattr(output, "to_tuple")
 
 
 def _missed(calls: list[Call], seen: Any) -> dict[str, int]:
