@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.json:
         print(json.dumps(records, indent=1))
     if given.write:
-        rewrite(ROOT / "docs" / "seeing.md", merged)
+        rewrite(ROOT / "docs" / "seeing.md", merged, _versions(merged))
     return 0
 
 
@@ -95,6 +96,17 @@ def _examined(name: str, names: list[str], way: str, given: argparse.Namespace) 
         print(f"{text} {record.get('reason', '')[:160]}".rstrip(), file=sys.stderr, flush=True)
 
     return examine_all(name, names, way, given.jobs, given.seconds, given.gigabytes, told)
+
+
+def _versions(records: list[dict[str, Any]]) -> str:
+    """The versions of the libraries, in words."""
+    found = []
+    for name in ("torch", *dict.fromkeys(one["library"] for one in records)):
+        try:
+            found.append(f"{name} {version(name).partition('+')[0]}")
+        except PackageNotFoundError:
+            continue
+    return f" with {', '.join(found)}"
 
 
 def _save(path: Path, records: list[dict[str, Any]]) -> None:

@@ -102,7 +102,9 @@ def _built(
     kinds = [kind for kind in kinds if kind.forward is not torch.nn.Module.forward]
     spare: Built | None = None
     for at, rules in enumerate(shrinking.SETS if kinds else ()):
-        if spare is not None and rules is not shrinking.DEEPER:
+        if spare is not None and spare.calls and at > 2:  # it runs, but with text alone
+            return spare
+        if spare is not None and not spare.calls and rules is not shrinking.DEEPER:
             continue
         smaller = attempt(
             lambda rules=rules: shrinking.small(config, rules), f"small configuration {at}", reasons
@@ -117,9 +119,9 @@ def _built(
             if given is None:
                 continue
             built = Built(model, given, kind.__name__, at, check(model, given))
-            if built.calls:
+            if built.calls and inputs.complete(model, given):
                 return built
-            spare = spare or built
+            spare = built if spare is None or built.calls > spare.calls else spare
     return spare
 
 

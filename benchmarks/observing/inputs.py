@@ -98,6 +98,11 @@ class Maker:
                 return maker(self, name)
         return None
 
+    def width_of_text(self) -> int:
+        """The width of the embeddings of tokens."""
+        text = getattr(self.config, "text_config", None)
+        return (Maker(text) if hasattr(text, "to_dict") else self).width()
+
     def width(self) -> int:
         """The width of hidden states."""
         return self.find("hidden_size", "d_model", "n_embd", "embed_dim", "hidden_dim", "dim", default=64)
@@ -193,14 +198,14 @@ def _hidden(maker: Maker, name: str) -> Tensor:
 
 
 def _grid(maker: Maker, name: str) -> Tensor:
-    return torch.tensor([[1, 4, 4]] if "t" in name.rpartition("_")[2] else [[4, 4]])
+    return torch.tensor([[1, 4, 4] if "t" in name.rpartition("_")[2] else [4, 4]] * maker.batch)
 
 
 def _patches(maker: Maker, name: str) -> Tensor:
     size = maker.find("patch_size", default=16)
     time = maker.find("temporal_patch_size", default=1)
     channels = maker.find("in_channels", "in_chans", "num_channels", default=3)
-    return torch.randn(16, channels * time * size * size)
+    return torch.randn(16 * maker.batch, channels * time * size * size)
 
 
 RULES: tuple[tuple[str, Any], ...] = (
@@ -263,15 +268,23 @@ def guesses(model: Any, maker: Maker) -> Iterator[dict[str, Any]]:
         kinds += [name for name in ("image_grid_thw", "image_grid_hw") if name in signature]
     least = [main] if main in signature else kinds[:1] if not needed else []
     made: list[list[str]] = []
-    masks = [name for name in signature if name.endswith("mask")] if maker.variant == 1 else []
+    masks = [
+        name for name in signature if re.search(r"(attention|features?|audio|mel|values|pixel)_mask$", name)
+    ]
     texts = ["input_ids", *needed] if "input_ids" in signature else []
-    for names in ([*least, *needed, *kinds], [*least, *needed], texts, [*least, *needed, *kinds, *masks]):
+    for names in ([*least, *needed, *kinds], [*least, *needed, *kinds, *masks], [*least, *needed], texts):
         names = [name for name in dict.fromkeys(names) if name not in NEVER]
         if not names or sorted(names) in made:
             continue
         made.append(sorted(names))
         given = {name: maker.make(name) for name in names}
         yield {name: value for name, value in given.items() if value is not None}
+
+
+def complete(model: Any, given: dict[str, Any]) -> bool:
+    """Whether a model that takes text and something else was given something else."""
+    others = [name for name in KINDS[1:] if name in accepted(model)]
+    return not others or any(name in given for name in others)
 
 
 def asked_for(message: str, model: Any, given: dict[str, Any], maker: Maker) -> dict[str, Any] | None:
@@ -287,7 +300,11 @@ def asked_for(message: str, model: Any, given: dict[str, Any], maker: Maker) -> 
         missing.remove("inputs_embeds")
     if "decoder_inputs_embeds" in missing and "decoder_input_ids" in missing:
         missing.remove("decoder_inputs_embeds")
+    if "pixel_values" in given:
+        missing = [name for name in missing if "video" not in name]
     made = {name: value for name in missing if (value := maker.make(name)) is not None}
+    if "mm_token_type_ids" in made and "input_ids" in given:
+        made["mm_token_type_ids"] = (given["input_ids"] == maker.find("image_token_id", default=-1)).long()
     return {**given, **made} if made else None
 
 
@@ -295,13 +312,16 @@ def _placeholders(message: str, given: dict[str, Any], maker: Maker, count: int)
     """A text with as many placeholders for a picture, a video or a sound as there are features of it."""
     kind = message.partition(" ")[0].lower()
     token = maker.find(*(f"{kind}_token_{end}" for end in ("id", "index")), f"{kind}_pad_token_id", default=0)
+    if count > 3000:  # numbers were counted, not rows
+        count //= maker.width_of_text()
     each = -(-count // maker.batch)
     if not token or each > 2000:
         return None
     ids = given["input_ids"].clone()
     ids[ids == token] = 7
     ids = torch.cat([ids[:, :3], torch.full((len(ids), each), token), ids[:, -14:]], 1)
-    return {
-        **{name: value for name, value in given.items() if not name.endswith("attention_mask")},
-        "input_ids": ids,
-    }
+    as_long = {
+        name: torch.ones_like(ids) for name, value in given.items()
+        if name != "input_ids" and isinstance(value, Tensor) and value.shape == given["input_ids"].shape
+    }  # fmt: skip
+    return {**given, **as_long, "input_ids": ids}

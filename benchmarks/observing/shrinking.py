@@ -127,6 +127,10 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
             given[name] = len(kept)
         else:
             given[name] = _shrunk(name, value, rules)
+    text = getattr(given.get("text_config"), "hidden_size", None)
+    for part in given.values():  # towers end where the text begins; defaults of both need not fit
+        if isinstance(text, int) and isinstance(getattr(part, "out_hidden_size", None), int):
+            part.out_hidden_size = text
     return given
 
 
