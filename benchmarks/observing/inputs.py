@@ -118,7 +118,7 @@ def _picture(maker: Maker, name: str) -> Tensor:
 
 def _video(maker: Maker, name: str) -> Tensor:
     frames = maker.find("num_frames", "frames", "frames_per_clip", default=2)
-    return torch.randn(maker.batch, min(frames, 16), *maker.image())
+    return torch.randn(maker.batch, min(frames, 64), *maker.image())
 
 
 def _mel(maker: Maker, name: str) -> Tensor:
@@ -169,7 +169,7 @@ def _series(maker: Maker, name: str) -> Any:
     if "static_categorical" in name:
         return torch.zeros(maker.batch, 1, dtype=torch.long)
     if "time_features" in name:
-        return torch.randn(maker.batch, steps, maker.find("num_time_features", default=1))
+        return torch.randn(maker.batch, steps, getattr(config, "num_time_features", 1))
     if "mask" in name or channels > 1:
         return torch.ones(maker.batch, steps, channels) if channels > 1 else torch.ones(maker.batch, steps)
     return torch.randn(maker.batch, steps) if maker.variant < 2 else torch.randn(maker.batch, steps, channels)
@@ -205,14 +205,15 @@ def _patches(maker: Maker, name: str) -> Tensor:
     size = maker.find("patch_size", default=16)
     time = maker.find("temporal_patch_size", default=1)
     channels = maker.find("in_channels", "in_chans", "num_channels", default=3)
-    return torch.randn(16 * maker.batch, channels * time * size * size)
+    row = channels * time * size * size
+    return torch.randn((maker.batch, 16, row) if "spatial_shapes" in maker.names else (16 * maker.batch, row))
 
 
 RULES: tuple[tuple[str, Any], ...] = (
     (r"^input_ids$|^decoder_input_ids$|^text_input_ids$|^input_text_ids$", lambda maker, name: maker.ids()),
     (r"^(pixel_values_videos|video_pixel_values|videos)$", _video),
     (
-        r"^(pixel_values|images?|pixel_values_images|visual_pixel_values)$",
+        r"^(pixel_values|images?|pixel_values_images|visual_pixel_values|prompt_pixel_values|prompt_masks)$",
         lambda maker, name: _video(maker, name) if maker.variant >= 5 else _picture(maker, name),
     ),
     (
@@ -220,6 +221,10 @@ RULES: tuple[tuple[str, Any], ...] = (
         _mel,
     ),
     (r"^(input_values|audio|waveforms?)$", _wave),
+    (
+        r"pixel_attention_mask$",
+        lambda maker, name: torch.ones(maker.batch, *(16,) if maker.packed else maker.image()[1:]),
+    ),
     (r"pixel_mask$", lambda maker, name: torch.ones(maker.batch, *maker.image()[1:], dtype=torch.long)),
     (r"^(past|future|static)_|^context_|^history", _series),
     (r"bbox$|^boxes$", _boxes),
@@ -264,8 +269,13 @@ def guesses(model: Any, maker: Maker) -> Iterator[dict[str, Any]]:
     kinds = [name for name in KINDS if name in signature]
     if "pixel_values" in kinds and "pixel_values_videos" in kinds:
         kinds.remove("pixel_values_videos")
+    if "input_values" in kinds and "input_features" in kinds:
+        kinds.remove("input_features")
     if maker.packed:
-        kinds += [name for name in ("image_grid_thw", "image_grid_hw") if name in signature]
+        beside = ("image_grid_thw", "image_grid_hw", "spatial_shapes", "pixel_attention_mask")
+        kinds += [name for name in beside if name in signature]
+    if main == "inputs" and kinds:  # another name for one of them
+        main = kinds[0]
     least = [main] if main in signature else kinds[:1] if not needed else []
     made: list[list[str]] = []
     masks = [

@@ -151,6 +151,8 @@ def _missing(name: str, raw: dict[str, Any], rules: Rules) -> Any:
         return width // heads // rules.divide if isinstance(heads, int) and isinstance(width, int) else None
     if name == "num_key_value_heads":
         return raw.get("num_attention_heads")
+    if name == "sliding_window":
+        return 8
     if EXPERTS.search(name) or re.search(r"experts_per_tok(en)?$", name):
         return 8 if EXPERTS.search(name) else 2
     if re.search(r"rank$|(^|_)head_dim$|intermediate_size$|(^|_)hidden_size$", name):
@@ -229,6 +231,8 @@ def _number(name: str, value: int, rules: Rules) -> int:
         return min(value, WORDS)
     if TOKENS.search(lower):
         return value if value < WORDS else WORDS - 100 + _place(lower, value) % 99
+    if lower == "image_embedding_size" and rules.images:
+        return min(value, rules.images // 16)
     if IMAGES.search(lower):
         return value if not rules.images or value <= rules.images else _image(value, rules.images)
     if rules.periods and rules.layers and PERIODS.search(lower) and value > 2:
@@ -243,8 +247,9 @@ def _number(name: str, value: int, rules: Rules) -> int:
         return 0
     if POSITIONS.search(lower):
         return min(value, rules.positions) if rules.positions else value
-    if value > 7 and value > rules.widths_above and WIDTHS.search(lower) and not OTHERS.search(lower):
-        return max(1, value // rules.divide)
+    width = lower == "num_pos_feats" or (WIDTHS.search(lower) and not OTHERS.search(lower))
+    if width and value > 7 and value > rules.widths_above:
+        return value // rules.divide or 1 if value % rules.divide == 0 or value > 512 else value
     return value
 
 
