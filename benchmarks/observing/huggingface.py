@@ -181,6 +181,7 @@ def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
         (17, 3),
         (17, 4),
         (17, 6),
+        (17, 8),
         (128, 0),
         (512, 0),
     ]:

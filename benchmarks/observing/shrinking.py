@@ -127,6 +127,10 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
             given[name] = len(kept)
         else:
             given[name] = _shrunk(name, value, rules)
+    if (
+        "num_random_blocks" in raw and rules.layers
+    ):  # short texts have enough blocks only if these are short, too
+        given["block_size"] = 1
     text = getattr(given.get("text_config"), "hidden_size", None)
     for part in given.values():  # towers end where the text begins; defaults of both need not fit
         if isinstance(text, int) and isinstance(getattr(part, "out_hidden_size", None), int):
