@@ -245,6 +245,7 @@ RULES: tuple[tuple[str, Any], ...] = (
     ),
     (r"position_ids$", lambda maker, name: torch.arange(maker.length)[None].expand(maker.batch, -1)),
     (r"hidden_states?$|embeds?$|^hidden|embeddings?$|^x$|^inputs?$|features?$|latents?$|^sample$", _hidden),
+    (r"task_inputs$", lambda maker, name: maker.ids(maker.find("task_seq_len", default=maker.length))),
     (r"timesteps?$", lambda maker, name: torch.zeros(maker.batch, dtype=torch.long)),
     (r"(_ids|_codes|_id|^codes|indices|tokens)$", lambda maker, name: maker.ids()),
     (r"lengths?$|lens$", lambda maker, name: torch.full((maker.batch,), maker.length)),
@@ -260,6 +261,7 @@ def guesses(model: Any, maker: Maker) -> Iterator[dict[str, Any]]:
     """Inputs a model may take: first one of every kind it knows (a text and a picture), then the least it needs."""
     signature = accepted(model)
     main = getattr(model, "main_input_name", "input_ids")
+    main = main[0] if isinstance(main, (list, tuple)) else main
     needed = [
         name for name, one in signature.items()
         if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)

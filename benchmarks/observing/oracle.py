@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ LAYERS = {
     "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "_fused_rms_norm", "embedding",
     "_embedding_bag", "_log_softmax", "mkldnn_rnn_layer", "gru", "lstm", "grid_sampler_2d",
 }  # fmt: skip
-MOST_KEPT = 1 << 22  # weights of more entries than this are not kept for comparison
+MOST_KEPT = 1 << 21  # of maps with more entries, only the first and the last row are kept for comparison
 
 
 @dataclass(eq=False)
@@ -135,8 +135,9 @@ class Oracle(TorchDispatchMode):
             dim = args[1] if name in SOFTMAXES else -1
             call = self.call("written out", name, tuple(outputs[0].shape), dim)
             call.scored_by = after.scored_by
-            if self.keep_weights and outputs[0].numel() <= MOST_KEPT and name in SOFTMAXES:
-                call.weights = outputs[0].detach().clone()
+            if self.keep_weights and name in SOFTMAXES and outputs[0].ndim > 1:
+                rows = rows_to_compare(outputs[0].shape)
+                call.weights = outputs[0].detach()[..., slice(None) if rows is None else rows, :].clone()
             self.order[call] = len(self.order)
             return Marks(0, softmaxes=frozenset([call]), exponents=after.exponents)
         if name in ("mul", "mul_") and len(floats) == 2:
@@ -267,13 +268,16 @@ def _share(one: Tensor, two: Tensor) -> bool:
 def _weights(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Any = None,
              scale: float | None = None, **_: Any) -> Tensor | None:  # fmt: skip
     """The weights of a fused call, by the formula, in float64."""
-    if math.prod(q.shape[:-1]) * k.shape[-2] > MOST_KEPT:
-        return None
     if k.shape[1] != q.shape[1]:
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    causal = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+    rows = rows_to_compare((*q.shape[:-1], k.shape[-2]))
+    if rows is not None:
+        q, causal = q[..., rows, :], causal[rows]
+        attn_mask = attn_mask if attn_mask is None or attn_mask.shape[-2] == 1 else attn_mask[..., rows, :]
     scores = q.double() @ k.double().mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
-        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+        scores = scores.masked_fill(~causal, -torch.inf)
     if attn_mask is not None:
         scores = (
             scores.masked_fill(~attn_mask, -torch.inf)
@@ -282,6 +286,11 @@ def _weights(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal:
         )
     weights = torch.softmax(scores, -1)
     return weights.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
+
+
+def rows_to_compare(shape: Sequence[int]) -> list[int] | None:
+    """The rows of a map (…, queries, keys) that are compared; None: all."""
+    return None if math.prod(shape) <= MOST_KEPT else [0, shape[-2] - 1]
 
 
 def _frames() -> Iterator[Any]:
