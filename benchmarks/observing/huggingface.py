@@ -38,7 +38,7 @@ def classes(name: str, config: Any) -> list[type]:
         found += [entry] if isinstance(entry, str) else list(entry)
     kinds = [getattr(transformers, one) for one in dict.fromkeys(found) if hasattr(transformers, one)]
     kinds = [kind for kind in kinds if _takes(kind) in (type(config), None)] or kinds
-    return [*kinds, *(kind for kind in _of_module(config) if kind not in kinds)]
+    return kinds or _of_module(config)  # parts of a model do not stand for it
 
 
 def _of_module(config: Any) -> list[type]:
@@ -54,7 +54,7 @@ def _of_module(config: Any) -> list[type]:
         found += [
             kind for kind in vars(module).values()
             if inspect.isclass(kind) and hasattr(kind, "from_pretrained") and kind.__module__ == place
-            and _takes(kind) is type(config) and "forward" in vars(kind)
+            and _takes(kind) is type(config) and kind.forward is not torch.nn.Module.forward
         ]  # fmt: skip
     return found
 
@@ -82,12 +82,14 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
     kinds = classes(name, config)
     found = _built(config, kinds, attend, check, reasons)
     if found is None and all(kind.forward is torch.nn.Module.forward for kind in kinds):
-        # A container without a pass of its own: the largest of its parts stands for it.
-        parts = [
-            part for part in vars(config).values() if hasattr(part, "to_dict") and hasattr(part, "model_type")
-        ]
-        for part in parts:
-            found = found or _built(part, _of_module(part), attend, check, reasons)
+        # A container without a pass of its own: the first of its parts that attends stands for it.
+        for part in vars(config).values():
+            if not (hasattr(part, "to_dict") and hasattr(part, "model_type")) or (
+                found is not None and found.calls
+            ):
+                continue
+            built = _built(part, _of_module(part), attend, check, reasons)
+            found = built if built is not None and (found is None or built.calls) else found
     if found is None and not kinds:
         raise NoModel("no model class takes this configuration by itself: it is a part of others")
     if found is None:

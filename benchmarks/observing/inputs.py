@@ -85,7 +85,13 @@ class Maker:
     def ids(self, length: int | None = None) -> Tensor:
         """Token ids that are no special ones, the last one the end of the text."""
         words = self.find("vocab_size", "text_vocab_size", "src_vocab_size", "input_vocab_size", default=1000)
-        ids = torch.randint(min(5, words - 1), max(6, min(words, 800)), (self.batch, length or self.length))
+        shape: tuple[int, ...] = (self.batch, length or self.length)
+        if (
+            self.variant == 2
+            and (books := self.find("num_codebooks", "n_codebooks", "num_channels", default=0)) > 3
+        ):
+            shape = (*shape, books)  # one id of each codebook
+        ids = torch.randint(min(5, words - 1), max(6, min(words, 800)), shape)
         end = getattr(self.config, "eos_token_id", None)
         if isinstance(end, int) and 0 <= end < words:
             ids[:, -1] = end

@@ -155,8 +155,8 @@ def _missing(name: str, raw: dict[str, Any], rules: Rules) -> Any:
         return width // heads // rules.divide if isinstance(heads, int) and isinstance(width, int) else None
     if name == "num_key_value_heads":
         return raw.get("num_attention_heads")
-    if name == "sliding_window":
-        return 8
+    if name in ("sliding_window", "n_shared_experts"):
+        return 8 if name == "sliding_window" else 1
     if EXPERTS.search(name) or re.search(r"experts_per_tok(en)?$", name):
         return 8 if EXPERTS.search(name) else 2
     if re.search(r"rank$|(^|_)head_dim$|intermediate_size$|(^|_)hidden_size$", name):
@@ -251,9 +251,15 @@ def _number(name: str, value: int, rules: Rules) -> int:
         return 0
     if POSITIONS.search(lower):
         return min(value, rules.positions) if rules.positions else value
-    width = lower == "num_pos_feats" or (WIDTHS.search(lower) and not OTHERS.search(lower))
+    width = lower in ("num_pos_feats", "upsample_groups") or (
+        WIDTHS.search(lower) and not OTHERS.search(lower)
+    )
     if width and value > 7 and value > rules.widths_above:
-        return value // rules.divide or 1 if value % rules.divide == 0 or value > 512 else value
+        if value % rules.divide == 0:
+            return value // rules.divide
+        return (
+            value if value <= 512 else value // rules.divide // 8 * 8
+        )  # odd ones are odd for a reason, if small
     return value
 
 
