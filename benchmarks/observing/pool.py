@@ -1,0 +1,125 @@
+"""Worker processes that are started again when they die or hang."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+GRACE = 10.0  # times the processor time a worker allows itself: after so long it is taken to hang
+START = 600.0
+
+
+def command(library: str, attend: str, seconds: float, gigabytes: float) -> list[str]:
+    """The words that start a worker."""
+    return [
+        sys.executable,
+        "-m",
+        "benchmarks.observing.worker",
+        library,
+        str(seconds),
+        str(gigabytes),
+        attend,
+    ]
+
+
+class Worker:
+    """One process."""
+
+    def __init__(self, library: str, attend: str, seconds: float, gigabytes: float) -> None:
+        words = command(library, attend, seconds, gigabytes)
+        self.seconds = seconds
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+        )
+        self.lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        if not self._next(START):
+            raise RuntimeError(
+                f"the worker for {library} did not start: run {' '.join(words[1:])} to see why"
+            )
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put("")
+
+    def _next(self, seconds: float) -> str:
+        try:
+            return self.lines.get(timeout=seconds)
+        except queue.Empty:
+            return ""
+
+    def examine(self, name: str) -> dict[str, Any] | None:
+        """The record of an architecture; None where the process died or hung."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(name + "\n")
+        self.process.stdin.flush()
+        line = self._next(self.seconds * GRACE)
+        return json.loads(line) if line else None
+
+    def stop(self) -> int | None:
+        """End the process."""
+        try:
+            code: int | None = self.process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            code = None
+            self.process.kill()
+            self.process.wait()
+        return code
+
+
+def examine_all(
+    library: str, names: Sequence[str], attend: str, jobs: int, seconds: float, gigabytes: float,
+    told: Callable[[dict[str, Any]], None],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The records of architectures, in the order of their names. `told` hears of each when it is there."""
+    waiting: queue.Queue[str] = queue.Queue()
+    for name in names:
+        waiting.put(name)
+    records: dict[str, dict[str, Any]] = {}
+    lock = threading.Lock()
+
+    def work() -> None:
+        worker: Worker | None = None
+        while True:
+            try:
+                name = waiting.get_nowait()
+            except queue.Empty:
+                break
+            worker = worker or Worker(library, attend, seconds, gigabytes)
+            record = worker.examine(name)
+            if record is None:
+                code = worker.stop()
+                worker = None
+                why = (
+                    "took too long and could not be interrupted"
+                    if code is None
+                    else f"the process died ({code})"
+                )
+                record = {"name": name, "attend": attend, "status": "could not be built", "reason": why}
+            record["library"] = library
+            with lock:
+                records[name] = record
+                told(record)
+        if worker is not None:
+            worker.stop()
+
+    threads = [threading.Thread(target=work) for _ in range(max(1, min(jobs, len(names))))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [records[name] for name in names]
