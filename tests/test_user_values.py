@@ -78,7 +78,9 @@ def test_different_texts_make_different_values():
     assert len(set(values)) == len(TEXTS)
 
 
-@pytest.mark.parametrize("content", [[1], {"a": 1}, {1}, b"bytes", object(), (1, [2])], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "content", [[1], {"a": 1}, {1}, b"bytes", object(), (1, [2])], ids=lambda one: type(one).__name__
+)
 def test_a_content_that_cannot_travel_is_refused_when_the_value_is_made(content):
     with pytest.raises(TypeError, match="a value can hold numbers, strings, tuples") as caught:
         Declared(content)
