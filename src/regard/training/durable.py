@@ -84,7 +84,7 @@ def read(path: Path, most: int = LONGEST_TEXT) -> bytes:
         if facts.st_size > most:
             raise OSError(errno.EFBIG, f"it has {facts.st_size} bytes, more than {most}", str(path))
         with os.fdopen(os.dup(handle), "rb") as file:
-            return file.read(most + 1)
+            return file.read(facts.st_size)
     finally:
         os.close(handle)
 

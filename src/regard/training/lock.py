@@ -97,7 +97,7 @@ def _words(folder: Path, holder: dict[str, Any]) -> str:
     if holder:
         since = str(holder.get("since", ""))[:32]
         who = f": process {holder['pid']} on {holder['host'][:64]!r}" + (f", since {since}" if since else "")
-    return f"out: another process is at work in {folder}{who}. Wait for it, stop it, or choose another folder with --out."
+    return f"out: another process is at work in {folder}{who}. Wait for it, stop it, or choose another --out."
 
 
 def _refuse_living(folder: Path, holder: dict[str, Any]) -> None:

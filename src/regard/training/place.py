@@ -32,9 +32,9 @@ class Place:
             return
         now = self._now()
         if now is None:
-            left = f" The last checkpoint, {last}, went with it." if last else ""
+            left = f" Its last checkpoint was {last}." if last else ""
             raise Moved(
-                f"{self.path} was deleted or replaced while the run was training: nothing more was saved.{left} "
+                f"{self.path} was deleted, moved or replaced while the run was training: nothing more was saved.{left} "
                 "Restore it from a copy, or train again."
             )
         kept = (
