@@ -21,7 +21,9 @@ TWO_PATHS = ("rename", "replace")
 class Disk:
     """Counts calls that change files under `base`; `strike` is called in the one numbered `at` (0: in none)."""
 
-    def __init__(self, base: Path, at: int = 0, strike: Callable[[], None] = lambda: None, half: bool = False) -> None:
+    def __init__(
+        self, base: Path, at: int = 0, strike: Callable[[], None] = lambda: None, half: bool = False
+    ) -> None:
         self.base, self.at, self.strike, self.half = str(base), at, strike, half
         self.calls = 0
         self.log: list[str] = []

@@ -33,7 +33,9 @@ def test_of_two_starts_in_one_folder_one_wins_and_the_run_is_all_its_own(tmp_pat
     assert "another process is at work" in loser or "already holds a run" in loser
     alone = Command(tmp_path, *SETTINGS, "--seed", winner, "--out", tmp_path / "alone")
     assert alone.wait() == 0
-    assert all((weights(out)[0][name] == tensor).all() for name, tensor in weights(tmp_path / "alone")[0].items())
+    assert all(
+        (weights(out)[0][name] == tensor).all() for name, tensor in weights(tmp_path / "alone")[0].items()
+    )
 
 
 def test_the_loser_is_told_who_holds_the_folder_and_since_when(tmp_path):
@@ -81,7 +83,10 @@ def test_without_locks_the_signature_of_a_living_process_decides(tmp_path, monke
     with lock.alone(tmp_path):
         pass
     (tmp_path / ".lock").write_text(json.dumps({**living, "pid": child, "host": "elsewhere"}))
-    with pytest.raises(lock.Held, match=r"'elsewhere'.*If that process is gone, remove"), lock.alone(tmp_path):
+    with (
+        pytest.raises(lock.Held, match=r"'elsewhere'.*If that process is gone, remove"),
+        lock.alone(tmp_path),
+    ):
         pass
 
 

@@ -101,7 +101,9 @@ def test_a_missing_a_negative_and_an_unknown_piece_of_the_optimiser_are_refused(
     changes = {
         "whole": lambda tensors, name: tensors.pop(name) if name == f"head.bias:{square}" else None,
         "below 0": set_to(lambda tensor: tensor - 1, only=f"head.bias:{square}"),
-        "which this model does not have": lambda tensors, name: tensors.update({"other:step": torch.ones(())}),
+        "which this model does not have": lambda tensors, name: tensors.update(
+            {"other:step": torch.ones(())}
+        ),
         "one of step": lambda tensors, name: tensors.update({"head.bias:evil": torch.ones(3)}),
         "number of steps": set_to(lambda tensor: -torch.ones(()), only="head.bias:step"),
     }
@@ -128,7 +130,9 @@ def test_a_wrong_random_state_is_refused(run, name, wrong):
     make = {**WRONG_TENSORS, "large": lambda tensor: torch.full((tensor.numel(),), 2**40)}[wrong]
     if (name, wrong) in (("python", "integers"), ("numpy", "integers")):
         make = lambda tensor: torch.zeros(tensor.shape)  # noqa: E731 (floats where words belong)
-    change_tensors(run, "random", lambda tensors, key: tensors.update({key: make(tensors[key])} if key == name else {}))
+    change_tensors(
+        run, "random", lambda tensors, key: tensors.update({key: make(tensors[key])} if key == name else {})
+    )
     with pytest.raises(RegardError, match="random"):
         train({"steps": 6}, resume=str(run), tell=lambda text: None)
 
@@ -157,7 +161,24 @@ def places(value, path=()):
             yield from places(inner, (*path, number))
 
 
-VALUES = [None, -1, 0, 1, 10**30, 1.5, float("nan"), "", "x", "\0", [], {}, [[]], True, "a" * 10_000, {"a": {"b": []}}]
+VALUES = [
+    None,
+    -1,
+    0,
+    1,
+    10**30,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    "\0",
+    [],
+    {},
+    [[]],
+    True,
+    "a" * 10_000,
+    {"a": {"b": []}},
+]
 
 
 def changed_at_random(state, own):

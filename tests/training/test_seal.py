@@ -101,7 +101,9 @@ def test_a_changed_change_is_refused(run):
     path.write_text(text.replace("0.5", "0.4"))
     with pytest.raises(RegardError, match=r"changes\.json.*SHA-256"):
         train({}, resume=str(run), tell=lambda text: None)
-    path.write_text(json.dumps(json.loads(text.replace("0.5", "0.4"))["changes"]))  # as an earlier version wrote it
+    path.write_text(
+        json.dumps(json.loads(text.replace("0.5", "0.4"))["changes"])
+    )  # as an earlier version wrote it
     with pytest.raises(RegardError, match=r"changes\.json: it is not what step-00000008"):
         load(run, device="cpu", checkpoint="last", tell=lambda text: None)
     path.unlink()

@@ -213,7 +213,11 @@ def rebuild_model(config: Config, task: Task, weights: Mapping[str, Any], where:
             outline = None
     if outline is not None:
         schema.of_sizes(where, weights, outline.state_dict())
-    return build_model(config, task)
+    try:
+        return build_model(config, task)
+    except (RuntimeError, OverflowError, MemoryError) as trouble:
+        words = " ".join(str(trouble).split())[:100]
+        raise Damaged(f"{where}: no model can be built from what it keeps of its task: {words}.") from trouble
 
 
 def own_tensors(model: nn.Module) -> dict[str, Any]:

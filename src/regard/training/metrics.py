@@ -104,7 +104,11 @@ def read(path: Path, tell: Callable[[str], None] = lambda text: None) -> list[Re
     """Every whole line; `tell` hears of those that cannot be read. A torn last one is left out: it may grow yet."""
     if not path.exists():
         return []
-    *lines, _ = _content(path).split(b"\n")
+    try:
+        *lines, _ = _content(path).split(b"\n")
+    except OSError as trouble:
+        tell(f"{path} cannot be read: {trouble.strerror or trouble}.")
+        return []
     found, damaged = [], []
     for number, line in enumerate(lines, 1):
         record = _record(line)
@@ -131,6 +135,8 @@ def changed(path: Path, told: Any) -> str:
         lines = _content(path)[:length]
     except FileNotFoundError:
         return f"{path} is missing: {length} bytes of it were written." if length else ""
+    except OSError as trouble:
+        return f"{path} cannot be read: {trouble.strerror or trouble}."
     if len(lines) == length and hashlib.sha256(lines).hexdigest() == wanted:
         return ""
     words: list[str] = []
