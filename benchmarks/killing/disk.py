@@ -1,6 +1,7 @@
 """A disk with faults, under the file layer: calls are counted, one of them kills or fails, unsynced writes are lost.
 
-`Disk(base)` replaces the calls of `os` in this process (one that was forked for it). Only what lies under `base` counts.
+`Disk(base)` replaces the calls of `os` in this process (one that was forked for it). Only what lies under
+`base` counts.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Disk:
 
 
 class Image:
-    """What a disk would hold after a power cut: of each file the content at its last fsync, of each folder the names."""
+    """What a disk would hold after a power cut: of each file the content at its last fsync, of a folder the names."""
 
     def __init__(self, base: Path) -> None:
         self.base = base

@@ -1,4 +1,4 @@
-"""The judge: what each reader must say after a kill, worked out from a run nobody touched and from the bytes on the disk.
+"""The judge: what each reader must say after a kill, from a run nobody touched and the bytes on the disk.
 
 Nothing of regard's own reading is used: checkpoints are hashed here, and the best of them follows from the lines of
 metrics of the untouched run.

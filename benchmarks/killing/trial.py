@@ -25,7 +25,7 @@ STEPS, SEED = 7, 6
 SETTINGS: dict[str, Any] = {
     "task": "language", "model": MODEL, "steps": STEPS, "batch_size": 2, "accumulate": 2, "eval_every": 2,
     "eval_limit": 3, "save_every": 3, "log_every": 1, "device": "cpu", "seed": SEED, "optim.lr": 1.0,
-    "optim.warmup": 0, "optim.schedule": "constant",  # so that validations rise and fall: the last is the best, 2 before
+    "optim.warmup": 0, "optim.schedule": "constant",  # validations rise and fall: the last is the best
 }  # fmt: skip
 TEXT = "Once upon a time there was a little girl named Lily who loved to play in the park. " * 12
 PROMPT = "Once"
@@ -38,7 +38,7 @@ def settings(text: Path, **changes: Any) -> dict[str, Any]:
 
 
 def work(base: str, text: str, at: int, how: str) -> int:
-    """Train and measure as a comparison does, on a disk that strikes in call `at`. The number of calls if it does not."""
+    """Train and measure as a comparison does, on a disk that strikes in call `at`; the number of calls if not."""
     from regard.comparison.job import Contestant, Job
     from regard.comparison.worker import perform
 

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-
 from benchmarks.killing import trial
+
 from regard.comparison.job import Contestant, Job
 from regard.comparison.worker import perform
 

@@ -1,4 +1,4 @@
-"""Any byte of any file of a run folder may be damaged: every reader gives the right answer or one line, never a crash."""
+"""Any byte of any file of a run folder may be damaged: a reader gives the right answer or one line, never a crash."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""A run is struck in every file-system call; afterwards every reader is asked: evaluate, predict, view, resume, compare.
+"""A run is struck in every file-system call; then every reader is asked: evaluate, predict, view, resume, compare.
 
 What each must say comes from a run nobody touched and from hashes made here (benchmarks/killing/judging.py). A sample
 runs always, all of it with `make nightly`; `python -m benchmarks.kills` runs the same trials and prints counts.
@@ -8,10 +8,10 @@ import argparse
 import random
 
 import pytest
-
-from benchmarks import kills
 from benchmarks.killing.ground import Ground
 from benchmarks.killing.trial import HOW
+
+from benchmarks import kills
 
 CALLS = 260  # no run here makes more; the tests say if one does
 

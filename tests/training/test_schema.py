@@ -92,7 +92,7 @@ WRONG_TENSORS = {
 @pytest.mark.parametrize("wrong", WRONG_TENSORS)
 def test_a_wrong_tensor_of_the_optimiser_is_refused(run, wrong):
     change_tensors(run, "optimizer", set_to(WRONG_TENSORS[wrong], only="mix.weight:"))
-    with pytest.raises(RegardError, match="mix.weight"):
+    with pytest.raises(RegardError, match=r"mix\.weight"):
         train({"steps": 6}, resume=str(run), tell=lambda text: None)
 
 

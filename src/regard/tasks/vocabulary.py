@@ -227,8 +227,8 @@ def restored(state: Mapping[str, Any]) -> Vocabulary:
         except Exception as trouble:  # the library raises nothing more specific
             raise BadValue(f"vocabulary: its tokenizer cannot be read: {str(trouble)[:100]}.") from None
     entries = state.get("entries")
-    fits = isinstance(entries, list) and all(isinstance(one, str) for one in entries)
-    if not fits or len(set(entries)) != len(entries):
+    entries = entries if isinstance(entries, list) else [None]
+    if not all(isinstance(one, str) for one in entries) or len(set(entries)) != len(entries):
         raise BadValue("vocabulary: expected a list of different pieces of text.")
     return (Words if level == "word" else Characters)(entries)
 

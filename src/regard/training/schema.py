@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.errors import BadValue
 
 LARGEST = 2**63 - 1  # of a counter
+LARGEST_NUMBER = 1e300  # an int beyond every float could not be compared with one
 SHARED = 64  # one tensor may stand under so many names, of which a file keeps one
 WORDS = 624  # of the Mersenne twister that Python and NumPy draw from
 
@@ -59,7 +60,8 @@ def of_state(state: Any, step: int) -> dict[str, Any]:
         _expect(value is None or isinstance(value, dict), name, "an object or null", value)
     if state.get("scaler"):
         _numbers(state["scaler"], "scaler")
-    return state
+    checked: dict[str, Any] = state
+    return checked
 
 
 def of_memory(rule: str, memory: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
@@ -141,7 +143,8 @@ def of_random(tensors: Mapping[str, Tensor], plain: Any) -> None:
     for name, length in (("python", WORDS + 1), ("numpy", WORDS)):
         words = tensors.get(name)
         fits = words is not None and words.dtype == torch.int64 and words.shape == (length,)
-        fits = fits and bool(((words >= 0) & (words < 2**32)).all())  # type: ignore[operator]
+        if fits and words is not None:
+            fits = bool(((words >= 0) & (words < 2**32)).all())
         _expect(fits, f"random: {name}", f"{length} words of 32 bits", _words(words))
     _expect(int(tensors["python"][-1]) <= WORDS, "random: python", f"a place up to {WORDS}", "a later one")
     own = torch.get_rng_state()
@@ -172,7 +175,9 @@ def _whole(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) <= 1e300 and math.isfinite(value)  # type: ignore[operator, arg-type]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= LARGEST_NUMBER and math.isfinite(value)
 
 
 def _words(tensor: Tensor | None) -> str:
