@@ -203,8 +203,6 @@ def test_what_is_wrong_is_said_and_exits_with_two(runs, capsys, tmp_path):
 def test_damage_is_told_and_only_where_nothing_is_left_it_ends_the_work(runs, capsys, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(runs["dates"], copy)
-    index = copy / "checkpoints" / "index.json"
-    index.write_text(json.dumps({"last": "step-00000003", "best": "step-00000003"}))
     damaged = copy / "checkpoints" / "step-00000003" / "model.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-7])
     code, out, err = called(capsys, "evaluate", copy, "--limit", 2, "--json")

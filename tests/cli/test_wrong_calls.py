@@ -91,7 +91,7 @@ def test_a_setting_from_a_file_keeps_its_name_and_one_that_was_typed_is_an_optio
 
 def test_an_option_of_the_task_is_not_taken_for_one_of_the_command(capsys):
     err = called(capsys, "train", "classify(seed=x)", "--steps", 1)[2]
-    assert err.startswith("regard train: seed: expected a whole number")
+    assert err.startswith("regard train: seed: classify takes a whole number, got 'x'")
 
 
 def test_a_refused_change_on_resume_names_the_option(tmp_path, capsys):

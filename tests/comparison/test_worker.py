@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import shlex
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.worker import BLOCKS, command_of, in_blocks, perform, reason
 from regard.errors import BadValue
 from regard.tasks import Batch, Problem, Task, Tokens
-from regard.training import checkpoints, evaluate, load_run
+from regard.training import evaluate, load_run, reading
+from regard.training.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 
 SETTINGS = {"task": "toy", "steps": 8, "eval_every": 2, "batch_size": 5, "device": "cpu"}
@@ -60,8 +62,9 @@ def test_an_outcome_says_how_the_run_went(done):
 
 def test_the_best_checkpoint_by_validation_is_measured(done):
     job, outcome = done
-    best = checkpoints.index(checkpoints.Path(job.folder) / "checkpoints")["best"]
-    assert outcome.best_step == int(best.removeprefix("step-"))
+    best = reading.one(RunFolder(Path(job.folder)), reading.BEST, print)
+    assert outcome.best_step == best.step
+    assert (outcome.checkpoint, outcome.checkpoint_sha256) == (best.name, best.sha256)
     task, model, config = load_run(job.folder)
     found = evaluate(task, model, batch_size=config.batch_size, seed=config.seed)
     assert {name: outcome.validation[name] for name in ("accuracy", "loss")} == {
@@ -249,8 +252,7 @@ def test_the_command_gives_the_same_run_alone(done, tmp_path, capsys):
     assert words[:4] == ["regard", "--use", STRANGERS, "train"]
     assert main([*words[1:], "--out", str(tmp_path / "alone")]) == 0
     ours, theirs = (
-        checkpoints.load_for_use(checkpoints.Path(f) / "checkpoints", print)
-        for f in (job.folder, tmp_path / "alone")
+        reading.one(RunFolder(Path(f)), reading.BEST, print) for f in (job.folder, tmp_path / "alone")
     )
     assert ours.weights.keys() == theirs.weights.keys()
     assert all(torch.equal(ours.weights[name], theirs.weights[name]) for name in ours.weights)

@@ -11,8 +11,12 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.training.warm"])
 
 
-def _work(arguments, log, slow, largest_file, die_at):
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+def _work(arguments, log, slow, largest_file, die_at, ignore, terminal):
+    if terminal:
+        os.setsid()  # whoever opens a terminal first in a session of its own belongs to it
+        handle = os.open(terminal, os.O_RDWR)
+    else:
+        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.environ["REGARD_TOY_SLOW"] = str(slow)
@@ -23,8 +27,10 @@ def _work(arguments, log, slow, largest_file, die_at):
 
     toy.register()
     torch.set_num_threads(1)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    if ignore:
+        signal.signal(ignore, signal.SIG_IGN)
     if largest_file:
         import resource
 
@@ -54,9 +60,9 @@ def _die_at(number):
 class Command:
     """`regard …` in a process of its own."""
 
-    def __init__(self, folder, *arguments, slow=0.0, largest_file=0, die_at=0):
+    def __init__(self, folder, *arguments, slow=0.0, largest_file=0, die_at=0, ignore=0, terminal=""):
         self.log = folder / "log.txt"
-        work = (list(map(str, arguments)), str(self.log), slow, largest_file, die_at)
+        work = (list(map(str, arguments)), str(self.log), slow, largest_file, die_at, ignore, terminal)
         self.process = _context.Process(target=_work, args=work)
         self.process.start()
 

@@ -16,11 +16,14 @@ from regard.training.random_state import RandomState
 from tests.training.toy import assert_same
 
 
-def checkpoint(step, value=1.0):
+def checkpoint(step, value=1.0, **progress):
     tensors = {"a": torch.full((3, 5), value), "b": torch.arange(7)}
-    return Checkpoint(
-        checkpoints.name_of(step), tensors, tensors, {"r": torch.arange(3)}, {"progress": {"step": step}}
-    )
+    state = {"progress": {"step": step, **progress}}
+    return Checkpoint(checkpoints.name_of(step), tensors, tensors, {"r": torch.arange(3)}, state)
+
+
+def best(folder, tell=print):
+    return checkpoints.load_best(folder, checkpoints.load_newest(folder, tell)[0], tell)
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path):
@@ -85,20 +88,56 @@ def test_the_one_before_a_damaged_one_is_taken_and_the_user_told(tmp_path):
 
 def test_the_last_two_and_the_best_are_kept(tmp_path):
     for step in range(1, 8):
-        checkpoints.save(tmp_path, checkpoint(step))
+        checkpoints.save(tmp_path, checkpoint(step, best_step=min(step, 3)))
         checkpoints.keep(tmp_path, checkpoints.name_of(step), checkpoints.name_of(min(step, 3)))
     assert [path.name for path in checkpoints.found(tmp_path)] == [checkpoints.name_of(s) for s in (7, 6, 3)]
-    assert checkpoints.load_for_use(tmp_path, print).step == 3
-    assert checkpoints.index(tmp_path) == {"last": "step-00000007", "best": "step-00000003"}
+    assert best(tmp_path).step == 3
+
+
+def test_the_newest_whole_checkpoint_says_which_is_the_best(tmp_path):
+    """Not a file beside them: a kill between the last checkpoint and that file left the wrong best for good."""
+    for step, known in ((1, 1), (2, 1), (3, 3)):
+        checkpoints.save(tmp_path, checkpoint(step, best_step=known))
+    (tmp_path / "index.json").write_text('{"last": "step-00000002", "best": "step-00000001"}')
+    assert best(tmp_path).step == 3
+    (tmp_path / checkpoints.name_of(3) / "state.json").write_bytes(b"{}")
+    assert best(tmp_path).step == 1
+    checkpoints.keep(tmp_path, checkpoints.name_of(3), checkpoints.name_of(3))
+    assert not (tmp_path / "index.json").exists()
+
+
+def test_a_checkpoint_that_was_being_replaced_is_still_read(tmp_path):
+    for step in (1, 2):
+        checkpoints.save(tmp_path, checkpoint(step))
+    os.rename(tmp_path / checkpoints.name_of(2), tmp_path / f".old-{checkpoints.name_of(2)}")
+    assert checkpoints.load_newest(tmp_path, print)[0].name == "step-00000002"
+
+
+def test_a_replacement_that_fails_half_way_leaves_the_old_one_in_place(tmp_path, monkeypatch):
+    checkpoints.save(tmp_path, checkpoint(2, value=1.0))
+    real, calls = os.rename, []
+
+    def second_fails(source, target):
+        calls.append(target)
+        if len(calls) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", second_fails)
+        with pytest.raises(durable.StorageFailed):
+            checkpoints.save(tmp_path, checkpoint(2, value=3.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+    assert checkpoints.load(tmp_path / "step-00000002").weights["a"][0, 0] == 1.0
 
 
 def test_a_damaged_best_gives_way_to_the_newest(tmp_path):
     told = []
     for step in (1, 2):
-        checkpoints.save(tmp_path, checkpoint(step))
+        checkpoints.save(tmp_path, checkpoint(step, best_step=1))
     checkpoints.keep(tmp_path, checkpoints.name_of(2), checkpoints.name_of(1))
     shutil.rmtree(tmp_path / checkpoints.name_of(1))
-    assert checkpoints.load_for_use(tmp_path, told.append).step == 2
+    assert best(tmp_path, told.append).step == 2
     assert "damaged" in told[0]
 
 

@@ -113,3 +113,68 @@ def test_a_torn_last_line_is_repaired(tmp_path, end):
 def test_the_settings_of_what_is_no_run_are_asked_for_in_vain(tmp_path):
     with pytest.raises(BadValue, match="no run here"):
         RunFolder(tmp_path).settings()
+
+
+def test_a_line_of_metrics_that_fails_once_is_not_lost(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    writer, real, calls = metrics.Metrics(path), os.write, []
+
+    def write(handle, data):
+        calls.append(1)
+        if len(calls) == 2:
+            real(handle, bytes(data)[:5])  # half of a line is on the disk when it says no
+            raise OSError(28, "No space left on device")
+        return real(handle, data)
+
+    monkeypatch.setattr(os, "write", write)
+    writer.append({"step": 1, "loss": 1.0})
+    with pytest.raises(durable.StorageFailed, match="disk is full"):
+        writer.append({"step": 2, "loss": 2.0})
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1]
+    writer.sync()  # what comes before a checkpoint pays what is owed
+    writer.append({"step": 3, "loss": 3.0})
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
+    assert metrics.changed(path, writer.seal()) == ""
+    writer.close()
+
+
+@pytest.mark.parametrize("failing", range(1, 9))
+def test_a_run_in_which_one_write_of_metrics_failed_has_every_row_in_the_end(tmp_path, monkeypatch, failing):
+    run, calls, real = tmp_path / "run", [], os.write
+    settings = {"task": "toy", "steps": 8, "save_every": 3, "eval_every": 2, "log_every": 1, "out": str(run)}
+
+    def write(handle, data):
+        if bytes(data[:8]) == b'{"step":':
+            calls.append(1)
+            if len(calls) == failing:
+                raise OSError(5, "Input/output error")
+        return real(handle, data)
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(durable.StorageFailed):
+        train(settings)
+    train(settings, resume="auto")
+    assert [row["step"] for row in metrics.read(run / "metrics.jsonl")] == list(range(1, 9))
+    whole = [row for row in metrics.read(run / "metrics.jsonl") if row["step"] % 2 == 0]
+    assert all("validation" in row for row in whole)
+
+
+def test_the_lines_that_cannot_be_read_are_named(tmp_path):
+    path, told = tmp_path / "metrics.jsonl", []
+    path.write_bytes(b'{"step": 1}\n{"st\n\xff\n{"step": "2"}\n{"step": 5}\n{"step": 6, "lo')
+    assert [row["step"] for row in metrics.read(path, told.append)] == [1, 5]
+    assert told == [f"{path} is damaged in line 2, 3, 4: what stood there is left out."]
+
+
+def test_the_disk_has_the_name_of_every_folder_above_a_run(tmp_path, monkeypatch):
+    synced, real = set(), os.fsync
+
+    def fsync(handle):
+        synced.add(os.fstat(handle).st_ino)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    run = tmp_path / "a" / "b" / "run"
+    train(Config(task="toy", steps=1, out=str(run)))
+    for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b", run, run / "checkpoints"):
+        assert folder.stat().st_ino in synced, folder

@@ -1,5 +1,6 @@
 """Processes are killed at random moments; what comes out in the end is bit for bit the run nobody touched."""
 
+import os
 import random
 import signal
 import time
@@ -58,7 +59,10 @@ def test_kill_nine_at_random_moments_changes_nothing(tmp_path, untouched, seed):
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+ASKING = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
+
+
+@pytest.mark.parametrize("number", ASKING, ids=lambda number: number.name)
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path, untouched, number):
     own, run = random.Random(int(number)), tmp_path / "run"
     command = Command(tmp_path, *SETTINGS, "--out", run, slow=SLOW)
@@ -98,6 +102,29 @@ def test_a_signal_before_the_first_step_is_not_lost(tmp_path):
     command.send(signal.SIGTERM)
     assert command.wait() == 128 + signal.SIGTERM, command.text
     assert list((run / "checkpoints").glob("step-*/model.safetensors"))
+
+
+def test_a_run_that_was_told_to_ignore_a_hang_up_goes_on(tmp_path, untouched):
+    run = tmp_path / "run"
+    command = Command(tmp_path, *SETTINGS, "--out", run, slow=SLOW, ignore=signal.SIGHUP)  # as nohup does
+    command.wait_for(run / "metrics.jsonl", 3)
+    command.send(signal.SIGHUP)
+    assert command.wait() == 0, command.text
+    assert_same(run, untouched)
+
+
+def test_a_run_whose_terminal_closes_saves_before_it_ends(tmp_path, untouched):
+    run = tmp_path / "run"
+    ours, theirs = os.openpty()
+    command = Command(tmp_path, *SETTINGS, "--out", run, slow=3 * SLOW, terminal=os.ttyname(theirs))
+    command.wait_for(run / "metrics.jsonl", 3)
+    os.close(theirs)
+    os.close(ours)  # the system sends SIGHUP, and every later write to the terminal fails
+    assert command.wait() == 128 + signal.SIGHUP
+    assert list((run / "checkpoints").glob("step-*"))
+    again = Command(tmp_path, "train", "--resume", run)
+    assert again.wait() == 0, again.text
+    assert_same(run, untouched)
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):

@@ -8,9 +8,10 @@ import torch
 
 from regard.errors import BadValue
 from regard.tasks import TASKS
-from regard.training import Config, Optim, checkpoints, evaluate, load_run, metrics, train
+from regard.training import Config, Optim, checkpoints, evaluate, load_run, metrics, reading, train
 from regard.training.durable import StorageFailed
 from regard.training.estimate import dry_run
+from regard.training.folder import RunFolder
 from regard.training.position import Position
 from regard.training.step import NonFinite
 from tests.training import toy
@@ -63,7 +64,8 @@ def test_patience_stops_a_run_and_a_nan_metric_saves_no_best(tmp_path, metric):
         best = checkpoints.name_of(min(rows, key=lambda row: row["validation"]["loss"])["step"])
     else:
         best = None
-    assert checkpoints.index(tmp_path / "run" / "checkpoints")["best"] == best
+    found = reading.one(RunFolder(tmp_path / "run"), reading.BEST, print)
+    assert found.name == (best or checkpoints.name_of(result.steps))
     assert train({}, resume=str(tmp_path / "run")).steps == result.steps
 
 
@@ -135,7 +137,7 @@ def test_another_runs_weights_are_taken_where_they_fit(tmp_path):
     told = []
     init = {"init_from": str(tmp_path / "first"), "steps": 0}
     train(settings(tmp_path / "same", **init), tell=told.append)
-    best = checkpoints.load_for_use(tmp_path / "first" / "checkpoints", print).weights
+    best = reading.one(RunFolder(tmp_path / "first"), reading.BEST, print).weights
     found, _ = weights(tmp_path / "same")
     assert all(torch.equal(found[name], best[name]) for name in best)
     assert "took 9 of 9 tensors" in "\n".join(told)
@@ -249,7 +251,7 @@ def test_a_run_is_read_back_with_its_best_weights(tmp_path):
     train(settings(tmp_path / "run"))
     task, model, config = load_run(tmp_path / "run")
     assert isinstance(task, TASKS["toy"]) and config.task == "toy"
-    best = checkpoints.load_for_use(tmp_path / "run" / "checkpoints", print)
+    best = reading.one(RunFolder(tmp_path / "run"), reading.BEST, print)
     assert all(
         torch.equal(value, best.weights[name])
         for name, value in model.state_dict().items()

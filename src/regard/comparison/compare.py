@@ -22,7 +22,7 @@ from regard.comparison.grid import Grid, compose, jobs
 from regard.comparison.job import Job, Settings
 from regard.comparison.results import Row, rows
 from regard.errors import BadValue, unknown_name
-from regard.training import budget, durable
+from regard.training import budget, durable, metrics
 from regard.training.assembly import complete
 from regard.training.config import refuse
 from regard.training.folder import RunFolder
@@ -79,6 +79,9 @@ def compare(
             )
             _look_back(todo, tell)
             outcomes = engine.run(todo, hear)
+            for outcome in outcomes:
+                if why := metrics.changed(RunFolder(Path(outcome.folder)).metrics, outcome.metrics):
+                    tell(why)
         comparison = Comparison(
             task=config.task,
             settings=grid.settings,
@@ -150,6 +153,7 @@ def _look_back(todo: Sequence[Job], tell: Callable[[str], None]) -> None:
     """Refuse what an earlier command's runs cannot become; say which of them are only made longer."""
     refuse([why for job in todo if (why := earlier.refusal(job))])
     for job in todo:
+        earlier.finished(job, tell)  # says which outcomes are not what was written
         if was := earlier.longer(job):
             tell(
                 f"{job.folder}: goes on from a run of {was}. Its learning rate had followed the shorter plan, so it is "
@@ -168,7 +172,7 @@ def _folder(out: Path) -> Iterator[None]:
         raise BadValue(f"--out: {out} is a run of `regard train`. Choose another folder.")
     with ExitStack() as stack:
         try:
-            out.mkdir(parents=True, exist_ok=True)
+            durable.make_folder(out)
             stack.enter_context(RunFolder(out).alone())
         except OSError as trouble:
             cause = trouble.__cause__ if isinstance(trouble.__cause__, OSError) else trouble

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from regard.comparison.job import FILE, Job, Outcome, Settings
-from regard.training import budget, checkpoints, durable
+from regard.errors import RegardError
+from regard.training import budget, checkpoints, durable, reading
 from regard.training.assembly import complete
 from regard.training.config import flat
 from regard.training.folder import RunFolder
@@ -22,13 +24,36 @@ TOLD = "job.json"
 FREE = ("out", "name", "log_every", "save_every", "keep", "report_to", "steps", "budget")
 
 
-def finished(job: Job) -> Outcome | None:
-    """The outcome of the same job, if its run came to an end and was measured in the same way."""
-    found = Outcome.load(job.folder)
+def finished(job: Job, tell: Callable[[str], None] = lambda text: None) -> Outcome | None:
+    """The outcome of the same job, if its run came to an end and was measured in the same way.
+
+    `tell` hears of an outcome that is not what was written, or not of what the run holds; the run is measured again.
+    """
+    found = Outcome.load(job.folder, tell)
     if found is None or found.error or _plain(found.settings) != _plain(job.settings):
         return None
     measured = found.beam == job.beam and bool(found.blocks) if job.test else True
-    return found if measured and not refusal(job) and not longer(job) else None
+    if not measured or refusal(job) or longer(job):
+        return None
+    if why := _of_another(found, job):
+        tell(f"{job.folder}: {why} It is measured again.")
+        return None
+    return found
+
+
+def _of_another(outcome: Outcome, job: Job) -> str:
+    """Why an outcome is not of the checkpoint that everybody else takes for the best of the run; empty if it is."""
+    if not outcome.checkpoint:  # of an earlier version
+        return ""
+    try:
+        best = reading.one(RunFolder(Path(job.folder)), reading.BEST, lambda text: None)
+    except RegardError as trouble:
+        return f"its outcome cannot be compared with its checkpoints: {trouble}"
+    if (best.name, best.sha256) != (outcome.checkpoint, outcome.checkpoint_sha256):
+        return f"its outcome is of {outcome.checkpoint}, its best checkpoint is {best.name}."
+    if (best.state.get("settings") or {}).get("sha256", "") != outcome.settings_sha256:
+        return "its outcome is of other settings."
+    return ""
 
 
 def forget(job: Job) -> None:
@@ -68,14 +93,14 @@ def longer(job: Job) -> str:
 def steps_taken(job: Job) -> int:
     """The step of the run's newest checkpoint; 0 where there is none."""
     found = checkpoints.found(RunFolder(Path(job.folder)).checkpoints)
-    return int(found[0].name.rpartition("-")[2]) if found else 0
+    return checkpoints.step_of(found[0]) if found else 0
 
 
 def note(job: Job) -> Path:
     """Write down what the run in a folder is told, and return where."""
     folder = Path(job.folder)
     with durable.reporting(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(folder)
     durable.replace(folder / TOLD, job.to_json().encode())
     return folder / TOLD
 
@@ -83,8 +108,8 @@ def note(job: Job) -> Path:
 def _told(job: Job) -> Settings:
     """The settings that were said when the run was last started."""
     try:
-        return Job.from_json((Path(job.folder) / TOLD).read_text(encoding="utf-8")).settings
-    except (OSError, ValueError, TypeError, KeyError):
+        return Job.from_json(durable.read(Path(job.folder) / TOLD).decode()).settings
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
 
 

@@ -2,18 +2,20 @@
 
 A run is told by a `Job`, which is plain JSON data, so that any engine (a process here, a worker of a cluster) can carry
 it. It hands back an `Outcome`, which it writes beside its run as `outcome.json`: whoever finds that file for the same
-settings need not run again.
+settings need not run again. It names the checkpoint that was measured and the metrics that led to it by their SHA-256,
+and carries its own: one number over settings, metrics, weights and results.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.training import durable
+from regard.training import durable, seal
 
 FILE = "outcome.json"
 Settings = dict[str, Any]  # by dotted name, as `regard.training.train` takes them
@@ -88,24 +90,37 @@ class Outcome:
     beam: int | None = None  # how sequences were written for the test; None: greedily, or none were
     direction: str = ""  # of a translation: what is read and what is written
     changes: list[str] = field(default_factory=list)  # of settings, while the run was resumed, in words
+    checkpoint: str = ""  # the one that was measured
+    checkpoint_sha256: str = ""  # of its weights
+    settings_sha256: str = ""  # of the settings the checkpoint keeps; empty for a run of an earlier version
+    metrics: dict[str, Any] | None = None  # length and SHA-256 of metrics.jsonl when the run ended
 
     def save(self) -> None:
         """Write it beside the run, whole or not at all."""
-        text = json.dumps(dataclasses.asdict(self), ensure_ascii=False)
-        durable.replace(Path(self.folder) / FILE, text.encode())
+        durable.replace(Path(self.folder) / FILE, seal.json_bytes(dataclasses.asdict(self)))
 
     @classmethod
-    def load(cls, folder: str | Path) -> Outcome | None:
-        """What a run left in its folder; None if there is nothing, or nothing that can be read."""
+    def load(cls, folder: str | Path, tell: Callable[[str], None] = lambda text: None) -> Outcome | None:
+        """What a run left in its folder; None if there is nothing, or, which `tell` hears, something else is there."""
+        path = Path(folder) / FILE
         try:
-            found = json.loads((Path(folder) / FILE).read_bytes())
+            found, sealed = seal.read_json(durable.read(path), path)
             found["blocks"] = [
                 {name: (float(pair[0]), float(pair[1])) for name, pair in block.items()}
                 for block in found["blocks"]
             ]
-            return cls(**found)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            outcome = cls(**found)
+        except FileNotFoundError:
             return None
+        except seal.Changed as changed:
+            tell(f"{changed} The run is measured again.")
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as trouble:
+            tell(f"{path} cannot be read ({type(trouble).__name__}: {trouble}). The run is measured again.")
+            return None
+        if not sealed:
+            tell(f"{path}: {seal.UNSEALED}.")
+        return outcome
 
 
 @dataclass(frozen=True)

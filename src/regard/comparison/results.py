@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from regard.comparison.bootstrap import Finish, Numbers, bootstrap, draws, resampled
@@ -21,7 +22,8 @@ from regard.registry import parse
 from regard.tasks.task import TASKS
 from regard.training.assembly import complete
 from regard.training.budget import parse as parse_budget
-from regard.training.metrics import plain
+from regard.training.folder import RunFolder
+from regard.training.metrics import changed, plain
 
 Row = dict[str, Any]
 SHARES = ("accuracy", "exact_match", "macro_f1")  # metrics from 0 to 1, which people read as per cent
@@ -200,6 +202,7 @@ def fairness(comparison: Comparison) -> list[str]:
     return [
         *_same_batches(done),
         *_same_throughout(done),
+        *_as_written(done),
         _same_test(done),
         _same_budget(comparison, done),
         _same_tuning(comparison),
@@ -232,6 +235,12 @@ def _same_throughout(done: Sequence[Outcome]) -> list[str]:
         "first step may end elsewhere."
         for words, count in changed.items()
     ]
+
+
+def _as_written(done: Sequence[Outcome]) -> list[str]:
+    """Which runs have a record of their training that was changed after it was written."""
+    found = [changed(RunFolder(Path(run.folder)).metrics, run.metrics) for run in done]
+    return [f"NOTE: {why} Its curves may be wrong." for why in found if why]
 
 
 def _same_test(done: Sequence[Outcome]) -> str:

@@ -194,7 +194,7 @@ def _write(folder: Path, studies: Sequence[Study]) -> None:
         "contestants": [study.facts() for study in studies],
     }
     with durable.reporting(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(folder)
     durable.replace(
         folder.with_name(f"{folder.name}.json"), json.dumps(facts, indent=1, ensure_ascii=False).encode()
     )

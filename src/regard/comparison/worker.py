@@ -23,16 +23,18 @@ import torch
 from regard.comparison import earlier, use
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Job, Outcome, Sums
-from regard.errors import BadValue, RegardError
+from regard.errors import RegardError
 from regard.models import Model
 from regard.tasks import Task
 from regard.tasks.problem import Batch
 from regard.tasks.translate import Translate
+from regard.training import reading
 from regard.training.config import Config
 from regard.training.evaluation import add, evaluate
 from regard.training.folder import RunFolder, surroundings
 from regard.training.hardware import choose_device
-from regard.training.loading import load
+from regard.training.loading import load, to_stderr
+from regard.training.lock import Held
 from regard.training.loop import Result, train
 from regard.training.metrics import plain
 from regard.training.position import seed_everything
@@ -48,7 +50,7 @@ def perform(job: Job) -> Outcome:
     """Run a job, or take what is there of it. `Stopped` if a signal came: then there is no outcome yet."""
     use.load(job.use)
     torch.set_num_threads(job.threads)
-    if (found := earlier.finished(job)) is not None:
+    if (found := earlier.finished(job, to_stderr)) is not None:
         return found
     earlier.note(job)
     earlier.forget(job)
@@ -142,6 +144,8 @@ def _outcome(job: Job, result: Result) -> Outcome:
         validation=_numbers(validation), test=_numbers(test), best_step=(result.best or {}).get("step"), blocks=blocks,
         data_sha256=read, command=command_of(job), versions=_versions(device), sacrebleu=bleu,
         beam=job.beam, direction=str(task.direction() or ""), changes=[str(change) for change in found.changes],
+        checkpoint=found.checkpoint, checkpoint_sha256=found.sha256, settings_sha256=found.settings_sha256,
+        metrics=reading.one(RunFolder(Path(job.folder)), reading.LAST, lambda text: None).state.get("metrics"),
     )  # fmt: skip
 
 
@@ -163,11 +167,11 @@ def _versions(device: torch.device) -> dict[str, str]:
 def _wait_for_the_folder(run: RunFolder) -> None:
     """A process of a command that was killed may still be saving; soon it lets go."""
     limit = time.monotonic() + PATIENCE
-    while run.exists and time.monotonic() < limit:
+    while run.path.is_dir() and time.monotonic() < limit:
         try:
             with run.alone():
                 return
-        except BadValue:
+        except Held:
             time.sleep(0.1)
 
 

@@ -256,7 +256,10 @@ class Classify(Task):
         """Take over vocabulary, labels and length."""
         self.vocabulary = vocabulary.restored(state["vocabulary"])
         self.level = self.vocabulary.level
-        self.labels, self.max_length = list(state["labels"]), int(state["max_length"])
+        labels = state["labels"]
+        if not isinstance(labels, list) or not all(isinstance(one, str) for one in labels):
+            raise BadValue("labels: expected a list of names, as `state` makes it.")
+        self.labels, self.max_length = list(labels), whole_number("max_length", state["max_length"], 1)
         self._encoded = {}
 
 

@@ -80,4 +80,4 @@ class Copy(BitsTask):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over the width."""
-        self.bits = int(state["bits"])
+        self.bits = whole_number("bits", state["bits"], 1)

@@ -271,7 +271,7 @@ class Language(Task):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over vocabulary and context."""
         self.vocabulary = vocabulary.restored(state["vocabulary"])
-        self.level, self.context = self.vocabulary.level, int(state["max_length"])
+        self.level, self.context = self.vocabulary.level, whole_number("max_length", state["max_length"], 1)
         self._tokens = {}
 
 

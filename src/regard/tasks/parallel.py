@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.arguments import whole_number
 from regard.errors import BadValue
 from regard.tasks.padding import padded
 from regard.tasks.problem import Batch, Problem, Tokens
@@ -140,4 +141,7 @@ class ParallelTask(Task):
         self.source_vocabulary = restored(state["source_vocabulary"])
         theirs = state["target_vocabulary"]
         self.target_vocabulary = self.source_vocabulary if theirs is None else restored(theirs)
-        self.max_source, self.max_target = int(state["max_source"]), int(state["max_target"])
+        self.max_source, self.max_target = (
+            whole_number("max_source", state["max_source"], 1),
+            whole_number("max_target", state["max_target"], 1),
+        )

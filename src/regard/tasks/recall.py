@@ -97,4 +97,7 @@ class Recall(BitsTask):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over the width and the shape of an item."""
-        self.bits, self.item_length = int(state["bits"]), int(state["item_length"])
+        self.bits, self.item_length = (
+            whole_number("bits", state["bits"], 1),
+            whole_number("item_length", state["item_length"], 1),
+        )

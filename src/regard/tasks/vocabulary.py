@@ -217,11 +217,20 @@ def _byte_pairs(texts: Iterable[str], size: int, min_count: int) -> BytePairs:
 
 
 def restored(state: Mapping[str, Any]) -> Vocabulary:
-    """The vocabulary that `state` describes."""
-    level = checked_level(state["level"])
-    if level == "bpe":
-        return BytePairs(_tokenizers().Tokenizer.from_str(json.dumps(state["tokenizer"])))
-    return (Words if level == "word" else Characters)(state["entries"])
+    """The vocabulary that `state` describes; `BadValue` if it describes none."""
+    level = state.get("level") if isinstance(state, Mapping) else None
+    if not isinstance(level, str):
+        raise BadValue("vocabulary: expected an object with a level, as `state` makes it.")
+    if checked_level(level) == "bpe":
+        try:
+            return BytePairs(_tokenizers().Tokenizer.from_str(json.dumps(state.get("tokenizer"))))
+        except Exception as trouble:  # the library raises nothing more specific
+            raise BadValue(f"vocabulary: its tokenizer cannot be read: {str(trouble)[:100]}.") from None
+    entries = state.get("entries")
+    entries = entries if isinstance(entries, list) else [None]
+    if not all(isinstance(one, str) for one in entries) or len(set(entries)) != len(entries):
+        raise BadValue("vocabulary: expected a list of different pieces of text.")
+    return (Words if level == "word" else Characters)(entries)
 
 
 def _tokenizers() -> Any:

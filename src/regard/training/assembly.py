@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from regard import models, tasks
@@ -18,8 +19,9 @@ from regard.nn.mechanism import entry
 from regard.registry import parse
 from regard.tasks.task import TASKS, Task
 from regard.training import config as settings
+from regard.training import schema
 from regard.training.budget import parse as parse_budget
-from regard.training.checkpoints import MANIFEST, step_of
+from regard.training.checkpoints import MANIFEST, Damaged, found, step_of
 from regard.training.config import FIXED, Config
 from regard.training.folder import HOME, RunFolder, checked_name, free_name, locate
 
@@ -92,6 +94,10 @@ def arrange(values: Mapping[str, Any], resume: str | None) -> tuple[Config, RunF
     if resume is not None and resume != "auto":
         path = Path(resume)
         if (path / MANIFEST).is_file() and path.parent.name == "checkpoints":
+            if path not in found(path.parent):
+                raise BadValue(
+                    f"resume: {path.name} is not named as a checkpoint. Rename it to step-NNNNNNNN."
+                )
             checkpoint, path = path, path.parent.parent
         run = RunFolder(path)
         _refuse_elsewhere(given, run)
@@ -175,7 +181,16 @@ def build_task(config: Config, state: Mapping[str, Any] | None = None, *, whole:
                 f"{', '.join(able) or 'none'}."
             )
         options["data"] = config.data[0] if len(config.data) == 1 else list(config.data)
-    return tasks.build(name, state, **options)
+    if not state:
+        return tasks.build(name, None, **options)
+    try:
+        return tasks.build(name, state, **options)
+    except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as trouble:
+        words = " ".join(str(trouble).split())
+        raise Damaged(
+            f"task: what the checkpoint keeps of {name} (vocabulary, labels) does not fit: {type(trouble).__name__}: "
+            f"{words[:100]}."
+        ) from trouble
 
 
 def build_model(config: Config, task: Task) -> models.Model:
@@ -184,6 +199,25 @@ def build_model(config: Config, task: Task) -> models.Model:
     problem = models.serving(task.problems(), config.model)
     task.pose(problem)
     return models.build(config.model, problem, attention=config.attention)
+
+
+def rebuild_model(config: Config, task: Task, weights: Mapping[str, Any], where: str) -> models.Model:
+    """The model that weights belong to, not yet with them in it. Sizes are compared before memory is taken for it."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                outline: models.Model | None = build_model(config, task)
+        except BadValue:
+            raise
+        except Exception:  # a model that needs real tensors while it is built
+            outline = None
+    if outline is not None:
+        schema.of_sizes(where, weights, outline.state_dict())
+    try:
+        return build_model(config, task)
+    except (RuntimeError, OverflowError, MemoryError) as trouble:
+        words = " ".join(str(trouble).split())[:100]
+        raise Damaged(f"{where}: no model can be built from what it keeps of its task: {words}.") from trouble
 
 
 def own_tensors(model: nn.Module) -> dict[str, Any]:
@@ -203,17 +237,8 @@ def own_tensors(model: nn.Module) -> dict[str, Any]:
 def take_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> None:
     """Load the weights of the same model; anything missing or left over is an error."""
     wanted = own_tensors(model)
-    missing, surplus = [n for n in wanted if n not in weights], [n for n in weights if n not in wanted]
-    if missing or surplus:
-        raise BadValue(
-            f"{where}: these weights belong to another model: {len(missing)} missing ({', '.join(missing[:3])}), "
-            f"{len(surplus)} left over ({', '.join(surplus[:3])})."
-        )
+    schema.of_weights(where, weights, wanted, {name for name, _ in model.named_parameters()})
     for name, tensor in wanted.items():
-        if tensor.shape != weights[name].shape:
-            raise BadValue(
-                f"{where}: {name} is {tuple(weights[name].shape)}, the model's {tuple(tensor.shape)}."
-            )
         tensor.copy_(weights[name])
 
 

@@ -1,8 +1,8 @@
 """Settings that were changed when a run was resumed, each with the step from which on it holds.
 
 `config.yaml` says what a run began with and is never rewritten. What a resume changed is added to `changes.json` beside
-it: [{"step": 120, "setting": "optim.lr", "was": 0.001, "now": 0.01}]. The settings in force are the first with the
-second applied in order.
+it: {"changes": [{"step": 120, "setting": "optim.lr", "was": 0.001, "now": 0.01}], "sha256": …}. The settings in force
+are the first with the second applied in order. (An earlier version wrote the list alone.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import durable
+from regard.training import durable, seal
 from regard.training.config import FIXED, Config, flat, settings
 
 FILE = "changes.json"
@@ -46,7 +46,10 @@ def read(folder: Path) -> list[Change]:
     """The changes of a run, the first first; none where there is no such file."""
     path = folder / FILE
     try:
-        rows = json.loads(path.read_bytes())
+        data = durable.read(path)
+        rows = json.loads(data)
+        if isinstance(rows, dict):
+            rows = seal.read_json(data, path)[0].get("changes")
         if not isinstance(rows, list):
             raise ValueError(f"it holds a {type(rows).__name__}")
         found = [Change(**row) for row in rows]
@@ -67,7 +70,7 @@ def read(folder: Path) -> list[Change]:
 def write(folder: Path, changes: Sequence[Change]) -> None:
     """Replace the changes of a run."""
     rows = [dataclasses.asdict(one) for one in changes]
-    durable.replace(folder / FILE, json.dumps(rows, indent=1, ensure_ascii=False).encode())
+    durable.replace(folder / FILE, seal.json_bytes({"changes": rows}))
 
 
 def until(changes: Sequence[Change], step: int) -> list[Change]:

@@ -1,9 +1,9 @@
 """Checkpoints that are whole or not there: safetensors and JSON, fsynced, renamed into place, each file's SHA-256 kept.
 
     checkpoints/step-00000120/  model.safetensors  optimizer.safetensors  random.safetensors  state.json  manifest.json
-    checkpoints/index.json      which is the last and which the best; a hint, found again by looking when it is lost
 
 A folder that does not match its manifest is damaged: it is never loaded, the one before it is, and the user is told.
+Which checkpoint is the best, the newest whole one says; nothing else is asked, so nothing can disagree with it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,31 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from regard.errors import RegardError
-from regard.training import durable
+from regard.errors import BadValue, RegardError
+from regard.training import durable, schema
 from regard.training.retention import Keep
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"step-(\d{8,})")
+LARGEST_MANIFEST = 1 << 16  # bytes
+_NAME = re.compile(r"step-(\d{8,18})")
+_FILES = ("model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json")
 
 
 class Damaged(RegardError, ValueError):
     """A checkpoint that is not what was written."""
+
+
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    SafetensorError,
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +59,7 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     random: dict[str, Tensor]
     state: dict[str, Any]
+    sha256: str = ""  # of the weights, once they were written
 
     @property
     def step(self) -> int:
@@ -60,12 +75,8 @@ def name_of(step: int) -> str:
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint; it becomes visible only when the disk has all of it."""
     state = json.dumps(checkpoint.state, ensure_ascii=False).encode()
-    files = {
-        "model.safetensors": _packed(checkpoint.weights),
-        "optimizer.safetensors": _packed(checkpoint.optimizer),
-        "random.safetensors": _packed(checkpoint.random),
-        "state.json": state,
-    }
+    packed = map(_packed, (checkpoint.weights, checkpoint.optimizer, checkpoint.random))
+    files = dict(zip(_FILES, (*packed, state), strict=True))
     sums = {
         name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)} for name, data in files.items()
     }
@@ -78,31 +89,41 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint and check every byte of it; `Damaged` if it is not what was written."""
     try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
+        manifest = json.loads(durable.read(path / MANIFEST, LARGEST_MANIFEST))
         if manifest["format"] != FORMAT:
             raise Damaged(f"{path} has format {manifest['format']!r}; this version reads {FORMAT}")
         contents: dict[str, bytes] = {}
-        for name in ("model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"):
-            contents[name] = (path / name).read_bytes()
-            if hashlib.sha256(contents[name]).hexdigest() != manifest["files"][name]["sha256"]:
+        for name in _FILES:
+            told = manifest["files"][name]
+            contents[name] = durable.read(path / name, int(told["bytes"]))  # no more memory than was written
+            if hashlib.sha256(contents[name]).hexdigest() != told["sha256"]:
                 raise Damaged(f"{path / name} is not what was written (its SHA-256 differs)")
-        state = json.loads(contents.pop("state.json"))
+        state = schema.of_state(json.loads(contents.pop("state.json")), step_of(path))
         weights, optimizer, random = (tensors_from_bytes(data) for data in contents.values())
     except FileNotFoundError as missing:
         raise Damaged(f"{missing.filename} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as trouble:
-        if isinstance(trouble, Damaged):
-            raise
+    except Damaged:
+        raise
+    except BadValue as misfit:
+        raise Damaged(f"{path}: {misfit}") from None
+    except UNREADABLE as trouble:
         raise Damaged(f"{path} cannot be read: {type(trouble).__name__}: {trouble}") from None
-    return Checkpoint(path.name, weights, optimizer, random, state)
+    sha256 = str(manifest["files"][_FILES[0]]["sha256"])
+    return Checkpoint(name_of(step_of(path)), weights, optimizer, random, state, sha256)
 
 
 def found(folder: Path) -> list[Path]:
-    """Every checkpoint by its looks, the newest first."""
+    """Every checkpoint by its looks, the newest first.
+
+    One that a process was about to replace when it died counts until it is put back (`durable.restore`).
+    """
     if not folder.is_dir():
         return []
-    named = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(named, reverse=True)]
+    named = {int(match[1]): path for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))}
+    for path in folder.glob(f"{durable.OLD}*"):
+        if match := _NAME.fullmatch(path.name.removeprefix(durable.OLD)):
+            named.setdefault(int(match[1]), path)
+    return [named[step] for step in sorted(named, reverse=True)]
 
 
 def load_newest(folder: Path, tell: Callable[[str], None]) -> tuple[Checkpoint | None, list[Path]]:
@@ -110,50 +131,37 @@ def load_newest(folder: Path, tell: Callable[[str], None]) -> tuple[Checkpoint |
     damaged: list[Path] = []
     for path in found(folder):
         try:
-            checkpoint = load(path)
+            return load(path), damaged
         except Damaged as trouble:
             damaged.append(path)
             tell(f"The checkpoint {path.name} is damaged: {trouble}. Taking the one before it.")
-            continue
-        return checkpoint, damaged
     if damaged:
         tell("No checkpoint here is whole.")
     return None, damaged
 
 
-def load_for_use(folder: Path, tell: Callable[[str], None]) -> Checkpoint:
-    """The best checkpoint, or the newest whole one where the best is damaged or unknown."""
-    best = index(folder).get("best")
-    if isinstance(best, str) and _NAME.fullmatch(best):
-        try:
-            return load(folder / best)
-        except Damaged as trouble:
-            tell(f"The best checkpoint is damaged: {trouble}. Taking the newest whole one.")
-    checkpoint, _ = load_newest(folder, tell)
-    if checkpoint is None:
-        raise Damaged(f"{folder}: there is no checkpoint that can be read.")
-    return checkpoint
-
-
-def index(folder: Path) -> dict[str, Any]:
-    """Which checkpoint is the last and which the best, as far as it is known."""
+def load_best(folder: Path, newest: Checkpoint, tell: Callable[[str], None]) -> Checkpoint:
+    """The checkpoint that the newest whole one calls the best; the newest itself where that one is damaged."""
+    step = newest.state["progress"].get("best_step")
+    if step is None or step == newest.step:  # nothing was validated yet, or the newest is it
+        return newest
     try:
-        content = json.loads((folder / "index.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return load(folder / name_of(step))
+    except Damaged as trouble:
+        tell(f"The best checkpoint is damaged: {trouble}. Taking the newest whole one.")
+        return newest
 
 
 def step_of(path: Path) -> int:
     """The step of a checkpoint's folder, by its name."""
-    return int(path.name.removeprefix("step-"))
+    return int(path.name.removeprefix(durable.OLD).removeprefix("step-"))
 
 
 def keep(folder: Path, last: str, best: str | None, rule: Keep = Keep()) -> None:  # noqa: B008 (it is frozen)
-    """Note the last and the best; delete every other checkpoint that the rule does not keep."""
-    durable.replace(folder / "index.json", json.dumps({"last": last, "best": best}).encode())
+    """Delete every checkpoint that is neither the last nor the best nor kept by the rule."""
     kept = {best, last, *map(name_of, rule.chosen([step_of(path) for path in found(folder)]))}
     with durable.reporting(folder):
+        (folder / "index.json").unlink(missing_ok=True)  # of earlier versions; it could name another best
         for path in found(folder):
             if path.name not in kept:
                 _discard(path)
@@ -166,7 +174,8 @@ def set_aside(folder: Path, paths: list[Path]) -> None:
             target = folder / f"set-aside-{path.name}"
             durable.remove(target)
             os.rename(path, target)
-        durable.sync_folder(folder)
+        if paths:
+            durable.sync_folder(folder)
 
 
 def _discard(path: Path) -> None:
@@ -174,6 +183,7 @@ def _discard(path: Path) -> None:
     hidden = path.with_name(f".gone-{path.name}")
     durable.remove(hidden)
     os.rename(path, hidden)
+    durable.sync_folder(path.parent)
     with suppress(FileNotFoundError):
         durable.remove(hidden)
 

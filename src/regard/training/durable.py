@@ -1,10 +1,11 @@
-"""Writing so that it stays written: fsync, then rename; and one error that says why a disk did not take it."""
+"""Writing so that it stays written: fsync, then rename; reading that cannot hang; one error for a disk that refuses."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,10 @@ _REASONS = {
     errno.EACCES: "there is no permission to write here. Choose another folder with --out",
     errno.EPERM: "there is no permission to write here. Choose another folder with --out",
     errno.ENOTDIR: "a part of this path is a file. Choose another folder with --out",
+    errno.ENOENT: "its folder was moved or deleted. Put the folder back",
 }
+OLD = ".old-"  # before the name of a folder that is being replaced
+LONGEST_TEXT = 1 << 28  # bytes of a file of settings, metrics or other text that is read at once
 
 
 class StorageFailed(RegardError, OSError):
@@ -66,6 +70,40 @@ def replace(path: Path, content: bytes) -> None:
         raise
 
 
+def read(path: Path, most: int = LONGEST_TEXT) -> bytes:
+    """The content of a plain file; an OSError for a pipe, a device, a folder, or more than `most` bytes.
+
+    Opened without waiting, so that a pipe in the place of a file cannot hold the reader up, and measured before memory
+    is taken for it.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        if facts.st_size > most:
+            raise OSError(errno.EFBIG, f"it has {facts.st_size} bytes, more than {most}", str(path))
+        with os.fdopen(os.dup(handle), "rb") as file:
+            return file.read(facts.st_size)
+    finally:
+        os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are missing; the disk has the name of each before this returns."""
+    missing = []
+    place = folder.absolute()
+    while not place.is_dir():
+        if place.exists():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+        missing.append(place)
+        place = place.parent
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True)
+        with suppress(PermissionError):  # one may be allowed to add names to a folder and not to list them
+            sync_folder(new.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the disk has the folder's list of names."""
     if os.name == "nt":
@@ -83,19 +121,13 @@ def write_folder(target: Path, files: dict[str, bytes]) -> None:
     try:
         with reporting(part):
             remove(part)
-            part.mkdir(parents=True)
+            part.mkdir()  # not its parents: a folder that was moved away must not come back half empty
         for name, content in files.items():
             write(part / name, content)
         with reporting(target):
             sync_folder(part)
-            if (
-                target.exists()
-            ):  # a folder cannot be renamed over another; `restore` repairs a kill between the two
-                old = target.with_name(f".old-{target.name}")
-                remove(old)
-                os.rename(target, old)
-                os.rename(part, target)
-                remove(old)
+            if target.exists():
+                _exchange(part, target)
             else:
                 os.rename(part, target)
             sync_folder(target.parent)
@@ -105,14 +137,29 @@ def write_folder(target: Path, files: dict[str, bytes]) -> None:
         raise
 
 
+def _exchange(part: Path, target: Path) -> None:
+    """Put one folder in the place of another. A kill between the two renames leaves `.old-…`, which readers know."""
+    old = target.with_name(f"{OLD}{target.name}")
+    remove(old)
+    os.rename(target, old)
+    try:
+        os.rename(part, target)
+    except OSError:
+        os.rename(old, target)
+        raise
+    sync_folder(target.parent)
+    remove(old)
+
+
 def restore(parent: Path) -> None:
     """Bring back what a process was about to replace when it died; remove what it had not finished."""
-    for old in parent.glob(".old-*"):
-        target = old.with_name(old.name.removeprefix(".old-"))
+    for old in parent.glob(f"{OLD}*"):
+        target = old.with_name(old.name.removeprefix(OLD))
         if target.exists():
             remove(old)
         else:
             os.rename(old, target)
+            sync_folder(parent)
     for part in [*parent.glob(".part-*"), *parent.glob(".gone-*")]:
         remove(part) if part.is_dir() else part.unlink()
 

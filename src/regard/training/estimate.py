@@ -14,8 +14,8 @@ from regard.errors import RegardError
 from regard.models import Model
 from regard.tasks.problem import Batch
 from regard.tasks.task import Task
-from regard.training import checkpoints, initial
-from regard.training.assembly import arrange, build_model, build_task, take_weights
+from regard.training import initial, reading
+from regard.training.assembly import arrange, build_model, build_task, rebuild_model, take_weights
 from regard.training.budget import of, positions
 from regard.training.config import Config
 from regard.training.folder import RunFolder
@@ -63,16 +63,15 @@ def _built(config: Config, run: RunFolder, chosen: Path | None) -> tuple[Task, M
     """The task and the model as a run would have them at its first step, and what was said of another run's weights."""
     told: list[str] = []
     checkpoint = None
-    if chosen is not None:
-        checkpoint = checkpoints.load(chosen)
-    elif run.exists:
-        checkpoint = checkpoints.load_newest(run.checkpoints, to_stderr)[0]
+    if run.exists:
+        checkpoint = reading.find(run, reading.LAST if chosen is None else chosen.name, to_stderr).checkpoint
     task = build_task(config, checkpoint.state.get("task") if checkpoint else None)
     if checkpoint is not None or config.init_from is None:
-        model = build_model(config, task)
-        if checkpoint is not None:
-            with torch.no_grad():
-                take_weights(model, checkpoint.weights, "resume")
+        if checkpoint is None:
+            return task, build_model(config, task), told
+        model = rebuild_model(config, task, checkpoint.weights, "resume")
+        with torch.no_grad():
+            take_weights(model, checkpoint.weights, "resume")
         return task, model, told
     return task, initial.begin(config, task, told.append), told
 

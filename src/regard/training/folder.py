@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import changes, durable
+from regard.training import changes, durable, lock, seal
 from regard.training.config import Config, from_yaml, to_yaml
+from regard.training.place import Place
 
 HOME = "runs"  # where runs go when nothing else is said
 LONGEST_NAME = 100
@@ -76,6 +77,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
+        self.place: Place | None = None  # while this process is alone in it
 
     @property
     def exists(self) -> bool:
@@ -83,12 +85,11 @@ class RunFolder:
         return (self.path / "config.yaml").is_file()
 
     def begin(self, config: Config, device: str = "") -> None:
-        """Make the folder of a new run; refuse one that is taken."""
+        """Write what a new run begins with; refuse a folder that is taken. This process must be alone in it."""
         self.refuse_taken()
-        self.check_place()
         with durable.reporting(self.path):
-            for folder in (self.path, self.checkpoints, self.path / "figures"):
-                folder.mkdir(parents=True, exist_ok=True)
+            for folder in (self.checkpoints, self.path / "figures"):
+                durable.make_folder(folder)
         facts = json.dumps(surroundings(device), indent=1, ensure_ascii=False).encode()
         durable.replace(self.path / "env.json", facts)
         self.note(config)  # last: it marks the folder as a run
@@ -109,14 +110,25 @@ class RunFolder:
             )
 
     def note(self, config: Config) -> None:
-        """Write the settings the run begins with."""
-        durable.replace(self.path / "config.yaml", to_yaml(config).encode())
+        """Write the settings the run begins with, and their checksum."""
+        hint = "To change a setting: regard train --resume this folder --some-setting VALUE"
+        durable.replace(self.path / "config.yaml", seal.yaml_bytes(to_yaml(config), hint))
 
     def begun(self) -> dict[str, Any]:
-        """The settings the run began with, not checked yet."""
+        """The settings the run began with: as they were written, but not checked yet; `Changed` if they are not."""
         if not self.exists:
             raise BadValue(f"{self.path}: there is no run here (no config.yaml). Pass the folder of a run.")
-        return from_yaml(self.path / "config.yaml")
+        path = self.path / "config.yaml"
+        try:
+            seal.check_yaml(durable.read(path), path)
+        except OSError as trouble:
+            raise BadValue(f"{path}: it cannot be read: {trouble.strerror or trouble}.") from None
+        except seal.Changed as changed:
+            raise seal.Changed(
+                f"{changed} Restore it from a copy. To change a setting: regard train --resume {self.path} --SETTING "
+                "VALUE. If you put back by hand what it said, remove its last line."
+            ) from None
+        return from_yaml(path)
 
     def settings(self, step: int | None = None) -> dict[str, Any]:
         """The settings in force, by dotted name: now, or when the run stood at a step."""
@@ -125,25 +137,22 @@ class RunFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep a second process from training in the same folder; the lock ends with the process, however it ends."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            yield
-            return
-        path = self.path / ".lock"
-        with durable.reporting(path):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+        """Keep every other process out of the folder, which is made if it is not there; `lock.Held` if one is in it."""
+        self.check_place()
+        with durable.reporting(self.path):
+            durable.make_folder(self.path)
+        with lock.alone(self.path):
+            self.place = Place(self.path)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BadValue(f"out: another process is training in {self.path} right now.") from None
-            except OSError:  # a file system without locks
-                pass
-            yield
-        finally:
-            os.close(handle)
+                yield
+            finally:
+                self.place.close()
+                self.place = None
+
+    def check_here(self, last: str = "") -> None:
+        """Raise if the folder was moved or deleted since this process is alone in it."""
+        if self.place is not None:
+            self.place.check(last)
 
 
 def surroundings(device: str = "") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import nn
 from regard.errors import BadValue
 from regard.models import Model
 from regard.tasks.task import Task
-from regard.training import checkpoints
+from regard.training import reading
 from regard.training.assembly import build_model, own_tensors
 from regard.training.checkpoints import Checkpoint
 from regard.training.config import Config
@@ -35,7 +35,7 @@ def source(path: str, tell: Callable[[str], None]) -> Checkpoint:
     run = RunFolder(Path(path))
     if not run.exists:
         raise BadValue(f"init_from: there is no run in {path} (no config.yaml). Pass the folder of a run.")
-    return checkpoints.load_for_use(run.checkpoints, tell)
+    return reading.one(run, reading.BEST, tell)
 
 
 def share_state(task: Task, theirs: Mapping[str, Any], tell: Callable[[str], None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,18 +10,15 @@ from pathlib import Path
 import torch
 
 from regard import models
-from regard.errors import BadValue, unknown_name
+from regard.errors import BadValue
 from regard.tasks.task import Task
-from regard.training import changes, checkpoints
-from regard.training.assembly import build_model, build_task, complete, newest_run, take_weights
+from regard.training import changes, checkpoints, reading
+from regard.training.assembly import build_task, complete, newest_run, rebuild_model, take_weights
 from regard.training.changes import Change
-from regard.training.checkpoints import Checkpoint, Damaged
 from regard.training.config import Config
 from regard.training.folder import RunFolder
 from regard.training.hardware import choose_device
 from regard.training.readers import Expected, paths
-
-BEST, LAST = "best", "last"
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,10 @@ class Loaded:
     device: torch.device
     changes: tuple[
         Change, ...
-    ] = ()  # of settings, on resumes before this checkpoint, that bear on its weights
+    ] = ()  # on resumes before this checkpoint, of settings that bear on its weights
+    settings_sha256: str = (
+        ""  # of the settings as the checkpoint keeps them; empty in one of an earlier version
+    )
 
 
 def to_stderr(text: str) -> None:
@@ -72,7 +71,8 @@ def load(
         hint = f"The newest is {newest}." if newest else "`regard train dates` makes one."
         raise BadValue(f"run: there is no run here: {str(run)!r} holds no config.yaml. {hint}")
     place = device if isinstance(device, torch.device) else choose_device(device)
-    taken = _chosen(folder.checkpoints, checkpoint or BEST, tell)
+    taken = reading.one(folder, checkpoint or reading.BEST, tell)
+    where = str(folder.checkpoints / taken.name)
     values = folder.settings(taken.step)
     own = paths(values.get("data") or [])
     if data is not None:
@@ -80,14 +80,13 @@ def load(
     config = complete(values)
     task = build_task(config, taken.state.get("task"), whole=config.data != own)
     with torch.random.fork_rng(devices=[]):
-        model = build_model(config, task)
+        model = rebuild_model(config, task, taken.weights, where)
     with torch.no_grad():
-        take_weights(model, taken.weights, str(folder.checkpoints / taken.name))
-    manifest = json.loads((folder.checkpoints / taken.name / checkpoints.MANIFEST).read_bytes())
-    sha256 = manifest["files"]["model.safetensors"]["sha256"]
+        take_weights(model, taken.weights, where)
     # A change at the checkpoint's own step came after it.
     changed = tuple(one for one in changes.read(path) if one.step < taken.step and one.matters)
-    return Loaded(path, taken.name, sha256, task, model.to(place).eval(), config, place, changed)
+    kept = str((taken.state.get("settings") or {}).get("sha256", ""))
+    return Loaded(path, taken.name, taken.sha256, task, model.to(place).eval(), config, place, changed, kept)
 
 
 def _files(data: object) -> tuple[str, ...]:
@@ -96,24 +95,3 @@ def _files(data: object) -> tuple[str, ...]:
     except Expected as wanted:
         raise BadValue(f"data: expected {wanted}, got {data!r}. Name files, or leave --data out.") from None
     return found
-
-
-def _chosen(folder: Path, asked: str, tell: Callable[[str], None]) -> Checkpoint:
-    """A checkpoint that is whole; where the best or the last is damaged, the one before it."""
-    there = checkpoints.found(folder)
-    if not there:
-        raise BadValue(
-            f"run: {folder.parent} has no checkpoint yet. Train it on: regard train --resume {folder.parent}"
-        )
-    if asked == BEST:
-        return checkpoints.load_for_use(folder, tell)
-    if asked == LAST:
-        newest, _ = checkpoints.load_newest(folder, tell)
-        if newest is None:
-            raise Damaged(f"{folder}: there is no checkpoint that can be read.")
-        return newest
-    names = [path.name for path in there]
-    name = checkpoints.name_of(int(asked)) if asked.isdecimal() and len(asked) < 12 else asked
-    if name not in names:
-        raise unknown_name("checkpoint", asked, [BEST, LAST, *names])
-    return checkpoints.load(folder / name)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import changes, checkpoints, durable, initial, metrics
-from regard.training.assembly import Parts, arrange, build_model, build_task, complete
+from regard.training import changes, checkpoints, durable, initial, metrics, reading
+from regard.training.assembly import Parts, arrange, build_task, complete, rebuild_model
 from regard.training.checkpoints import Checkpoint
 from regard.training.config import Config, said
 from regard.training.folder import RunFolder
@@ -35,7 +35,7 @@ class Result:
     best: dict[str, Any] | None  # step, metric and value of the best validation
     seconds: float
     steps_per_second: float
-    stopped_by: str  # "steps", "budget", "patience", "SIGINT" or "SIGTERM"
+    stopped_by: str  # "steps", "budget", "patience", or the name of a signal: "SIGINT", "SIGTERM", …
     tokens: int = 0  # trained on, by every process that worked on the run
 
     @property
@@ -109,17 +109,20 @@ def _run(
         checkpoint = _pick_up(run, chosen, tell)
     hardware.accelerator.wait_for_everyone()  # nobody reads before the folder is in order, or writes before all looked
     if going_on and not leads:
-        checkpoint = checkpoints.load_newest(run.checkpoints, tell)[0]
+        checkpoint = reading.find(run, reading.LAST, tell).checkpoint
     task = build_task(config, checkpoint.state.get("task") if checkpoint else None)
-    model = build_model(config, task) if checkpoint is not None else initial.begin(config, task, tell)
+    if checkpoint is not None:
+        model = rebuild_model(config, task, checkpoint.weights, "resume")
+    else:
+        model = initial.begin(config, task, tell)
     if direction := task.direction():
         tell(f"{config.task}: {direction}.")
-    # Only now is anything written: what cannot be built leaves no folder behind.
+    # Only now is anything written: what cannot be built leaves no folder behind. The lock comes before the first file.
     if going_on and leads:
         _record_changes(config, run, 0 if checkpoint is None else checkpoint.step, tell)
     elif leads:
-        run.begin(config, str(hardware.device))
         stack.enter_context(run.alone())
+        run.begin(config, str(hardware.device))
     trainer = Trainer(config, run, Parts(task, model), hardware, signals, checkpoint, tell, quiet)
     if checkpoint is None and not leads:
         seed_everything(config.seed + hardware.accelerator.process_index)  # each process drops out its own
@@ -156,14 +159,8 @@ def _pick_up(run: RunFolder, chosen: Path | None, tell: Callable[[str], None]) -
     with durable.reporting(run.checkpoints):
         run.checkpoints.mkdir(exist_ok=True)
         durable.restore(run.checkpoints)
-    if chosen is not None:
-        checkpoint: Checkpoint | None = checkpoints.load(chosen)
-        here = next(
-            i for i, path in enumerate(checkpoints.found(run.checkpoints)) if path.name == chosen.name
-        )
-        aside = checkpoints.found(run.checkpoints)[:here]
-    else:
-        checkpoint, aside = checkpoints.load_newest(run.checkpoints, tell)
+    found = reading.find(run, reading.LAST if chosen is None else chosen.name, tell)
+    checkpoint, aside = found.checkpoint, found.passed
     for path in aside:
         tell(f"{path.name} is kept as set-aside-{path.name}.")
     checkpoints.set_aside(run.checkpoints, aside)
@@ -172,6 +169,6 @@ def _pick_up(run: RunFolder, chosen: Path | None, tell: Callable[[str], None]) -
         metrics.cut(run.metrics, 0)
         return None
     redone = checkpoint.state["progress"].get("pending") is not None
-    metrics.cut(run.metrics, checkpoint.step + (0 if redone else 1))
+    metrics.cut(run.metrics, checkpoint.step + (0 if redone else 1), checkpoint.state.get("metrics"), tell)
     tell(f"Going on from {checkpoint.name} in {run.path}.")
     return checkpoint

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import BadValue
+from regard.training import schema
 from regard.training.config import Optim
 from regard.training.rmsprop import SkippableRMSprop
 from regard.training.sharding import part
@@ -105,8 +106,8 @@ def remember(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[s
         parameter, _, piece = name.rpartition(":")
         pieces.setdefault(parameter, {})[piece] = value
     parameters = dict(model.named_parameters())
-    unknown = [name for name in pieces if name not in parameters]
-    if unknown:
+    schema.of_memory(type(optimizer).__name__, tensors, parameters)  # a fused kernel does not look at sizes
+    if unknown := [name for name in pieces if name not in parameters]:
         raise BadValue(
             f"resume: the checkpoint's optimiser knows {unknown[0]}, which this model does not have."
         )

@@ -11,6 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.errors import BadValue
+from regard.training import schema
+
 
 @dataclass(frozen=True)
 class RandomState:
@@ -33,11 +36,16 @@ class RandomState:
 
     def restore(self) -> None:
         """Draw from here on as if nothing had been drawn since."""
-        torch.set_rng_state(self.torch)
-        if self.cuda and torch.cuda.is_available():
-            torch.cuda.set_rng_state(self.cuda[0])
-        random.setstate(self.python)
-        np.random.set_state(self.numpy)
+        try:
+            torch.set_rng_state(self.torch)
+            if self.cuda and torch.cuda.is_available():
+                torch.cuda.set_rng_state(self.cuda[0])
+            random.setstate(self.python)
+            np.random.set_state(self.numpy)
+        except (RuntimeError, ValueError, TypeError) as refused:
+            raise BadValue(
+                f"random: a generator does not take its state: {str(refused).splitlines()[0]}."
+            ) from None
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """As tensors and JSON."""
@@ -75,7 +83,10 @@ class RandomState:
     def unpack_all(cls, tensors: dict[str, Tensor], plain: dict[str, Any]) -> list[RandomState]:
         """What `pack_all`, or `pack`, made."""
         found = [cls.unpack(tensors, plain)]
-        for number, numbers in enumerate(plain.get("others", []), start=1):
+        others = plain.get("others", [])
+        if not isinstance(others, list):
+            raise BadValue(f"random.others: expected a list, got {type(others).__name__}.")
+        for number, numbers in enumerate(others, start=1):
             head = f"process-{number}."
             own = {name.removeprefix(head): value for name, value in tensors.items() if name.startswith(head)}
             found.append(cls.unpack(own, numbers))
@@ -84,6 +95,7 @@ class RandomState:
     @classmethod
     def unpack(cls, tensors: dict[str, Tensor], plain: dict[str, Any]) -> RandomState:
         """What `pack` made."""
+        schema.of_random(tensors, plain)
         python, numpy = plain["python"], plain["numpy"]
         cuda = [tensors[name] for name in sorted(t for t in tensors if t.startswith("cuda."))]
         keys = tensors["numpy"].numpy().astype(np.uint32)

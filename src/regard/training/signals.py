@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the loop to save and stop, the second quits at once."""
+"""Ctrl-C, SIGTERM, SIGHUP and SIGUSR1: the first asks the loop to save and stop, the second quits at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-ASKING = (signal.SIGINT, signal.SIGTERM)
+# A terminal that closes says SIGHUP, a scheduler that takes a machine back often SIGUSR1. Windows has neither.
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+ASKING = tuple(signal.Signals[name] for name in _NAMES if name in signal.Signals.__members__)
 
 
 class Interrupted(Exception):
@@ -25,7 +27,9 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():  # Python hears signals nowhere else
-            self._before = {number: signal.signal(number, self._heard) for number in ASKING}
+            # What is ignored stays so: `nohup regard train …` goes on when its terminal closes.
+            asking = [number for number in ASKING if signal.getsignal(number) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._heard) for number in asking}
         return self
 
     def __exit__(
@@ -45,5 +49,20 @@ class Signals:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # nobody may be reading any more
+    try:
         os.write(2, text.encode())
+    except OSError:  # a terminal that is gone: what the run still says must not keep it from saving
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 2)
+            if os.isatty(1) or _hung_up(1):
+                os.dup2(nowhere, 1)
+            os.close(nowhere)
+
+
+def _hung_up(handle: int) -> bool:
+    try:
+        os.write(handle, b"")
+    except OSError:
+        return True
+    return False

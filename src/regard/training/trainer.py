@@ -39,6 +39,7 @@ from regard.training.order import Order, generator
 from regard.training.position import Boundary, Position, seed_everything
 from regard.training.progress import Display, TensorBoard
 from regard.training.random_state import RandomState
+from regard.training.record import settings_of
 from regard.training.retention import Keep
 from regard.training.signals import Interrupted, Signals
 from regard.training.step import NonFinite, Taken
@@ -103,7 +104,8 @@ class Trainer:
     @contextmanager
     def open(self) -> Iterator[None]:
         """Everything a run writes to, open while it trains."""
-        self.metrics = Metrics(self.run.metrics) if self.company.leads else None
+        self.metrics = Metrics(self.run.metrics, self.tell) if self.company.leads else None
+        self.settings = settings_of(self.run) if self.company.leads and self.run.exists else None
         self.board = None
         if self.config.report_to == "tensorboard" and self.company.leads:
             self.board = TensorBoard(self.run.path / "tensorboard", self.position.step)
@@ -370,9 +372,14 @@ class Trainer:
             "scaler": None if scaler is None else scaler.state_dict(),
             "task": self.task.state(),
             "metric": self.task.metric,
+            "settings": self.settings,
         }
+        last = checkpoints.name_of(self.saved) if self.saved >= 0 else ""
+        self.run.check_here(last)
         self.metrics.sync()
+        state["metrics"] = self.metrics.seal()
         name = checkpoints.name_of(position.step)
         checkpoints.save(self.run.checkpoints, Checkpoint(name, weights, memory, tensors, state))
         best = None if position.best_step is None else checkpoints.name_of(position.best_step)
         checkpoints.keep(self.run.checkpoints, name, best, self.keep)
+        self.run.check_here(name)

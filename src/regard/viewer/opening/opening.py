@@ -197,7 +197,7 @@ def _timeline(wish: Wish, tell: Callable[[str], None]) -> Stage:
         one = open_run(wish, wish.where, str(step), tell)
         one.name = f"step {step}"
         variants.append(_ran(one))
-    metric = losses(wish.where, steps)
+    metric = losses(wish.where, steps, tell)
     timeline = {"kind": "checkpoints", "steps": steps, "metric": metric}
     return Stage(
         Path(wish.where).resolve().name, variants, words=_words(last), two_sides=last.two_sides, image=last.image,

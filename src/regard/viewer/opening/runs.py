@@ -42,9 +42,11 @@ def checkpoint_steps(where: str) -> list[int]:
     return sorted(checkpoints.step_of(path) for path in found)
 
 
-def losses(where: str, steps: Sequence[int]) -> dict[str, Any] | None:
-    """The training loss nearest each step, as far as the run's own record has it."""
-    rows = metrics.read(Path(where) / "metrics.jsonl")
+def losses(
+    where: str, steps: Sequence[int], tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Any] | None:
+    """The training loss nearest each step, as far as the run's own record has it; `tell` hears of damaged lines."""
+    rows = metrics.read(Path(where) / "metrics.jsonl", tell)
     known = {row["step"]: float(row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)}
     if not known:
         return None

@@ -1,0 +1,245 @@
+"""What a checkpoint holds is compared with what the run would have written, before the loop or a kernel uses it."""
+
+import hashlib
+import json
+import random
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard.cli.main import main
+from regard.errors import RegardError
+from regard.training import checkpoints, train
+from regard.training.loading import load
+from regard.training.random_state import RandomState
+from tests.training.toy import assert_same
+
+LAST = "checkpoints/step-00000004"
+
+
+@pytest.fixture(scope="module", params=["adamw", "rmsprop"])
+def made(tmp_path_factory, request):
+    run = tmp_path_factory.mktemp("made") / "run"
+    settings = {"task": "toy", "steps": 4, "save_every": 2, "device": "cpu", "out": str(run)}
+    train({**settings, "optim.optimizer": request.param}, tell=lambda text: None)
+    return run
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "run")
+
+
+def seal(folder):
+    """Make the manifest fit the files, as whoever changes a run on purpose would."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for name in manifest["files"]:
+        data = (folder / name).read_bytes()
+        manifest["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def change_tensors(run, file, change):
+    path = run / LAST / f"{file}.safetensors"
+    tensors = load_file(path)
+    for name in list(tensors):
+        change(tensors, name)
+    save_file(tensors, path)
+    seal(run / LAST)
+
+
+def change_state(run, change):
+    path = run / LAST / "state.json"
+    state = json.loads(path.read_text())
+    change(state)
+    path.write_text(json.dumps(state))
+    seal(run / LAST)
+
+
+def set_to(make, only=""):
+    def change(tensors, name):
+        if only in name:
+            tensors[name] = make(tensors[name])
+
+    return change
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 5_000, 1_000_003])
+def test_optimiser_tensors_of_another_size_are_refused_before_a_kernel_sees_them(run, size):
+    """These once corrupted the heap: the fused kernel walks as far as the parameter is long."""
+    averages = ("exp_avg", "exp_avg_sq", "square_avg", "momentum_buffer")
+
+    def change(tensors, name):
+        if name.endswith(averages):
+            tensors[name] = torch.zeros(size)
+
+    change_tensors(run, "optimizer", change)
+    with pytest.raises(RegardError, match=r"resume: .*expected the shape"):
+        train({"steps": 6}, resume=str(run), tell=lambda text: None)
+
+
+WRONG_TENSORS = {
+    "integers": lambda tensor: torch.zeros(tensor.shape, dtype=torch.int64),
+    "not a number": lambda tensor: torch.full_like(tensor, float("nan")),
+    "infinite": lambda tensor: torch.full_like(tensor, float("inf")),
+    "other shape": lambda tensor: torch.zeros(3, 5),
+    "empty": lambda tensor: tensor.flatten()[:0].clone(),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_TENSORS)
+def test_a_wrong_tensor_of_the_optimiser_is_refused(run, wrong):
+    change_tensors(run, "optimizer", set_to(WRONG_TENSORS[wrong], only="mix.weight:"))
+    with pytest.raises(RegardError, match=r"mix\.weight"):
+        train({"steps": 6}, resume=str(run), tell=lambda text: None)
+
+
+def test_a_missing_a_negative_and_an_unknown_piece_of_the_optimiser_are_refused(run, made):
+    square = "exp_avg_sq" if "adamw" in (made / "config.yaml").read_text() else "square_avg"
+    changes = {
+        "whole": lambda tensors, name: tensors.pop(name) if name == f"head.bias:{square}" else None,
+        "below 0": set_to(lambda tensor: tensor - 1, only=f"head.bias:{square}"),
+        "which this model does not have": lambda tensors, name: tensors.update(
+            {"other:step": torch.ones(())}
+        ),
+        "one of step": lambda tensors, name: tensors.update({"head.bias:evil": torch.ones(3)}),
+        "number of steps": set_to(lambda tensor: -torch.ones(()), only="head.bias:step"),
+    }
+    for words, change in changes.items():
+        shutil.rmtree(run)
+        shutil.copytree(made, run)
+        change_tensors(run, "optimizer", change)
+        with pytest.raises(RegardError, match=words):
+            train({"steps": 6}, resume=str(run), tell=lambda text: None)
+
+
+@pytest.mark.parametrize("wrong", WRONG_TENSORS)
+def test_a_wrong_weight_is_refused_by_every_reader(run, wrong):
+    change_tensors(run, "model", set_to(WRONG_TENSORS[wrong], only="head.weight"))
+    with pytest.raises(RegardError, match=r"head\.weight"):
+        load(run, device="cpu", checkpoint="last", tell=lambda text: None)
+    with pytest.raises(RegardError, match=r"head\.weight"):
+        train({"steps": 6}, resume=str(run), tell=lambda text: None)
+
+
+@pytest.mark.parametrize("name", ["torch", "python", "numpy"])
+@pytest.mark.parametrize("wrong", ["other shape", "empty", "integers", "large"])
+def test_a_wrong_random_state_is_refused(run, name, wrong):
+    make = {**WRONG_TENSORS, "large": lambda tensor: torch.full((tensor.numel(),), 2**40)}[wrong]
+    if (name, wrong) in (("python", "integers"), ("numpy", "integers")):
+        make = lambda tensor: torch.zeros(tensor.shape)  # noqa: E731 (floats where words belong)
+    change_tensors(
+        run, "random", lambda tensors, key: tensors.update({key: make(tensors[key])} if key == name else {})
+    )
+    with pytest.raises(RegardError, match="random"):
+        train({"steps": 6}, resume=str(run), tell=lambda text: None)
+
+
+def test_a_random_state_of_noise_is_refused_or_taken_but_never_a_crash():
+    tensors, plain = RandomState.now().pack()
+    own = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        noise = torch.randint(0, 256, tensors["torch"].shape, generator=own, dtype=torch.uint8)
+        try:
+            RandomState.unpack({**tensors, "torch": noise}, plain).restore()
+        except RegardError:
+            continue
+    torch.manual_seed(0)
+    assert torch.isfinite(torch.randn(7)).all()
+
+
+def places(value, path=()):
+    """Every place in JSON data, by the keys that lead there."""
+    yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value[:3]):
+            yield from places(inner, (*path, number))
+
+
+VALUES = [
+    None,
+    -1,
+    0,
+    1,
+    10**30,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    "\0",
+    [],
+    {},
+    [[]],
+    True,
+    "a" * 10_000,
+    {"a": {"b": []}},
+]
+
+
+def changed_at_random(state, own):
+    path = own.choice([path for path in places(state) if path])
+    inner = state
+    for key in path[:-1]:
+        inner = inner[key]
+    if own.random() < 0.1:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = own.choice(VALUES)
+    return path
+
+
+def assert_one_line(code, err):
+    assert "Traceback" not in err
+    assert code in (0, 1, 2), err
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_state_changed_anywhere_is_an_answer_or_one_line(run, capsys, seed):
+    own = random.Random(seed)
+    change_state(run, lambda state: changed_at_random(state, own))
+    for words in (["evaluate", run, "--limit", 3], ["train", "--resume", run, "--steps", 5]):
+        code = main(list(map(str, words)))
+        assert_one_line(code, capsys.readouterr().err)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(24, 600))
+def test_a_state_changed_anywhere_is_an_answer_or_one_line_many(run, capsys, seed):
+    test_a_state_changed_anywhere_is_an_answer_or_one_line(run, capsys, seed)
+
+
+def test_counters_that_cannot_be_right_send_a_resume_to_the_checkpoint_before(run, made):
+    told = []
+    change_state(run, lambda state: state["progress"].update(step=10**30))
+    train({}, resume=str(run), tell=told.append)
+    assert any("progress.step" in text for text in told)
+    assert_same(run, made)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state.json", "model.safetensors"])
+def test_a_pipe_in_the_place_of_a_file_is_damage_at_once(run, name):
+    import os
+
+    (run / LAST / name).unlink()
+    os.mkfifo(run / LAST / name)
+    with pytest.raises(checkpoints.Damaged, match="not a plain file"):
+        checkpoints.load(run / LAST)
+
+
+def test_a_file_larger_than_the_manifest_says_is_not_read(run):
+    with (run / LAST / "model.safetensors").open("ab") as file:
+        file.truncate(1 << 36)  # sparse: no disk, but memory for whoever reads it
+    with pytest.raises(checkpoints.Damaged, match="bytes"):
+        checkpoints.load(run / LAST)
+
+
+def test_a_model_of_another_size_is_refused_before_memory_is_taken_for_it(run):
+    """A vocabulary of a billion words would need the memory of a large machine, and get it on a small one."""
+    change_state(run, lambda state: state["task"].update(vocabulary=list(range(17))))
+    with pytest.raises(RegardError, match=r"rows\.weight is \(13, 7\), the model's \(17, 7\)"):
+        load(run, device="cpu", checkpoint="last", tell=lambda text: None)
