@@ -60,6 +60,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--gold", type=str, metavar="FILE", help=gold)
     silent = "run it once more without each head: how much does its answer change?"
     parser.add_argument("--importance", action="store_true", help=silent)
+    missing = "open a Hugging Face folder that lacks tensors of its model; they are random, and every picture says so"
+    parser.add_argument("--allow-missing", action="store_true", help=missing)
     parser.add_argument(
         "--export", type=str, metavar="FILE", help="write one HTML file instead of serving a page"
     )
@@ -89,7 +91,7 @@ def run(options: Namespace) -> int:
     wish = Wish(
         options.run, text=options.text, target=options.target, image=options.image, generate=options.generate,
         beams=options.beams, against=options.against, checkpoint=options.checkpoint, checkpoints=options.checkpoints,
-        gold=options.gold, importance=options.importance, device=options.device,
+        gold=options.gold, importance=options.importance, device=options.device, allow_missing=options.allow_missing,
     )  # fmt: skip
     try:
         stage = open_stage(wish, _tell)
@@ -188,6 +190,7 @@ def _seen(stage: Stage) -> dict[str, Any]:
     return {
         "title": scene["title"],
         "words": scene["words"],
+        "warning": scene["warning"],
         "variants": [variant["name"] for variant in scene["variants"]],
         "answers": [variant["answer"] for variant in scene["variants"]],
         "sites": [

@@ -25,6 +25,7 @@ WRITTEN = {
     "targets": "written tokens",
     "read": "written tokens",
 }  # what a message calls these kinds of positions
+DOUBTFUL = "(weights incomplete)"
 LONG_BEGINNING = 12  # letters that two names have in common: more are left out
 
 
@@ -37,6 +38,8 @@ def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> S
     if wish.against is not None:
         made.append(_opened(wish, wish.against, None, tell))
         _tell_apart(made, (wish.where, wish.against))
+    for one in made:
+        _label(one)
     generation = None
     variants = []
     for one in made:
@@ -58,8 +61,25 @@ def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> S
         two_sides=first.two_sides,
         image=first.image,
         generation=generation,
+        warning=_warning(made),
     )
     return _with_alignment(stage, wish)
+
+
+def _label(one: Opened) -> None:
+    """Put what is wrong with a model's weights where names are shown and saved: title, variant and words."""
+    if one.doubt:
+        one.title, one.name = f"{one.title} {DOUBTFUL}", f"{one.name} {DOUBTFUL}"
+        one.words = f"{one.doubt} · {one.words}"
+        one.notes.append(f"Warning: {one.doubt}.")
+
+
+def _warning(made: list[Opened]) -> str:
+    """What every picture says where weights are random; "" where none are."""
+    doubtful = [one for one in made if one.doubt]
+    if len(made) == 1:
+        return doubtful[0].doubt if doubtful else ""
+    return "; ".join(f"{one.name}: {one.doubt}" for one in doubtful)
 
 
 def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str], None]) -> Opened:
