@@ -99,7 +99,7 @@ def main() -> None:
     for line in sys.stdin:
         server = Server(getattr(stages, line.strip())())
         threading.Thread(target=server.run, daemon=True).start()
-        print(server.address, file=answers, flush=True)
+        print(server.address(), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -162,6 +162,7 @@ def _export(stage: Stage, options: Namespace) -> int:
 
 
 def _serve(stage: Stage, options: Namespace) -> int:
+    from regard.viewer.keys import LAUNCH_SECONDS
     from regard.viewer.server import Server, reachable_from_elsewhere
 
     server = Server(stage, options.host, options.port)
@@ -172,12 +173,14 @@ def _serve(stage: Stage, options: Namespace) -> int:
 
     def started() -> None:
         if options.json:
-            print(json.dumps({"url": server.address, **_seen(stage)}, ensure_ascii=False), flush=True)
+            print(json.dumps({"url": server.address(), **_seen(stage)}, ensure_ascii=False), flush=True)
         else:
-            print(f"Open {server.address}", flush=True)
+            print(f"Open {server.address()}", flush=True)
         _tell("Ctrl-C stops.")
         if not options.no_browser:
-            threading.Thread(target=_open_browser, args=(server.address,), daemon=True).start()
+            # An address of its own: the list of processes shows it, and by then it has been used.
+            address = server.address(LAUNCH_SECONDS)
+            threading.Thread(target=_open_browser, args=(address,), daemon=True).start()
 
     server.run(started)
     _tell("Stopped.")
