@@ -147,7 +147,6 @@ class Listener(uvicorn.Server):
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._room()
             try:
                 accepted, _ = await loop.sock_accept(listening)
             except OSError as trouble:
@@ -157,15 +156,19 @@ class Listener(uvicorn.Server):
                 await asyncio.sleep(PAUSE)
                 continue
             try:
+                await self._room()
                 await loop.connect_accepted_socket(self._connection, accepted)
             except OSError:  # gone already
                 accepted.close()
+            except asyncio.CancelledError:
+                accepted.close()
+                raise
 
     def _connection(self) -> Connection:
         return Connection(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def _room(self) -> None:
-        """Wait until one more connection may come. One that only waits for a request gives way to it."""
+        """Wait until one more connection may begin. One that only waits for a request gives way to it."""
         while len(self.server_state.connections) >= MOST_CONNECTIONS:
             if not self._free_one():
                 await asyncio.sleep(PAUSE)
