@@ -1,6 +1,9 @@
 """An address opens the page once; the browser it let in has a cookie of its own, which ends."""
 
+import threading
+
 import pytest
+from jsonargparse import Namespace
 
 from regard.viewer import server
 from regard.viewer.keys import LAUNCH_SECONDS, SESSION_SECONDS, Keys
@@ -90,3 +93,23 @@ def test_a_new_address_is_shown_no_more_than_once_in_a_while(stage, capsys, monk
         assert capsys.readouterr().err.count("http://") == 1
     finally:
         made.socket.close()
+
+
+def test_the_browser_is_started_with_an_address_that_is_of_no_use_to_who_reads_it_later(stage, monkeypatch, capsys):
+    """Its command line can be read by everybody on the machine."""
+    import webbrowser
+
+    from regard.cli import view
+
+    started, opened, known = [], [], threading.Event()
+    monkeypatch.setattr(webbrowser, "open", lambda address: (opened.append(address), known.set()))
+    monkeypatch.setattr(server.Server, "run", lambda own, begin: (started.append(own), begin()))
+    view._serve(stage, Namespace(host="127.0.0.1", port=0, json=False, no_browser=False))
+    assert known.wait(20)
+    (made,) = started
+    made.socket.close()
+    shown = capsys.readouterr().out.split()[-1]
+    tokens = [address.partition("?token=")[2] for address in (shown, opened[0])]
+    assert tokens[0] != tokens[1] and all(tokens)
+    assert made.guard.keys.spend(tokens[1]) and made.guard.keys.spend(tokens[1]) is None
+    assert made.guard.keys.spend(tokens[0])

@@ -92,7 +92,7 @@ class Connection(H11Protocol):
             (b"connection", b"close"),
         ]
         for event in (
-            h11.Response(status_code=400, headers=headers),
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
             h11.Data(data=body),
             h11.EndOfMessage(),
         ):
