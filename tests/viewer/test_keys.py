@@ -95,7 +95,9 @@ def test_a_new_address_is_shown_no_more_than_once_in_a_while(stage, capsys, monk
         made.socket.close()
 
 
-def test_the_browser_is_started_with_an_address_that_is_of_no_use_to_who_reads_it_later(stage, monkeypatch, capsys):
+def test_the_browser_is_started_with_an_address_that_is_of_no_use_to_who_reads_it_later(
+    stage, monkeypatch, capsys
+):
     """Its command line can be read by everybody on the machine."""
     import webbrowser
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
+from regard.cli.pages.terminal import printable, tell
 from regard.errors import BadValue
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def run(options: Namespace) -> int:
         gold=options.gold, importance=options.importance, device=options.device, allow_missing=options.allow_missing,
     )  # fmt: skip
     try:
-        stage = open_stage(wish, _tell)
+        stage = open_stage(wish, tell)
     except Damaged as trouble:
-        print(f"regard view: damaged checkpoint: {trouble}", file=sys.stderr)
+        tell(f"regard view: damaged checkpoint: {trouble}")
         return FAILED
     if options.export is not None:
         return _export(stage, options)
@@ -113,6 +113,8 @@ def _check(options: Namespace) -> None:
     for name in ("heads", "sites"):
         if options[name] is not None and options.export is None:
             raise BadValue(f"--{name}: it says what a file keeps. Add --export page.html, or leave it out.")
+    if options.export is not None and "\0" in options.export:
+        raise BadValue("--export: a path cannot hold a NUL character.")
     if options.export is not None and not options.export.casefold().endswith((".html", ".htm")):
         raise BadValue(f"--export: expected a name that ends in .html, got {options.export!r}.")
     if options.export is not None and not Path(options.export).parent.is_dir():
@@ -157,7 +159,7 @@ def _export(stage: Stage, options: Namespace) -> int:
     if options.json:
         print(json.dumps({"file": str(path), "bytes": size, **_seen(stage)}, ensure_ascii=False))
     else:
-        print(f"{path} ({size / 1e6:.1f} MB): open it in a browser; it needs nothing else.")
+        print(printable(f"{path} ({size / 1e6:.1f} MB): open it in a browser; it needs nothing else."))
     return 0
 
 
@@ -167,23 +169,23 @@ def _serve(stage: Stage, options: Namespace) -> int:
 
     server = Server(stage, options.host, options.port)
     if reachable_from_elsewhere(options.host):
-        _tell("Warning: other machines can reach this page. Its address is the key; nothing is encrypted.")
+        tell("Warning: other machines can reach this page. Its address is the key; nothing is encrypted.")
     if options.port and server.guard.port != options.port:
-        _tell(f"Port {options.port} is taken; using {server.guard.port}.")
+        tell(f"Port {options.port} is taken; using {server.guard.port}.")
 
     def started() -> None:
         if options.json:
             print(json.dumps({"url": server.address(), **_seen(stage)}, ensure_ascii=False), flush=True)
         else:
             print(f"Open {server.address()}", flush=True)
-        _tell("Ctrl-C stops.")
+        tell("Ctrl-C stops.")
         if not options.no_browser:
             # An address of its own: the list of processes shows it, and by then it has been used.
             address = server.address(LAUNCH_SECONDS)
             threading.Thread(target=_open_browser, args=(address,), daemon=True).start()
 
     server.run(started)
-    _tell("Stopped.")
+    tell("Stopped.")
     return 0
 
 
@@ -210,7 +212,3 @@ def _open_browser(address: str) -> None:
     import webbrowser
 
     webbrowser.open(address)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

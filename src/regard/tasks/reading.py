@@ -15,7 +15,7 @@ from regard.errors import BadType, BadValue
 
 Data = str | Path | Sequence[str | Path]  # what `data=` may be: a path, paths, or paths joined by commas
 
-# Bytes that a .gz may unpack to: text shrinks to a tenth or so, and only what is made to fill a machine shrinks to 1/200.
+# Bytes that a .gz may unpack to: text shrinks to a tenth or so; what shrinks to 1/200 is made to fill a machine.
 MOST_UNPACKED, SMALL, RATIO = 4 * 2**30, 64 * 2**20, 200
 
 
@@ -127,7 +127,8 @@ def _unreadable(path: Path, error: OSError) -> BadValue:
     shown = str(path) if len(str(path)) <= 200 else str(path)[:200] + "…"
     if isinstance(error, FileNotFoundError):
         folder = path.parent
-        beside = sorted(other.name for other in folder.iterdir())[:8] if folder.is_dir() else []
+        names = sorted(other.name for other in folder.iterdir())[:8] if folder.is_dir() else []
+        beside = [name if name.isprintable() else repr(name) for name in names]
         hint = f" In that folder: {', '.join(beside)}." if beside else ""
         return BadValue(f"data: there is no file {shown!r}.{hint}")
     return BadValue(f"data: {shown!r} cannot be read: {error.strerror or error}.")

@@ -241,7 +241,7 @@ def from_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def _refuse_repeated(values: Mapping[Any, Any], path: str | Path) -> None:
-    """Raise where a file gives a setting twice: as `optim.lr` and inside `optim`, or with a hyphen and an underscore."""
+    """Raise where a file gives a setting twice: as `optim.lr` and inside `optim`, or with hyphen and underscore."""
     names = list(_names(values))
     plain = [name.replace("-", "_") for name in names]
     for place, name in enumerate(plain):

@@ -45,8 +45,14 @@ class _Plain(yaml.SafeLoader):  # type: ignore[misc]
             )
         try:
             found = super().construct_object(node, deep)
-        except (ValueError, OverflowError) as trouble:  # a number of thousands of digits
-            raise _Refused(f"{str(node.value)[:40]!r} is no number: {trouble}", node.start_mark) from None
+        except (
+            ValueError,
+            LookupError,
+            AttributeError,
+            TypeError,
+        ):  # `!!bool maybe`, a number of thousands of digits
+            kind = node.tag.removeprefix(_TAG)
+            raise _Refused(f"{str(node.value)[:40]!r} is no {kind}", node.start_mark) from None
         return _in_range(found, node.start_mark)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:

@@ -1,8 +1,9 @@
 """Connections to the viewer: how many there may be at once, and how long each stage of one may take.
 
-Built on uvicorn with h11, a parser in Python that bounds what it keeps of a request; which parser uvicorn takes by itself
-depends on what else is installed. uvicorn limits neither the time for a request's header nor that for an answer to be
-read, and asyncio's own accepting logs a traceback for each attempt while no descriptor is free. Both are done here.
+Built on uvicorn with h11, a parser in Python that bounds what it keeps of a request; which parser uvicorn takes by
+itself depends on what else is installed. uvicorn limits neither the time for a request's header nor that for an answer
+to be read, and asyncio's own accepting logs a traceback for each attempt while no descriptor is free. Both are done
+here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who has been let in: one-time tokens for addresses, and the cookies they become.
 
-An address ends up in a browser's history, in the list of processes (a browser is started with it) and on shared screens.
+An address ends up in a browser's history, in the list of processes (a browser is started with it), on shared screens.
 So the token in it opens the page once. The browser that used it gets a cookie with a secret of its own, which ends.
 """
 
@@ -48,7 +48,7 @@ class Keys:
         return secret is not None and self._clock() < self._sessions.get(_hashed(secret), -math.inf)
 
     def knew(self, token: str | None, secret: str | None) -> bool:
-        """Whether this token once opened the page, or this secret's session has ended: somebody who was let in before."""
+        """Whether this token was used, or this secret's session has ended: whoever brings it was let in before."""
         ended = secret is not None and _hashed(secret) in self._sessions and not self.admits(secret)
         return ended or (token is not None and _hashed(token) in self._over)
 

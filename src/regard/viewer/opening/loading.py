@@ -49,7 +49,7 @@ def load_model(transformers: Any, folder: str, where: str, allow_missing: bool =
 
 
 def _choose_attention(config: Any) -> None:
-    """Leave the choice of attention to the library: a folder's own could name code to fetch, or what is not installed."""
+    """Leave the choice of attention to the library: a folder could name code to fetch, or what is not installed."""
     for name in ("_attn_implementation", "_experts_implementation"):
         if getattr(config, name, None) is not None:
             setattr(config, name, None)  # for its parts (text, vision), too

@@ -77,7 +77,7 @@ def _numbers(found: Any, name: str = "") -> Iterator[tuple[str, int]]:
 
 
 def check_parameters(cls: Any, config: Any, folder: str, where: str) -> None:
-    """Refuse a model that has far more parameters than its files could hold; it is built without memory to count them."""
+    """Refuse a model with far more parameters than its files could hold. They are counted without memory for them."""
     import torch
 
     if getattr(cls, "from_config", None) is not None and not issubclass(cls, torch.nn.Module):
