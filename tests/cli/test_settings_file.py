@@ -128,8 +128,8 @@ def test_every_setting_that_is_written_is_read_back_as_it_was(config):
 PIECES = st.sampled_from(
     ["task", "steps", "optim", "lr", ": ", ":", "\n", "  ", "- ", "? ", "[", "]", "{", "}", ", ", "&a ", "*a", "!!int ",
      "!!str ", "!!float ", "!!timestamp ", "!!null ", "!x ", "<<", "1", "0x1f", "1e3", ".inf", "-.5", "1:30", "0b11",
-     "2001-01-01", "~", "yes", '"', "'", "|", ">", "%YAML 1.1\n", "---\n", "...\n", "#", "\t", "\\", "\u2028", "é", "\0",
-     "_", "0o7", "1_0", "!!bool ", "@", "`", "\r"]
+     "2001-01-01", "~", "yes", '"', "'", "|", ">", "%YAML 1.1\n", "---\n", "...\n", "#", "\t", "\\", "\u2028", "é",
+     "\0", "_", "0o7", "1_0", "!!bool ", "@", "`", "\r"]
 )  # fmt: skip
 YAMLS = st.lists(PIECES, max_size=40).map("".join) | st.text(max_size=60)
 

@@ -151,3 +151,20 @@ def test_a_configuration_that_is_no_object_is_refused_in_one_line(folder, conten
     with pytest.raises(BadValue, match="RUN: ") as caught:
         opened(folder)
     assert "\n" not in str(caught.value)
+
+
+class PanicException(BaseException):
+    """As libraries in Rust raise it."""
+
+
+def test_a_panic_of_a_library_becomes_words_and_ctrl_c_does_not():
+    from regard.viewer.opening.guarding import in_words
+
+    def fail(trouble):
+        raise trouble
+
+    with pytest.raises(BadValue, match=r"^RUN: it failed: PanicException: index out of bounds$"):
+        in_words(lambda: fail(PanicException("index out of bounds\nnote: run with")), "it failed")
+    for ending in (KeyboardInterrupt(), SystemExit(3), MemoryError()):
+        with pytest.raises(type(ending)):
+            in_words(lambda one=ending: fail(one), "it failed")

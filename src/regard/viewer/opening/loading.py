@@ -6,11 +6,12 @@ like any other, so a folder whose tensors are not the model's is refused, or lab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import BadValue
+from regard.viewer.opening.guarding import in_words
 from regard.viewer.opening.sizes import check_files, check_parameters
 
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -32,13 +33,18 @@ def load_model(transformers: Any, folder: str, where: str, allow_missing: bool =
     allow_missing: load other folders, too, and say in `doubt` which weights are random.
     """
     check_files(folder, where)
-    config = tried(lambda: transformers.AutoConfig.from_pretrained(folder, **LOCAL), where, "configuration")
+    config = in_words(
+        lambda: transformers.AutoConfig.from_pretrained(folder, **LOCAL),
+        f"the configuration in {where!r} cannot be read",
+    )
     _choose_attention(config)
     cls = _class_of(transformers, config)
     check_parameters(cls, config, folder, where)
     # A tensor of another size is reported beside the missing ones instead of raised without its name.
     options = {**LOCAL, "config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    model, report = tried(lambda: cls.from_pretrained(folder, **options), where, "weights")
+    model, report = in_words(
+        lambda: cls.from_pretrained(folder, **options), f"the weights in {where!r} cannot be read"
+    )
     doubt = _doubt(report, len(model.state_dict()))
     if doubt and not allow_missing:
         raise BadValue(
@@ -72,18 +78,6 @@ def _doubt(report: dict[str, Any], count: int) -> str:
 def _listed(names: Iterable[str]) -> str:
     known = sorted(str(name)[:80] for name in names)
     return ", ".join(known[:NAMED]) + (f", … {len(known) - NAMED} more" if len(known) > NAMED else "")
-
-
-def tried(load: Callable[[], Any], where: str, what: str) -> Any:
-    """Load a part; whatever a foreign folder does wrong becomes one line of words."""
-    try:
-        return load()
-    except BadValue:
-        raise
-    except Exception as trouble:  # the library raises many kinds
-        lines = str(trouble).strip().splitlines()
-        line = lines[0][:200] if lines else type(trouble).__name__
-        raise BadValue(f"RUN: the {what} in {where!r} cannot be read: {line}") from None
 
 
 def _class_of(transformers: Any, config: Any) -> Any:

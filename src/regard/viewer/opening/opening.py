@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.errors import BadValue, RegardError
+from regard.errors import BadValue
 from regard.observation.observe import observe
 from regard.viewer.opening.absent import no_model
 from regard.viewer.opening.aligned import alignment, read_gold_line
+from regard.viewer.opening.guarding import in_words
 from regard.viewer.opening.mattering import importance
 from regard.viewer.opening.pretrained import is_pretrained, open_pretrained
 from regard.viewer.opening.runs import checkpoint_steps, is_run, losses, open_run
@@ -25,6 +27,7 @@ WRITTEN = {
     "targets": "written tokens",
     "read": "written tokens",
 }  # what a message calls these kinds of positions
+CANNOT_RUN = "the model cannot run on this input"
 DOUBTFUL = "(weights incomplete)"
 LONG_BEGINNING = 12  # letters that two names have in common: more are left out
 
@@ -46,9 +49,9 @@ def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> S
         for note in one.notes:
             tell(note)
         if wish.generate is not None:
-            variant, generation = _written(one, wish, tell)
+            variant, generation = in_words(partial(_written, one, wish, tell), CANNOT_RUN)
         else:
-            variant = _ran(one)
+            variant = in_words(partial(_ran, one), CANNOT_RUN)
         if wish.importance:
             found, words = importance(one, variant.seen, tell)
             variant = dataclasses.replace(variant, importance=found, words=f"{variant.words}; {words}")
@@ -95,23 +98,12 @@ def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str]
 def _ran(one: Opened) -> Variant:
     """The model run once."""
     with torch.no_grad(), observe(one.model) as seen:
-        output = _guarded(one.run)
+        output = one.run()
     if one.finish is not None and seen.names():
         labels, image = one.finish(int(seen[seen.names()[0]].shape(0)[3]))
         one.labels, one.image = labels, image
     answer = one.answer(output) if one.answer is not None else None
     return Variant(one.name, seen, one.labels, one.words, one.step, one.ids, answer=answer)
-
-
-def _guarded(run: Callable[[], Any]) -> Any:
-    """Whatever a foreign model does wrong becomes one line of words."""
-    try:
-        return run()
-    except (RegardError, MemoryError):
-        raise
-    except Exception as trouble:
-        line = next(iter(str(trouble).strip().splitlines()), "")[:200]
-        raise BadValue(f"RUN: the model cannot run on this input: {type(trouble).__name__}: {line}") from None
 
 
 def _written(one: Opened, wish: Wish, tell: Callable[[str], None]) -> tuple[Variant, dict[str, Any]]:
@@ -122,14 +114,14 @@ def _written(one: Opened, wish: Wish, tell: Callable[[str], None]) -> tuple[Vari
     length = _fitting(one, wish.generate or 1, tell)
     if wish.beams > 1:
         tell(f"searching with {wish.beams} beams")
-        tokens, beams = _guarded(lambda: search(writer, length, wish.beams))
+        tokens, beams = search(writer, length, wish.beams)
         with observe(one.model) as seen:
-            steps = _guarded(lambda: write_again(writer, tokens))
+            steps = write_again(writer, tokens)
         for step, alive in zip(steps, beams, strict=True):
             step["beams"] = alive
     else:
         with observe(one.model) as seen:
-            tokens, steps = _guarded(lambda: write(writer, length))
+            tokens, steps = write(writer, length)
     pieces, prompt = writer.pieces(tokens), writer.pieces(writer.prompt)
     labels = dict(one.labels)
     if writer.two_sides:
@@ -216,7 +208,7 @@ def _timeline(wish: Wish, tell: Callable[[str], None]) -> Stage:
         tell(f"step {step}")
         one = open_run(wish, wish.where, str(step), tell)
         one.name = f"step {step}"
-        variants.append(_ran(one))
+        variants.append(in_words(partial(_ran, one), CANNOT_RUN))
     metric = losses(wish.where, steps)
     timeline = {"kind": "checkpoints", "steps": steps, "metric": metric}
     return Stage(

@@ -14,7 +14,8 @@ from regard.errors import BadValue
 from regard.tasks.vocabulary import whole_characters
 from regard.training.hardware import choose_device
 from regard.viewer.opening import answering
-from regard.viewer.opening.loading import LOCAL, load_model
+from regard.viewer.opening.guarding import in_words
+from regard.viewer.opening.loading import LOCAL, Loaded, load_model
 from regard.viewer.opening.tokenizing import load_tokenizer
 from regard.viewer.opening.wish import Opened, Wish
 
@@ -67,12 +68,24 @@ def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]
     if reads == "pixel_values":
         from regard.viewer.opening.vision import open_vision
 
-        made = open_vision(wish, transformers, folder, name, config, model, device, tell)
+        made = in_words(
+            lambda: open_vision(wish, transformers, folder, name, config, model, device, tell),
+            f"the settings for images in {where!r} cannot be used",
+        )
         made.doubt = loaded.doubt
         return made
     if wish.image is not None:
         raise BadValue(f"--image: {where} reads text. Give --text instead.")
     tokenizer = load_tokenizer(transformers, folder, where, LOCAL)
+    return in_words(
+        lambda: _open_text(wish, name, loaded, tokenizer, device),
+        f"the tokenizer in {where!r} cannot be used",
+    )
+
+
+def _open_text(wish: Wish, name: str, loaded: Loaded, tokenizer: Any, device: torch.device) -> Opened:
+    """The model on a text."""
+    model, config = loaded.model, loaded.config
     text = whole_characters(EXAMPLE if wish.text is None else wish.text)
     inputs = tokenizer(text, return_tensors="pt", truncation=False)
     inputs = {key: value.to(device) for key, value in inputs.items() if key in READ}
