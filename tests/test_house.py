@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "regard"
 
 # Lower floors know nothing of higher ones. A new room says here where it stands.
 FLOORS = [
-    ["errors", "registry", "options", "autocast"],
+    ["errors", "files", "registry", "options", "autocast"],
     ["arguments", "value", "grid", "differentiate", "masks", "scores", "biases", "normalizers", "dropout"],
     ["request", "formula"],
     ["implementations"],

@@ -34,13 +34,21 @@ def browser():
         started.close()
 
 
+@pytest.fixture(scope="session")
+def let_in():
+    """The cookies that servers have given: an address opens its page once, then only the browser with the cookie may."""
+    return []
+
+
 @pytest.fixture
-def context(browser):
-    """A fresh profile."""
+def context(browser, let_in):
+    """A profile with nothing but those cookies."""
     made = browser.new_context(viewport=SIZE, accept_downloads=True)
+    made.add_cookies(let_in)
     made.set_default_timeout(40_000)
     made.add_init_script(LISTENING)
     yield made
+    let_in[:] = made.cookies()
     made.close()
 
 

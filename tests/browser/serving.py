@@ -30,6 +30,10 @@ class Stages:
             self.known[name] = self.process.ask(name)
         return self.known[name]
 
+    def anew(self, name: str) -> str:
+        """Another address of the same server, which opens its page for a browser that was not there yet."""
+        return self.process.ask(name)
+
 
 @contextmanager
 def served() -> Iterator[Stages]:
@@ -96,10 +100,13 @@ def main() -> None:
     from tests.browser import stages
 
     answers, sys.stdout = sys.stdout, sys.stderr  # only addresses go to the standard output
+    servers: dict[str, Server] = {}
     for line in sys.stdin:
-        server = Server(getattr(stages, line.strip())())
-        threading.Thread(target=server.run, daemon=True).start()
-        print(server.address, file=answers, flush=True)
+        name = line.strip()
+        if name not in servers:
+            servers[name] = Server(getattr(stages, name)())
+            threading.Thread(target=servers[name].run, daemon=True).start()
+        print(servers[name].address(), file=answers, flush=True)
 
 
 if __name__ == "__main__":

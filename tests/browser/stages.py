@@ -211,6 +211,20 @@ def unequal() -> Stage:
     return Stage("Two models", variants, words="the same seven tokens " * 6)
 
 
+WARNING = "2 of 28 tensors missing from the folder and random (transformer.h.1.attn.c_attn.bias, <b>bold</b>)"
+
+
+def doubtful() -> Stage:
+    """A model whose folder lacked weights."""
+    model = nn.MultiheadAttention(12, 3, batch_first=True).eval()
+    given = torch.randn(1, 7, 12)
+    with torch.no_grad(), regard.observe(model) as seen:
+        model(given, given, given)
+    made = stage_of(seen, [f"t{n}" for n in range(7)])
+    made.warning = WARNING
+    return made
+
+
 def memory() -> Stage:
     folder = scratch("copy") / "run"
     trained("copy(max_length=5,bits=3)", "ntm(slots=11,width=5,hidden=13)", folder, "--steps", "2")

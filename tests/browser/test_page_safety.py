@@ -94,8 +94,8 @@ def test_another_name_for_this_machine_is_refused(browser, address):
         started.close()
 
 
-def test_headers_and_methods(address):
-    parts = urlsplit(address)
+def test_headers_and_methods(stages):
+    parts = urlsplit(stages.anew("hostile"))
     base = f"http://{parts.netloc}"
     with httpx.Client(base_url=base, trust_env=False) as client:
         assert client.get("/").status_code == 403  # no token

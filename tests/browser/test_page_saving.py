@@ -113,3 +113,26 @@ def test_words_of_a_saved_picture_lie_inside_it(page, stages, view):
             }).map(text => text.textContent); }"""
     )
     assert not outside
+
+
+@pytest.mark.parametrize("view", ["overview", "matrix", "tokens"])
+def test_random_weights_are_named_on_the_page_and_in_everything_that_is_saved(page, stages, view):
+    from tests.browser.stages import WARNING
+
+    opened(page, stages["doubtful"], view)
+    assert page.get_by_test_id("warning").inner_text() == WARNING
+    page.wait_for_timeout(300)
+    _, drawing = saved_as(page, "svg")
+    _, content = saved_as(page, "csv")
+    assert {row["warning"] for row in table(content)} == {WARNING}
+    page.goto("about:blank")
+    page.set_content(drawing.decode())
+    words = " ".join(page.locator("svg text").all_text_contents())
+    assert WARNING in words and page.locator("svg b").count() == 0
+
+
+def test_a_model_with_all_its_weights_has_no_warning(page, stages):
+    opened(page, stages["minilm"], "overview")
+    assert page.get_by_test_id("warning").is_hidden()
+    _, content = saved_as(page, "csv")
+    assert "warning" not in table(content)[0]

@@ -120,8 +120,8 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
 
 
 def test_the_address_is_written_as_browsers_need_it():
-    assert Guard(80, "::1", "t").address() == "http://[::1]:80/?token=t"
-    assert Guard(81, "0.0.0.0", "t").address(secret=False) == "http://127.0.0.1:81/"
+    assert Guard(80, "::1").address("t") == "http://[::1]:80/?token=t"
+    assert Guard(81, "0.0.0.0").address() == "http://127.0.0.1:81/"
 
 
 def test_a_notebook_gets_the_page_and_answers_over_messages():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import Namespace
 
 from regard.cli.pages.settings import add_settings, given_settings
+from regard.cli.pages.terminal import tell
 from regard.errors import BadValue
 from regard.registry import parse, split
 
@@ -83,10 +84,10 @@ def run(options: Namespace) -> int:
         with Watch() as watch:
             comparison = compare(plan, watch.hear, watch.tell)
     except Stopped as stopped:
-        print(f"{stopped}: the runs are saved. The same command goes on:\n  {plan.command}", file=sys.stderr)
+        tell(f"{stopped}: the runs are saved. The same command goes on:\n  {plan.command}")
         return stopped.exit_code
     except StorageFailed as trouble:
-        print(f"regard compare: {trouble}", file=sys.stderr)
+        tell(f"regard compare: {trouble}")
         return FAILED
     found = rows(comparison)
     if options.json:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
+from regard.cli.pages.terminal import tell
 from regard.errors import BadValue
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def run(options: Namespace) -> int:
     try:
         loaded = load(options.run, options.checkpoint, options.device, options.data)
     except Damaged as trouble:
-        print(f"regard evaluate: damaged checkpoint: {trouble}", file=sys.stderr)
+        tell(f"regard evaluate: damaged checkpoint: {trouble}")
         return FAILED
     batch_size = options.batch_size or loaded.config.batch_size or 32
     with _progress() as seen:

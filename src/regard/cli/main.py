@@ -13,6 +13,7 @@ progress to stderr, so that `regard … --json | jq` always works.
 
 from __future__ import annotations
 
+import io
 import os
 import pkgutil
 import sys
@@ -24,9 +25,11 @@ from jsonargparse import Namespace
 
 import regard.cli
 from regard.cli import mistakes
+from regard.cli.pages.terminal import LONGEST_WORD, said
 from regard.cli.parser import WRONG_CALL, Parser, respell
 from regard.errors import RegardError
 
+FAILED = 1
 NOT_VERBS = {"main", "mistakes", "parser", "pages"}
 
 
@@ -51,6 +54,8 @@ def verbs() -> dict[str, Verb]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
     arguments, files = _take_use(sys.argv[1:] if arguments is None else arguments)
     if "" in files:
         print("regard: --use: expected a Python file after it, got none.", file=sys.stderr)
@@ -111,8 +116,8 @@ def _guarded(name: str, verb: Verb, options: Namespace, parser: Parser, files: S
             load(files)
         return verb.run(options)
     except RegardError as mistake:
-        said = mistakes.of_the_library(str(mistake), parser.chosen or parser, parser.words)
-        print(f"regard {name}: {said}", file=sys.stderr)
+        text = mistakes.of_the_library(str(mistake), parser.chosen or parser, parser.words)
+        print(f"regard {name}: {said(text, [*parser.words, *files])}", file=sys.stderr)
         return WRONG_CALL
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -120,6 +125,17 @@ def _guarded(name: str, verb: Verb, options: Namespace, parser: Parser, files: S
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (OSError, UnicodeEncodeError) as trouble:  # a name that no file can have, a disk that fails
+        print(f"regard {name}: {said(_about(trouble), [*parser.words, *files])}", file=sys.stderr)
+        return FAILED
+
+
+def _about(trouble: OSError | UnicodeEncodeError) -> str:
+    """What went wrong with a file, in one line."""
+    if isinstance(trouble, UnicodeEncodeError):
+        return f"a name or a text holds bytes that are not UTF-8: {trouble.object[:LONGEST_WORD]!r}."
+    where = "" if trouble.filename is None else f"{str(trouble.filename)[:LONGEST_WORD]!r}: "
+    return f"{where}{trouble.strerror or trouble}."
 
 
 def _first_steps(offered: dict[str, Verb]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from regard.cli import mistakes
+from regard.cli.pages.terminal import said
 
 WRONG_CALL = 2
 
@@ -96,8 +97,8 @@ class Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Exit with code 2 and one line."""
         parser = getattr(ex, "subcommand_parser", None) or self.chosen or self
-        said = mistakes.of_the_parser(message, parser, self.words)
-        sys.stderr.write(f"{parser.prog.replace(' [options]', '')}: {said}\n")
+        text = said(mistakes.of_the_parser(message, parser, self.words), self.words)
+        sys.stderr.write(f"{parser.prog.replace(' [options]', '')}: {text}\n")
         self.exit(WRONG_CALL)
 
 

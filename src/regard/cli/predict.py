@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
+from regard.cli.pages.terminal import tell
 from regard.errors import BadValue, RegardError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def run(options: Namespace) -> int:
     try:
         loaded = load(options.run, options.checkpoint, options.device)
     except Damaged as trouble:
-        print(f"regard predict: damaged checkpoint: {trouble}", file=sys.stderr)
+        tell(f"regard predict: damaged checkpoint: {trouble}")
         return FAILED
     check(loaded, writing)
     texts = options.text if options.text is not None else _lines()
@@ -116,7 +117,7 @@ def _lines() -> list[str]:
 
 
 def _show(found: Answer, first: bool) -> None:
-    from regard.cli.pages.picture import printable
+    from regard.cli.pages.terminal import printable
 
     if "error" in found:
         print(f"regard predict: {printable(_short(found['text']))!r}: {found['error']}", file=sys.stderr)
@@ -131,7 +132,8 @@ def _show(found: Answer, first: bool) -> None:
 
 def _translation(found: Answer) -> list[str]:
     from regard.cli.pages.page import console
-    from regard.cli.pages.picture import drawn, legend, printable
+    from regard.cli.pages.picture import drawn, legend
+    from regard.cli.pages.terminal import printable
 
     unfinished = "" if found["finished"] else "  (cut at the longest length)"
     lines = [f"{printable(found['text'].strip())}  →  {printable(found['output'])}{unfinished}", ""]
@@ -147,13 +149,13 @@ def _translation(found: Answer) -> list[str]:
 
 
 def _completion(found: Answer) -> list[str]:
-    from regard.cli.pages.picture import printable
+    from regard.cli.pages.terminal import printable
 
     return [printable(found["whole"])]
 
 
 def _filled(found: Answer) -> list[str]:
-    from regard.cli.pages.picture import printable
+    from regard.cli.pages.terminal import printable
 
     lines = [printable(found["output"])]
     for number, guesses in enumerate(found["guesses"], 1):
@@ -163,7 +165,7 @@ def _filled(found: Answer) -> list[str]:
 
 
 def _class(found: Answer) -> list[str]:
-    from regard.cli.pages.picture import printable, visible
+    from regard.cli.pages.terminal import printable, visible
 
     ranked = sorted(found["probabilities"].items(), key=lambda pair: -pair[1])
     odds = ", ".join(f"{printable(name)} {value:.3f}" for name, value in ranked[:SHOWN_PIECES])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
 from regard.cli.pages.settings import add_settings, given_settings
+from regard.cli.pages.terminal import printable, tell
 from regard.training.config import to_yaml
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(options: Namespace) -> int:
     try:
         result = train(values, resume=options.resume, fast_dev_run=options.fast_dev_run)
     except (NonFinite, StorageFailed) as trouble:
-        print(f"regard train: {trouble}", file=sys.stderr)
+        tell(f"regard train: {trouble}")
         return FAILED
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
         _show(result, options.json, kept=not options.fast_dev_run)
@@ -76,12 +76,12 @@ def _show(result: Result, as_json: bool, kept: bool) -> None:
     facts = {**dataclasses.asdict(result), "folder": str(result.folder)}
     if result.exit_code:
         stopped = f"{result.stopped_by}: saved at step {result.steps}. Go on with:\n  {result.resume_command}"
-        print(stopped, file=sys.stderr)
+        tell(stopped)
     if as_json:
         print(json.dumps({**facts, "folder": str(result.folder) if kept else None}, ensure_ascii=False))
         return
     if kept:
-        print(f"run: {result.folder}")
+        print(printable(f"run: {result.folder}"))
     print(
         f"steps: {result.steps} ({result.steps_per_second:.3g}/s, {result.seconds:.1f} s, by {result.stopped_by})"
     )
@@ -100,4 +100,4 @@ def _show_estimate(facts: dict[str, Any], as_json: bool) -> None:
             value = ", ".join(f"{inner} {amount}" for inner, amount in value.items())
         elif isinstance(value, int) and not isinstance(value, bool):
             value = f"{value:,}"
-        print(f"{name.replace('_', ' ')}: {value}")
+        print(printable(f"{name.replace('_', ' ')}: {value}"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
+from regard.cli.pages.terminal import printable, tell
 from regard.errors import BadValue
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--gold", type=str, metavar="FILE", help=gold)
     silent = "run it once more without each head: how much does its answer change?"
     parser.add_argument("--importance", action="store_true", help=silent)
+    missing = "open a Hugging Face folder that lacks tensors of its model; they are random, and every picture says so"
+    parser.add_argument("--allow-missing", action="store_true", help=missing)
     parser.add_argument(
         "--export", type=str, metavar="FILE", help="write one HTML file instead of serving a page"
     )
@@ -89,12 +91,12 @@ def run(options: Namespace) -> int:
     wish = Wish(
         options.run, text=options.text, target=options.target, image=options.image, generate=options.generate,
         beams=options.beams, against=options.against, checkpoint=options.checkpoint, checkpoints=options.checkpoints,
-        gold=options.gold, importance=options.importance, device=options.device,
+        gold=options.gold, importance=options.importance, device=options.device, allow_missing=options.allow_missing,
     )  # fmt: skip
     try:
-        stage = open_stage(wish, _tell)
+        stage = open_stage(wish, tell)
     except Damaged as trouble:
-        print(f"regard view: damaged checkpoint: {trouble}", file=sys.stderr)
+        tell(f"regard view: damaged checkpoint: {trouble}")
         return FAILED
     if options.export is not None:
         return _export(stage, options)
@@ -111,6 +113,8 @@ def _check(options: Namespace) -> None:
     for name in ("heads", "sites"):
         if options[name] is not None and options.export is None:
             raise BadValue(f"--{name}: it says what a file keeps. Add --export page.html, or leave it out.")
+    if options.export is not None and "\0" in options.export:
+        raise BadValue("--export: a path cannot hold a NUL character.")
     if options.export is not None and not options.export.casefold().endswith((".html", ".htm")):
         raise BadValue(f"--export: expected a name that ends in .html, got {options.export!r}.")
     if options.export is not None and not Path(options.export).parent.is_dir():
@@ -155,30 +159,33 @@ def _export(stage: Stage, options: Namespace) -> int:
     if options.json:
         print(json.dumps({"file": str(path), "bytes": size, **_seen(stage)}, ensure_ascii=False))
     else:
-        print(f"{path} ({size / 1e6:.1f} MB): open it in a browser; it needs nothing else.")
+        print(printable(f"{path} ({size / 1e6:.1f} MB): open it in a browser; it needs nothing else."))
     return 0
 
 
 def _serve(stage: Stage, options: Namespace) -> int:
+    from regard.viewer.keys import LAUNCH_SECONDS
     from regard.viewer.server import Server, reachable_from_elsewhere
 
     server = Server(stage, options.host, options.port)
     if reachable_from_elsewhere(options.host):
-        _tell("Warning: other machines can reach this page. Its address is the key; nothing is encrypted.")
+        tell("Warning: other machines can reach this page. Its address is the key; nothing is encrypted.")
     if options.port and server.guard.port != options.port:
-        _tell(f"Port {options.port} is taken; using {server.guard.port}.")
+        tell(f"Port {options.port} is taken; using {server.guard.port}.")
 
     def started() -> None:
         if options.json:
-            print(json.dumps({"url": server.address, **_seen(stage)}, ensure_ascii=False), flush=True)
+            print(json.dumps({"url": server.address(), **_seen(stage)}, ensure_ascii=False), flush=True)
         else:
-            print(f"Open {server.address}", flush=True)
-        _tell("Ctrl-C stops.")
+            print(f"Open {server.address()}", flush=True)
+        tell("Ctrl-C stops.")
         if not options.no_browser:
-            threading.Thread(target=_open_browser, args=(server.address,), daemon=True).start()
+            # An address of its own: the list of processes shows it, and by then it has been used.
+            address = server.address(LAUNCH_SECONDS)
+            threading.Thread(target=_open_browser, args=(address,), daemon=True).start()
 
     server.run(started)
-    _tell("Stopped.")
+    tell("Stopped.")
     return 0
 
 
@@ -188,6 +195,7 @@ def _seen(stage: Stage) -> dict[str, Any]:
     return {
         "title": scene["title"],
         "words": scene["words"],
+        "warning": scene["warning"],
         "variants": [variant["name"] for variant in scene["variants"]],
         "answers": [variant["answer"] for variant in scene["variants"]],
         "sites": [
@@ -204,7 +212,3 @@ def _open_browser(address: str) -> None:
     import webbrowser
 
     webbrowser.open(address)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

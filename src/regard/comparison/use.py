@@ -44,8 +44,20 @@ def _run(path: Path) -> None:
     sys.modules[name] = module  # dataclasses and pickle look a class's module up by its name
     try:
         spec.loader.exec_module(module)
+    except SystemExit as ended:  # a script that was written to be run, and would end us as if all were done
+        del sys.modules[name]
+        raise BadValue(
+            f"--use: {path} ended the program (sys.exit({ended.code!r})) instead of only registering something. "
+            'Put what is to run under `if __name__ == "__main__":`.'
+        ) from None
     except Exception as trouble:  # whatever a stranger's file does wrong, the user must hear where
         del sys.modules[name]
         last = traceback.extract_tb(trouble.__traceback__)[-1]
         place = f"{last.filename}, line {last.lineno}"
-        raise BadValue(f"--use: {path} failed: {type(trouble).__name__}: {trouble} ({place}).") from trouble
+        raise BadValue(
+            f"--use: {path} failed: {type(trouble).__name__}: {_first_line(trouble)} ({place})."
+        ) from trouble
+
+
+def _first_line(trouble: Exception) -> str:
+    return next(iter(str(trouble).strip().splitlines()), "")[:300]

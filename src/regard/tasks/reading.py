@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
+from regard import files
 from regard.arguments import described
 from regard.errors import BadType, BadValue
 
 Data = str | Path | Sequence[str | Path]  # what `data=` may be: a path, paths, or paths joined by commas
 
-MOST_UNPACKED = 4 * 2**30  # bytes; a small .gz can hold more than a machine does
+# Bytes that a .gz may unpack to: text shrinks to a tenth or so; what shrinks to 1/200 is made to fill a machine.
+MOST_UNPACKED, SMALL, RATIO = 4 * 2**30, 64 * 2**20, 200
 
 
 def wrong(path: Path, line: int | None, text: str) -> BadValue:
@@ -84,34 +88,50 @@ def read_lines(path: Path, encoding: str = "utf-8", other: str = "latin-1") -> l
 
 def _raw(path: Path) -> bytes:
     try:
-        raw = path.read_bytes()
-    except (OSError, ValueError) as error:
+        with files.opened(path) as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            if packed:
+                return _unpacked(path, file)
+            if path.suffix == ".gz":
+                raise wrong(
+                    path, None, "is not a gzip file, in spite of its name. Was its download interrupted?"
+                )
+            return file.read()
+    except MemoryError:
+        raise wrong(path, None, "does not fit into memory. Split it, or take a part of it.") from None
+    except OSError as error:
         raise _unreadable(path, error) from None
-    packed = raw[:2] == b"\x1f\x8b"
-    if path.suffix == ".gz" and not packed:
-        raise wrong(path, None, "is not a gzip file, in spite of its name. Was its download interrupted?")
-    if not packed:
-        return raw
+
+
+def _unpacked(path: Path, file: BinaryIO) -> bytes:
+    """What a gzip file holds, piece by piece: a small one can unpack to more than a machine holds."""
+    most = min(MOST_UNPACKED, max(SMALL, RATIO * os.fstat(file.fileno()).st_size))
+    found = bytearray()
     try:
-        with gzip.open(path) as file:
-            raw = file.read(MOST_UNPACKED + 1)
+        with gzip.GzipFile(fileobj=file) as unpacking:
+            while piece := unpacking.read(files.PIECE):
+                found += piece
+                if len(found) > most:
+                    raise wrong(
+                        path,
+                        None,
+                        f"unpacks to more than {most / 2**20:,.0f} MiB. Unpack it yourself, and shorten it.",
+                    )
     except (OSError, EOFError, zlib.error) as error:
         raise wrong(path, None, f"cannot be unpacked: {error}. Is it complete?") from None
-    if len(raw) > MOST_UNPACKED:
-        raise wrong(path, None, f"unpacks to more than {MOST_UNPACKED // 2**30} GiB. Unpack and shorten it.")
-    return raw
+    return bytes(found)
 
 
-def _unreadable(path: Path, error: Exception) -> BadValue:
+def _unreadable(path: Path, error: OSError) -> BadValue:
+    shown = str(path) if len(str(path)) <= 200 else str(path)[:200] + "…"
     if isinstance(error, FileNotFoundError):
         folder = path.parent
-        beside = sorted(other.name for other in folder.iterdir())[:8] if folder.is_dir() else []
+        names = sorted(other.name for other in folder.iterdir())[:8] if folder.is_dir() else []
+        beside = [name if name.isprintable() else repr(name) for name in names]
         hint = f" In that folder: {', '.join(beside)}." if beside else ""
-        return BadValue(f"data: there is no file {str(path)!r}.{hint}")
-    if isinstance(error, IsADirectoryError):
-        return BadValue(f"data: {str(path)!r} is a folder, where a file was expected.")
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    return BadValue(f"data: {str(path)!r} cannot be read: {reason}.")
+        return BadValue(f"data: there is no file {shown!r}.{hint}")
+    return BadValue(f"data: {shown!r} cannot be read: {error.strerror or error}.")
 
 
 def _undecodable(path: Path, raw: bytes, encoding: str, start: int, other: str) -> BadValue:

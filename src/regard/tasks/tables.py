@@ -79,6 +79,8 @@ def read_table(
                 f"{excerpt(' | '.join(cells))}.",
             )
         rows.append((line, list(cells)))
+    if not rows:
+        raise wrong(path, None, "holds no row: every cell is empty. Expected lines of a text and a label.")
     first = [cell.strip() for cell in rows[0][1] if cell is not None]
     if _position(first, text, TEXT) is None or _position(first, label, LABEL) is None:
         return Table(path, None, rows)

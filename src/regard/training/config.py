@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import yaml
 
 from regard.errors import BadValue, RegardError
 from regard.training import budget as budgets
-from regard.training import retention
+from regard.training import plain_yaml, retention
 from regard.training.readers import (
     Expected,
     Reader,
@@ -228,19 +228,32 @@ def to_yaml(config: Config) -> str:
 
 
 def from_yaml(path: str | Path) -> dict[str, Any]:
-    """The settings a file holds, not checked yet. Only plain data is read: no tags, no objects."""
-    try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as trouble:
-        raise BadValue(
-            f"--config: cannot read {path}: {getattr(trouble, 'strerror', None) or trouble}."
-        ) from None
-    except (yaml.YAMLError, RecursionError) as trouble:
-        raise BadValue(f"--config: {path} is not a YAML file of settings: {trouble}") from None
+    """The settings a file holds, not checked yet. Only plain data is read: no tags, no objects, no aliases."""
+    found = plain_yaml.read(path, "--config")
     if found is None:
         return {}
     if not isinstance(found, dict):
         raise BadValue(
             f"--config: expected {path} to hold `setting: value` lines, got {type(found).__name__}."
         )
+    _refuse_repeated(found, path)
     return found
+
+
+def _refuse_repeated(values: Mapping[Any, Any], path: str | Path) -> None:
+    """Raise where a file gives a setting twice: as `optim.lr` and inside `optim`, or with hyphen and underscore."""
+    names = list(_names(values))
+    plain = [name.replace("-", "_") for name in names]
+    for place, name in enumerate(plain):
+        if name in plain[:place]:
+            both = f"{names[plain.index(name)]} and {names[place]}"
+            raise BadValue(f"--config: {path} gives the setting {name} twice, as {both}. Keep one of them.")
+
+
+def _names(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted name of every setting, once for each time it is given."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _names(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"

@@ -11,6 +11,7 @@ from regard.options import TRUTH
 from regard.registry import split
 
 Reader = Callable[[object], Any]
+LARGEST = 2**63 - 1  # what a tensor of whole numbers, and torch's seed, can hold
 
 
 class Expected(Exception):
@@ -18,14 +19,17 @@ class Expected(Exception):
 
 
 def whole(least: int) -> Reader:
-    """A whole number of at least `least`; `1e4` counts as one."""
+    """A whole number from `least` to what 63 bits hold; `1e4` counts as one."""
 
     def read(given: object) -> int:
         wanted = Expected(f"a whole number of at least {least}")
-        found = _float(given, wanted)
-        if not math.isfinite(found) or found != int(found) or found < least:
+        value = _float(given, wanted)
+        if not math.isfinite(value) or value != int(value) or value < least:
             raise wanted
-        return int(str(given)) if str(given).lstrip("+-").isdigit() else int(found)
+        found = int(str(given)) if str(given).lstrip("+-").isdecimal() else int(value)
+        if found > LARGEST:
+            raise Expected(f"a whole number from {least} to {LARGEST}")
+        return found
 
     return read
 

@@ -25,15 +25,16 @@ def show(seen: Any, tokens: Any = None, **options: Any) -> Any:
 
 def serve(seen: Any, tokens: Any = None, *, port: int = 0, browser: bool = True) -> None:
     """A page on this machine, until Ctrl-C."""
+    from regard.viewer.keys import LAUNCH_SECONDS
     from regard.viewer.server import Server
 
     server = Server(stage_of(seen, tokens), port=port)
 
     def started() -> None:
-        print(f"Open {server.address}")
+        print(f"Open {server.address()}")
         if browser:
             import webbrowser
 
-            webbrowser.open(server.address)
+            webbrowser.open(server.address(LAUNCH_SECONDS))
 
     server.run(started)

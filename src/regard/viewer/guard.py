@@ -1,19 +1,18 @@
 """Who may talk to the viewer: only the person who started it, from the page it served.
 
 A web site in another tab can send requests to a local server, and by a trick with names (DNS rebinding) even read the
-answers. So every request must name this server as its host, must not come from a foreign page, and must carry the
-secret of this start: once in the first address, from then on in a cookie that scripts cannot read.
+answers. So every request must name this server as its host, must not come from a foreign page, and must carry a secret:
+a token in the first address, which opens the page once, and from then on a cookie that scripts cannot read (`keys.py`).
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
-import secrets
 from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qs
 
 from regard.errors import BadValue
+from regard.viewer.keys import SESSION_SECONDS, Keys
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LONGEST_QUERY = 2000
@@ -37,11 +36,14 @@ HEADERS = {
 
 
 class Refused(Exception):
-    """A request that is not answered: a status, and words that repeat nothing of what was sent."""
+    """A request that is not answered: a status, and words that repeat nothing of what was sent.
 
-    def __init__(self, status: int, title: str, advice: str) -> None:
+    known: whoever asked was let in before; the terminal may show a new address.
+    """
+
+    def __init__(self, status: int, title: str, advice: str, known: bool = False) -> None:
         super().__init__(title)
-        self.status, self.title, self.advice = status, title, advice
+        self.status, self.title, self.advice, self.known = status, title, advice, known
 
 
 def is_loopback(host: str) -> bool:
@@ -69,11 +71,11 @@ def checked_host(host: str, allow_remote: bool) -> str:
 
 
 class Guard:
-    """Checks requests to one server, by its host, its port and the secret of this start."""
+    """Checks requests to one server, by its host, its port and the secrets it handed out."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", secret: str | None = None) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", keys: Keys | None = None) -> None:
         self.port, self.host = port, host
-        self.secret = secret or secrets.token_urlsafe(32)
+        self.keys = keys or Keys()
         self.cookie = (
             f"regard-{port}"  # browsers share cookies between ports: two viewers must not mix theirs
         )
@@ -81,8 +83,10 @@ class Guard:
         names: Iterable[str] = (*LOOPBACK, host)
         self.names = frozenset(name.casefold() for name in names)
 
-    def check(self, method: str, path: str, query: bytes, headers: Mapping[str, str]) -> bool:
-        """Raise `Refused`, or say whether the request brings the secret in its address (and wants a cookie for it)."""
+    def check(
+        self, method: str, path: str, query: bytes, headers: Mapping[str, str]
+    ) -> dict[str, str] | None:
+        """Raise `Refused`; else None, or the headers of a redirect that takes the token out of the address."""
         if not self._is_ours(headers.get("host", "")):
             raise Refused(
                 403, "This is not the address of the viewer.", "Open the address that the terminal shows."
@@ -104,18 +108,33 @@ class Guard:
             raise Refused(413, "The request has a content.", "Questions fit into an address.")
         if len(query) > LONGEST_QUERY:
             raise Refused(413, "The address is too long.", "Open the address that the terminal shows.")
-        given = _token(query)
-        if path == "/" and given is not None:
-            if self._same(given):
-                return True
-            raise Refused(403, "This token is not the one of this start.", _AGAIN)
-        if not self._same(_cookie(headers.get("cookie", ""), self.cookie)):
-            raise Refused(403, "The viewer does not know this browser yet.", _AGAIN)
-        return False
+        token, secret = _token(query), _cookie(headers.get("cookie", ""), self.cookie)
+        if path == "/" and token is not None:
+            return self._let_in(method, token, secret)
+        if not self.keys.admits(secret):
+            known = self.keys.knew(None, secret)
+            title = (
+                "This browser's permission has ended."
+                if known
+                else "The viewer does not know this browser yet."
+            )
+            raise Refused(403, title, _NEW if known else _AGAIN, known)
+        return None
 
-    def _same(self, given: str | None) -> bool:
-        """Compare in a time that does not tell how much of it is right."""
-        return given is not None and hmac.compare_digest(given.encode(), self.secret.encode())
+    def _let_in(self, method: str, token: str, secret: str | None) -> dict[str, str]:
+        """What a token in the address brings: a cookie, once; for the browser that has the cookie, just the page."""
+        made = (
+            self.keys.spend(token) if method == "GET" else None
+        )  # HEAD is no visit: programs look at links with it
+        if made is not None:
+            # A fragment (the state of a deep link) survives the redirect; the token leaves the address bar.
+            return {"location": "/", "set-cookie": self.cookie_header(made)}
+        used = self.keys.knew(token, None)
+        if used and self.keys.admits(secret):  # the same browser again: a reload, a bookmark, a restored tab
+            return {"location": "/"}
+        if used:
+            raise Refused(403, "This address was used before; each opens the page once.", _NEW, known=True)
+        raise Refused(403, "This token is not one of this start.", _AGAIN)
 
     def _is_ours(self, host: str) -> bool:
         name, port = _split(host)
@@ -128,18 +147,19 @@ class Guard:
         scheme, separator, host = origin.partition("://")
         return bool(separator) and scheme == "http" and self._is_ours(host)
 
-    def address(self, secret: bool = True) -> str:
-        """Where the page is; with the secret, the one address that opens it the first time."""
+    def address(self, token: str | None = None) -> str:
+        """Where the page is; with a token, an address that opens it once."""
         name = self.host if self.host not in ("0.0.0.0", "::") else "127.0.0.1"
         shown = f"[{name}]" if ":" in name else name
-        return f"http://{shown}:{self.port}/" + (f"?token={self.secret}" if secret else "")
+        return f"http://{shown}:{self.port}/" + ("" if token is None else f"?token={token}")
 
-    def cookie_header(self) -> str:
+    def cookie_header(self, secret: str) -> str:
         """What the browser is to keep: sent back only to this server, only by its own page, hidden from scripts."""
-        return f"{self.cookie}={self.secret}; Path=/; HttpOnly; SameSite=Strict"
+        return f"{self.cookie}={secret}; Path=/; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict"
 
 
 _AGAIN = "Open the address that the terminal shows, with its token; it changes with every start."
+_NEW = "The terminal shows a new address."
 
 
 def _split(host: str) -> tuple[str | None, int]:

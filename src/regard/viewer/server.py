@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import errno
 import html
+import math
 import socket
+import sys
+import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
@@ -26,6 +29,7 @@ COURTESY, PAUSE = 6.0, 0.05  # seconds for which a slow one lets others go first
 WAITING = 256  # requests that may wait; a page has a few dozen tiles under way at most
 MOST_WORDS = 12  # in one question
 PORTS_TRIED = 20
+OFFER_SECONDS = 10.0  # between two new addresses in the terminal
 TYPES = {
     ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png",
@@ -51,10 +55,17 @@ def page_files(folder: Path | None = None) -> dict[str, tuple[str, bytes]]:
 class Application:
     """The ASGI application: guard first, then page or answers."""
 
-    def __init__(self, stage: Stage, guard: Guard, page: dict[str, tuple[str, bytes]] | None = None) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        guard: Guard,
+        page: dict[str, tuple[str, bytes]] | None = None,
+        known: Callable[[], None] = lambda: None,
+    ) -> None:
+        """known: called where a browser that was let in before comes with what opens nothing any more."""
         from anyio import CapacityLimiter
 
-        self.guard, self.answers = guard, Answers(stage)
+        self.guard, self.answers, self.known = guard, Answers(stage), known
         self.page = page_files() if page is None else page
         self.limiter, self.patient = CapacityLimiter(AT_ONCE), CapacityLimiter(1)
         self.threads = CapacityLimiter(AT_ONCE + 1)
@@ -72,8 +83,19 @@ class Application:
         try:
             status, kind, content, extra = await self._answered(request)
         except Refused as refusal:
-            status, kind, content = _refusal(request.url.path, refusal)
-            extra = {"allow": "GET, HEAD"} if refusal.status == 405 else {}
+            status, kind, content = _refusal(str(scope["path"]), refusal)
+            # What follows a content that nobody reads would be taken for the next request.
+            extra = {405: {"allow": "GET, HEAD", "connection": "close"}, 413: {"connection": "close"}}.get(
+                status, {}
+            )
+            if refusal.known:
+                self.known()
+        except (
+            Exception
+        ):  # a mistake of ours: answered here, so that this answer is protected like the others
+            traceback.print_exc()
+            extra = {}
+            status, kind, content = _said(500, "The viewer could not answer. The terminal says more.")
         response = Response(content, status, {**HEADERS, **extra}, media_type=None)
         if content:
             response.headers["content-type"] = kind
@@ -88,9 +110,9 @@ class Application:
                     400, "The request names two hosts.", "Open the address that the terminal shows."
                 )
             heard[name] = f"{heard[name]}; {value}" if name in heard else value
-        if self.guard.check(request.method, path, query, heard):
-            # A fragment (the state of a deep link) survives this redirect; the secret leaves the address bar.
-            return 303, "text/plain", b"", {"location": "/", "set-cookie": self.guard.cookie_header()}
+        redirect = self.guard.check(request.method, path, query, heard)
+        if redirect is not None:
+            return 303, "text/plain", b"", redirect
         if path in self.page:
             kind, content = self.page[path]
             return 200, kind, content, {}
@@ -184,24 +206,28 @@ class Server:
     def __init__(self, stage: Stage, host: str = "127.0.0.1", port: int = 0) -> None:
         self.socket = listen(host, port)
         self.guard = Guard(self.socket.getsockname()[1], "127.0.0.1" if host == "localhost" else host)
-        self.application = Application(stage, self.guard)
+        self.application = Application(stage, self.guard, known=self._offer_again)
         self._server: Any = None
+        self._offered = -math.inf
 
-    @property
-    def address(self) -> str:
-        """The address that opens the page the first time."""
-        return self.guard.address()
+    def address(self, seconds: float = math.inf) -> str:
+        """A new address that opens the page once, within so many seconds."""
+        return self.guard.address(self.guard.keys.token(seconds))
+
+    def _offer_again(self) -> None:
+        """Show a new address in the terminal, where only the person who started the viewer sees it."""
+        if time.monotonic() - self._offered >= OFFER_SECONDS:
+            self._offered = time.monotonic()
+            print(
+                f"A browser came with an address that was used, or too late. Open {self.address()}",
+                file=sys.stderr,
+            )
 
     def run(self, started: Callable[[], None] = lambda: None) -> None:
         """Serve until Ctrl-C or `stop`; `started` is called when the first request could come."""
-        import uvicorn
+        from regard.viewer.connections import Listener
 
-        config = uvicorn.Config(
-            self.application, lifespan="off", log_level="warning", access_log=False, server_header=False,
-            ws="none", timeout_keep_alive=30, timeout_graceful_shutdown=1, h11_max_incomplete_event_size=32 * 1024,
-            proxy_headers=False,
-        )  # fmt: skip
-        self._server = uvicorn.Server(config)
+        self._server = Listener(self.application)
         started()
         try:
             self._server.run(sockets=[self.socket])

@@ -49,6 +49,9 @@ class Stage:
     generation: dict[str, Any] | None = None
     alignment: dict[str, Any] | None = None
     timeline: dict[str, Any] | None = None
+    warning: str = (
+        ""  # why what is shown must not be taken for the model's own; stands on the page and on every picture
+    )
 
     def __post_init__(self) -> None:
         if not self.variants:
@@ -140,6 +143,7 @@ class Stage:
             "title": shortened(self.title),
             "start": self._start(),
             "words": shortened(self.words, 400),
+            "warning": shortened(self.warning, 600),
             "variants": [self._variant(number) for number in range(len(self.variants))],
             "sites": sites,
             "tokens": _all_labels(kinds, first.labels, self.main),

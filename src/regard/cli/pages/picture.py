@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 
 from rich.cells import cell_len
 
 from regard.cli.pages import shades
-from regard.tasks.vocabulary import whole_characters
+from regard.cli.pages.terminal import visible
 
 LONGEST_HEAD = 12  # letters of a piece above its column, from top to bottom
 LONGEST_LABEL = 16
@@ -72,32 +71,3 @@ def _letters(piece: str, most: int) -> list[str]:
 def _label(piece: str) -> str:
     text = "".join(_letters(piece, LONGEST_LABEL))
     return "␣" if text == " " else text
-
-
-def visible(letter: str) -> str:
-    """A character that takes one or two columns: what would move the cursor, or has no width, gets a sign instead."""
-    number = ord(letter)
-    if number < 0x20:
-        return chr(0x2400 + number)  # ␀ ␉ ␊ …
-    if number == 0x7F:
-        return "␡"
-    if (
-        unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Mn", "Me")
-        or cell_len(letter) < 1
-    ):
-        return "�"
-    return letter
-
-
-def printable(text: str) -> str:
-    """Text that is safe on a terminal: line breaks and tabs stay, what steers the terminal becomes visible."""
-    return "".join(
-        visible(letter) if letter not in "\n\t" and _steers(letter) else letter
-        for letter in whole_characters(text)
-    )
-
-
-def _steers(letter: str) -> bool:
-    """Control characters, and those that turn the direction of writing; joiners of emoji are harmless."""
-    turning = "\u202a" <= letter <= "\u202e" or "\u2066" <= letter <= "\u2069"
-    return turning or unicodedata.category(letter) == "Cc"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.errors import BadValue, RegardError
+from regard.errors import BadValue
 from regard.observation.observe import observe
 from regard.viewer.opening.absent import no_model
 from regard.viewer.opening.aligned import alignment, read_gold_line
+from regard.viewer.opening.guarding import in_words
 from regard.viewer.opening.mattering import importance
 from regard.viewer.opening.pretrained import is_pretrained, open_pretrained
 from regard.viewer.opening.runs import checkpoint_steps, is_run, losses, open_run
@@ -25,6 +27,8 @@ WRITTEN = {
     "targets": "written tokens",
     "read": "written tokens",
 }  # what a message calls these kinds of positions
+CANNOT_RUN = "the model cannot run on this input"
+DOUBTFUL = "(weights incomplete)"
 LONG_BEGINNING = 12  # letters that two names have in common: more are left out
 
 
@@ -37,15 +41,17 @@ def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> S
     if wish.against is not None:
         made.append(_opened(wish, wish.against, None, tell))
         _tell_apart(made, (wish.where, wish.against))
+    for one in made:
+        _label(one)
     generation = None
     variants = []
     for one in made:
         for note in one.notes:
             tell(note)
         if wish.generate is not None:
-            variant, generation = _written(one, wish, tell)
+            variant, generation = in_words(partial(_written, one, wish, tell), CANNOT_RUN)
         else:
-            variant = _ran(one)
+            variant = in_words(partial(_ran, one), CANNOT_RUN)
         if wish.importance:
             found, words = importance(one, variant.seen, tell)
             variant = dataclasses.replace(variant, importance=found, words=f"{variant.words}; {words}")
@@ -58,8 +64,25 @@ def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> S
         two_sides=first.two_sides,
         image=first.image,
         generation=generation,
+        warning=_warning(made),
     )
     return _with_alignment(stage, wish)
+
+
+def _label(one: Opened) -> None:
+    """Put what is wrong with a model's weights where names are shown and saved: title, variant and words."""
+    if one.doubt:
+        one.title, one.name = f"{one.title} {DOUBTFUL}", f"{one.name} {DOUBTFUL}"
+        one.words = f"{one.doubt} · {one.words}"
+        one.notes.append(f"Warning: {one.doubt}.")
+
+
+def _warning(made: list[Opened]) -> str:
+    """What every picture says where weights are random; "" where none are."""
+    doubtful = [one for one in made if one.doubt]
+    if len(made) == 1:
+        return doubtful[0].doubt if doubtful else ""
+    return "; ".join(f"{one.name}: {one.doubt}" for one in doubtful)
 
 
 def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str], None]) -> Opened:
@@ -75,23 +98,12 @@ def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str]
 def _ran(one: Opened) -> Variant:
     """The model run once."""
     with torch.no_grad(), observe(one.model) as seen:
-        output = _guarded(one.run)
+        output = one.run()
     if one.finish is not None and seen.names():
         labels, image = one.finish(int(seen[seen.names()[0]].shape(0)[3]))
         one.labels, one.image = labels, image
     answer = one.answer(output) if one.answer is not None else None
     return Variant(one.name, seen, one.labels, one.words, one.step, one.ids, answer=answer)
-
-
-def _guarded(run: Callable[[], Any]) -> Any:
-    """Whatever a foreign model does wrong becomes one line of words."""
-    try:
-        return run()
-    except (RegardError, MemoryError):
-        raise
-    except Exception as trouble:
-        line = next(iter(str(trouble).strip().splitlines()), "")[:200]
-        raise BadValue(f"RUN: the model cannot run on this input: {type(trouble).__name__}: {line}") from None
 
 
 def _written(one: Opened, wish: Wish, tell: Callable[[str], None]) -> tuple[Variant, dict[str, Any]]:
@@ -102,14 +114,14 @@ def _written(one: Opened, wish: Wish, tell: Callable[[str], None]) -> tuple[Vari
     length = _fitting(one, wish.generate or 1, tell)
     if wish.beams > 1:
         tell(f"searching with {wish.beams} beams")
-        tokens, beams = _guarded(lambda: search(writer, length, wish.beams))
+        tokens, beams = search(writer, length, wish.beams)
         with observe(one.model) as seen:
-            steps = _guarded(lambda: write_again(writer, tokens))
+            steps = write_again(writer, tokens)
         for step, alive in zip(steps, beams, strict=True):
             step["beams"] = alive
     else:
         with observe(one.model) as seen:
-            tokens, steps = _guarded(lambda: write(writer, length))
+            tokens, steps = write(writer, length)
     pieces, prompt = writer.pieces(tokens), writer.pieces(writer.prompt)
     labels = dict(one.labels)
     if writer.two_sides:
@@ -196,7 +208,7 @@ def _timeline(wish: Wish, tell: Callable[[str], None]) -> Stage:
         tell(f"step {step}")
         one = open_run(wish, wish.where, str(step), tell)
         one.name = f"step {step}"
-        variants.append(_ran(one))
+        variants.append(in_words(partial(_ran, one), CANNOT_RUN))
     metric = losses(wish.where, steps, tell)
     timeline = {"kind": "checkpoints", "steps": steps, "metric": metric}
     return Stage(

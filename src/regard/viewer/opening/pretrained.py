@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +14,14 @@ from regard.errors import BadValue
 from regard.tasks.vocabulary import whole_characters
 from regard.training.hardware import choose_device
 from regard.viewer.opening import answering
+from regard.viewer.opening.guarding import in_words
+from regard.viewer.opening.loading import LOCAL, Loaded, load_model
 from regard.viewer.opening.tokenizing import load_tokenizer
 from regard.viewer.opening.wish import Opened, Wish
 
 EXAMPLE = "The animal did not cross the street because it was too tired."
 OWN_WORDS = 40  # tokens that a model with two sides writes where nobody says how many
 READ = ("input_ids", "attention_mask", "token_type_ids")
-LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 def is_pretrained(where: str) -> bool:
@@ -53,11 +53,10 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]) -> Opened:
     folder = str(Path(where).resolve())
-    config = _tried(lambda: transformers.AutoConfig.from_pretrained(folder, **LOCAL), where, "configuration")
     device = choose_device(wish.device)
     tell(f"loading {where}")
-    model = _tried(lambda: _class_of(transformers, config).from_pretrained(folder, **LOCAL), where, "weights")
-    model = model.to(device).eval()
+    loaded = load_model(transformers, folder, where, wish.allow_missing)
+    model, config = loaded.model.to(device).eval(), loaded.config
     path = Path(folder)
     name = path.name if path.name not in ("model", "checkpoint") else f"{path.parent.name}/{path.name}"
     reads = str(getattr(model, "main_input_name", "input_ids"))
@@ -69,10 +68,24 @@ def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]
     if reads == "pixel_values":
         from regard.viewer.opening.vision import open_vision
 
-        return open_vision(wish, transformers, folder, name, config, model, device, tell)
+        made = in_words(
+            lambda: open_vision(wish, transformers, folder, name, config, model, device, tell),
+            f"the settings for images in {where!r} cannot be used",
+        )
+        made.doubt = loaded.doubt
+        return made
     if wish.image is not None:
         raise BadValue(f"--image: {where} reads text. Give --text instead.")
     tokenizer = load_tokenizer(transformers, folder, where, LOCAL)
+    return in_words(
+        lambda: _open_text(wish, name, loaded, tokenizer, device),
+        f"the tokenizer in {where!r} cannot be used",
+    )
+
+
+def _open_text(wish: Wish, name: str, loaded: Loaded, tokenizer: Any, device: torch.device) -> Opened:
+    """The model on a text."""
+    model, config = loaded.model, loaded.config
     text = whole_characters(EXAMPLE if wish.text is None else wish.text)
     inputs = tokenizer(text, return_tensors="pt", truncation=False)
     inputs = {key: value.to(device) for key, value in inputs.items() if key in READ}
@@ -82,6 +95,7 @@ def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]
     made = Opened(
         name, name, model, lambda: model(**inputs), {"tokens": pieces_of(tokenizer, ids)}, words=described,
         input=f"“{text}”", ids=ids, two_sides=bool(getattr(config, "is_encoder_decoder", False)),
+        doubt=loaded.doubt,
     )  # fmt: skip
     _give_writer(made, model, tokenizer, inputs)
     made.answer = answering.of_pretrained(model, made.labels["tokens"])
@@ -99,26 +113,6 @@ def _library() -> Any:
             'Install it: pip install "regard[huggingface]".'
         ) from None
     return transformers
-
-
-def _tried(load: Callable[[], Any], where: str, what: str) -> Any:
-    """Load a part; whatever a foreign folder does wrong becomes one line of words."""
-    try:
-        return load()
-    except BadValue:
-        raise
-    except Exception as trouble:  # the library raises many kinds
-        line = str(trouble).strip().splitlines()[0][:200] if str(trouble).strip() else type(trouble).__name__
-        raise BadValue(f"RUN: the {what} in {where!r} cannot be read: {line}") from None
-
-
-def _class_of(transformers: Any, config: Any) -> Any:
-    """The class the folder names, if the library has it: with its head, so that it can write."""
-    for name in getattr(config, "architectures", None) or ():
-        found = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
-        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-            return found
-    return transformers.AutoModel
 
 
 def _check_length(ids: list[int], config: Any, tokenizer: Any) -> None:
@@ -252,12 +246,3 @@ class PretrainedWriter:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """What each token is called."""
         return pieces_of(self.tokenizer, ids)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A small JSON file; nothing where there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
+from regard.viewer.opening.guarding import in_words
 
 WHOLE = "tokenizer.json"  # a tokenizer in one file, whatever its kind
 # The vocabularies of the usual kinds, for a folder whose kind of tokenizer cannot even be told.
@@ -23,12 +24,14 @@ RARE = ("*.spm", "*.tiktoken", "tekken.json", "vocab*", "*.bpe*")  # of kinds wh
 def load_tokenizer(transformers: Any, folder: str, where: str, options: dict[str, Any]) -> Any:
     """The tokenizer whose files lie in a folder; an error that names the files where they are missing."""
     try:
-        found = transformers.AutoTokenizer.from_pretrained(folder, **options)
-    except Exception as trouble:  # the library raises many kinds
+        found = in_words(
+            lambda: transformers.AutoTokenizer.from_pretrained(folder, **options),
+            f"the tokenizer in {where!r} cannot be read",
+        )
+    except BadValue:
         if not _holds_any(folder, [part for name in USUAL for part in name.split(" and ")]):
             raise _missing(where, USUAL) from None
-        line = next(iter(str(trouble).strip().splitlines()), type(trouble).__name__)[:200]
-        raise BadValue(f"RUN: the tokenizer in {where!r} cannot be read: {line}") from None
+        raise
     needed = dict(
         getattr(found, "vocab_files_names", None) or {}
     )  # empty for those that read bytes or code points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import BadValue
+from regard.files import read_bytes
 from regard.viewer.opening import answering
+from regard.viewer.opening.loading import LOCAL
 from regard.viewer.opening.pictures import on_grid, patch_labels, read_image
 from regard.viewer.opening.wish import Opened, Wish
 
+MOST_SETTINGS = 2**20  # bytes of preprocessor_config.json
 HALF = [0.5, 0.5, 0.5]  # mean and spread where a folder says nothing
 
 
@@ -62,9 +66,7 @@ def _prepared(
     transformers: Any, folder: str, config: Any, picture: Any, tell: Callable[[str], None]
 ) -> tuple[Tensor, list[float], list[float]]:
     """Pixels as the model wants them, and mean and spread to show them by."""
-    from regard.viewer.opening.pretrained import LOCAL, read_json
-
-    settings = read_json(Path(folder) / "preprocessor_config.json")
+    settings = _read_json(Path(folder) / "preprocessor_config.json")
     mean, spread = _three(settings.get("image_mean")), _three(settings.get("image_std"))
     if settings:
         try:
@@ -79,6 +81,15 @@ def _prepared(
     small = np.asarray(picture.resize((width, height)), np.float32) / 255
     values = (torch.from_numpy(small.copy()) - torch.tensor(mean)) / torch.tensor(spread)
     return values.permute(2, 0, 1)[None].contiguous(), mean, spread
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A small JSON file; nothing where there is none."""
+    try:
+        found = json.loads(read_bytes(path, "RUN", MOST_SETTINGS))
+    except (ValueError, RecursionError):  # BadValue among them: no file
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _three(given: Any) -> list[float]:

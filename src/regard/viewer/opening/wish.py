@@ -34,6 +34,9 @@ class Wish:
     gold: str | None = None
     importance: bool = False
     device: str = "auto"
+    allow_missing: bool = (
+        False  # open a folder whose tensors are not all the model's; its random weights are labelled
+    )
 
     def __post_init__(self) -> None:
         for name in ("where", "against", "image", "gold"):
@@ -94,6 +97,9 @@ class Opened:
     writer: Writer | None = None
     room: int | None = None  # for so many tokens the writer has positions left
     no_writer: str = "it writes no text"  # why there is none
+    doubt: str = (
+        ""  # which weights are random, or not used, where the folder does not hold exactly the model's
+    )
     notes: list[str] = field(default_factory=list)  # for stderr
     # What a classifier answers, read off what `run` returned: {"text": …, "others": …}.
     answer: Callable[[Any], dict[str, Any] | None] | None = None

@@ -10,6 +10,7 @@ import { createRail } from "./rail.js";
 import { createSaving } from "./saving.js";
 import { createHelp } from "./help.js";
 import { createTools, createFooter } from "./bars.js";
+import { createWarning } from "./warning.js";
 import { overviewView } from "./overview.js";
 import { matrixView } from "./matrix.js";
 import { tokensView } from "./views/tokens.js";
@@ -69,7 +70,7 @@ function open(root, given, scene, address) {
     if (event.detail) main.focus({ preventScroll: true });
   };
   const help = createHelp(views);
-  const saving = createSaving({ shown: () => shown.instance || {}, name: () => fileName(scene.title, store.get().view, subject()), tell: tell.say, address });
+  const saving = createSaving({ shown: () => shown.instance || {}, name: () => fileName(scene.title, store.get().view, subject()), tell: tell.say, address, warning: scene.warning });
   const subject = () => (shown.instance && shown.instance.subject ? shown.instance.subject() : whoseText(scene, store.get()));
   const answer = createAnswer(scene);
   const words = h("p", { class: "words" });
@@ -84,7 +85,7 @@ function open(root, given, scene, address) {
   const body = h("div", { class: "body" }, rail.element, main);
   fill(
     root,
-    h("header", { class: "top" }, h("div", { class: "heading" }, h("h1", {}, scene.title || "Attention"), words, answer.element), tools.element, tabs),
+    h("header", { class: "top" }, h("div", { class: "heading" }, h("h1", {}, scene.title || "Attention"), words, answer.element), tools.element, createWarning(scene), tabs),
     body, footer.element, help.element, tell.element,
   );
   if (address) document.title = `${scene.title || "Attention"} · regard`;

@@ -1,6 +1,7 @@
 // Taking a picture or its numbers away: files and the clipboard.
 
 import { h } from "./dom.js";
+import { labelledDrawing, labelledTable } from "./warning.js";
 
 const KINDS = [
   ["svg", "SVG", "vector picture"],
@@ -12,8 +13,11 @@ const KINDS = [
   ["link", "Copy link", "to what is shown"],
 ];
 
-/** A button with a menu. `shown()` gives the open view (`drawing()`, `table()`), `name()` the file's name without its ending. */
-export function createSaving({ shown, name, tell, address }) {
+/**
+ * A button with a menu. `shown()` gives the open view (`drawing()`, `table()`), `name()` the file's name without its ending;
+ * `warning` stands on whatever is saved.
+ */
+export function createSaving({ shown, name, tell, address, warning = "" }) {
   const menu = h("div", { class: "menu", role: "menu", hidden: true, "aria-label": "Save or copy" });
   const button = h("button", { type: "button", class: "plain", "aria-haspopup": "menu", "aria-expanded": "false", data: { testid: "save" }, on: { click: () => toggle() } }, "Save");
   const element = h("div", { class: "menu-holder" }, button, menu);
@@ -26,7 +30,7 @@ export function createSaving({ shown, name, tell, address }) {
   async function take(kind) {
     toggle(false);
     try {
-      tell(await save(kind, shown(), name()));
+      tell(await save(kind, shown(), name(), warning));
     } catch (problem) {
       tell(`Not saved: ${problem.message}`);
     }
@@ -58,20 +62,22 @@ export function createSaving({ shown, name, tell, address }) {
   return { element, toggle };
 }
 
-async function save(kind, view, name) {
+async function save(kind, view, name, warning) {
   if (kind === "link") {
     await navigator.clipboard.writeText(location.href);
     return "The link is in the clipboard.";
   }
   if (kind === "csv" || kind === "numbers") {
-    const table = view.table && (await view.table());
-    if (!table) throw new Error("this view has no table of numbers.");
+    const plain = view.table && (await view.table());
+    if (!plain) throw new Error("this view has no table of numbers.");
+    const table = labelledTable(plain, warning);
     if (kind === "csv") return download(`${name}.csv`, new Blob([toCSV(table)], { type: "text/csv" }));
     await navigator.clipboard.writeText(toCSV(table, "\t"));
     return "The numbers are in the clipboard.";
   }
-  const drawing = view.drawing && (await view.drawing());
-  if (!drawing) throw new Error("this view has no picture yet.");
+  const plain = view.drawing && (await view.drawing());
+  if (!plain) throw new Error("this view has no picture yet.");
+  const drawing = labelledDrawing(plain, warning);
   if (kind === "svg") return download(`${name}.svg`, new Blob([drawing.toSVG()], { type: "image/svg+xml" }));
   if (kind === "pdf") return download(`${name}.pdf`, new Blob([await drawing.toPDF()], { type: "application/pdf" }));
   const picture = await new Promise((resolve) => drawing.toCanvas(2).toBlob(resolve, "image/png"));

@@ -1,0 +1,60 @@
+"""Text of strangers on a terminal: names of files, tokens and messages become visible and steer nothing."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+from regard.tasks.vocabulary import whole_characters
+
+LONGEST_WORD = 200  # letters of an argument that a message repeats
+
+
+def said(message: str, words: Sequence[str] = ()) -> str:
+    """A message that may repeat words as they were typed: those with line breaks or controls escaped, long ones cut.
+
+    Any other control character becomes visible; the message's own line breaks stay.
+    """
+    typed = {part for word in words for part in (word, word.partition("=")[2])}
+    for word in sorted(typed, key=len, reverse=True):
+        if word and (not word.isprintable() or len(word) > LONGEST_WORD):
+            cut = word if len(word) <= LONGEST_WORD else word[:LONGEST_WORD] + "…"
+            message = message.replace(word, repr(cut)[1:-1])
+    return printable(message)
+
+
+def tell(text: str) -> None:
+    """A line for the person at the terminal, beside the results."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def visible(letter: str) -> str:
+    """A character that takes one or two columns: what would move the cursor, or has no width, gets a sign instead."""
+    number = ord(letter)
+    if number < 0x20:
+        return chr(0x2400 + number)  # ␀ ␉ ␊ …
+    if number == 0x7F:
+        return "␡"
+    if (
+        unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Mn", "Me")
+        or cell_len(letter) < 1
+    ):
+        return "�"
+    return letter
+
+
+def printable(text: str) -> str:
+    """Text that is safe on a terminal: line breaks and tabs stay, what steers the terminal becomes visible."""
+    return "".join(
+        visible(letter) if letter not in "\n\t" and _steers(letter) else letter
+        for letter in whole_characters(text)
+    )
+
+
+def _steers(letter: str) -> bool:
+    """Control characters, and those that turn the direction of writing; joiners of emoji are harmless."""
+    turning = "\u202a" <= letter <= "\u202e" or "\u2066" <= letter <= "\u2069"
+    return turning or unicodedata.category(letter) == "Cc"

@@ -1,0 +1,90 @@
+"""The model of a Hugging Face folder: local files only, no code from the folder, and no weight that is not in it.
+
+The library fills weights that a folder lacks with random numbers and says so in a log. Attention of such a model looks
+like any other, so a folder whose tensors are not the model's is refused, or labelled where the user asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from regard.errors import BadValue
+from regard.viewer.opening.guarding import in_words
+from regard.viewer.opening.sizes import check_files, check_parameters
+
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+NAMED = 6  # tensors that a message names
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, its configuration, and what is wrong with its weights ("" where nothing is)."""
+
+    model: Any
+    config: Any
+    doubt: str = ""
+
+
+def load_model(transformers: Any, folder: str, where: str, allow_missing: bool = False) -> Loaded:
+    """The model of a folder whose files hold exactly the model's tensors.
+
+    allow_missing: load other folders, too, and say in `doubt` which weights are random.
+    """
+    check_files(folder, where)
+    config = in_words(
+        lambda: transformers.AutoConfig.from_pretrained(folder, **LOCAL),
+        f"the configuration in {where!r} cannot be read",
+    )
+    _choose_attention(config)
+    cls = _class_of(transformers, config)
+    check_parameters(cls, config, folder, where)
+    # A tensor of another size is reported beside the missing ones instead of raised without its name.
+    options = {**LOCAL, "config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, report = in_words(
+        lambda: cls.from_pretrained(folder, **options), f"the weights in {where!r} cannot be read"
+    )
+    doubt = _doubt(report, len(model.state_dict()))
+    if doubt and not allow_missing:
+        raise BadValue(
+            f"RUN: the weights in {where!r} are not those of {type(model).__name__}: {doubt}. "
+            "Fetch the whole folder again, or add --allow-missing to show it with a label on every picture."
+        )
+    return Loaded(model, config, doubt)
+
+
+def _choose_attention(config: Any) -> None:
+    """Leave the choice of attention to the library: a folder could name code to fetch, or what is not installed."""
+    for name in ("_attn_implementation", "_experts_implementation"):
+        if getattr(config, name, None) is not None:
+            setattr(config, name, None)  # for its parts (text, vision), too
+
+
+def _doubt(report: dict[str, Any], count: int) -> str:
+    """Which tensors were not read from the folder, and which of the folder were not read; "" if there are none."""
+    sized = [
+        f"{name} {tuple(found)} instead of {tuple(wanted)}"
+        for name, found, wanted in sorted(report.get("mismatched_keys") or (), key=str)
+    ]
+    parts = (
+        (report.get("missing_keys"), f"of {count} tensors missing from the folder and random"),
+        (sized, f"of {count} tensors of another size and random"),
+        (report.get("unexpected_keys"), "tensors of the folder unexpected and not used"),
+    )
+    return "; ".join(f"{len(names)} {words} ({_listed(names)})" for names, words in parts if names)
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = sorted(str(name)[:80] for name in names)
+    return ", ".join(known[:NAMED]) + (f", … {len(known) - NAMED} more" if len(known) > NAMED else "")
+
+
+def _class_of(transformers: Any, config: Any) -> Any:
+    """The class the folder names, if the library has it: with its head, so that it can write."""
+    named = getattr(config, "architectures", None)
+    for name in named if isinstance(named, list | tuple) else ():
+        found = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+    return transformers.AutoModel

@@ -1,0 +1,121 @@
+"""Whether the sizes a folder claims fit the files it holds, found out before anything of those sizes is built.
+
+`config.json` is a few bytes that can ask for a billion layers. Each layer needs tensors of its own, so the weight files
+bound what a truthful configuration can ask for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from regard.errors import BadValue
+from regard.files import read_bytes
+
+MOST_CONFIG = 16 * 2**20  # bytes of config.json
+MOST_HEADER = 100 * 2**20  # bytes of a safetensors header; the format's own limit
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+FEW = 256  # layers, heads or experts that are no burden, whatever the files hold
+UNCOUNTED = 10_000  # the most of them where the files do not say how many tensors they hold
+MOST_LABELS = 1_000_000
+LARGEST = 2**26  # any other size: a vocabulary, a width, a number of positions
+PACKED = 16  # parameters that one byte of a file can stand for at the very most (packed in 2 bits, or shared)
+SLACK = 2**24  # parameters that no file need hold: tables of positions, buffers
+
+_COUNT = re.compile(r"layer|depth|block|stage|head|expert|repeat|hop", re.IGNORECASE)
+_SIZE = re.compile(
+    r"size|dim|vocab|width|embd|inner|channel|position|length|window|rank|ctx|hidden|state|ffn?\b|d_\w+|label",
+    re.IGNORECASE,
+)
+_NO_COUNT = re.compile(r"size|dim|vocab|width|_id\b|ids\b|eps|freq|index", re.IGNORECASE)
+
+
+def check_files(folder: str, where: str) -> None:
+    """Refuse a configuration that is no small JSON object of plausible sizes."""
+    path = Path(folder) / "config.json"
+    try:
+        found = json.loads(read_bytes(path, "RUN", MOST_CONFIG))
+    except (ValueError, RecursionError) as trouble:
+        if isinstance(trouble, BadValue):
+            raise
+        raise BadValue(f"RUN: the configuration in {where!r} cannot be read: it is no JSON text.") from None
+    if not isinstance(found, dict):
+        raise BadValue(f"RUN: expected a JSON object in {str(path)!r}, got {type(found).__name__}.")
+    tensors = _tensors(folder)
+    most = UNCOUNTED if tensors is None else max(FEW, tensors)
+    for name, value in _numbers(found):
+        limit = _limit(name, most)
+        if limit is not None and abs(value) > limit:
+            raise BadValue(
+                f"RUN: the configuration in {where!r} asks for {name} = {value:.6g}, expected at most {limit:,} for "
+                "the tensors in this folder. Is it the config.json of these weights?"
+            )
+
+
+def _limit(name: str, most: int) -> int | None:
+    """The largest plausible number under a name; None where the name is that of no size."""
+    if _COUNT.search(name) and not _NO_COUNT.search(name):
+        return most
+    if "label" in name.casefold():
+        return MOST_LABELS
+    return LARGEST if _SIZE.search(name) else None
+
+
+def _numbers(found: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    """Every whole number of a JSON value with the name it stands under."""
+    if isinstance(found, dict):
+        for key, value in found.items():
+            yield from _numbers(value, str(key))
+    elif isinstance(found, list):
+        for value in found:
+            yield from _numbers(value, name)
+    elif isinstance(found, int) and not isinstance(found, bool):
+        yield name, found
+
+
+def check_parameters(cls: Any, config: Any, folder: str, where: str) -> None:
+    """Refuse a model with far more parameters than its files could hold. They are counted without memory for them."""
+    import torch
+
+    if getattr(cls, "from_config", None) is not None and not issubclass(cls, torch.nn.Module):
+        build = cls.from_config  # an Auto class
+    else:
+        build = cls
+    try:
+        with torch.device("meta"):
+            made = build(config)
+    except Exception:  # the loader meets the same trouble and puts it into words
+        return
+    count = sum(one.numel() for one in (*made.parameters(), *made.buffers()))
+    held = sum(path.stat().st_size for path in _weight_files(folder))
+    if count > PACKED * held + SLACK:
+        raise BadValue(
+            f"RUN: the configuration in {where!r} describes a model of {count:,} parameters, and its weight files hold "
+            f"{held:,} bytes. Is it the config.json of these weights?"
+        )
+
+
+def _weight_files(folder: str) -> list[Path]:
+    return [path for pattern in WEIGHTS for path in Path(folder).glob(pattern) if path.is_file()]
+
+
+def _tensors(folder: str) -> int | None:
+    """How many tensors the safetensors files of a folder hold by their headers; None where that cannot be told."""
+    count = 0
+    files = _weight_files(folder)
+    for path in files:
+        if path.suffix != ".safetensors":
+            return None
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(MOST_HEADER, path.stat().st_size):
+                return None  # damaged; the loader says how
+            try:
+                header = json.loads(file.read(length))
+            except (ValueError, RecursionError):
+                return None
+        count += len(header) if isinstance(header, dict) else 0
+    return count if files else None
