@@ -80,7 +80,7 @@ def run(options: Namespace) -> int:
 
     from regard.cli.pages.watching import Watch, name_of
     from regard.comparison.compare import compare
-    from regard.comparison.engines.stopped import Stopped
+    from regard.comparison.engines.stopped import ClusterLost, Stopped
     from regard.comparison.results import rows
     from regard.training.durable import StorageFailed
 
@@ -94,7 +94,7 @@ def run(options: Namespace) -> int:
         saved = "the other runs are saved" if stopped.unsaved else "the runs are saved"
         print(f"{stopped}: {saved}. The same command goes on:\n  {plan.command}", file=sys.stderr)
         return stopped.exit_code
-    except StorageFailed as trouble:
+    except (ClusterLost, StorageFailed) as trouble:
         print(f"regard compare: {trouble}", file=sys.stderr)
         return FAILED
     found = rows(comparison)

@@ -1,4 +1,4 @@
-"""What an engine raises when someone asked it to stop: everything is saved, and the same command goes on."""
+"""Why an engine ends before its jobs: it was asked to stop, or it lost its cluster. The same command goes on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import signal
 from collections.abc import Sequence
 
 from regard.comparison.job import Job
+from regard.errors import RegardError
+
+
+class ClusterLost(RegardError, ConnectionError):
+    """The cluster that the jobs ran on is gone; each run is saved as of its last checkpoint."""
 
 
 class Stopped(Exception):

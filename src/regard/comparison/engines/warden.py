@@ -7,7 +7,7 @@ is a small process of its own, which reads what it has to know from its parent:
     asked 123      it was asked to stop
     ended 123      nothing is left of it
 
-and, when its input ends, kills the groups that were asked to stop, and the others if they do not end within GRACE.
+and, when its input ends, kills the groups that were asked to stop, and the others if they do not end in time.
 This file is also that process's program, so it imports nothing but what Python brings.
 """
 
@@ -65,7 +65,7 @@ class Warden:
         if self._pipe >= 0 and self._owner == os.getpid():
             os.close(self._pipe)
         theirs, self._pipe = os.pipe()
-        command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
+        command = [sys.executable, "-I", "-S", os.path.abspath(__file__), str(GRACE)]
         # A group of its own: Ctrl-C in the terminal is not for it. No stdout: whoever reads ours must see its end.
         self._process = os.posix_spawn(
             command[0], command, os.environ, setpgroup=0,
@@ -99,7 +99,7 @@ def _alive(group: int) -> bool:
     return True
 
 
-def guard(lines: Iterable[bytes], grace: float = GRACE) -> None:
+def guard(lines: Iterable[bytes], grace: float) -> None:
     """Read until the parent is gone; then see that its groups end."""
     groups: dict[int, bool] = {}
     for line in lines:
@@ -122,4 +122,4 @@ def guard(lines: Iterable[bytes], grace: float = GRACE) -> None:
 if __name__ == "__main__":
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    guard(sys.stdin.buffer)
+    guard(sys.stdin.buffer, float(sys.argv[1]))
