@@ -6,7 +6,6 @@
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 from tests.training.processes import _context
@@ -49,23 +48,6 @@ def numbers(folder):
         return [int(number) for number in (Path(folder) / "numbers").read_text().split()]
     except FileNotFoundError:
         return []
-
-
-def lives(number):
-    """Whether a process is there and more than a name that nobody asked for yet."""
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def until(happened, seconds=300):
-    """Wait for something that must happen, however slow the machine is."""
-    limit = time.monotonic() + seconds
-    while not (found := happened()):
-        assert time.monotonic() < limit, "it never happened"
-        time.sleep(0.01)
-    return found
 
 
 def _engine(jobs, executable, log, grace):

@@ -20,8 +20,8 @@ from regard.errors import BadValue
 from regard.training import metrics
 from regard.training.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
-from tests.comparison.stubborn import until
 from tests.comparison.test_local import logged, plain
+from tests.training.processes import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"steps": 30, "eval_every": 6, "save_every": 5, "log_every": 1, "device": "cpu"}

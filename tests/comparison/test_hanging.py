@@ -13,8 +13,9 @@ from regard.comparison.limits import Limits, seconds, words
 from regard.errors import BadValue
 from tests.comparison import stubborn
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
-from tests.comparison.stubborn import lives, numbers, until
+from tests.comparison.stubborn import numbers
 from tests.comparison.test_local import Heard, job_of
+from tests.training.processes import lives, until
 
 
 @pytest.fixture

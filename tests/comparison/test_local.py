@@ -16,7 +16,7 @@ from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Contestant, Job
 from regard.training import metrics
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
-from tests.comparison.stubborn import until
+from tests.training.processes import until
 
 SETTINGS = {"task": "toy", "steps": 24, "eval_every": 5, "save_every": 4, "log_every": 1, "device": "cpu"}
 
