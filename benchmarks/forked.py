@@ -93,14 +93,10 @@ def _live(
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for place, file in enumerate(files):
             os.dup2(file, place)
-        _close_all_but(
-            {0, 1, 2, *kept}
-        )  # a pipe whose other end another process waits for must not stay open here
-        sys.stdin, sys.stdout, sys.stderr = (
-            open(0, closefd=False),
-            open(1, "w", closefd=False),
-            open(2, "w", closefd=False),
-        )
+        # A pipe whose other end another process waits for must not stay open here.
+        _close_all_but({0, 1, 2, *kept})
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
         if env is not None:
             os.environ.clear()
             os.environ.update(env)

@@ -1,5 +1,6 @@
 """A run that hangs is named, stopped and killed with all it started; the others go on, and nothing is left behind."""
 
+import dataclasses
 import os
 import signal
 
@@ -108,6 +109,30 @@ def test_one_ctrl_c_kills_in_the_end_what_does_not_stop_and_names_it(tmp_path, q
         LocalEngine(1).run([job], Heard(interrupt))
     assert [one.folder for one in stopped.value.unsaved] == [job.folder]
     until(lambda: not any(map(lives, numbers(job.folder))))
+
+
+def test_a_model_that_hangs_with_pythons_lock_is_killed_and_the_others_end(tmp_path, monkeypatch):
+    mark = tmp_path / "mark"
+    monkeypatch.setenv("REGARD_TOY_MARK", str(mark))
+    monkeypatch.setattr(local, "SECONDS_TO_STOP", 0.1)
+    over = "it made no progress for 7 seconds (--heartbeat)"
+    monkeypatch.setattr(Limits, "exceeded", lambda self: over if self.heartbeat and mark.exists() else "")
+    jobs = [
+        dataclasses.replace(job_of(tmp_path / "hangs", 0, "deadlocks"), heartbeat=7.0),
+        job_of(tmp_path / "fine", 1),
+    ]
+    heard = Heard()
+    hung, fine = LocalEngine(2).run(jobs, heard)
+    assert hung.error == f"{over} and was stopped; its last checkpoint is of step 5"
+    assert not fine.error and fine.steps == 24
+    assert heard.news(tmp_path / "hangs") == ["began", "failed"]
+
+
+def test_progress_is_heard_of(tmp_path, monkeypatch):
+    beats = []
+    monkeypatch.setattr(Limits, "beat", lambda self: beats.append(self) or setattr(self, "named", True))
+    LocalEngine(1).run([job_of(tmp_path / "run", steps=3)], Heard())
+    assert len(beats) > 2  # when it was made, when its process was started, and while that trained
 
 
 def test_the_warden_forgets_what_has_ended_and_kills_at_once_what_was_asked(monkeypatch):

@@ -126,12 +126,6 @@ class Killer:
             self.pauses[number].touch()
 
 
-def assert_each_step_was_logged_once(folder):
-    logged = [record["step"] for record in metrics.read(Path(folder) / "metrics.jsonl")]
-    assert logged == list(range(1, SETTINGS["steps"] + 1))
-    assert capsys.readouterr().out == ""  # Ray reports the death of its worker, but not among the results
-
-
 def test_the_results_are_those_of_the_local_engine(engine, untouched, tmp_path):
     heard = []
     jobs = [job_of(tmp_path, 0), job_of(tmp_path, model="falls"), job_of(tmp_path, 1)]
@@ -259,7 +253,7 @@ import signal, sys
 from pathlib import Path
 from regard.comparison import use
 from regard.comparison.engines.ray import RayEngine
-from regard.comparison.engines.stopped import Stopped
+from regard.comparison.engines.stopped import ClusterLost, Stopped
 from regard.comparison.job import Job
 
 jobs = [Job.from_json(Path(file).read_text()) for file in sys.argv[2:]]
@@ -270,17 +264,19 @@ try:
         print(outcome.error or "no error")
 except Stopped as stopped:
     sys.exit(stopped.exit_code)
+except ClusterLost as lost:
+    sys.exit(str(lost))
 """
 
 
-def command(folder, address, *jobs):
+def command(folder, address, *jobs, output=subprocess.PIPE):
     """An engine in a process of its own; it does not close its cluster, as one that is stopped may not."""
     files = []
     for number, job in enumerate(jobs):
         files.append(folder / f"{number}.json")
         files[-1].write_text(job.to_json())
     return subprocess.Popen(
-        [sys.executable, "-c", OWN, address, *map(str, files)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [sys.executable, "-c", OWN, address, *map(str, files)], stdout=output, stderr=subprocess.STDOUT,
         start_new_session=True, text=True,
     )  # fmt: skip
 
