@@ -15,7 +15,7 @@ from regard.cli.pages import watching
 from regard.comparison import compare as module
 from regard.comparison import use
 from regard.comparison.engines.engine import Event
-from regard.comparison.engines.stopped import Stopped
+from regard.comparison.engines.stopped import ClusterLost, Stopped
 from regard.comparison.job import Contestant, Job
 from regard.errors import BadValue
 from regard.training.durable import StorageFailed
@@ -129,6 +129,38 @@ def test_a_failed_run_shows_in_the_table_and_in_the_exit_code(monkeypatch, capsy
     assert "failed" in out and "no luck" in out and "90.00" in out
 
 
+def test_limits_reach_the_plan_and_no_folder_depends_on_them(asked):
+    for arguments in (
+        [],
+        ["--timeout", "90s", "--heartbeat", "never"],
+        ["--timeout", "5 min", "--heartbeat", "20"],
+    ):
+        assert run(*arguments) == 0
+    assert [(plan.timeout, plan.heartbeat) for plan in asked] == [(None, 1800), (90, None), (300, 20)]
+    assert len({plan.out for plan in asked}) == 1
+
+
+def test_runs_that_had_to_be_killed_are_named(monkeypatch, capsys):
+    def stopped(*_):
+        raise Stopped(signal.SIGINT, [Job(Contestant("encoder"), 2, {"task": "digits"}, "folder")])
+
+    monkeypatch.setattr(module, "compare", stopped)
+    assert run() == 130
+    err = capsys.readouterr().err
+    assert (
+        "encoder, seed 2 did not stop when asked and was killed" in err and "the other runs are saved" in err
+    )
+
+
+def test_a_lost_cluster_is_a_failure_in_words(monkeypatch, capsys):
+    def lost(*_):
+        raise ClusterLost("engine: the Ray cluster is lost: its head is gone.")
+
+    monkeypatch.setattr(module, "compare", lost)
+    assert run() == 1
+    assert capsys.readouterr().err == "regard compare: engine: the Ray cluster is lost: its head is gone.\n"
+
+
 def test_a_signal_ends_with_its_number_and_the_way_to_go_on(monkeypatch, capsys):
     def stopped(*_):
         raise Stopped(signal.SIGTERM)
@@ -170,6 +202,8 @@ def test_a_disk_that_takes_nothing_is_a_failure_in_words(monkeypatch, capsys):
         (["--workers", "0"], "--workers: expected at least 1"),
         (["--beam", "5"], "--beam: nothing is written"),
         (["--beam", "0"], "--beam: expected at least 1"),
+        (["--timeout", "soon"], "--timeout: expected a time"),
+        (["--heartbeat", "0"], "--heartbeat: expected a time"),
         (["--engine", "rya"], "Did you mean 'ray'?"),
         (["--address", "auto"], "only --engine ray"),
         (["--config", "nowhere.yaml"], "cannot read nowhere.yaml"),

@@ -13,10 +13,10 @@ STRANGERS = str(Path(__file__).with_name("strangers.py"))
 
 @pytest.fixture(autouse=True, scope="module")
 def strangers_registered():
-    """`toy`, `toy-net`, `falls` and `refuses` can be asked for by name."""
+    """`toy`, `toy-net`, `falls`, `deadlocks` and `refuses` can be asked for by name."""
     use.load([STRANGERS])
     yield
     use._LOADED.pop(STRANGERS)
     TASKS._things.pop("toy")
-    for name in ("toy-net", "falls", "refuses"):
+    for name in ("toy-net", "falls", "deadlocks", "refuses"):
         MODELS._things.pop(name)

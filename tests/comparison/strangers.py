@@ -1,5 +1,7 @@
-"""A file as a user passes it with `--use`: the toy task and its model, and two models that fail in their own ways."""
+"""A file as a user passes it with `--use`: the toy task and its model, and models that fail in their own ways."""
 
+import ctypes
+import os
 import sys
 from pathlib import Path
 
@@ -28,6 +30,20 @@ class Refuses(toy.ToyNet):
         raise BadValue("model: refuses is not to be had.")
 
 
+class Deadlocks(toy.ToyNet):
+    """Waits for ever inside a C library that keeps Python's lock: no thread and no signal handler runs any more."""
+
+    def forward(self, batch):
+        if self.training and self.calls == 5:
+            lock = ctypes.PyDLL(None).pthread_mutex_lock
+            mutex = ctypes.create_string_buffer(256)
+            lock(mutex)
+            Path(os.environ.get("REGARD_TOY_MARK", os.devnull)).write_text("deadlocked")
+            lock(mutex)
+        return super().forward(batch)
+
+
 toy.register()
 model("falls", serves=("classify",))(Falls)
+model("deadlocks", serves=("classify",))(Deadlocks)
 model("refuses", serves=("classify",))(Refuses)

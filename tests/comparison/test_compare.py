@@ -21,6 +21,7 @@ from regard.training import metrics
 from regard.training.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 from tests.comparison.test_local import logged, plain
+from tests.training.processes import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"steps": 30, "eval_every": 6, "save_every": 5, "log_every": 1, "device": "cpu"}
@@ -48,9 +49,10 @@ class Story:
         return next((self.out / "runs").glob("toy-net-dim-5-*"))
 
     def _kill(self):
-        slow = {**os.environ, "REGARD_TOY_SLOW": "0.02"}
+        go_on = self.out.with_name("go-on")
+        paused = {**os.environ, "REGARD_TOY_PAUSE": f"13:5:{go_on}"}
         process = subprocess.Popen(
-            self.command, cwd=ROOT, env=slow, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            self.command, cwd=ROOT, env=paused, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         limit = time.monotonic() + 500
         while not list((self.out / "runs").glob("toy-net-dim-5-*")) or self.step() < 12:
@@ -58,6 +60,8 @@ class Story:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        until(lambda: "SIGTERM: saving" in (self.third() / "log.txt").read_text())
+        go_on.touch()
         return process.returncode
 
     def step(self):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Contestant, Job
 from regard.training import metrics
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
+from tests.training.processes import until
 
 SETTINGS = {"task": "toy", "steps": 24, "eval_every": 5, "save_every": 4, "log_every": 1, "device": "cpu"}
 
@@ -83,12 +85,13 @@ def test_one_by_one_and_killed_in_the_middle_they_end_as_if_nobody_had_touched_t
     side_by_side, tmp_path, monkeypatch, started
 ):
     jobs, outcomes = side_by_side
-    monkeypatch.setenv("REGARD_TOY_SLOW", "0.03")
+    monkeypatch.setenv("REGARD_TOY_PAUSE", f"11:7:{tmp_path / 'go-on'}")
     monkeypatch.setattr(local, "SECONDS_BETWEEN_NEWS", 0.01)
 
     def kill(event):
         if event.news == "step" and event.step >= 10 and len(started) == 1:
             started[0].kill()
+            (tmp_path / "go-on").touch()
 
     heard = Heard(kill)
     alone = [dataclasses.replace(job, folder=str(tmp_path / str(job.seed))) for job in jobs]
@@ -107,7 +110,8 @@ def test_one_by_one_and_killed_in_the_middle_they_end_as_if_nobody_had_touched_t
 
 
 def test_a_run_that_always_dies_fails_and_the_next_one_runs(tmp_path, monkeypatch, started):
-    monkeypatch.setattr(local, "SECONDS_BETWEEN_LOOKS", 0.001)
+    # Nothing it does ends before it is killed, however long this process has to wait for a core.
+    monkeypatch.setenv("REGARD_TOY_SLOW", "100000")
 
     def kill(event):
         if event.job.seed == 0 and event.news in ("began", "again"):
@@ -141,11 +145,17 @@ def test_an_error_here_stops_the_processes(tmp_path, started):
 
 
 def test_a_signal_stops_all_and_is_reported(tmp_path, monkeypatch, started):
-    monkeypatch.setenv("REGARD_TOY_SLOW", "0.05")
+    monkeypatch.setenv("REGARD_TOY_PAUSE", f"5:7:{tmp_path / 'go-on'}")
     monkeypatch.setattr(local, "SECONDS_BETWEEN_NEWS", 0.01)
+    log = tmp_path / "run" / "log.txt"
+
+    def release():
+        until(lambda: "SIGTERM: saving" in log.read_text())
+        (tmp_path / "go-on").touch()
 
     def interrupt(event):
         if event.news == "step" and event.step >= 3:
+            threading.Thread(target=release).start()
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Stopped) as stopped:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.training.warm"])
@@ -87,3 +88,20 @@ class Command:
         while not path.exists() or path.read_bytes().count(b"\n") < lines:
             assert self.process.is_alive() and time.monotonic() < limit, self.text
             time.sleep(0.002)
+
+
+def lives(number):
+    """Whether a process is there, and more than a name that nobody asked for yet."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(happened, seconds=300):
+    """Wait for something that must happen, however slow the machine is."""
+    limit = time.monotonic() + seconds
+    while not (found := happened()):
+        assert time.monotonic() < limit, "it never happened"
+        time.sleep(0.01)
+    return found

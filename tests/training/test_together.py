@@ -10,6 +10,7 @@ import torch
 
 from regard.training import checkpoints, evaluate, load_run, metrics, train
 from tests.training import together
+from tests.training.processes import lives, until
 from tests.training.toy import assert_same, weights
 
 pytestmark = pytest.mark.slow
@@ -185,38 +186,71 @@ def test_another_number_of_processes_goes_on_and_says_so(tmp_path, place, found)
     )
 
 
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in TOY.items() if name != "task"]
+
+
+class Launch:
+    """The toy under torchrun, in a folder of its own; held at a batch, it can be killed there."""
+
+    def __init__(self, folder, strategy="fsdp"):
+        self.run, self.log, self.go_on = folder / "run", folder / "log.txt", folder / "go-on"
+        own = (f"--strategy={strategy}", f"--out={self.run}", "--resume=auto")
+        self.command = ("-m", "tests.training.toy", "train", "toy", *FLAGS, *own)
+
+    def held(self, calls, lines):
+        """Start it, and return once it stands still after so many batches of each process."""
+        process = together.start(*self.command, log=self.log, REGARD_TOY_PAUSE=f"{calls}:7:{self.go_on}")
+        limit = time.monotonic() + 300
+        while len(records(self.run)) < lines:
+            assert process.poll() is None and time.monotonic() < limit, self.log.read_text()
+            time.sleep(0.01)
+        return process
+
+    def to_the_end(self):
+        assert together.start(*self.command, log=self.log).wait(300) == 0, self.log.read_text()
+
+
 def test_killed_processes_go_on_bit_for_bit(tmp_path, place, found):
     """SIGKILL of one process, then SIGTERM to torchrun, which passes it on; then to the end."""
-    run, log = tmp_path / "run", tmp_path / "log.txt"
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in TOY.items() if name != "task"]
-    command = (
-        "-m",
-        "tests.training.toy",
-        "train",
-        "toy",
-        *flags,
-        "--strategy=fsdp",
-        f"--out={run}",
-        "--resume=auto",
-    )
-
-    def reached(process, lines):
-        limit = time.monotonic() + 120
-        while len(records(run)) < lines:
-            assert process.poll() is None and time.monotonic() < limit, log.read_text()
-            time.sleep(0.01)
-
-    killed = together.start(*command, log=log, REGARD_TOY_SLOW="0.15")
-    reached(killed, 5)
+    launch = Launch(tmp_path)
+    killed = launch.held(calls=10, lines=5)
     os.kill(_workers(killed.pid)[-1], signal.SIGKILL)
-    assert killed.wait(120) != 0
-    asked = together.start(*command, log=log, REGARD_TOY_SLOW="0.15")
-    reached(asked, 6)
+    launch.go_on.touch()
+    assert killed.wait(300) != 0
+    text = launch.log.read_text()
+    assert "Another of the 2 processes of this run is gone" in text and f"--resume {launch.run}" in text
+    assert "[rank0]: Traceback" not in text  # torchrun's own is not ours to keep
+    launch.go_on.unlink()
+    asked = launch.held(calls=14, lines=7)
     asked.send_signal(signal.SIGTERM)
-    asked.wait(120)
-    assert "SIGTERM: saving" in log.read_text() and len(records(run)) < 9
-    assert together.start(*command, log=log).wait(120) == 0, log.read_text()
-    assert_same(run, place / "toy-fsdp")
+    until(lambda: "SIGTERM: saving" in launch.log.read_text())
+    launch.go_on.touch()
+    asked.wait(300)
+    assert len(records(launch.run)) < 9
+    launch.to_the_end()
+    assert_same(launch.run, place / "toy-fsdp")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("who", ["first", "torchrun", "all"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_whoever_is_killed_the_run_ends_as_if_nobody_had_been(tmp_path, place, found, strategy, who):
+    launch = Launch(tmp_path, strategy)
+    killed = launch.held(calls=10, lines=5)
+    workers = _workers(killed.pid)
+    for number in {"first": workers[:1], "torchrun": [killed.pid], "all": [killed.pid, *workers]}[who]:
+        os.kill(number, signal.SIGKILL)
+    if (
+        who == "torchrun"
+    ):  # its processes are still there: a second command is kept out of the folder, and says so
+        assert together.start(*launch.command, log=launch.log).wait(300) != 0
+        assert "another process" in launch.log.read_text()
+    launch.go_on.touch()
+    assert killed.wait(300) != 0
+    until(lambda: not any(lives(number) for number in workers))
+    launch.to_the_end()
+    assert_same(launch.run, place / f"toy-{strategy}")
+    assert [record["step"] for record in records(launch.run)] == list(range(1, 10))
 
 
 def _workers(parent):

@@ -1,7 +1,8 @@
 """A toy task and a toy model, registered as real ones are, small enough to train in milliseconds.
 
 `python -m tests.training.toy train toy …` is the command line with both of them in it; `REGARD_TOY_SLOW` makes every
-forward pass take so many seconds, so that a signal can arrive in the middle of anything.
+forward pass take so many seconds, so that a signal can arrive in the middle of anything. `REGARD_TOY_PAUSE` (see
+`_pause`) holds a run at one batch until a test has done what it wants to do there, however long that takes.
 """
 
 import math
@@ -86,6 +87,8 @@ class ToyNet(Model):
 
     def forward(self, batch):
         time.sleep(float(os.environ.get("REGARD_TOY_SLOW", "0")))
+        if self.training:
+            _pause(int(self.calls), self.norm.normalized_shape[0])
         rows = self.rows(batch.inputs) * batch.keep[..., None].to(self.rows.weight.dtype)
         seen = self.norm(rows.sum(1) / batch.keep.sum(1, keepdim=True).to(rows.dtype))
         if self.training:
@@ -94,6 +97,14 @@ class ToyNet(Model):
             self.drift = 0.9 * self.drift + 0.1 * seen.detach().mean(0)
         seen = seen + self.drift
         return self.head(self.again(self.drop(torch.tanh(self.mix(seen)))))
+
+
+def _pause(calls, dim):
+    """CALLS:DIM:FILE, several joined by commas: after so many training batches a model so wide waits for a file."""
+    for told in filter(None, os.environ.get("REGARD_TOY_PAUSE", "").split(",")):
+        at, width, file = told.split(":", 2)
+        while (calls, dim) == (int(at), int(width)) and not os.path.exists(file):
+            time.sleep(0.01)
 
 
 def register():

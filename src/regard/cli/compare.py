@@ -35,7 +35,8 @@ FAILED = 1
 DEFAULT_TASK = "digits"
 SINGLE = ("model", "attention", "seed", "out", "name")  # settings of one run, not of a comparison
 OWN = (
-    "models", "attention", "seeds", "sweep", "space", "out", "engine", "address", "workers", "threads", "beam", "json",
+    "models", "attention", "seeds", "sweep", "space", "out", "engine", "address", "workers", "threads", "beam",
+    "timeout", "heartbeat", "json",
 )  # fmt: skip
 
 
@@ -66,6 +67,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--beam", type=int, metavar="N", help="write with a beam of N for the test (default: greedily)"
     )
+    timeout = "stop a run that takes longer, for instance 90s or '2 hours'; the others go on (default: never)"
+    parser.add_argument("--timeout", type=str, metavar="TIME", help=timeout)
+    heartbeat = "stop a run that makes no progress, not one batch, for so long (default: 30 min)"
+    parser.add_argument("--heartbeat", type=str, metavar="TIME", help=heartbeat)
     add_settings(parser, less=SINGLE)
     parser.add_argument("--json", action="store_true", help="the rows as JSON on stdout")
 
@@ -74,9 +79,9 @@ def run(options: Namespace) -> int:
     """Compare and print. 0, 1 if a run failed, 2 for a wrong call, 128 + n after signal n."""
     plan = _plan(options)
 
-    from regard.cli.pages.watching import Watch
+    from regard.cli.pages.watching import Watch, name_of
     from regard.comparison.compare import compare
-    from regard.comparison.engines.stopped import Stopped
+    from regard.comparison.engines.stopped import ClusterLost, Stopped
     from regard.comparison.results import rows
     from regard.training.durable import StorageFailed
 
@@ -84,10 +89,21 @@ def run(options: Namespace) -> int:
         with Watch() as watch:
             comparison = compare(plan, watch.hear, watch.tell)
     except Stopped as stopped:
+<<<<<<< HEAD
         tell(f"{stopped}: the runs are saved. The same command goes on:\n  {plan.command}")
         return stopped.exit_code
     except StorageFailed as trouble:
         tell(f"regard compare: {trouble}")
+=======
+        for job in stopped.unsaved:
+            said = "did not stop when asked and was killed; it goes on from its last checkpoint."
+            print(f"{name_of(job)} {said}", file=sys.stderr)
+        saved = "the other runs are saved" if stopped.unsaved else "the runs are saved"
+        print(f"{stopped}: {saved}. The same command goes on:\n  {plan.command}", file=sys.stderr)
+        return stopped.exit_code
+    except (ClusterLost, StorageFailed) as trouble:
+        print(f"regard compare: {trouble}", file=sys.stderr)
+>>>>>>> trust-compare
         return FAILED
     found = rows(comparison)
     if options.json:
@@ -102,7 +118,7 @@ def _plan(options: Namespace) -> Plan:
         if options[name] is not None and options[name] < least:
             raise BadValue(f"--{name}: expected at least {least}, got {options[name]}.")
 
-    from regard.comparison import use
+    from regard.comparison import limits, use
     from regard.comparison.compare import Plan
     from regard.comparison.grid import read_seeds, usual_models
     from regard.tasks import TASKS
@@ -122,6 +138,8 @@ def _plan(options: Namespace) -> Plan:
         out=Path(options.out) if options.out is not None else _usual_folder(settings["task"], asked),
         trials=options.sweep, space=options.space, engine=options.engine, address=options.address,
         workers=options.workers, threads=options.threads, beam=options.beam, use=use.loaded(),
+        timeout=limits.seconds("--timeout", options.timeout, usual=None),
+        heartbeat=limits.seconds("--heartbeat", options.heartbeat, usual=limits.HEARTBEAT),
         command=shlex.join(["regard", *sys.argv[1:]]),
     )  # fmt: skip
 

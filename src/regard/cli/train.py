@@ -58,6 +58,7 @@ def run(options: Namespace) -> int:
         _show_estimate(dry_run(values, options.resume), options.json)
         return 0
 
+    from regard.training.company import ProcessLost
     from regard.training.durable import StorageFailed
     from regard.training.loop import train
     from regard.training.step import NonFinite
@@ -66,6 +67,8 @@ def run(options: Namespace) -> int:
         result = train(values, resume=options.resume, fast_dev_run=options.fast_dev_run)
     except (NonFinite, StorageFailed) as trouble:
         tell(f"regard train: {trouble}")
+        return FAILED
+    except ProcessLost:  # which was said already
         return FAILED
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
         _show(result, options.json, kept=not options.fast_dev_run)

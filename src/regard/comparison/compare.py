@@ -7,8 +7,9 @@ A comparison lives in one folder. The same command finds there what it did befor
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from regard.comparison.costs import costs_of
 from regard.comparison.engines.engine import Engine, Event
 from regard.comparison.engines.local import LocalEngine, Room, room_for
 from regard.comparison.grid import Grid, compose, jobs
-from regard.comparison.job import Job, Settings
+from regard.comparison.job import Job, Outcome, Settings
+from regard.comparison.limits import HEARTBEAT
 from regard.comparison.results import Row, rows
 from regard.errors import BadValue, unknown_name
 from regard.training import budget, durable, metrics
@@ -49,6 +51,8 @@ class Plan:
     threads: int | None = None  # of each process
     beam: int | None = None  # how sequences are written; None: greedily
     use: tuple[str, ...] = ()  # files of the user
+    timeout: float | None = None  # seconds a run may take; None: no limit
+    heartbeat: float | None = HEARTBEAT  # seconds a run may go without progress; None: no limit
     command: str = "regard compare"
 
 
@@ -72,7 +76,8 @@ def compare(
         room = room_for(
             len(grid.contestants) * len(plan.seeds), gpu=gpu, workers=plan.workers, threads=plan.threads
         )
-        with _engine(plan, room) as engine:
+        with _engine(plan, room) as found:
+            engine = Limited(found, plan.timeout, plan.heartbeat)
             chosen = _tuned(plan, grid, engine, room, hear)
             todo = jobs(
                 grid, plan.seeds, plan.out, chosen=chosen, threads=room.threads, beam=plan.beam, use=plan.use
@@ -88,7 +93,7 @@ def compare(
             contestants=grid.contestants,
             seeds=list(plan.seeds),
             outcomes=outcomes,
-            costs=costs_of(todo, outcomes, plan.out, tell),
+            costs=costs_of(todo, outcomes, plan.out, tell, _shorter(plan.timeout, plan.heartbeat)),
             left_out=grid.left_out,
             budget=words(budget.of(config)),
             command=plan.command,
@@ -114,6 +119,24 @@ def write(comparison: Comparison, found: list[Row]) -> None:
     for name, content in files.items():
         durable.replace(comparison.out / name, content.encode())
     report.write(comparison, found, comparison.out / REPORT)
+
+
+@dataclass(frozen=True)
+class Limited:
+    """An engine all of whose jobs, runs and trials alike, have the limits of the plan."""
+
+    engine: Engine
+    timeout: float | None
+    heartbeat: float | None
+
+    def run(self, jobs: Iterable[Job], hear: Callable[[Event], None]) -> list[Outcome]:
+        """Run all jobs, each within the limits."""
+        own = (dataclasses.replace(job, timeout=self.timeout, heartbeat=self.heartbeat) for job in jobs)
+        return self.engine.run(own, hear)
+
+
+def _shorter(*limits: float | None) -> float | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
+import math
 import sys
 import tempfile
 import time
@@ -16,8 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from regard.comparison.engines.child import Child
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Cost, Job, Outcome
+from regard.comparison.limits import words
 from regard.training import durable
 from regard.training.signals import Signals
 
@@ -26,9 +28,13 @@ SECONDS_BETWEEN_LOOKS = 0.05
 
 
 def costs_of(
-    todo: Sequence[Job], outcomes: Sequence[Outcome], out: Path, tell: Callable[[str], None]
+    todo: Sequence[Job],
+    outcomes: Sequence[Outcome],
+    out: Path,
+    tell: Callable[[str], None],
+    limit: float | None = None,
 ) -> dict[str, Cost]:
-    """The cost of each contestant that finished at least one run, by its label."""
+    """The cost of each contestant that finished at least one run, by its label; `limit`: seconds for each of them."""
     known = _known(out / FILE)
     found: dict[str, Cost] = {}
     for job, outcome in zip(todo, outcomes, strict=True):
@@ -38,7 +44,7 @@ def costs_of(
         key = json.dumps([job.settings, job.threads], sort_keys=True)
         if key not in known:
             tell(f"measuring a step of {label}, alone")
-            measured = _measured(job, tell)
+            measured = _measured(job, tell, limit)
             if measured is None:
                 continue
             known[key] = measured
@@ -55,7 +61,7 @@ def _known(path: Path) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _measured(job: Job, tell: Callable[[str], None]) -> dict[str, Any] | None:
+def _measured(job: Job, tell: Callable[[str], None], limit: float | None) -> dict[str, Any] | None:
     """What `pace.py` finds out about a job in a process of its own; None, and a word why, if it fails."""
     told = json.dumps({"settings": job.settings, "threads": job.threads, "use": list(job.use)})
     with (
@@ -65,28 +71,38 @@ def _measured(job: Job, tell: Callable[[str], None]) -> dict[str, Any] | None:
     ):
         given.write(told.encode())
         given.seek(0)
-        code = _run([sys.executable, "-m", "regard.comparison.pace"], given, out, errors)
+        code = _run([sys.executable, "-m", "regard.comparison.pace"], given, out, errors, job.threads, limit)
         for file in (out, errors):
             file.seek(0)
         if code == 0:
             return dataclasses.asdict(Cost(**json.loads(out.read().splitlines()[-1])))
         lines = errors.read().decode(errors="replace").strip().splitlines()
-    tell(
-        f"the cost of {job.contestant.label} could not be measured: {lines[-1] if lines else f'exit code {code}'}"
-    )
+    why = lines[-1] if lines else f"exit code {code}"
+    if code is None:
+        assert limit is not None
+        why = f"it took longer than {words(limit)} and was stopped"
+    tell(f"the cost of {job.contestant.label} could not be measured: {why}")
     return None
 
 
-def _run(command: list[str], given: IO[bytes], out: IO[bytes], errors: IO[bytes]) -> int:
-    """The exit code of a process; `Stopped` if a signal comes while it runs."""
-    with Signals() as signals:
-        process = subprocess.Popen(command, stdin=given, stdout=out, stderr=errors, start_new_session=True)
+def _run(
+    command: list[str], given: IO[bytes], out: IO[bytes], errors: IO[bytes], threads: int, limit: float | None
+) -> int | None:
+    """The exit code of a process, None if it is killed at its limit; `Stopped` if a signal comes while it runs."""
+    child: Child | None = None
+
+    def kill() -> None:
+        if child is not None:
+            child.kill()
+
+    with Signals(kill) as signals:
+        child = Child(command, stdin=given, stdout=out, stderr=errors, threads=threads)
+        until = math.inf if limit is None else time.monotonic() + limit
         try:
-            while (code := process.poll()) is None:
+            while (code := child.poll()) is None and time.monotonic() < until:
                 if signals.received:
                     raise Stopped(signals.received)
                 time.sleep(SECONDS_BETWEEN_LOOKS)
         finally:
-            process.kill()  # nothing is lost: it is measured again
-            process.wait()
+            child.wait(0.0)  # nothing is lost: it is measured again
     return code

@@ -47,6 +47,8 @@ class Job:
     test: bool = True  # measure the test split at the end; trials of a sweep must not look at it
     beam: int | None = None  # how sequences are written for the test; None: greedily
     use: tuple[str, ...] = ()  # files of the user that register models, mechanisms or tasks
+    timeout: float | None = None  # seconds that all of it may take; None: no limit
+    heartbeat: float | None = None  # seconds it may go without a sign of progress; None: no limit
 
     def to_json(self) -> str:
         """As text, for another process."""

@@ -4,6 +4,7 @@
 
 It goes on from what an earlier process left. A run that fails says why in its outcome; the whole story goes to stderr,
 which the engine keeps as the run's log. When stdin ends, whoever started this process is gone: it saves and stops.
+Every batch is a sign of progress for the engine.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from regard.comparison import earlier, use
+from regard.comparison.engines.child import VARIABLE
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Job, Outcome, Sums
 from regard.errors import RegardError
@@ -28,7 +31,11 @@ from regard.models import Model
 from regard.tasks import Task
 from regard.tasks.problem import Batch
 from regard.tasks.translate import Translate
+<<<<<<< HEAD
 from regard.training import reading
+=======
+from regard.training import heartbeat
+>>>>>>> trust-compare
 from regard.training.config import Config
 from regard.training.evaluation import add, evaluate
 from regard.training.folder import RunFolder, surroundings
@@ -43,6 +50,7 @@ from regard.training.protocol import Asked, Fingerprint, decoding_of
 BLOCKS = 200  # enough for the test of a difference, few enough to be kept as text
 LARGEST_BATCH = 32
 PATIENCE = 60.0  # seconds until a process that was told to stop must have let go of the folder
+SECONDS_BETWEEN_BEATS = 0.2
 FAILED = 1
 
 
@@ -186,10 +194,29 @@ def _stop_with_the_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _beat_for_the_parent() -> None:
+    """Give the engine a sign of every progress, but not more often than it looks for one."""
+    handle = int(os.environ.pop(VARIABLE, -1))
+    if handle < 0:  # started by hand
+        return
+    os.set_inheritable(handle, False)
+    beaten = 0.0
+
+    def beat() -> None:
+        nonlocal beaten
+        if time.monotonic() - beaten >= SECONDS_BETWEEN_BEATS:
+            beaten = time.monotonic()
+            with suppress(OSError):  # the engine has yet to read the last ones, or is gone
+                os.write(handle, b".")
+
+    heartbeat.listen(beat)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the job that a file describes. 0, 1 if the run failed, 128 + n after signal n."""
     (file,) = sys.argv[1:] if arguments is None else arguments
     _stop_with_the_parent()
+    _beat_for_the_parent()
     try:
         outcome = perform(Job.from_json(Path(file).read_text(encoding="utf-8")))
     except Stopped as stopped:

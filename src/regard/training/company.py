@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from torch import Tensor
 
+from regard.errors import RegardError
 from regard.training.hardware import Hardware
 
 Thing = TypeVar("Thing")
+# Gloo has no error class of its own; NCCL's errors are of torch's classes.
+_BROKEN = re.compile(r"gloo|connection (?:reset|closed|refused)|broken pipe", re.IGNORECASE)
+
+
+class ProcessLost(RegardError, ConnectionError):
+    """Another process of the run ended, or cannot be reached, in the middle of what all do together."""
 
 
 class Company:
@@ -27,6 +36,22 @@ class Company:
     def leads(self) -> bool:
         """Whether this process writes for all, and its clock counts."""
         return bool(self.accelerator.is_main_process)
+
+    @contextmanager
+    def intact(self, folder: object, tell: Callable[[str], None]) -> Iterator[None]:
+        """Say in words that another process is gone. At once: the launcher may end this one, too, any moment."""
+        try:
+            yield
+        except RuntimeError as trouble:
+            lost = isinstance(trouble, torch.distributed.DistError) or _BROKEN.search(str(trouble))
+            if self.alone or not lost:
+                raise
+            text = (
+                f"Another of the {self.size} processes of this run is gone. The run is saved as of its last checkpoint "
+                f"in {folder}; start all of them again with --resume {folder} to go on from there."
+            )
+            tell(text)
+            raise ProcessLost(text) from trouble
 
     def heard(self, received: int) -> int:
         """The signal that came, to any of them: all stop after the same step."""

@@ -14,6 +14,7 @@ from regard import models
 from regard.errors import BadValue
 from regard.tasks.problem import Batch
 from regard.tasks.task import SPLITS, Sums, Task
+from regard.training import heartbeat
 from regard.training.config import Config
 from regard.training.loading import load, to_stderr
 from regard.training.order import generator
@@ -49,6 +50,7 @@ def evaluate(
     sums: Sums = {}
     with undisturbed(model), torch.no_grad():
         for number, start in enumerate(range(0, count, batch_size)):
+            heartbeat.beat()
             if stop():
                 return None
             if number % share[1] != share[0]:

@@ -126,7 +126,8 @@ def _run(
     trainer = Trainer(config, run, Parts(task, model), hardware, signals, checkpoint, tell, quiet)
     if checkpoint is None and not leads:
         seed_everything(config.seed + hardware.accelerator.process_index)  # each process drops out its own
-    reason = trainer.train()
+    with trainer.company.intact(run.path, to_stderr):  # whichever process is left must say it
+        reason = trainer.train()
     position = trainer.position
     best = None
     if position.best_step is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
@@ -19,10 +20,14 @@ class Interrupted(Exception):
 
 
 class Signals:
-    """Inside `with Signals() as signals:`, `signals.received` is the first signal that came, 0 before."""
+    """Inside `with Signals() as signals:`, `signals.received` is the first signal that came, 0 before.
 
-    def __init__(self) -> None:
+    `before_quitting` is called when the second one ends the process; it must not wait for anything.
+    """
+
+    def __init__(self, before_quitting: Callable[[], None] = lambda: None) -> None:
         self.received = 0
+        self._before_quitting = before_quitting
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -42,6 +47,8 @@ class Signals:
         if self.received:
             # Not an exception: one raised inside a save or a C extension could still be swallowed.
             _say("\x1b[?25h\n" if os.isatty(2) else "")  # a progress bar hides the cursor
+            with suppress(Exception):  # whatever fails there, the process ends
+                self._before_quitting()
             os._exit(128 + number)
         self.received = number
         name = signal.Signals(number).name

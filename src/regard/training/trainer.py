@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard.errors import BadValue
 from regard.tasks.problem import Batch
-from regard.training import checkpoints, optim
+from regard.training import checkpoints, heartbeat, optim
 from regard.training.assembly import Parts
 from regard.training.budget import of, positions
 from regard.training.checkpoints import Checkpoint
@@ -248,6 +248,7 @@ class Trainer:
 
     def collated(self, place: int) -> Batch:
         """The batch at a place in the data, a function of the seed and the place alone; its tokens are counted."""
+        heartbeat.beat()
         chosen = self.order[place]
         batch = self.task.batch(self.examples, chosen, generator(self.config.seed, "batch", place))
         self.tokens += positions(batch, self.task.problem)  # here, where counting need not wait for a device

@@ -16,7 +16,7 @@ from regard.training import budget
 from regard.training.assembly import complete
 
 SECONDS_BETWEEN_LINES = 10.0
-_WORDS = {"began": "begins", "again": "again", "done": "done", "failed": "FAILED"}
+_WORDS = {"began": "begins", "silent": "silent", "again": "again", "done": "done", "failed": "FAILED"}
 
 
 class Watch:

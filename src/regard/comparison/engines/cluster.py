@@ -8,10 +8,12 @@ import re
 import signal
 import socket
 import threading
+import time
 from typing import Any
 
 from regard.comparison import worker
 from regard.comparison.engines import node
+from regard.comparison.engines.stopped import ClusterLost
 from regard.errors import BadValue
 
 STARTS = 3  # a busy machine may not start a cluster within Ray's half a minute; the next time its files are at hand
@@ -19,6 +21,8 @@ MEMORY = 100 * 2**20  # bytes for the store of a cluster made here: little more 
 AUTO = "auto"
 SECONDS_TO_CONNECT = 10.0
 SECONDS_TO_ANSWER = 120.0
+SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_UNREACHABLE = 20.0  # a head may come back; after 60 Ray ends this process, with words of its own
 _ADDRESS = re.compile(r"[^/\s]+:\d+")
 _QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 
@@ -29,6 +33,7 @@ class Cluster:
     def __init__(self, address: str | None, cores: int) -> None:
         self.address, self.cores = address, cores
         self._opened = self._checked = False
+        self._looked = self._reached = 0.0  # when the head was last called, and when it answered
         try:
             import ray  # noqa: F401
         except ImportError:
@@ -63,6 +68,39 @@ class Cluster:
                 signal.signal(signal.SIGTERM, self._sigterm)
         self._opened = self._checked = False
 
+    @property
+    def made_here(self) -> bool:
+        """Whether all of it runs on this machine, for this process alone."""
+        return self.address is None and self._opened
+
+    def refuse_lost(self) -> None:
+        """Raise if nothing can be expected of it any more."""
+        if lost := self._lost():
+            when = "" if self.made_here else ", once the cluster runs again (`ray start --head`)"
+            raise ClusterLost(
+                f"engine: the Ray cluster is lost: {lost}. Each run is saved as of its last checkpoint; the same "
+                f"command goes on from there{when}."
+            )
+
+    def _lost(self) -> str:
+        import ray
+
+        now = time.monotonic()
+        if now - self._looked < SECONDS_BETWEEN_LOOKS:
+            return ""
+        first, self._looked = not self._looked, now
+        head = ray.get_runtime_context().gcs_address
+        try:
+            _call(head, SECONDS_BETWEEN_LOOKS)
+            self._reached = now
+        except OSError as trouble:
+            self._reached = now if first else self._reached
+            silent = now - self._reached > SECONDS_UNREACHABLE
+            return f"its head at {head} is gone ({worker.reason(trouble)})" if silent else ""
+        own = ray.get_runtime_context().get_node_id()
+        ended = any(one["NodeID"] == own and not one["Alive"] for one in ray.nodes())
+        return "Ray has ended on this machine" if ended else ""
+
     def _start(self) -> None:
         import ray
 
@@ -88,14 +126,19 @@ class Cluster:
 
         try:
             if address != AUTO:  # asked first, since Ray itself tries for many minutes
-                host, _, port = address.rpartition(":")
-                socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
+                _call(address, SECONDS_TO_CONNECT)
             ray.init(address=address, **_QUIET)
         except (OSError, OverflowError, ValueError, RuntimeError) as trouble:
             raise BadValue(
                 f"--address: no Ray cluster could be joined at {address!r}: {worker.reason(trouble).rstrip('.')}. "
                 "Start one with `ray start --head`, or leave --address out."
             ) from trouble
+
+
+def _call(address: str, seconds: float) -> None:
+    """Raise OSError if nothing listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), seconds).close()
 
 
 def machines() -> list[dict[str, Any]]:

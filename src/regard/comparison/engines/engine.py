@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from regard.comparison.job import Job, Outcome
 
-News = Literal["began", "step", "again", "done", "failed"]
+News = Literal["began", "step", "silent", "again", "done", "failed"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Event:
     """Something that happened to a job."""
 
     job: Job
-    news: News  # "again": its process died and it goes on from its last checkpoint
+    news: News  # "silent": it makes no progress; "again": its process died and it goes on from its last checkpoint
     text: str = ""  # for people
     step: int = 0  # "step": how far it is
 

@@ -1,7 +1,8 @@
 """Runs on this machine: each job in a process of its own, as many at once as there are cores for.
 
-A process that dies (kill -9, the system out of memory) is started again and goes on from its last checkpoint. When this
-process is asked to stop, it passes that on and waits until all have saved; when it dies, they notice and stop.
+A process that dies (kill -9, the system out of memory) is started again and goes on from its last checkpoint. One that
+takes too long, or makes no progress, is stopped, and the others go on. When this process is asked to stop, it passes
+that on and waits until all have saved; asked again, it kills them all. When it dies, they notice and stop.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.comparison import earlier, worker
+from regard.comparison.engines.child import SECONDS_TO_DIE, Child
 from regard.comparison.engines.engine import Event, News
 from regard.comparison.engines.stopped import Stopped
+from regard.comparison.engines.warden import GRACE
 from regard.comparison.job import Job, Outcome
+from regard.comparison.limits import Limits
 from regard.training import durable
 from regard.training.signals import Signals
 
@@ -27,6 +31,10 @@ LOG = "log.txt"
 AGAIN = 2  # times a process that died is started again
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_BETWEEN_NEWS = 0.5
+SECONDS_TO_SAVE = GRACE  # for runs that a user asks to stop; the user may ask again
+SECONDS_TO_STOP = (
+    10.0  # for a run that is over its limits; what it learned since its last checkpoint may be lost
+)
 _TAIL = 1 << 16  # bytes; a line of metrics is shorter
 
 Hear = Callable[[Event], None]
@@ -66,7 +74,8 @@ class LocalEngine:
         waiting = enumerate(jobs)
         outcomes: dict[int, Outcome] = {}
         running: dict[int, Process] = {}
-        with Signals() as signals:
+        unsaved: list[Process] = []
+        with Signals(lambda: kill_all(running.values())) as signals:
             try:
                 while self._fill(waiting, running, outcomes, hear) and not signals.received:
                     time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -75,9 +84,9 @@ class LocalEngine:
                             outcomes[number] = outcome
                             del running[number]
             finally:
-                stop(running.values())
+                unsaved = stop(running.values())
             if signals.received:
-                raise Stopped(signals.received)
+                raise Stopped(signals.received, [process.job for process in unsaved])
         return [outcomes[number] for number in sorted(outcomes)]
 
     def _fill(
@@ -110,19 +119,33 @@ class Process:
         self.step = earlier.steps_taken(job)
         self.news_at = 0.0
         self.begun = False
+        self.limits = Limits(job.timeout, job.heartbeat)
+        self.exceeded, self.kill_at = (
+            "",
+            0.0,
+        )  # which of them, and when it is killed if it does not stop by itself
+        earlier.note(job)
+        earlier.forget(
+            job
+        )  # first: a process that ends before it does so itself must not hand back an old outcome
         self._start()
 
     def look(self) -> Outcome | None:
         """Its outcome, once there is one; tells how far it is until then."""
-        code = self.process.poll()
+        code = self.child.poll()
         if not self.begun:
             self.begun = True
             self._say("began", f"goes on from step {self.step}" if self.step else "")
         if code is None:
             self._tell_the_step()
-            return None
-        self._close()
+            self._hold_to_its_limits()
+            if not self._defunct():
+                return None
+        self.child.close()
+        if self.exceeded:
+            return self._stopped()
         if code not in (0, worker.FAILED):  # killed, or stopped by somebody else
+            assert code is not None
             if self.deaths < AGAIN:
                 self.deaths += 1
                 self._start()
@@ -132,37 +155,66 @@ class Process:
             return self._failed(f"its process ended {1 + AGAIN} times, the last time so: {_death(code)}")
         outcome = Outcome.load(self.job.folder)
         if outcome is None:
-            return self._failed(self._last_words())
-        self.step = outcome.steps
-        self._say("failed" if outcome.error else "done", outcome.error or _success(outcome))
-        return outcome
+            why = self._last_words() if code else "its process ended without a result, with exit code 0"
+            return self._failed(f"{why} (see {self.log})")
+        return self._ended(outcome)
 
     def ask_to_stop(self) -> None:
         """Let it save and end."""
-        self.process.terminate()
+        self.child.ask_to_stop()
 
-    def wait(self) -> None:
-        """Until it has ended."""
-        self.process.wait()
-        self._close()
+    def kill(self) -> None:
+        """End it and all it started, at once."""
+        self.child.kill()
+
+    def wait(self, limit: float) -> bool:
+        """Until it has ended, or was killed at `limit` on the monotonic clock; whether it ended by itself."""
+        return self.child.wait(limit)
 
     def _start(self) -> None:
-        told = earlier.note(self.job)
-        command = [sys.executable, "-m", "regard.comparison.worker", str(told)]
-        threads = str(self.job.threads)
+        command = [
+            sys.executable,
+            "-m",
+            "regard.comparison.worker",
+            str(Path(self.job.folder) / earlier.TOLD),
+        ]
         with durable.reporting(self.log), self.log.open("ab") as log:
             log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
             log.flush()
-            # A session of its own: Ctrl-C in the terminal reaches this process alone, which passes it on.
             # The pipe is never written to: its end tells the child that this process is gone.
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
-            )  # fmt: skip
+            self.child = Child(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, threads=self.job.threads
+            )
+        self.limits.beat()
 
-    def _close(self) -> None:
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+    def _hold_to_its_limits(self) -> None:
+        """Name it if it makes no progress; past a limit ask it to stop, and kill it if it does not."""
+        if self.child.beaten():
+            self.limits.beat()
+        if self.exceeded:
+            if time.monotonic() >= self.kill_at:
+                self.child.kill()
+        elif why := self.limits.exceeded():
+            self.exceeded, self.kill_at = why, time.monotonic() + SECONDS_TO_STOP
+            self.child.ask_to_stop()
+        elif silence := self.limits.silent():
+            self._say("silent", silence)
+
+    def _defunct(self) -> bool:
+        """Whether not even a kill ends it: it waits for a device, and nothing else should wait with it."""
+        return bool(self.exceeded) and time.monotonic() >= self.kill_at + SECONDS_TO_DIE
+
+    def _stopped(self) -> Outcome:
+        """The outcome of a run that was over a limit: it may have come to its end all the same."""
+        if (found := earlier.finished(self.job)) is not None:
+            return self._ended(found)
+        self.step = earlier.steps_taken(self.job)
+        return self._failed(f"{self.exceeded} and was stopped; its last checkpoint is of step {self.step}")
+
+    def _ended(self, outcome: Outcome) -> Outcome:
+        self.step = outcome.steps
+        self._say("failed" if outcome.error else "done", outcome.error or _success(outcome))
+        return outcome
 
     def _tell_the_step(self) -> None:
         if time.monotonic() - self.news_at < SECONDS_BETWEEN_NEWS:
@@ -181,19 +233,25 @@ class Process:
 
     def _last_words(self) -> str:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return f"{lines[-1].strip()} (see {self.log})"
+        return lines[-1].strip()
 
     def _say(self, news: News, text: str = "") -> None:
         self.hear(Event(self.job, news, text, self.step))
 
 
-def stop(processes: Iterable[Process]) -> None:
-    """Let all save and end, and wait for them."""
+def stop(processes: Iterable[Process]) -> list[Process]:
+    """Let all save and end; those that do not within `SECONDS_TO_SAVE` are killed, and returned."""
     ending = list(processes)
     for process in ending:
         process.ask_to_stop()
-    for process in ending:
-        process.wait()
+    limit = time.monotonic() + SECONDS_TO_SAVE
+    return [process for process in ending if not process.wait(limit)]
+
+
+def kill_all(processes: Iterable[Process]) -> None:
+    """End all at once, with everything they started."""
+    for process in list(processes):
+        process.kill()
 
 
 def last_step(metrics: Path) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import shutil
 import tempfile
 import time
@@ -22,6 +23,7 @@ from regard.comparison.engines.local import SECONDS_BETWEEN_LOOKS, Process, stop
 from regard.comparison.job import Job, Outcome
 from regard.errors import BadValue
 
+SECONDS_BETWEEN_WORDS = 10.0  # at most: silence means that this worker, not the run, is stuck
 PROBE = ".probe"  # a file in the run's folder with a random text: who can read it sees the folder
 
 
@@ -42,6 +44,8 @@ class Word:
     news: News
     text: str
     step: int
+    worker: int = 0  # the process that says it
+    group: int = 0  # the process group of the run
 
 
 @dataclass(frozen=True)
@@ -92,11 +96,16 @@ def _watched(job: Job) -> Generator[Word, None, Outcome]:
     heard: list[Event] = []
     process = Process(job, heard.append)
     outcome: Outcome | None = None
+    said = time.monotonic()
     try:
         while outcome is None:
             time.sleep(SECONDS_BETWEEN_LOOKS)
             outcome = process.look()
-            yield from (Word(event.news, event.text, event.step) for event in heard)
+            if not heard and time.monotonic() - said > SECONDS_BETWEEN_WORDS:
+                heard.append(Event(job, "step", step=process.step))
+            for event in heard:
+                said = time.monotonic()
+                yield Word(event.news, event.text, event.step, os.getpid(), process.child.process.pid)
             heard.clear()
     finally:
         if outcome is None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,9 +24,10 @@ from regard.comparison import earlier, worker
 from regard.comparison.engines import node, parcel
 from regard.comparison.engines.cluster import Cluster, machines, refuse_too_large
 from regard.comparison.engines.engine import Event
-from regard.comparison.engines.local import AGAIN, room_for
+from regard.comparison.engines.local import AGAIN, SECONDS_TO_SAVE, room_for
 from regard.comparison.engines.node import Errand, Return, Word
-from regard.comparison.engines.stopped import Stopped
+from regard.comparison.engines.stopped import ClusterLost, Stopped
+from regard.comparison.engines.warden import kill
 from regard.comparison.job import Job, Outcome
 from regard.errors import BadValue
 from regard.training import durable
@@ -36,7 +39,10 @@ if TYPE_CHECKING:
     from ray import ObjectRefGenerator
 
 SECONDS_BETWEEN_LOOKS = 0.2
-SECONDS_TO_STOP = 60.0
+SECONDS_TO_STOP = SECONDS_TO_SAVE + 15.0  # where a run has to be killed, its worker still has to say so
+SECONDS_LATE = 60.0  # for words under way
+
+_STUCK = "its worker is stuck: nothing was heard of it for longer than --heartbeat allows"
 
 Hear = Callable[[Event], None]
 
@@ -50,6 +56,9 @@ class Sent:
     words: ObjectRefGenerator
     deaths: int = 0
     death: str = ""  # of its last worker, until another has begun
+    heard: float | None = None  # when its worker last said something; None: it has yet to begin
+    worker: int = 0  # the process that looks after it, where it runs
+    group: int = 0  # the process group of its run, where it runs
 
     @property
     def job(self) -> Job:
@@ -91,7 +100,7 @@ class RayEngine:
         outcomes: dict[int, Outcome] = {}
         sent: list[Sent] = []
         # What Ray has to say of its workers it prints among the results; it belongs to the progress.
-        with redirect_stdout(sys.stderr), Signals() as signals:
+        with redirect_stdout(sys.stderr), Signals(lambda: self._kill(sent)) as signals:
             try:
                 for number, job in enumerate(jobs):
                     if (found := earlier.finished(job)) is not None:
@@ -100,16 +109,36 @@ class RayEngine:
                     else:
                         sent.append(_send(number, job, token))
                 while sent and not signals.received:
+                    self.cluster.refuse_lost()
                     ready, _ = ray.wait([one.words for one in sent], timeout=SECONDS_BETWEEN_LOOKS)
                     for one in [one for one in sent if any(one.words is words for words in ready)]:
                         if (outcome := _listen(one, hear)) is not None:
                             outcomes[one.number] = outcome
                             sent.remove(one)
+                    for one in [one for one in sent if _stuck(one)]:
+                        ray.cancel(one.words, force=True)
+                        outcomes[one.number] = _failed(one, _STUCK, hear)
+                        sent.remove(one)
+            except ClusterLost:
+                self._kill(sent)
+                for one in sent:
+                    _unmark(one.job)
+                sent.clear()  # nobody is there to be called back
+                raise
             finally:
                 _call_back(sent)
             if signals.received:
                 raise Stopped(signals.received)
         return [outcomes[number] for number in sorted(outcomes)]
+
+    def _kill(self, sent: Iterable[Sent]) -> None:
+        """End every process of the jobs at once, where they run on this machine; elsewhere Ray ends them."""
+        if self.cluster.made_here:
+            for one in list(sent):
+                if one.worker:
+                    with suppress(ProcessLookupError):
+                        os.kill(one.worker, signal.SIGKILL)  # first, or it would start the run again
+                    kill(one.group)
 
 
 def _send(number: int, job: Job, token: str) -> Sent:
@@ -167,6 +196,7 @@ def _listen(one: Sent, hear: Hear) -> Outcome | None:
         return _again(one, first, hear)
     if isinstance(said, Return):
         return _take_in(one.job, said)
+    one.heard, one.worker, one.group = time.monotonic(), said.worker, said.group
     if one.death and said.news == "began":
         said = Word("again", f"{one.death}; {said.text or 'begins anew'}", said.step)
         one.death = ""
@@ -174,10 +204,18 @@ def _listen(one: Sent, hear: Hear) -> Outcome | None:
     return None
 
 
+def _stuck(one: Sent) -> bool:
+    """Whether a worker that has begun is silent for longer than it would let a run be."""
+    if one.heard is None or one.job.heartbeat is None:
+        return False
+    return time.monotonic() - one.heard > one.job.heartbeat + SECONDS_LATE
+
+
 def _again(one: Sent, why: str, hear: Hear) -> Outcome | None:
     if one.deaths >= AGAIN:
         return _failed(one, f"its worker died {1 + AGAIN} times, the last time so: {why}", hear)
     one.deaths, one.death = one.deaths + 1, why
+    one.heard, one.worker, one.group = None, 0, 0
     try:
         refuse_too_large(one.job.threads, _gpus(one.job))
     except BadValue as nowhere:  # what died was the last machine that is large enough
@@ -225,6 +263,8 @@ def _call_back(sent: Iterable[Sent]) -> None:
                 ray.get(next(one.words))
             except (RayError, StopIteration):  # it has stopped
                 left.remove(one)
+    for one in left:
+        ray.cancel(one.words, force=True)
 
 
 def _unmark(job: Job) -> None:

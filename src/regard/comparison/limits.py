@@ -1,0 +1,82 @@
+"""How long a run may take, and how long it may go without a sign of progress, before it is stopped.
+
+>>> seconds("--timeout", "5 min")
+300.0
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from regard.errors import BadValue
+from regard.training import budget
+
+NEVER = "never"
+HEARTBEAT = 1800.0  # seconds: longer than any batch, or than reading the data before the first one
+SECONDS_UNTIL_NAMED = 60.0  # a run without progress is named long before it is stopped
+
+
+def seconds(option: str, given: str | None, usual: float | None = None) -> float | None:
+    """A time as one writes it: `90`, `90s`, `5 min`, `2 hours`; None for `never`, the usual where nothing is given."""
+    if given is None:
+        return usual
+    if given.strip() == NEVER:
+        return None
+    try:
+        found = float(given)
+    except ValueError:
+        found = _with_unit(given)
+    if not (math.isfinite(found) and found > 0):
+        raise BadValue(
+            f"{option}: expected a time, for instance '90s', '5 min' or '2 hours', or {NEVER}, got {given!r}."
+        )
+    return found
+
+
+def _with_unit(given: str) -> float:
+    try:
+        found = budget.parse(given)
+    except BadValue:
+        return math.nan
+    return found.amount if found.kind == "seconds" else math.nan
+
+
+def words(amount: float) -> str:
+    """Seconds for people, in the largest unit that leaves a whole number."""
+    for unit, name in ((3600, "hour"), (60, "minute")):
+        if amount >= unit and amount % unit == 0:
+            return f"{amount / unit:g} {name}{'s' if amount > unit else ''}"
+    return f"{amount:g} seconds"
+
+
+class Limits:
+    """The clock of one run: `timeout` seconds in all, `heartbeat` seconds from one sign of progress to the next."""
+
+    def __init__(self, timeout: float | None, heartbeat: float | None) -> None:
+        self.timeout, self.heartbeat = timeout, heartbeat
+        self.began = time.monotonic()
+        self.beat()
+
+    def beat(self) -> None:
+        """There was progress, or a process that has yet to make some was started."""
+        self.beaten, self.named = time.monotonic(), False
+
+    def exceeded(self) -> str:
+        """Which limit the run is over, in words; empty if none."""
+        now = time.monotonic()
+        if self.timeout is not None and now - self.began > self.timeout:
+            return f"it took longer than {words(self.timeout)} (--timeout)"
+        if self.heartbeat is not None and now - self.beaten > self.heartbeat:
+            return f"it made no progress for {words(self.heartbeat)} (--heartbeat)"
+        return ""
+
+    def silent(self) -> str:
+        """That there was no progress for a while, in words, once for each such while; empty if there is nothing new."""
+        if self.named or time.monotonic() - self.beaten < SECONDS_UNTIL_NAMED:
+            return ""
+        self.named = True
+        then = (
+            "" if self.heartbeat is None else f"; it is stopped after {words(self.heartbeat)} (--heartbeat)"
+        )
+        return f"no progress for {words(SECONDS_UNTIL_NAMED)}{then}"
