@@ -36,7 +36,7 @@ def browser():
 
 @pytest.fixture(scope="session")
 def let_in():
-    """The cookies that servers have given: an address opens its page once, then only the browser with the cookie may."""
+    """The cookies that servers have given: an address opens its page once, then for the browser with the cookie."""
     return []
 
 

@@ -89,21 +89,14 @@ def run(options: Namespace) -> int:
         with Watch() as watch:
             comparison = compare(plan, watch.hear, watch.tell)
     except Stopped as stopped:
-<<<<<<< HEAD
-        tell(f"{stopped}: the runs are saved. The same command goes on:\n  {plan.command}")
-        return stopped.exit_code
-    except StorageFailed as trouble:
-        tell(f"regard compare: {trouble}")
-=======
         for job in stopped.unsaved:
             said = "did not stop when asked and was killed; it goes on from its last checkpoint."
-            print(f"{name_of(job)} {said}", file=sys.stderr)
+            tell(f"{name_of(job)} {said}")
         saved = "the other runs are saved" if stopped.unsaved else "the runs are saved"
-        print(f"{stopped}: {saved}. The same command goes on:\n  {plan.command}", file=sys.stderr)
+        tell(f"{stopped}: {saved}. The same command goes on:\n  {plan.command}")
         return stopped.exit_code
     except (ClusterLost, StorageFailed) as trouble:
-        print(f"regard compare: {trouble}", file=sys.stderr)
->>>>>>> trust-compare
+        tell(f"regard compare: {trouble}")
         return FAILED
     found = rows(comparison)
     if options.json:

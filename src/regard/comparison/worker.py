@@ -31,11 +31,7 @@ from regard.models import Model
 from regard.tasks import Task
 from regard.tasks.problem import Batch
 from regard.tasks.translate import Translate
-<<<<<<< HEAD
-from regard.training import reading
-=======
-from regard.training import heartbeat
->>>>>>> trust-compare
+from regard.training import heartbeat, reading
 from regard.training.config import Config
 from regard.training.evaluation import add, evaluate
 from regard.training.folder import RunFolder, surroundings
