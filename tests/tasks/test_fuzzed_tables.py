@@ -32,7 +32,9 @@ def read_or_refused(path, content, packed, text, label):
 
 @settings(max_examples=150, deadline=None)
 @given(ending=st.sampled_from(ENDINGS), content=CONTENTS, packed=st.booleans(), text=COLUMNS, label=COLUMNS)
-@example(ending=".csv", content=b",", packed=False, text=None, label=None)  # no cell at all: an IndexError once
+@example(
+    ending=".csv", content=b",", packed=False, text=None, label=None
+)  # no cell at all: an IndexError once
 @example(ending=".csv", content=b'a,b\n"c', packed=False, text=None, label=None)
 @example(ending=".jsonl", content=b"[" * 100_000, packed=False, text=None, label=None)
 @example(
