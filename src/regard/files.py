@@ -14,6 +14,7 @@ from typing import BinaryIO
 from regard.errors import BadValue
 
 PIECE = 2**20  # bytes read at a time
+LONGEST = 200  # letters of a path in a message
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe (FIFO)"),
@@ -54,8 +55,13 @@ def read_bytes(path: str | Path, argument: str, most: int) -> bytes:
         with opened(path) as file:
             found = file.read(most + 1)
     except OSError as trouble:
-        shown = str(path) if len(str(path)) <= 200 else str(path)[:200] + "…"
-        raise BadValue(f"{argument}: cannot read {shown!r}: {trouble.strerror or trouble}.") from None
+        raise BadValue(f"{argument}: cannot read {shown(path)}: {trouble.strerror or trouble}.") from None
     if len(found) > most:
-        raise BadValue(f"{argument}: expected at most {most:,} bytes, {str(path)!r} holds more.")
+        raise BadValue(f"{argument}: expected at most {most:,} bytes, {shown(path)} holds more.")
     return found
+
+
+def shown(path: str | Path) -> str:
+    """A path for a message: cut where it is long, escaped where it would steer a terminal."""
+    text = str(path) if len(str(path)) <= LONGEST else str(path)[:LONGEST] + "…"
+    return text if text.isprintable() else repr(text)

@@ -130,3 +130,14 @@ def test_an_archive_is_unpacked_in_pieces(inside, monkeypatch):
     (inside / "text.gz").write_bytes(gzip.compress(b"line\n" * 500_009))
     assert len(read_lines(inside / "text.gz")) == 500_009
     assert len(asked) > 2 and 0 < max(asked) <= 2**20 and min(asked) > 0
+
+
+@pytest.mark.parametrize("content", ["9" * 5003 + "-1", "1-" + "9" * 11, "x", "1-2 \x1b"])
+def test_a_gold_file_of_odd_links_is_refused(inside, content):
+    from regard.observation.analysis.gold import read_gold
+
+    (inside / "gold.txt").write_text(content)
+    with pytest.raises(BadValue, match="expected links such as"):
+        read_gold(inside / "gold.txt")
+    with pytest.raises(OSError, match="pipe"):
+        read_gold(inside / "pipe")

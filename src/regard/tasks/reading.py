@@ -124,14 +124,14 @@ def _unpacked(path: Path, file: BinaryIO) -> bytes:
 
 
 def _unreadable(path: Path, error: OSError) -> BadValue:
-    shown = str(path) if len(str(path)) <= 200 else str(path)[:200] + "…"
+    name = str(path) if len(str(path)) <= files.LONGEST else str(path)[: files.LONGEST] + "…"
     if isinstance(error, FileNotFoundError):
         folder = path.parent
         names = sorted(other.name for other in folder.iterdir())[:8] if folder.is_dir() else []
-        beside = [name if name.isprintable() else repr(name) for name in names]
+        beside = [files.shown(other) for other in names]
         hint = f" In that folder: {', '.join(beside)}." if beside else ""
-        return BadValue(f"data: there is no file {shown!r}.{hint}")
-    return BadValue(f"data: {shown!r} cannot be read: {error.strerror or error}.")
+        return BadValue(f"data: there is no file {name!r}.{hint}")
+    return BadValue(f"data: {name!r} cannot be read: {error.strerror or error}.")
 
 
 def _undecodable(path: Path, raw: bytes, encoding: str, start: int, other: str) -> BadValue:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from regard.errors import BadValue
-from regard.files import read_bytes
+from regard.files import read_bytes, shown
 from regard.training.readers import LARGEST
 
 MOST_BYTES = 256 * 1024
@@ -26,14 +26,14 @@ _DATE = _TAG + "timestamp"
 _KNOWN = {_TAG + name for name in ("null", "bool", "int", "float", "str", "seq", "map")}
 
 
-class _Refused(yaml.MarkedYAMLError):  # type: ignore[misc]
+class _Refused(yaml.MarkedYAMLError):
     """What this reader does not take, with its place."""
 
     def __init__(self, problem: str, mark: Any) -> None:
         super().__init__(problem=problem, problem_mark=mark)
 
 
-class _Plain(yaml.SafeLoader):  # type: ignore[misc]
+class _Plain(yaml.SafeLoader):
     """Builds plain values from nodes that were found to be few, shallow and without aliases."""
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
@@ -109,9 +109,13 @@ def read(path: str | Path, argument: str) -> Any:
     try:
         return load(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as trouble:
-        raise BadValue(f"{argument}: {path} is not UTF-8 text (byte {trouble.start + 1}).") from None
+        raise BadValue(
+            f"{argument}: cannot read {shown(path)}: byte {trouble.start + 1} is not UTF-8."
+        ) from None
     except yaml.YAMLError as trouble:
-        raise BadValue(f"{argument}: {path} is not a YAML file of settings: {_said(trouble)}.") from None
+        raise BadValue(
+            f"{argument}: {shown(path)} is not a YAML file of settings: {_said(trouble)}."
+        ) from None
 
 
 def _said(trouble: yaml.YAMLError) -> str:

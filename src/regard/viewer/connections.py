@@ -151,10 +151,11 @@ class Listener(uvicorn.Server):
             try:
                 accepted, _ = await loop.sock_accept(listening)
             except OSError as trouble:
+                freed = False
                 if trouble.errno in FULL:
                     self._complain(trouble)
-                    self._free_one()
-                await asyncio.sleep(PAUSE)
+                    freed = self._free_one()  # one that only waits makes room for one that comes
+                await asyncio.sleep(0 if freed else PAUSE)  # a turn of the loop, in which it is closed
                 continue
             try:
                 await self._room()

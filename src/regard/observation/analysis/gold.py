@@ -5,15 +5,17 @@ A line is a sentence pair, `i-j` a sure link from source word i to target word j
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import BadValue
+from regard.files import opened
 
 Pairs = set[tuple[int, int]]  # (source word, target word), from 0
-_LINK = re.compile(r"(\d+)([-p])(\d+)")
+_LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def read_links(path: str | Path, first: int = 0) -> list[Pairs]:
 
 
 def _read(path: str | Path, first: int) -> Iterable[tuple[Pairs, Pairs]]:
-    with open(path, encoding="utf-8") as file:
+    with io.TextIOWrapper(opened(path), encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             links: dict[str, Pairs] = {"-": set(), "p": set()}
             for text in line.split():
