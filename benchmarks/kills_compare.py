@@ -41,7 +41,7 @@ STRANGERS = str(Path(__file__).resolve().parents[1] / "tests" / "comparison" / "
 SETTINGS = {"task": "toy", "steps": 24, "eval_every": 5, "save_every": 3, "log_every": 1, "device": "cpu"}
 MODELS = ["toy-net", "toy-net(dim=5)"]
 SEEDS = [0, 1]
-CHAIN = 6  # kills of one comparison, at most
+CHAIN = 10  # kills of one comparison, at most
 AT_ONCE = (
     2  # workers killed under one command, at most: the third death of a run is its failure, and rightly so
 )
@@ -96,7 +96,7 @@ class Ground:
         command = self._start(out)
         deaths = 0
         while True:
-            time.sleep(self.random.uniform(0, 0.8 * self.length))
+            time.sleep(self.random.uniform(0, 0.35 * self.length))
             if command.poll() is not None:
                 return False
             who = self.random.choice(["worker", "command", "all"])

@@ -1,4 +1,4 @@
-"""The head of a cluster, its machine or the command is killed: that is said, nothing is left, and the run resumes."""
+"""The head of a cluster, its machine, the command are killed: it is said, nothing is left, and the run goes on."""
 
 import os
 import signal
