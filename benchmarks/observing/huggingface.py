@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from benchmarks.observing import inputs, shrinking
 from benchmarks.observing.building import Built, NoModel, NotBuilt, attempt
+from benchmarks.observing.mending import mended
 
 Check = Callable[[Any, dict[str, Any]], int]  # a model and its inputs → attention calls of a pass
 
@@ -190,7 +191,8 @@ def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
         torch.manual_seed(1)
         maker = inputs.Maker(model.config, length, variant, names)
         tries = list(inputs.guesses(model, maker))
-        if variant == 1 and (dummies := attempt(lambda: dict(model.dummy_inputs), "dummy_inputs", [])):
+        dummies = attempt(lambda: dict(model.dummy_inputs), "dummy_inputs", []) if variant == 1 else None
+        if dummies and set(dummies) <= set(names):
             tries.append(dummies)
         before = len(reasons)
         for given in tries:
@@ -205,8 +207,8 @@ def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _fitted(model: Any, given: dict[str, Any], maker: Any, reasons: list[str]) -> dict[str, Any] | None:
-    """Inputs that a model takes, from some it may not take yet: what its errors name is added."""
-    for _ in range(5):
+    """Inputs that a model takes, from some it may not take yet, mended by what its errors say."""
+    for _ in range(6):
         try:
             with torch.no_grad():
                 torch.manual_seed(2)
@@ -215,10 +217,7 @@ def _fitted(model: Any, given: dict[str, Any], maker: Any, reasons: list[str]) -
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             reasons.append(f"forward({', '.join(given)}): {reason[:300]}")
-            if "get_seq_length" in reason and given.get("use_cache") is None:
-                given = {**given, "use_cache": False}  # no layer has keys to keep
-                continue
-            more = inputs.asked_for(str(error), model, given, maker)
+            more = mended(str(error), model, given, maker)
             if more is None:
                 return None
             given = more

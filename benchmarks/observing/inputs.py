@@ -36,7 +36,7 @@ class Maker:
     def packed(self) -> bool:
         """Whether pictures come as rows of patches, with their heights and widths beside them."""
         return (
-            any(re.search(r"grid_t?hw$|spatial_shapes$", name) for name in self.names)
+            any(re.search(r"grid_t?hw$|spatial_shapes$|pixel_position_ids$", name) for name in self.names)
             and self.variant % 2 == 0
         )
 
@@ -212,7 +212,8 @@ def _patches(maker: Maker, name: str) -> Tensor:
     time = maker.find("temporal_patch_size", default=1)
     channels = maker.find("in_channels", "in_chans", "num_channels", default=3)
     row = channels * time * size * size
-    return torch.randn((maker.batch, 16, row) if "spatial_shapes" in maker.names else (16 * maker.batch, row))
+    batched = "spatial_shapes" in maker.names or "pixel_position_ids" in maker.names
+    return torch.randn((maker.batch, 16, row) if batched else (16 * maker.batch, row))
 
 
 RULES: tuple[tuple[str, Any], ...] = (
@@ -244,10 +245,18 @@ RULES: tuple[tuple[str, Any], ...] = (
         r"(features?|mel|audio|feature_attention)_mask$",
         lambda maker, name: torch.ones(maker.batch, maker.frames, dtype=torch.long),
     ),
+    (
+        r"image_attention_mask$",
+        lambda maker, name: torch.ones(maker.batch, maker.length, 2, dtype=torch.long),
+    ),
     (r"attention_mask$|^input_mask$", _mask),
     (
         r"token_type_ids$|segment_ids$",
         lambda maker, name: torch.zeros(maker.batch, maker.length, dtype=torch.long),
+    ),
+    (
+        r"pixel_position_ids$",
+        lambda maker, name: torch.cartesian_prod(*[torch.arange(4)] * 2).expand(maker.batch, -1, -1),
     ),
     (r"position_ids$", lambda maker, name: torch.arange(maker.length)[None].expand(maker.batch, -1)),
     (r"hidden_states?$|embeds?$|^hidden|embeddings?$|^x$|^inputs?$|features?$|latents?$|^sample$", _hidden),
@@ -303,43 +312,3 @@ def complete(model: Any, given: dict[str, Any]) -> bool:
     """Whether a model that takes text and something else was given something else."""
     others = [name for name in KINDS[1:] if name in accepted(model)]
     return not others or any(name in given for name in others)
-
-
-def asked_for(message: str, model: Any, given: dict[str, Any], maker: Maker) -> dict[str, Any] | None:
-    """The same inputs and those that an error names; None where it names nothing new."""
-    counted = re.search(r"tokens: (\d+), features:? ?(\d+)", message)
-    if counted is not None and "input_ids" in given:
-        return _placeholders(message, given, maker, int(counted[2]))
-    missing = [
-        name for name in accepted(model)
-        if name not in given and name not in NEVER and re.search(rf"\b{name}\b", message)
-    ]  # fmt: skip
-    if "inputs_embeds" in missing and ("input_ids" in given or "input_ids" in missing):
-        missing.remove("inputs_embeds")
-    if "decoder_inputs_embeds" in missing and "decoder_input_ids" in missing:
-        missing.remove("decoder_inputs_embeds")
-    if "pixel_values" in given:
-        missing = [name for name in missing if "video" not in name]
-    made = {name: value for name in missing if (value := maker.make(name)) is not None}
-    if "mm_token_type_ids" in made and "input_ids" in given:
-        made["mm_token_type_ids"] = (given["input_ids"] == maker.find("image_token_id", default=-1)).long()
-    return {**given, **made} if made else None
-
-
-def _placeholders(message: str, given: dict[str, Any], maker: Maker, count: int) -> dict[str, Any] | None:
-    """A text with as many placeholders for a picture, a video or a sound as there are features of it."""
-    kind = message.partition(" ")[0].lower()
-    token = maker.find(*(f"{kind}_token_{end}" for end in ("id", "index")), f"{kind}_pad_token_id", default=0)
-    if count > 3000:  # numbers were counted, not rows
-        count //= maker.width_of_text()
-    each = -(-count // maker.batch)
-    if not token or each > 2000:
-        return None
-    ids = given["input_ids"].clone()
-    ids[ids == token] = 7
-    ids = torch.cat([ids[:, :3], torch.full((len(ids), each), token), ids[:, -14:]], 1)
-    as_long = {
-        name: torch.ones_like(ids) for name, value in given.items()
-        if name != "input_ids" and isinstance(value, Tensor) and value.shape == given["input_ids"].shape
-    }  # fmt: skip
-    return {**given, **as_long, "input_ids": ids}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from benchmarks.observing import huggingface, inputs, looking, pool, shrinking, table
 from benchmarks.observing.building import NotBuilt
+from benchmarks.observing.mending import mended
 from benchmarks.observing.worker import examine
 from torch import nn
 
@@ -84,10 +85,34 @@ def test_inputs_that_an_error_names_are_added():
     model, reasons = Model(), []
     given = next(huggingface._working(model, reasons))
     assert set(given) == {"input_ids", "pixel_values"} and given["input_ids"].max() < 31
-    missing = inputs.asked_for(
-        "pixel_values?", model, {"input_ids": given["input_ids"]}, inputs.Maker(model.config)
-    )
-    assert set(missing) == {"input_ids", "pixel_values"}
+    more = mended("pixel_values?", model, {"input_ids": given["input_ids"]}, inputs.Maker(model.config))
+    assert set(more) == {"input_ids", "pixel_values"}
+
+
+@pytest.mark.parametrize(
+    ("message", "shape"),
+    [
+        ("mat1 and mat2 shapes cannot be multiplied (34x5 and 11x7)", (2, 3, 11)),
+        (
+            "The size of tensor a (3) must match the size of tensor b (13) at non-singleton dimension 1",
+            (2, 13, 5),
+        ),
+        ("expected input[2, 3, 5] to have 17 channels, but got 3 channels instead", (2, 17, 5)),
+    ],
+)
+def test_sizes_that_an_error_names_are_mended(message, shape):
+    config = SimpleNamespace()
+    model = SimpleNamespace(forward=lambda features: None, modules=list, config=config)
+    more = mended(message, model, {"features": torch.randn(2, 3, 5)}, inputs.Maker(config))
+    assert more["features"].shape == shape
+
+
+def test_a_text_gets_as_many_placeholders_as_a_picture_has_features():
+    config = SimpleNamespace(image_token_id=29, vocab_size=31)
+    given = {"input_ids": torch.zeros(2, 17).long(), "attention_mask": torch.ones(2, 17).long()}
+    message = "Image features and image tokens do not match, tokens: 0, features: 10"
+    more = mended(message, None, given, inputs.Maker(config))
+    assert (more["input_ids"] == 29).sum() == 10 and more["attention_mask"].shape == more["input_ids"].shape
 
 
 class _Twice(nn.Module):
