@@ -224,7 +224,7 @@ RULES: tuple[tuple[str, Any], ...] = (
         lambda maker, name: _video(maker, name) if maker.variant >= 5 else _picture(maker, name),
     ),
     (
-        r"^(input_features|audio_features|audio_values|mel_values|spectrogram|input_mel|audio_mel|audio_input_features)$",
+        r"^(input_features|audio_features|audio_values|mel_values|spectrogram|input_mel|audio_mel|mel_spectrogram|reference_mel|audio_input_features)$",
         _mel,
     ),
     (r"^(input_values|audio|waveforms?)$", _wave),
@@ -259,7 +259,10 @@ RULES: tuple[tuple[str, Any], ...] = (
         lambda maker, name: torch.cartesian_prod(*[torch.arange(4)] * 2).expand(maker.batch, -1, -1),
     ),
     (r"position_ids$", lambda maker, name: torch.arange(maker.length)[None].expand(maker.batch, -1)),
-    (r"hidden_states?$|embeds?$|^hidden|embeddings?$|^x$|^inputs?$|features?$|latents?$|^sample$", _hidden),
+    (
+        r"hidden_states?$|embeds?$|^hidden|embeddings?$|^x$|^context$|^inputs?$|features?$|latents?$|^sample$",
+        _hidden,
+    ),
     (r"task_inputs$", lambda maker, name: maker.ids(maker.find("task_seq_len", default=maker.length))),
     (r"timesteps?$", lambda maker, name: torch.zeros(maker.batch, dtype=torch.long)),
     (r"(_ids|_codes|_id|^codes|indices|tokens)$", lambda maker, name: maker.ids()),

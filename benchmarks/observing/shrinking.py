@@ -157,7 +157,11 @@ def _missing(name: str, raw: dict[str, Any], rules: Rules) -> Any:
         return raw.get("num_attention_heads")
     if name in ("sliding_window", "n_shared_experts"):
         return 8 if name == "sliding_window" else 1
-    if EXPERTS.search(name) or re.search(r"experts_per_tok(en)?$", name):
+    if name == "layer_types":
+        return ["full_attention"] * min(_layers(raw), rules.layers or rules.most_layers) or None
+    if name.endswith("_map"):
+        return {"<image>": WORDS - 9}
+    if EXPERTS.search(name) or re.search(r"experts_per_tok(en)?$|top_?k", name):
         return 8 if EXPERTS.search(name) else 2
     if re.search(r"rank$|(^|_)head_dim$|intermediate_size$|(^|_)hidden_size$", name):
         return 16
