@@ -37,10 +37,11 @@ def unseen_parts(
 
     `ran`, `noted`: identities of the modules that were called, and of those that were seen to attend.
     """
+    hidden_below = [path for module, path in parts.items() if compiled(module)]
     covered = {path for module, path in parts.items() if id(module) in noted}
     found: dict[str, Unseen] = {}
     for module, path in parts.items():
-        hidden = _compiled_above(path, parts)
+        hidden = next((above for above in hidden_below if _any_within([path], above)), None)
         if hidden is None and id(module) not in ran:
             continue
         if _any_within(covered, path) or not should_be_seen(module):
@@ -57,13 +58,6 @@ def unseen_parts(
 
 def _any_within(paths: Collection[str], path: str) -> bool:
     return any(one == path or one.startswith(f"{path}." if path else "") for one in paths)
-
-
-def _compiled_above(path: str, parts: Mapping[nn.Module, str]) -> str | None:
-    for module, above in parts.items():
-        if compiled(module) and (path == above or path.startswith(f"{above}." if above else "")):
-            return above
-    return None
 
 
 def warn_if_partial(unseen: Sequence[Unseen], seen: int, called: bool) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.grid import Sizes
 from regard.observation.capture.written.finding import number_of_heads
-from regard.observation.capture.written.tape import REARRANGING, Node
+from regard.observation.capture.written.tape import Node
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,3 @@ def _views(node: Node) -> list[torch.Size]:
         node = inputs[0]
         found.append(node.shape)
     return found
-
-
-__all__ = ["REARRANGING", "Layout", "layout_of"]

@@ -132,7 +132,7 @@ class Softmax(Adapter):
             return None
         return Slopes(value.detach(), scene.result)
 
-    def silenced(self, args: tuple[Any, ...], result: Tensor, heads: Sequence[int]) -> Tensor:
+    def silenced(self, result: Tensor, heads: Sequence[int]) -> Tensor:
         """The mixed values with some heads zero."""
         batch, count = self.sizes[:2]
         keep = torch.ones(count, dtype=result.dtype, device=result.device)
@@ -150,4 +150,4 @@ class Softmax(Adapter):
     def silent(
         self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
     ) -> Any:
-        return self.silenced(args, original(*args, **kwargs), heads)
+        return self.silenced(original(*args, **kwargs), heads)

@@ -72,7 +72,7 @@ class TapeRecorder(Recorder):
         for listener in self.listeners:
             heads = listener.heads_to_silence(adapter, module)
             if heads:
-                result = adapter.silenced(args, result, heads)
+                result = adapter.silenced(result, heads)
                 node.tensor = result
                 self.tape.nodes[id(result)] = node
             listener.note(adapter, function, module, args, kwargs, result)

@@ -115,7 +115,6 @@ class Tape:
         self.module, self.lenient = module, lenient
         self.nodes: dict[int, Node] = {}
         self.softmaxes: list[Node] = []
-        self.broken = False
 
     def record(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
