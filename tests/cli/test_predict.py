@@ -2,10 +2,11 @@
 
 import io
 import json
-import shutil
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from regard.cli.pages import picture
 from regard.tasks import Batch
@@ -54,15 +55,17 @@ def test_a_model_without_weights_says_that_it_has_no_alignment(runs, capsys):
     assert "transformer has no alignment: linear" in out
 
 
-def test_the_data_a_run_learned_from_may_be_gone(runs, capsys, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(runs["language"], folder)
-    settings = (folder / "config.yaml").read_text().replace("book.txt", "gone.txt")
-    (folder / "config.yaml").write_text(settings)
-    (found,) = predicted(capsys, folder, "--text", "The sea", "--max-length", 3)
-    assert len(found["tokens"]) == 3
-    code, _, err = called(capsys, "evaluate", folder)
-    assert code == 2 and "gone.txt" in err
+def test_the_data_a_run_learned_from_may_be_gone(runs, capsys):
+    folder = runs["language"]
+    (book,) = yaml.safe_load((folder / "config.yaml").read_text())["data"]
+    Path(book).rename(f"{book}.elsewhere")
+    try:
+        (found,) = predicted(capsys, folder, "--text", "The sea", "--max-length", 3)
+        assert len(found["tokens"]) == 3
+        code, _, err = called(capsys, "evaluate", folder)
+        assert code == 2 and Path(book).name in err
+    finally:
+        Path(f"{book}.elsewhere").rename(book)
 
 
 def test_the_picture_of_an_alignment_stands_in_the_terminal(runs, capsys):

@@ -15,15 +15,21 @@ from benchmarks.studying.wording import gap, interval, joined, value, wrapped
 
 from regard.cli.main import main
 from regard.comparison.engines.stopped import Stopped
+from regard.training import seal
 from tests.comparison.made_up_study import CLEAR, folder, question, told, verdict_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def rewrite(path, **changes):
+    """An outcome with other contents, as a run that ended so would have written it: with its checksum."""
+    content, _ = seal.read_json(path.read_bytes(), path)
+    path.write_bytes(seal.json_bytes({**content, **changes}))
+
+
 def test_runs_older_than_the_recipe_are_refused(tmp_path):
     place = folder(tmp_path / "one", CLEAR, {})
-    path = place / "runs" / "dot-seed-0" / "outcome.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "steps": 399}))
+    rewrite(place / "runs" / "dot-seed-0" / "outcome.json", steps=399)
     with pytest.raises(reading.Unreadable, match="older than the recipe"):
         reading.read(place, "")
 
@@ -31,8 +37,7 @@ def test_runs_older_than_the_recipe_are_refused(tmp_path):
 def test_a_failed_run_and_one_without_a_number_are_told_and_in_no_table(tmp_path):
     place = folder(tmp_path / "one", {**CLEAR, "linear": (0.5, 0.5, 0.5)}, {})
     for name, changes in (("hard-seed-1", {"error": "RuntimeError: no"}), ("linear-seed-0", {"test": {}})):
-        path = place / "runs" / name / "outcome.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        rewrite(place / "runs" / name / "outcome.json", **changes)
     found = judge(question(), reading.read(place, ""))
     assert [(entry.name, len(entry.seeds)) for entry in found.everyone] == [("dot", 3), ("hard", 2)]
     text = told(found)
@@ -42,8 +47,7 @@ def test_a_failed_run_and_one_without_a_number_are_told_and_in_no_table(tmp_path
 
 def test_a_run_whose_blocks_do_not_make_its_number_is_refused(tmp_path):
     place = folder(tmp_path / "one", CLEAR, {})
-    path = place / "runs" / "dot-seed-0" / "outcome.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "test": {"accuracy": 0.99}}))
+    rewrite(place / "runs" / "dot-seed-0" / "outcome.json", test={"accuracy": 0.99})
     with pytest.raises(reading.Unreadable, match="its blocks make"):
         reading.read(place, "")
 
@@ -51,9 +55,7 @@ def test_a_run_whose_blocks_do_not_make_its_number_is_refused(tmp_path):
 def test_runs_of_two_recipes_in_one_folder_are_refused(tmp_path):
     place = folder(tmp_path / "one", CLEAR, {})
     path = place / "runs" / "dot-seed-0" / "outcome.json"
-    content = json.loads(path.read_text())
-    content["settings"]["steps"] = 401
-    path.write_text(json.dumps(content))
+    rewrite(path, settings={**json.loads(path.read_text())["settings"], "steps": 401})
     with pytest.raises(reading.Unreadable, match="2 different settings"):
         reading.read(place, "")
 

@@ -2,7 +2,9 @@
 
 import os
 import random
+import select
 import signal
+import threading
 import time
 
 import pytest
@@ -113,11 +115,23 @@ def test_a_run_that_was_told_to_ignore_a_hang_up_goes_on(tmp_path, untouched):
     assert_same(run, untouched)
 
 
+def _drain(handle, ended):
+    while not ended.is_set():
+        if select.select([handle], [], [], 0.05)[0]:
+            os.read(handle, 65536)
+
+
 def test_a_run_whose_terminal_closes_saves_before_it_ends(tmp_path, untouched):
     run = tmp_path / "run"
     ours, theirs = os.openpty()
     command = Command(tmp_path, *SETTINGS, "--out", run, slow=3 * SLOW, terminal=os.ttyname(theirs))
-    command.wait_for(run / "metrics.jsonl", 3)
+    drain = threading.Thread(target=_drain, args=(ours, ended := threading.Event()))
+    drain.start()  # a terminal that nobody reads holds up whoever writes to it
+    try:
+        command.wait_for(run / "metrics.jsonl", 3)
+    finally:
+        ended.set()
+        drain.join()
     os.close(theirs)
     os.close(ours)  # the system sends SIGHUP, and every later write to the terminal fails
     assert command.wait() == 128 + signal.SIGHUP

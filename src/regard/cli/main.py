@@ -18,6 +18,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -55,7 +56,8 @@ def verbs() -> dict[str, Verb]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
+        with suppress(OSError):  # of a stream whose file was exchanged for a terminal since Python opened it
+            sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
     arguments, files = _take_use(sys.argv[1:] if arguments is None else arguments)
     if "" in files:
         print("regard: --use: expected a Python file after it, got none.", file=sys.stderr)
