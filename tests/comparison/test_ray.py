@@ -157,7 +157,9 @@ def test_after_kill_nine_a_job_goes_on_from_its_checkpoint(engine, untouched, tm
     for died_at, event in zip(
         killer.deaths, [one for one in killer.heard if one.news == "again"], strict=True
     ):
-        assert 8 <= died_at <= event.step < SETTINGS["steps"]
+        assert (
+            8 <= died_at <= event.step <= SETTINGS["steps"]
+        )  # its last checkpoint may have come before the kill
         assert event.text.endswith(f"; goes on from step {event.step}")
     assert facts(found) == facts(untouched[0])
     logged = [record["step"] for record in metrics.read(Path(job.folder) / "metrics.jsonl")]

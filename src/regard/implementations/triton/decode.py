@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.implementations.triton.pieces import scale_of_rows, tanh
+from regard.implementations.triton.pieces import spoilt_rows, tanh
 from regard.implementations.triton.sizes import INTERPRETED, padded, precision
 
 _FAR = 1 << 30  # beyond every position
@@ -53,8 +53,7 @@ def _stretch(
     d, v = tl.arange(0, DIM), tl.arange(0, VALUES)
     at = QUERY + (batch * query_b + head * query_h + query * query_q) * STEP
     q = tl.load(at[:, None] + d[None, :], mask=is_row[:, None] & (d < D)[None, :], other=0.0)
-    if not SOFTCAP:
-        scale = scale_of_rows(q, scale)
+    spoilt = spoilt_rows(q)
 
     low, high, first = 0, keys, keys - queries
     if LOW is not None:
@@ -84,6 +83,8 @@ def _stretch(
         scores = tl.dot(q, k, input_precision=PRECISION) * scale
         if SOFTCAP:  # `scale` is divided by the cap, and the scores are in powers of two
             scores = cap * tanh(scores, False)
+        else:
+            scores += spoilt
         value = tl.load(value_at, mask=real[:, None] & (v < V)[None, :], other=0.0)
         if KEEP is not None:
             kept = tl.load(KEEP + batch * keep_b + j, mask=real, other=0) != 0

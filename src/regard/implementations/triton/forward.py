@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.pieces import finished, kept, row_state, rows_of, scale_of_rows, visible
+from regard.implementations.triton.pieces import finished, kept, row_state, rows_of, spoilt_rows, visible
 from regard.implementations.triton.walk import key_blocks, share, visit
 
 _DATA = ["q_len", "k_len", "heads", "group", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES", "threshold"]
@@ -34,8 +34,7 @@ def forward(
     line = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
     LIST += line.to(tl.int64) * LIST_STRIDES[2]
     query = rows_of(Q, Q_STRIDES, batch, head, start_q, rows < q_len, D, BLOCK_Q, BLOCK_D, False)
-    if not CAP:
-        scale = scale_of_rows(query, scale)
+    spoilt = spoilt_rows(query)
     safe_rows = tl.minimum(rows, q_len - 1)
     state = safe_rows[:, None]
     if DROPS:
@@ -61,6 +60,8 @@ def forward(
             products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
             safe_rows[:, None], safe_columns[None, :],
         )  # fmt: skip
+        if not CAP:
+            scores += spoilt
         if partly:
             seen = visible(
                 FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :]

@@ -180,14 +180,14 @@ def finished(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.co
 
 
 @triton.jit
-def scale_of_rows(query, scale):
-    """The scale of each row of queries (rows, 1): NaN where a query holds ±inf, so that every score it sees is NaN.
+def spoilt_rows(query):
+    """What to add to the scores of each row (rows, 1): NaN where a query holds ±inf, else 0.
 
     Its scores would be ±inf, and a row of −inf alone would look as if it saw nothing. The queries themselves stay as
     they were loaded, so that they can go from memory to the matrix units without passing through registers.
     """
     infinite = tl.max(tl.where(tl.abs(query.to(tl.float32)) == float("inf"), 1, 0), 1)
-    return tl.where(infinite == 1, float("nan"), scale)[:, None]
+    return tl.where(infinite == 1, float("nan"), 0.0)[:, None]
 
 
 @triton.jit
