@@ -79,6 +79,9 @@ class Maker:
             channels = 3
         size = self.find("image_size", "img_size", "input_size", "crop_size", "resolution", default=0)
         size = size or self.find("pretrain_image_size", default=224)
+        own = getattr(self.config, "image_size", None)
+        if isinstance(own, (list, tuple)) and len(own) == 2 and self.variant % 5 == 0:
+            return channels, own[0], own[1]
         size = (size, 224, 256, 64, 512)[self.variant % 5]
         return channels, size, size
 

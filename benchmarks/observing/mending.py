@@ -20,7 +20,10 @@ def mended(message: str, model: Any, given: Inputs, maker: Maker) -> Inputs | No
     if "get_seq_length" in message and given.get("use_cache") is None:
         return {**given, "use_cache": False}  # no layer has keys to keep
     return (
-        _named(message, model, given, maker) or _sections(message, model, given) or _resized(message, given)
+        _named(message, model, given, maker)
+        or _sections(message, model, given)
+        or _resized(message, given)
+        or _repeated(message, given)
     )
 
 
@@ -98,4 +101,16 @@ def _resized(message: str, given: Inputs) -> Inputs | None:
                 shape = list(value.shape)
                 shape[axis] = new
                 return {**given, name: torch.randn(shape)}
+    return None
+
+
+def _repeated(message: str, given: Inputs) -> Inputs | None:
+    """One input with so many rows, or so long, that a size divides it: codebooks below each other, frames of sound."""
+    books = re.search(r"shape '\[-1, (\d+), \d+\]' is invalid", message)
+    frames = re.search(r"(\w+)`? length (\d+) is not a multiple of (\d+)", message)
+    if frames is not None and isinstance(given.get(frames[1]), Tensor):
+        return {**given, frames[1]: torch.randn(*given[frames[1]].shape[:-1], 2 * int(frames[3]))}
+    for name in ("decoder_input_ids", "input_ids") if books is not None else ():
+        if name in given and len(given[name]) % int(books[1]):
+            return {**given, name: given[name].repeat_interleave(int(books[1]), 0)}
     return None

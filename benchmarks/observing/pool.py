@@ -65,8 +65,11 @@ class Worker:
     def examine(self, name: str) -> dict[str, Any] | None:
         """The record of an architecture; None where the process died or hung."""
         assert self.process.stdin is not None
-        self.process.stdin.write(name + "\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(name + "\n")
+            self.process.stdin.flush()
+        except OSError:  # it died after its last answer
+            return None
         line = self._next(self.seconds * GRACE)
         return json.loads(line) if line else None
 

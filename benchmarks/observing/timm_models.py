@@ -40,10 +40,13 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
 
 
 def _by_size(name: str, reasons: list[str]) -> list[str]:
-    """Models of a module, smaller ones first: the likely ones by their names, then by their parameters and pixels."""
+    """Models of a module, smaller ones first: the likely ones by their names, then by their parameters and pixels.
+
+    Where parts of some are called attention, those: a family may attend in its larger models only.
+    """
     import timm
 
-    sizes: dict[str, int] = {}
+    sizes: dict[str, tuple[bool, int]] = {}
     hints = (
         "test",
         "atto",
@@ -70,7 +73,8 @@ def _by_size(name: str, reasons: list[str]) -> list[str]:
             )
         if model is not None:
             pixels = (model.default_cfg.get("input_size") or (3, 224, 224))[-1]
-            sizes[model_name] = sum(one.numel() for one in model.parameters()) * pixels**2
-        if len(sizes) >= 4:
+            attends = any("att" in type(part).__name__.lower() for part in model.modules())
+            sizes[model_name] = (not attends, sum(one.numel() for one in model.parameters()) * pixels**2)
+        if len(sizes) >= 12 or sum(not plain for plain, _ in sizes.values()) >= 4:
             break
     return sorted(sizes, key=sizes.__getitem__)

@@ -98,6 +98,7 @@ def test_inputs_that_an_error_names_are_added():
             (2, 13, 5),
         ),
         ("expected input[2, 3, 5] to have 17 channels, but got 3 channels instead", (2, 17, 5)),
+        ("`features` length 5 is not a multiple of 7. Pad it.", (2, 3, 14)),
     ],
 )
 def test_sizes_that_an_error_names_are_mended(message, shape):
