@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard import biases
-from regard.grid import whole
+from regard.core.grid import whole
 from tests import oracle
 
 B, H, Q, K, D = 2, 3, 5, 7, 4

@@ -9,7 +9,7 @@ import pytest
 import regard
 from regard import models, tasks
 from regard.comparison import space
-from regard.options import converted, read_options
+from regard.core.options import converted, read_options
 from regard.registry import options_of
 from regard.tasks.problem import Problem, Tokens
 from regard.training.assembly import complete

@@ -11,8 +11,8 @@ import torch
 import regard
 from regard import masks, scores
 from regard.biases import Bias
+from regard.core.value import rebuild
 from regard.normalizers import Normalizer
-from regard.value import rebuild
 
 TEXTS = ["", 'a"b', "a\\b", "a\\", "a\nb\tc", "\x00\x1f\u2028", "ä€😀", "\ud800", '","', "{}", "null", "#2"]
 NUMBERS = [0, -0.0, 2**70, -3, 0.1, 1e-320, 1e300, math.inf, -math.inf, True, False, None]

@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import Any
 
 from regard import biases, masks, nn, normalizers, scores
-from regard.core import attend, explain, summarize, weights
+from regard.core.attention import attend, explain, summarize, weights
+from regard.core.plan import Plan
+from regard.core.summary import Summary
 from regard.errors import RegardError, Unsupported
-from regard.plan import Plan
-from regard.summary import Summary
 
 __version__ = "0.1.0"
 

@@ -16,11 +16,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.arguments import anchor, finite_number, float_tensor, whole_number
-from regard.differentiate import vjp
+from regard.core.arguments import anchor, finite_number, float_tensor, whole_number
+from regard.core.differentiate import vjp
+from regard.core.grid import Grid, Sizes, broadcasts, fits
+from regard.core.value import Value
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes, broadcasts, fits
-from regard.value import Value
 
 __all__ = ["Bias", "alibi", "dense", "gaussian", "relative", "t5"]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.arguments import described, finite_number, whole_number
+from regard.core.arguments import described, finite_number, whole_number
 from regard.errors import BadType, BadValue
 
 __all__ = ["Hypothesis", "beam_search", "greedy", "sample"]

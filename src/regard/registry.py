@@ -103,7 +103,7 @@ def parse(text: object) -> tuple[str, dict[str, Any]]:
 
     A value is a number, True, False, None, a tuple of such, a quoted text, a bare word (`rotary`, `static-memory`), or
     a name with options of its own, which stays text. What a bare word means (`false`) depends on the type that an
-    option declares, so words stay text here and are converted by `regard.options`.
+    option declares, so words stay text here and are converted by `regard.core.options`.
     """
     if not isinstance(text, str):
         raise BadType(

@@ -10,8 +10,8 @@ import torch
 
 import regard
 from regard import masks
-from regard.dropout import draw_seed
-from regard.grid import whole
+from regard.core.dropout import draw_seed
+from regard.core.grid import whole
 from regard.nn import build
 from regard.nn.hard import Baseline, Choice, GumbelNoise, surrogate
 

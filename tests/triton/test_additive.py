@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from regard import biases, masks, normalizers, scores
+from regard.core.request import Request
 from regard.implementations import reference
 from regard.implementations.triton import additive, additive_backward, additive_strips
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.launch import Backward, Work
-from regard.request import Request
 from tests.contracts.harness import assert_within
 from tests.contracts.orders import ORIGINAL, draw_order
 from tests.triton.conftest import DEVICE

@@ -8,12 +8,12 @@ import torch
 
 import regard
 from regard import biases, masks, scores
+from regard.core.request import build
 from regard.implementations import reference
 from regard.implementations.triton import launch
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.forward import forward
 from regard.nn.local_p import Around
-from regard.request import build
 from tests.contracts.entries import BIASES, MASKS, Sizes
 from tests.contracts.harness import Case, check
 from tests.triton.conftest import DEVICE, GPU
@@ -71,7 +71,7 @@ def test_dropout_is_that_of_the_reference_bit_for_bit():
         query, key, value, mask=masks.window(20), dropout=0.4, sink=sink, impl="triton", return_logsumexp=True
     )
     torch.manual_seed(5)
-    seed = regard.dropout.draw_seed(query.device)
+    seed = regard.core.dropout.draw_seed(query.device)
     truth = reference.compute(asked, seed)
     upstream = [torch.randn_like(part) for part in truth]
     leaves = (query, key, value, sink)

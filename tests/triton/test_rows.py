@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import regard
-from regard import biases, masks, request, scores
-from regard.core import selection
+from regard import biases, masks, scores
+from regard.core import request
+from regard.core.attention import selection
 from regard.implementations.triton import rows as kernels
 from tests.triton.conftest import DEVICE
 

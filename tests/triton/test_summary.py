@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from regard import biases, masks, request, scores
+from regard import biases, masks, scores
+from regard.core import request
+from regard.core.summary import Summary, walked
 from regard.implementations.triton import summary as kernels
-from regard.summary import Summary, walked
 from tests.contracts.harness import Case
 from tests.test_weights_summary import CASES as WRITTEN
 from tests.test_weights_summary import ask, close, exact
@@ -173,7 +174,7 @@ def test_nothing_to_summarise(empty):
 def test_the_operator_is_registered_as_torch_wants_it():
     query, key = drawn(1, 2, 20, 8), drawn(1, 1, 30, 8)
     tensors, spec = kernels.pack(reduced(query, key, mask=masks.causal()))
-    torch.library.opcheck(torch.ops.regard.summary.default, (query, key, None, tensors, spec, 0.3, 2))
+    torch.library.opcheck(torch.ops.regard.core.summary.default, (query, key, None, tensors, spec, 0.3, 2))
 
 
 @pytest.mark.skipif(not GPU, reason="long rows take a GPU")

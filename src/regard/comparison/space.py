@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from regard.comparison.job import Settings
+from regard.core.options import read_options
 from regard.errors import BadValue, RegardError
 from regard.models.model import MODELS, options_of
-from regard.options import read_options
 from regard.registry import parse, split
 from regard.training import config as known
 from regard.training.config import Config

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.arguments import readable
+from regard.core.arguments import readable
 from regard.scores.base import spread_heads
 
 Kernel = Callable[..., Tensor]

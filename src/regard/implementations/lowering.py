@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from regard.biases import T5, Alibi, Bias, Gaussian, Relative, Sum, alibi_slopes
 from regard.biases import Dense as DenseBias
-from regard.grid import Grid, Sizes, lift
+from regard.core.grid import Grid, Sizes, lift
 from regard.masks import Mask
 from regard.masks.algebra import And, Not, Or
 from regard.masks.given import Dense, Documents, Lengths, Packed, Padding

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from regard.core.request import Request
 from regard.masks.positional import Causal, Full
-from regard.request import Request
 from regard.scores.dot import Softcap
 
 _TABLE = Path(__file__).parent / "measured.json"

@@ -13,13 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from regard.biases import Bias
-from regard.differentiate import apart, gradients
+from regard.core.differentiate import apart, gradients
+from regard.core.request import Request
+from regard.core.value import rebuild
 from regard.implementations import reference
 from regard.masks import Mask
 from regard.normalizers import Normalizer
-from regard.request import Request
 from regard.scores import Score
-from regard.value import rebuild
 
 
 def pack(request: Request) -> tuple[list[Tensor], str]:

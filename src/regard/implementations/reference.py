@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from regard import formula
-from regard.autocast import without_autocast
-from regard.dropout import draw_seed, drop
-from regard.grid import whole
-from regard.request import Request
+from regard.core import formula
+from regard.core.autocast import without_autocast
+from regard.core.dropout import draw_seed, drop
+from regard.core.grid import whole
+from regard.core.request import Request
 
 name = "reference"
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from regard.arguments import readable
 from regard.biases import Dense
-from regard.differentiate import forbid_second_derivative, transforming
+from regard.core.arguments import readable
+from regard.core.differentiate import forbid_second_derivative, transforming
+from regard.core.request import Request
 from regard.implementations.infinities import shown
 from regard.masks import Mask
 from regard.masks.positional import Causal, Full
 from regard.normalizers import Softmax
-from regard.request import Request
 
 name = "sdpa"
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.arguments import INTEGERS, alignment, readable, tensor_copy, whole_number
+from regard.core.arguments import INTEGERS, alignment, readable, tensor_copy, whole_number
 from regard.errors import BadValue
 from regard.masks.algebra import EMPTY, FULL, PARTIAL, Mask
 from regard.masks.given import Dense, Documents, Lengths, Packed, Padding

@@ -13,9 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from regard.core.grid import Grid, Sizes, whole
+from regard.core.value import Value
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes, whole
-from regard.value import Value
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 

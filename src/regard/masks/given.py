@@ -10,10 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.arguments import readable
-from regard.differentiate import transforming
+from regard.core.arguments import readable
+from regard.core.differentiate import transforming
+from regard.core.grid import Grid, Sizes, broadcasts, fits
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes, broadcasts, fits
 from regard.masks.algebra import Blocks, Mask, grade
 
 

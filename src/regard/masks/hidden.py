@@ -7,10 +7,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from regard.grid import Sizes, whole
+from regard.core.grid import Sizes, whole
+from regard.core.value import rebuild
 from regard.masks.algebra import EMPTY, FULL, And, Mask, Or, cut
 from regard.masks.given import Dense, Documents, Lengths, Padding
-from regard.value import rebuild
 
 _BLOCK = 128
 _CELLS = 1 << 22  # pairs looked at together

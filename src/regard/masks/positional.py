@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from regard.core.grid import Grid, Sizes, fits, lift
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes, fits, lift
 from regard.masks.algebra import FULL, Blocks, Mask, grade
 
 

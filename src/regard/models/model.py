@@ -13,9 +13,9 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor, nn
 
 from regard import registry
+from regard.core.options import read_options
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
-from regard.options import read_options
 from regard.registry import Registry, parse
 from regard.tasks.problem import Batch, Problem
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.decoding import Hypothesis
 from regard.models.ends import Entrance, Exit, padding_mask, shifted
 from regard.models.model import Model, model

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.decoding import Hypothesis, beam_search, sample
 from regard.errors import BadValue
 from regard.masks import Mask

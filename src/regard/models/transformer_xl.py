@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.models.decoder import Decoder
 from regard.models.model import model

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-import regard.core as core
+import regard.core.attention as core
 from regard import masks
-from regard.arguments import alignment, whole_number
+from regard.core.arguments import alignment, whole_number
+from regard.core.grid import lift
 from regard.errors import BadValue
-from regard.grid import lift
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import masks
-from regard.grid import Sizes
+from regard.core.grid import Sizes
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.arguments import described, whole_number
+from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn.mechanism import Mechanism, build, build_across, build_causal

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from regard import scores
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.nn.alignment import Alignment, Comparison, head_weights
 from regard.nn.mechanism import mechanism
 from regard.scores import Score

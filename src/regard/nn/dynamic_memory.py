@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-import regard.core as core
+import regard.core.attention as core
 from regard import masks
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking

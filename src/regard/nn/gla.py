@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.arguments import described, float_tensor
-from regard.autocast import autocasts
+from regard.core.arguments import described, float_tensor
+from regard.core.autocast import autocasts
+from regard.core.formula import accumulator
 from regard.errors import BadType, BadValue
-from regard.formula import accumulator
 from regard.masks import Mask
 from regard.nn import masking
 from regard.nn.attention import Attention, View

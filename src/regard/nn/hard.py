@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-import regard.core as core
+import regard.core.attention as core
 from regard import normalizers, scores
-from regard.arguments import described, finite_number, float_tensor
-from regard.autocast import without_autocast
 from regard.biases import Bias
-from regard.dropout import bits, draw_seed
+from regard.core.arguments import described, finite_number, float_tensor
+from regard.core.autocast import without_autocast
+from regard.core.dropout import bits, draw_seed
+from regard.core.grid import Grid
 from regard.errors import BadType, BadValue
-from regard.grid import Grid
 from regard.masks import Mask
 from regard.nn.attention import View
 from regard.nn.local_p import Around

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.arguments import described
+from regard.core.arguments import described
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.masks.given import Padding

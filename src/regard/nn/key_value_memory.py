@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
+from regard.core.grid import Grid, Sizes
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking

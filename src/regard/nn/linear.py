@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.arguments import alignment
+from regard.core.arguments import alignment
+from regard.core.formula import accumulator
 from regard.errors import BadValue
-from regard.formula import accumulator
 from regard.masks import Mask
 from regard.nn import masking
 from regard.nn.linear_pieces import FEATURE_MAPS

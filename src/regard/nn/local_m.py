@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-import regard.core as core
+import regard.core.attention as core
 from regard import biases
 from regard.biases import Bias
+from regard.core.grid import whole
 from regard.errors import unknown_name
-from regard.grid import whole
 from regard.masks import Mask
 from regard.nn.alignment import Alignment, Comparison
 from regard.nn.attention import View

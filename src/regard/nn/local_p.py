@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard import biases, masks
-from regard.arguments import whole_number
-from regard.autocast import without_autocast
+from regard.core.arguments import whole_number
+from regard.core.autocast import without_autocast
+from regard.core.grid import Grid, Sizes, broadcasts, lift, whole
 from regard.errors import BadValue
-from regard.grid import Grid, Sizes, broadcasts, lift, whole
 from regard.masks import Mask
 from regard.masks.algebra import And, Blocks, grade
 from regard.masks.positional import Causal, Full

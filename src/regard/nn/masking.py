@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.arguments import described
 from regard.biases import Bias
+from regard.core.arguments import described
+from regard.core.grid import Sizes, broadcasts, whole
 from regard.errors import BadType, BadValue
-from regard.grid import Sizes, broadcasts, whole
 from regard.masks import Mask
 from regard.masks.algebra import And
 from regard.masks.given import Dense, Documents, Lengths, Padding

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from regard.core.grid import Sizes
 from regard.errors import BadValue
-from regard.grid import Sizes
 from regard.masks import Mask
 from regard.masks.algebra import And, Not, Or
 from regard.masks.given import Documents, Lengths, Packed, Padding

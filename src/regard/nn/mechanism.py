@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import registry
-from regard.arguments import described, whole_number
+from regard.core.arguments import described, whole_number
+from regard.core.options import converted, read_options
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn.state import State
-from regard.options import converted, read_options
 from regard.registry import Registry, parse
 
 Causality = Literal["yes", "no", "option"]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from regard import biases, scores
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
+from regard.core.grid import lift
 from regard.errors import BadValue, unknown_name
-from regard.grid import lift
 from regard.nn import positions as places
 from regard.nn.attention import Attention, View
 from regard.nn.mechanism import mechanism

@@ -17,9 +17,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import described, finite_number, float_tensor, whole_number
+from regard.core.arguments import described, finite_number, float_tensor, whole_number
+from regard.core.grid import fits
 from regard.errors import BadType, BadValue
-from regard.grid import fits
 from regard.registry import Registry
 
 __all__ = [

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.autocast import without_autocast
-from regard.differentiate import apart, gradients, needs_plain_torch, recording, transforming
+from regard.core.autocast import without_autocast
+from regard.core.differentiate import apart, gradients, needs_plain_torch, recording, transforming
 from regard.registry import Registry
 
 Tensors = list[Tensor]

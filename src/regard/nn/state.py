@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from regard.arguments import described
+from regard.core.arguments import described
 from regard.errors import BadType, BadValue
 
 

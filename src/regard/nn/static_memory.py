@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.given import Padding

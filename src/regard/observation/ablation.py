@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.arguments import described
+from regard.core.arguments import described
 from regard.errors import BadValue, Unsupported
 from regard.observation.capture.keeping import Keeper
 from regard.observation.observer import Observer

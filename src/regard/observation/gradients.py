@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import regard.core as core
-from regard.core import Rows
+import regard.core.attention as core
+from regard.core.attention import Rows
 from regard.errors import BadValue
 from regard.observation.capture.reading import Graph, Reading
 from regard.observation.seen import Seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from regard.arguments import described, whole_number
+from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.observation.capture.keeping import Keeper
 from regard.observation.observer import Observer, parts_of

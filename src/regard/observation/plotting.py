@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from PIL import Image
 
-from regard.arguments import finite_number, whole_number
+from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.observation import panels
 from regard.observation.analysis.sites import Rows, SeenLike, SiteLike, at, chosen

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.core import Rows
+from regard.core.attention import Rows
+from regard.core.grid import Sizes
+from regard.core.summary import Summary
 from regard.errors import BadValue, unknown_name
-from regard.grid import Sizes
 from regard.observation.capture.reading import IN_FLIGHT, Reading
 from regard.observation.coverage import Unseen, label_partial
 from regard.observation.watching import How, Side
-from regard.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import regard.core as core
+import regard.core.attention as core
 from regard import scores
 from regard.masks import Mask
 from regard.nn import masking

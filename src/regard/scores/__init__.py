@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from regard.arguments import anchor, described, finite_number, float_tensor
+from regard.core.arguments import anchor, described, finite_number, float_tensor
 from regard.errors import BadType, unknown_name
 from regard.registry import Registry, call_meant, calls_of
 from regard.scores.additive import Additive, Concat

@@ -17,8 +17,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.differentiate import summation
-from regard.grid import Grid
+from regard.core.differentiate import summation
+from regard.core.grid import Grid
 from regard.scores.base import Score, check_shape, per_head, spread_heads, transform_rows
 
 _SMALL, _LARGE = 1.0, 40.0  # exp(2·40) is still far from the largest float32

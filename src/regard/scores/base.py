@@ -13,10 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.differentiate import vjp
+from regard.core.differentiate import vjp
+from regard.core.grid import Grid
+from regard.core.value import Value
 from regard.errors import BadValue
-from regard.grid import Grid
-from regard.value import Value
 
 
 class Score(Value):

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from regard.core.grid import Grid, broadcasts, fits
 from regard.errors import BadValue
-from regard.grid import Grid, broadcasts, fits
 from regard.scores.base import Score, check_shape, transform_rows
 
 

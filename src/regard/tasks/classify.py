@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.arguments import share, whole_number
+from regard.core.arguments import share, whole_number
 from regard.errors import BadValue
 from regard.tasks import hub, vocabulary
 from regard.tasks.opinions import opinions

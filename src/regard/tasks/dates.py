@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Sequence
 from functools import partial
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.tasks.direction import Direction
 from regard.tasks.draws import Draws, Generated
 from regard.tasks.parallel import Pair, ParallelTask

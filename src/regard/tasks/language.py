@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.arguments import share, whole_number
+from regard.core.arguments import share, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks import continuation, hub, vocabulary, windows
 from regard.tasks.padding import padded

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.tasks.padding import padded
 from regard.tasks.problem import Batch, Problem, Tokens

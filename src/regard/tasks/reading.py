@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from regard import files
-from regard.arguments import described
+from regard.core import files
+from regard.core.arguments import described
 from regard.errors import BadType, BadValue
 
 Data = str | Path | Sequence[str | Path]  # what `data=` may be: a path, paths, or paths joined by commas

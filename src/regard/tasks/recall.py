@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.tasks.bits import ENDLESS, HELD_OUT, BitsTask, Tape, with_answer
 from regard.tasks.draws import Draws, Generated

@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.core.options import read_options
 from regard.errors import BadValue
-from regard.options import read_options
 from regard.registry import Registry, parse
 from regard.tasks.problem import Batch, Problem
 

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks import direction, hub, vocabulary
 from regard.tasks.dates import GENERATED, LONGEST, TRAIN, date_pair

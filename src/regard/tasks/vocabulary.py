@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 
 PADDING, UNKNOWN, START, END, BLANK = range(5)

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
+from regard.core.files import read_bytes, shown
 from regard.errors import BadValue
-from regard.files import read_bytes, shown
 from regard.training.readers import LARGEST
 
 MOST_BYTES = 256 * 1024

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from regard.options import TRUTH
+from regard.core.options import TRUTH
 from regard.registry import split
 
 Reader = Callable[[object], Any]

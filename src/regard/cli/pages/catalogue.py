@@ -14,11 +14,11 @@ from typing import Any
 from regard import nn
 from regard.cli.mistakes import nearest
 from regard.cli.pages import docstring, toy
+from regard.core.plan import NAMES
 from regard.errors import BadValue
 from regard.nn.alignment import Alignment
 from regard.nn.mechanism import Entry
 from regard.nn.multihead import Multihead
-from regard.plan import NAMES
 from regard.registry import parse
 
 

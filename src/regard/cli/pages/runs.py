@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import torch
 
-from regard import core
 from regard.cli.pages.toy import POSITIONS, accepted
+from regard.core import attention as core
 from regard.errors import Unsupported
 from regard.nn.attention import Attention
 from regard.nn.mechanism import Mechanism

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from regard import models, tasks
 from regard.cli.pages import catalogue, docstring, options
+from regard.core.options import read_options
 from regard.models.model import MODELS, options_of
-from regard.options import read_options
 from regard.tasks.task import TASKS
 
 Facts = dict[str, Any]

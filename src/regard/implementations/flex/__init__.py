@@ -12,14 +12,14 @@ import shutil
 import torch
 from torch import Tensor
 
-from regard.arguments import is_hollow
-from regard.autocast import without_autocast
-from regard.differentiate import forbid_second_derivative, transforming
+from regard.core.arguments import is_hollow
+from regard.core.autocast import without_autocast
+from regard.core.differentiate import forbid_second_derivative, transforming
+from regard.core.request import Request
 from regard.implementations.flex.call import attend
 from regard.implementations.lowering import unknown_part
 from regard.masks.positional import Full
 from regard.normalizers import Softmax
-from regard.request import Request
 from regard.scores.dot import Softcap
 
 name = "flex"

@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.biases import Bias
-from regard.differentiate import recording
+from regard.core.differentiate import recording
+from regard.core.grid import Sizes
+from regard.core.value import rebuild
 from regard.errors import Unsupported
-from regard.grid import Sizes
 from regard.implementations.flex.kernel import Data, Rows, attention, fixed, kernel_for, of_any_size
 from regard.implementations.flex.prepare import data_of, prepare
 from regard.implementations.lowering import Lowering, constant
 from regard.masks import Mask
 from regard.masks.hidden import hidden_queries, visible_keys
-from regard.value import rebuild
 
 _STEP = 16  # the kernels want rows whose width is a multiple of this
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.autocast import without_autocast
-from regard.differentiate import transforming
-from regard.dropout import draw_seed
+from regard.core.autocast import without_autocast
+from regard.core.differentiate import transforming
+from regard.core.dropout import draw_seed
+from regard.core.request import Request
 from regard.implementations.packing import pack
 from regard.implementations.tiled import op as op  # registers the operator
 from regard.implementations.tiled.transforms import Tiled
-from regard.request import Request
 
 name = "tiled"
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import formula
-from regard.autocast import without_autocast
+from regard.core import formula
+from regard.core.autocast import without_autocast
+from regard.core.value import Value
 from regard.implementations.packing import recorded, unpack
 from regard.implementations.tiled.walk import Attention
-from regard.value import Value
 
 _LIBRARY = torch.library.Library("regard", "DEF")
 _INPUTS = (

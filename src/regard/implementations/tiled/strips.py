@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from regard.grid import Sizes
+from regard.core.grid import Sizes
+from regard.core.value import rebuild
 from regard.masks import EMPTY, FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
-from regard.value import rebuild
 
 _BLOCK = 64  # the smallest block of queries or keys a mask is asked about
 _MOST_BLOCKS = 1 << 20  # longer sequences are asked about in larger blocks

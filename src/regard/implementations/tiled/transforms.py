@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.autocast import without_autocast
+from regard.core.autocast import without_autocast
+from regard.core.request import Request
 from regard.implementations import reference
 from regard.implementations.packing import unpack
-from regard.request import Request
 
 Tensors = tuple[Tensor, ...]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard import formula
 from regard.biases import Bias
-from regard.differentiate import summation
-from regard.dropout import drop
-from regard.grid import Grid, Sizes, whole
+from regard.core import formula
+from regard.core.differentiate import summation
+from regard.core.dropout import drop
+from regard.core.grid import Grid, Sizes, whole
 from regard.implementations.tiled.strips import Run, Strip, strips
 from regard.masks import Mask
 from regard.normalizers import Normalizer, Softmax

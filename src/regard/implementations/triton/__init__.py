@@ -12,16 +12,16 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from regard.arguments import is_hollow
 from regard.biases import Bias, Dense, Gaussian, Sum
-from regard.differentiate import transforming
-from regard.dropout import draw_seed
+from regard.core.arguments import is_hollow
+from regard.core.differentiate import transforming
+from regard.core.dropout import draw_seed
+from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
 from regard.implementations.triton import op
 from regard.implementations.triton.few import few_queries
 from regard.implementations.triton.sizes import INTERPRETED, padded
 from regard.normalizers import Softmax
-from regard.request import Request
 from regard.scores.additive import Additive, Concat
 from regard.scores.dot import Softcap
 

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.biases import Bias
-from regard.grid import whole
+from regard.core.grid import whole
 from regard.implementations.triton import additive_strips as cuts
 from regard.implementations.triton import sizes
 from regard.implementations.triton.additive import LENGTHS

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.biases import Bias
-from regard.grid import Sizes
+from regard.core.grid import Sizes
+from regard.core.value import rebuild
 from regard.implementations.lowering import Lowering, capturing
 from regard.implementations.triton.pieces import form_of, visible
 from regard.implementations.triton.walk import place, query_blocks
@@ -25,7 +26,6 @@ from regard.masks import FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
 from regard.masks.hidden import visible_keys
 from regard.masks.positional import Full
-from regard.value import rebuild
 
 
 @dataclass(frozen=True)

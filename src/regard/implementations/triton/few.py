@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.core.request import Request
 from regard.implementations.measured import FEW
 from regard.implementations.triton.decode import decode
 from regard.implementations.triton.launch import laid_out
@@ -14,7 +15,6 @@ from regard.masks import Mask
 from regard.masks.algebra import And
 from regard.masks.given import Lengths, Padding
 from regard.masks.positional import Causal, Full, Window
-from regard.request import Request
 from regard.scores.additive import Additive
 from regard.scores.dot import Softcap
 

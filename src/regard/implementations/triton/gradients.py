@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.biases import T5, Bias, Gaussian, Relative, Sum
 from regard.biases import Dense as DenseBias
-from regard.differentiate import vjp
+from regard.core.differentiate import vjp
 from regard.implementations.lowering import by_distance
 from regard.implementations.triton.additive_backward import run_backward
 from regard.implementations.triton.launch import Backward, Work

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from regard.autocast import without_autocast
 from regard.biases import Bias
+from regard.core.autocast import without_autocast
+from regard.core.request import Request
 from regard.implementations.packing import pack, recorded, unpack
 from regard.implementations.triton import additive
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.gradients import Found, of_additive, of_dot
 from regard.implementations.triton.launch import Backward, Work, run_forward
 from regard.implementations.triton.sizes import INTERPRETED
-from regard.request import Request
 from regard.scores.additive import Additive
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")

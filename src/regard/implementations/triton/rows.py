@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.grid import Part
+from regard.core.grid import Part
+from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack, unpack
 from regard.implementations.triton.blocks import prepare
@@ -21,7 +22,6 @@ from regard.implementations.triton.decode import processors
 from regard.implementations.triton.pieces import finished, visible
 from regard.implementations.triton.sizes import INTERPRETED, padded, precision
 from regard.normalizers import Softmax
-from regard.request import Request
 from regard.scores.dot import Dot, Softcap
 
 _LENGTHS = ["first_row", "first_head", "rows", "chosen", "heads", "group", "k_len", "length", "TABLE_STRIDES"]

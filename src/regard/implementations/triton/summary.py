@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack, unpack
 from regard.implementations.triton.blocks import prepare
@@ -15,7 +16,6 @@ from regard.implementations.triton.sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.summary_kernels import along_columns, along_rows
 from regard.implementations.triton.summary_order import order, search
 from regard.normalizers import Softmax
-from regard.request import Request
 from regard.scores.dot import Dot, Softcap
 
 Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # entropy, received, top weights, top keys, log-sum-exp
@@ -44,7 +44,7 @@ def run(request: Request, top: int) -> Found:
     """The parts of a `Summary` of a request that `runs` accepted."""
     tensors, spec = pack(request)
     with torch.cuda.device_of(request.query):
-        found: Found = torch.ops.regard.summary.default(
+        found: Found = torch.ops.regard.core.summary.default(
             request.query, request.key, request.sink, tensors, spec, request.scale, top
         )
     return found

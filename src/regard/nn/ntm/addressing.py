@@ -11,12 +11,12 @@ import functools
 import torch
 from torch import Tensor
 
-import regard.core as core
+import regard.core.attention as core
 from regard import scores
-from regard.arguments import float_tensor
-from regard.autocast import autocasts
+from regard.core.arguments import float_tensor
+from regard.core.autocast import autocasts
+from regard.core.formula import accumulator
 from regard.errors import BadType, BadValue
-from regard.formula import accumulator
 
 
 def content_address(memory: Tensor, key: Tensor, strength: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import described, float_tensor, whole_number
+from regard.core.arguments import described, float_tensor, whole_number
+from regard.core.formula import accumulator
 from regard.errors import BadType, BadValue, unknown_name
-from regard.formula import accumulator
 from regard.masks import Mask
 from regard.nn.masking import without_padding
 from regard.nn.ntm import op

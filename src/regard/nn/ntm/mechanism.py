@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import regard.core as core
+import regard.core.attention as core
 from regard import scores
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.nn import masking

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.autocast import without_autocast
-from regard.differentiate import apart, gradients, needs_plain_torch
+from regard.core.autocast import without_autocast
+from regard.core.differentiate import apart, gradients, needs_plain_torch
 from regard.nn.ntm import backward, forward, fused, plain
 from regard.nn.ntm.forward import Record, make_record
 from regard.nn.ntm.layout import Layout

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.arguments import finite_number
+from regard.core.arguments import finite_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.analysis.gold import Pairs
 from regard.observation.analysis.sites import Rows, SiteLike, at, blocks

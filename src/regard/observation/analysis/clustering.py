@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 from sklearn.metrics import silhouette_score
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.observation.analysis.patterns import PATTERNS, HeadFacts
 
 MOST = 12  # clusters, when their number is chosen here

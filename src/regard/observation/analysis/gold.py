@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from regard.core.files import opened
 from regard.errors import BadValue
-from regard.files import opened
 
 Pairs = set[tuple[int, int]]  # (source word, target word), from 0
 _LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})")

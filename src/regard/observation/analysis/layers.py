@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.arguments import finite_number
+from regard.core.arguments import finite_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.analysis.sites import SeenLike, SiteLike, at, blocks, crosses
 from regard.observation.coverage import Unseen, refuse_nothing, refuse_partial

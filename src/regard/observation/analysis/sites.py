@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.arguments import whole_number
+from regard.core.arguments import whole_number
 from regard.errors import BadValue
 
 Rows = Sequence[int] | slice | Tensor | None

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import regard.core as core
-from regard import formula
-from regard.core import Rows
-from regard.grid import Sizes
+import regard.core.attention as core
+from regard.core import formula
+from regard.core.attention import Rows
+from regard.core.grid import Sizes
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Kept, Keys
 from regard.observation.capture.marks import Mark, changed, check_marks, marks_of

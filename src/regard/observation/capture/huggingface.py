@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from regard import scores
-from regard.core import Rows
-from regard.grid import Sizes
+from regard.core.attention import Rows
+from regard.core.grid import Sizes
+from regard.core.summary import Summary
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Keeper, Kept, KeptValue, Keys
@@ -23,7 +24,6 @@ from regard.observation.capture.proof import Proof, proof_of
 from regard.observation.capture.reading import Graph, Pairs, Reading, chosen
 from regard.observation.capture.torch_calls import mask_and_bias, rows_seen, silenced
 from regard.scores import Score
-from regard.summary import Summary
 
 CLOSE = (
     1e-3  # between a row of ours and the model's own, relative to its largest weight: half precision included

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from regard.core.value import Value
 from regard.observation.capture.marks import Changed, Mark, changed, check_marks, marked, marks_of
-from regard.value import Value
 
 V = TypeVar("V", bound=Value)
 

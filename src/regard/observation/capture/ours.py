@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import regard.core as core
+import regard.core.attention as core
 from regard.biases import Bias
-from regard.core import Rows
+from regard.core.attention import Rows
 from regard.masks import Mask
 from regard.nn.dynamic_memory import DynamicMemory
 from regard.nn.gla import GlobalQuery

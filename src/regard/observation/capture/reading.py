@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import regard.core as core
-from regard import formula, masks, request
+import regard.core.attention as core
+from regard import masks
 from regard.biases import Bias
-from regard.core import Rows
+from regard.core import formula, request
+from regard.core.attention import Rows
+from regard.core.grid import Sizes, whole
+from regard.core.summary import Summary, strongest
 from regard.errors import RegardError
-from regard.grid import Sizes, whole
 from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.observation.capture.keeping import Kept, KeptValue, Keys
@@ -23,7 +25,6 @@ from regard.observation.capture.proof import Proof
 from regard.observation.watching import How, Side
 from regard.scores import Score
 from regard.scores.base import spread_heads
-from regard.summary import Summary, strongest
 
 IN_FLIGHT = 2**22  # weights at once while rows are walked: 16 MiB
 MODEST = 128.0  # a log-sum-exp beyond it is rounded too coarsely to be taken off scores: to more than 1e-5

@@ -14,7 +14,7 @@ import torch.nn.attention.flex_attention as flex_module
 from torch import nn
 
 import regard
-import regard.core as core
+import regard.core.attention as core
 from regard.nn.ntm.machine import Tape
 from regard.observation.capture import modules as written_out
 from regard.observation.capture.flex import Flex

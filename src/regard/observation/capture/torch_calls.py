@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from regard import masks
-from regard.autocast import autocast_dtype
+from regard.core.autocast import autocast_dtype
 from regard.masks import Mask
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.keeping import Keeper, Kept, Keys

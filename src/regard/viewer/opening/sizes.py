@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from regard.core.files import read_bytes
 from regard.errors import BadValue
-from regard.files import read_bytes
 
 MOST_CONFIG = 16 * 2**20  # bytes of config.json
 MOST_HEADER = 100 * 2**20  # bytes of a safetensors header; the format's own limit

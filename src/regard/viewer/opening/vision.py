@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.core.files import read_bytes
 from regard.errors import BadValue
-from regard.files import read_bytes
 from regard.viewer.opening import answering
 from regard.viewer.opening.loading import LOCAL
 from regard.viewer.opening.pictures import on_grid, patch_labels, read_image

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.grid import Sizes
+from regard.core.grid import Sizes
 from regard.observation.capture.written.finding import number_of_heads
 from regard.observation.capture.written.tape import Node
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import regard.core as core
-from regard.core import Rows
-from regard.grid import Sizes
+import regard.core.attention as core
+from regard.core.attention import Rows
+from regard.core.grid import Sizes
 from regard.observation.capture.interception import Adapter, Function, Scene
 from regard.observation.capture.reading import Graph as Slopes
 from regard.observation.capture.reading import Lost as Unread

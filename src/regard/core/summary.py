@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.arguments import is_hollow, whole_number
-from regard.autocast import without_autocast
+from regard.core.arguments import is_hollow, whole_number
+from regard.core.autocast import without_autocast
+from regard.core.request import Request
 from regard.errors import Unsupported
 from regard.implementations import HAS_TRITON
 from regard.implementations.tiled.walk import Attention, Piece
-from regard.request import Request
 
 _CHUNK = 64
 _SMALL_SCORES = 32.0

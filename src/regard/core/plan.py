@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.arguments import is_hollow
-from regard.autocast import autocasts
-from regard.differentiate import transforming
+from regard.core.arguments import is_hollow
+from regard.core.autocast import autocasts
+from regard.core.differentiate import transforming
+from regard.core.request import Request
+from regard.core.value import Value
 from regard.errors import BadType, Unsupported, unknown_name
 from regard.implementations import HAS_TRITON, measured, reference, sdpa, tiled
-from regard.request import Request
-from regard.value import Value
 
 
 class Implementation(Protocol):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from regard.differentiate import transforming
+from regard.core.differentiate import transforming
 from regard.errors import BadType, BadValue
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

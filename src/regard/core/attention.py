@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard import formula, plan, request
-from regard.arguments import described, is_hollow
-from regard.autocast import without_autocast
 from regard.biases import Bias
-from regard.differentiate import transforming
+from regard.core import formula, plan, request
+from regard.core.arguments import described, is_hollow
+from regard.core.autocast import without_autocast
+from regard.core.differentiate import transforming
+from regard.core.grid import Part, whole
+from regard.core.plan import Plan
+from regard.core.summary import Summary, summarize_request
 from regard.errors import BadType, BadValue
-from regard.grid import Part, whole
 from regard.implementations import HAS_TRITON, sdpa
 from regard.masks import Mask
 from regard.normalizers import Normalizer
-from regard.plan import Plan
 from regard.scores import Score
 from regard.scores.base import spread_heads
-from regard.summary import Summary, summarize_request
 
 Rows = Sequence[int] | slice | Tensor | None
 

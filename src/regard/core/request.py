@@ -13,18 +13,18 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard import biases, normalizers, scores
-from regard.arguments import described, finite_number, float_tensor
-from regard.autocast import autocast_dtype, autocasts
 from regard.biases import Bias
+from regard.core.arguments import described, finite_number, float_tensor
+from regard.core.autocast import autocast_dtype, autocasts
+from regard.core.grid import Sizes, broadcasts
+from regard.core.value import Value
 from regard.errors import BadType, BadValue
-from regard.grid import Sizes, broadcasts
 from regard.masks import Mask
 from regard.masks.given import Dense as DenseMask
 from regard.normalizers import Normalizer
 from regard.registry import call_meant
 from regard.scores import Score
 from regard.scores.base import spread_heads
-from regard.value import Value
 
 
 @dataclass(slots=True)

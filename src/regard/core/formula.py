@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.arguments import readable
 from regard.biases import Bias
-from regard.grid import Grid
+from regard.core.arguments import readable
+from regard.core.grid import Grid
 from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.scores import Score

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.grid import Grid
+from regard.core.grid import Grid
 
 _LOW = 0xFFFFFFFF  # arithmetic modulo 2³² in int64, whose product wraps without harm to the low half
 

@@ -24,8 +24,8 @@ from typing import Any, ClassVar, Self, dataclass_transform
 import torch
 from torch import Tensor
 
-from regard.arguments import described
-from regard.differentiate import constant_when_traced
+from regard.core.arguments import described
+from regard.core.differentiate import constant_when_traced
 from regard.errors import BadType, Frozen
 from regard.registry import Registry
 
