@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regard.comparison.compare import words
+from regard.comparison.compare import budget_text
 from regard.comparison.comparison import Comparison
 from regard.comparison.costs import FILE as COSTS
 from regard.comparison.grid import RUNS
@@ -45,7 +45,7 @@ def read(folder: Path, command: str) -> Comparison:
         outcomes=outcomes,
         costs=_costs(folder / COSTS, shared),
         left_out=[],
-        budget=words(asked),
+        budget=budget_text(asked),
         command=command,
         out=folder,
     )

@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.cli.main import main, verbs
+from regard.cli.common.command import verbs
+from regard.cli.main import main
 from regard.tasks import Batch
 from regard.training import load_run
 from tests.cli.trained import TEXT, answered, called, written_by_hand

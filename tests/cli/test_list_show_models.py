@@ -7,8 +7,10 @@ import re
 import pytest
 
 from regard import models, nn, tasks
+from regard.cli.common import catalogue
+from regard.cli.common.console import console
 from regard.cli.main import main
-from regard.cli.pages import catalogue, facts, page
+from regard.cli.show import facts, page
 from regard.models.model import MODELS
 from regard.tasks.task import TASKS
 
@@ -38,7 +40,7 @@ def test_every_model_and_task_has_a_complete_page(place):
     assert content.get("serves") or content.get("poses")
     json.dumps(content)
     for width in (60, 100):
-        out = page.console(width)
+        out = console(width)
         with out.capture() as captured:
             out.print(page.page(content, width))
         text = captured.get()

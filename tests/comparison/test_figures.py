@@ -161,7 +161,7 @@ def test_the_front_is_who_is_beaten_by_nobody():
 
 def test_points_stand_at_cost_and_quality(three):
     found, keys, best_first = reached(three)
-    for kind in cost.KINDS:
+    for kind in cost.COST_AXES:
         drawing = cost.against(best_first, found, keys, kind, "accuracy", "test", higher_is_better=True)
         for row in found:
             dot = line(drawing, keys[row["label"]].group("point"))
@@ -174,7 +174,9 @@ def test_points_stand_at_cost_and_quality(three):
 def test_who_is_beaten_is_hollow(three):
     """With every cost rising from the best to the worst, only the best is beaten by nobody."""
     found, keys, best_first = reached(three)
-    drawing = cost.against(best_first, found, keys, cost.KINDS[0], "accuracy", "test", higher_is_better=True)
+    drawing = cost.against(
+        best_first, found, keys, cost.COST_AXES[0], "accuracy", "test", higher_is_better=True
+    )
     filled = {
         key.name: line(drawing, key.group("point")).get_markerfacecolor() != "none" for key in keys.values()
     }
@@ -185,7 +187,9 @@ def test_costs_that_differ_by_much_are_drawn_logarithmically(three):
     found, keys, best_first = reached(three)
     for row, flops in zip(found, (1e6, 1e9, 1e7), strict=True):
         row["flops_per_step"] = flops
-    drawing = cost.against(best_first, found, keys, cost.KINDS[1], "accuracy", "test", higher_is_better=True)
+    drawing = cost.against(
+        best_first, found, keys, cost.COST_AXES[1], "accuracy", "test", higher_is_better=True
+    )
     assert drawing.figure.axes[0].get_xscale() == "log"
 
 
@@ -194,7 +198,7 @@ def test_without_costs_there_is_no_picture(three):
     for row in found:
         row["peak_memory_mib"] = None
     assert (
-        cost.against(best_first, found, keys, cost.KINDS[3], "accuracy", "test", higher_is_better=True)
+        cost.against(best_first, found, keys, cost.COST_AXES[3], "accuracy", "test", higher_is_better=True)
         is None
     )
 
@@ -280,7 +284,7 @@ def test_the_same_numbers_give_the_same_bytes(three, tmp_path):
     for folder in (tmp_path / "one", tmp_path / "two"):
         folder.mkdir()
         drawing = cost.against(
-            best_first, found, keys, cost.KINDS[0], "accuracy", "test", higher_is_better=True
+            best_first, found, keys, cost.COST_AXES[0], "accuracy", "test", higher_is_better=True
         )
         page = svg.publish(drawing, folder, keys)
         made_twice.append((page, *(path.read_bytes() for path in sorted(folder.iterdir()))))

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.comparison.grid import compose, jobs, read_seeds, slug, usual_models
+from regard.comparison.grid import compose, jobs, slug
 from regard.comparison.job import Contestant
+from regard.comparison.plan import read_seeds, usual_models
 from regard.errors import BadValue
 from regard.models import MODELS
 from regard.nn import MECHANISMS
@@ -202,7 +203,7 @@ def test_seeds_are_a_number_of_them_or_a_list(given, seeds):
     "given", ["0", "-1", "", ",", "a", "1.5", "0,-1", "3,3", "1e9", str(2**64) + ",", "2000000"]
 )
 def test_seeds_that_make_no_sense_are_refused(given):
-    with pytest.raises(BadValue, match="--seeds"):
+    with pytest.raises(BadValue, match="seeds: "):
         read_seeds(given)
 
 

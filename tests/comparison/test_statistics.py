@@ -9,7 +9,7 @@ from scipy import stats
 
 from regard.comparison import bootstrap as boot
 from regard.comparison.bootstrap import bootstrap, draws, is_mean, resampled
-from regard.comparison.statistics import Bootstrap, Difference, Interval, holm, interval, judge, paired
+from regard.comparison.statistics import Bootstrap, Interval, PairedDifference, holm, interval, judge, paired
 
 THREE = [0.91, 0.95, 0.93]
 FIVE = [4.31, 4.28, 4.40, 4.35, 4.29]
@@ -194,7 +194,7 @@ UNSURE = Bootstrap(-0.01, 0.03, 0.3, 10_000, 200)
 
 
 def difference(mean, half, seeds=3, p=0.01):
-    return Difference(list(range(seeds)), Interval(mean, mean - half, mean + half, seeds), p)
+    return PairedDifference(list(range(seeds)), Interval(mean, mean - half, mean + half, seeds), p)
 
 
 def test_a_claim_needs_seeds_and_examples_to_agree():
@@ -222,7 +222,11 @@ def test_a_wide_interval_says_how_large_a_difference_would_have_shown():
         (difference(0.02, 0.0, seeds=1), math.nan, "One seed says nothing of the models"),
         (difference(0.02, 0.0, seeds=3), math.nan, "no spread"),
         (difference(math.nan, 0.0), math.nan, "no number"),
-        (Difference([], Interval(math.nan, math.nan, math.nan, 0), math.nan), math.nan, "no seed finished"),
+        (
+            PairedDifference([], Interval(math.nan, math.nan, math.nan, 0), math.nan),
+            math.nan,
+            "no seed finished",
+        ),
         (difference(0.0, 0.1, p=1.0), 1.0, "there was none"),
     ],
 )

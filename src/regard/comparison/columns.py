@@ -14,7 +14,7 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number as it is shown, the half of its interval beside it; whether it is the best of its column."""
 
     text: str
@@ -30,7 +30,7 @@ class Column:
     """A title of one or two lines, and a cell for each row."""
 
     title: tuple[str, ...]
-    cells: list[Cell]
+    cells: list[TableCell]
 
 
 def quality(rows: Sequence[Row], split: str) -> Column | None:
@@ -54,7 +54,7 @@ def quality(rows: Sequence[Row], split: str) -> Column | None:
     ]
     best = _best(texts, means, all(row["higher_is_better"] for row in rows))
     cells = [
-        Cell(text, "" if half is None else f"{half:,.{decimals}f}", text in best)
+        TableCell(text, "" if half is None else f"{half:,.{decimals}f}", text in best)
         for text, half in zip(texts, halves, strict=True)
     ]
     return Column((split, metric.replace("_", " ") + (" %" if share else "")), cells)
@@ -71,7 +71,7 @@ def number(
         _missing(row) if value is None else shown(value) for value, row in zip(values, rows, strict=True)
     ]
     best = _best(texts, values, higher)
-    return Column(title, [Cell(text, best=text in best) for text in texts])
+    return Column(title, [TableCell(text, best=text in best) for text in texts])
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:

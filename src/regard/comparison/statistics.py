@@ -41,7 +41,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """First minus second over the seeds both finished: the same seed means the same order of the data."""
 
     seeds: list[int]
@@ -72,12 +72,12 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - reach, mean + reach, count)
 
 
-def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> PairedDifference:
     """The difference of two contestants, seed by seed; both map a seed to the number it reached."""
     seeds = sorted(first.keys() & second.keys())
     differences = [first[seed] - second[seed] for seed in seeds]
     found = interval(differences)
-    return Difference(seeds, found, _t_test(differences, found, [*first.values(), *second.values()]))
+    return PairedDifference(seeds, found, _t_test(differences, found, [*first.values(), *second.values()]))
 
 
 def _t_test(differences: Sequence[float], found: Interval, sizes: Sequence[float]) -> float:
@@ -121,7 +121,7 @@ class Verdict:
 
 def judge(
     names: tuple[str, str],
-    difference: Difference,
+    difference: PairedDifference,
     bootstrap: Bootstrap | None,
     corrected: tuple[float, float],
     *,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from regard.comparison.figures.history import Band, History, Series, together
+from regard.comparison.figures.history import RunHistory, SeedBand, Series, together
 from regard.comparison.figures.labels import at_ends, beside
 from regard.comparison.figures.style import (
     FEW,
@@ -31,7 +31,7 @@ NEAR = 0.9  # of the width: a curve that ends beyond is labelled at the edge
 LOSS = "loss"
 
 
-def curve(runs: Sequence[History], keys: Keys, metric: str, axis: str) -> Drawing | None:
+def curve(runs: Sequence[RunHistory], keys: Keys, metric: str, axis: str) -> Drawing | None:
     """A metric of the validations along an axis ("step", "seconds", "tokens"); None where nobody measured it."""
     series = {
         label: [run.validation[metric] for run in runs if run.label == label and metric in run.validation]
@@ -40,7 +40,7 @@ def curve(runs: Sequence[History], keys: Keys, metric: str, axis: str) -> Drawin
     return _drawn(series, keys, f"validation {titled(metric)}", metric, f"validation-{_plain(metric)}", axis)
 
 
-def loss_curve(runs: Sequence[History], keys: Keys, axis: str) -> Drawing | None:
+def loss_curve(runs: Sequence[RunHistory], keys: Keys, axis: str) -> Drawing | None:
     """The training loss along an axis."""
     series = {label: [run.loss for run in runs if run.label == label] for label in keys}
     return _drawn(series, keys, "training loss", LOSS, "training-loss", axis)
@@ -73,7 +73,7 @@ def _plain(metric: str) -> str:
     return re.sub(r"[^A-Za-z0-9-]+", "-", metric)
 
 
-def _seeds(frame: Axes, key: Key, band: Band, series: Sequence[Series], axis: str) -> None:
+def _seeds(frame: Axes, key: Key, band: SeedBand, series: Sequence[Series], axis: str) -> None:
     """The range of several seeds as a band, and each of them faintly."""
     if len(series) < 2:
         return
@@ -84,7 +84,7 @@ def _seeds(frame: Axes, key: Key, band: Band, series: Sequence[Series], axis: st
         faint.set_gid(key.group(f"seed{number}"))
 
 
-def _line(frame: Axes, key: Key, band: Band, tips: dict[str, str], metric: str, axis: str) -> None:
+def _line(frame: Axes, key: Key, band: SeedBand, tips: dict[str, str], metric: str, axis: str) -> None:
     every = max(1, len(band.at) // 6)
     (line,) = frame.plot(
         band.at, band.mean, color=key.colour, linestyle=key.dash, linewidth=1.5, marker=key.marker, markersize=3.2,
@@ -95,7 +95,7 @@ def _line(frame: Axes, key: Key, band: Band, tips: dict[str, str], metric: str, 
     tips[key.group("mean")] = f"{key.label}: {last}"
 
 
-def _label(figure: Figure, frame: Axes, bands: dict[Key, Band], keys: Keys) -> None:
+def _label(figure: Figure, frame: Axes, bands: dict[Key, SeedBand], keys: Keys) -> None:
     """A tag for each curve: at the edge of the frame where it reaches that far, else where it ends."""
     edge = NEAR * frame.get_xlim()[1]
     at_ends(frame, {key: float(band.mean[-1]) for key, band in bands.items() if band.at[-1] >= edge}, keys)
@@ -106,7 +106,7 @@ def _label(figure: Figure, frame: Axes, bands: dict[Key, Band], keys: Keys) -> N
         beside(figure, frame, early, keys)
 
 
-def _limit_across(frame: Axes, bands: Sequence[Band]) -> None:
+def _limit_across(frame: Axes, bands: Sequence[SeedBand]) -> None:
     """From the beginning to the last end; by powers where some end far earlier than others."""
     ends = [float(band.at[-1]) for band in bands]
     if min(ends) > 0 and max(ends) / min(ends) > WIDE:
@@ -117,7 +117,7 @@ def _limit_across(frame: Axes, bands: Sequence[Band]) -> None:
     frame.xaxis.set_major_formatter(lambda value, _: short(value))
 
 
-def _limit_along(frame: Axes, bands: Sequence[Band], metric: str) -> None:
+def _limit_along(frame: Axes, bands: Sequence[SeedBand], metric: str) -> None:
     """A frame for what happens after the first moments, which would else press the rest together."""
     late = [band.at >= EARLY * band.at[-1] for band in bands]
     low = min(float(band.low[chosen].min()) for band, chosen in zip(bands, late, strict=True))

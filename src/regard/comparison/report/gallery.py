@@ -28,7 +28,7 @@ class Plate:
 
 
 @dataclass(frozen=True)
-class View:
+class AttentionView:
     """What one contestant looked at: pictures and words, or why there are none."""
 
     key: Key
@@ -45,7 +45,7 @@ class Gallery:
     curves: list[Plate]
     results: list[Plate]
     costs: list[Plate]
-    views: list[View]
+    views: list[AttentionView]
 
 
 def gallery(comparison: Comparison, rows: Sequence[Row], keys: Keys, split: str, folder: Path) -> Gallery:
@@ -79,8 +79,8 @@ def gallery(comparison: Comparison, rows: Sequence[Row], keys: Keys, split: str,
             ),
             plates(draw(reached, metric, split) for draw in (bars.bars, bars.closer)),
             plates(
-                cost.against(reached, rows, keys, kind, metric, split, higher_is_better=higher)
-                for kind in cost.KINDS
+                cost.against(reached, rows, keys, axis, metric, split, higher_is_better=higher)
+                for axis in cost.COST_AXES
             ),
             [_view(comparison, keys[row["label"]], folder) for row in rows],
         )
@@ -90,12 +90,12 @@ def _plate(drawing: Drawing, folder: Path, keys: Keys | None) -> Plate:
     return Plate(drawing.name, drawing.title, svg.publish(drawing, folder, keys))
 
 
-def _view(comparison: Comparison, key: Key, folder: Path) -> View:
+def _view(comparison: Comparison, key: Key, folder: Path) -> AttentionView:
     """The first finished run of a contestant, looked into. Whatever goes wrong there, the report goes on."""
     contestant = next(one for one in comparison.contestants if one.label == key.label)
     run = next((run for run in runs_of(comparison, contestant) if not run.error), None)
     if run is None:
-        return View(key, None, None, [], "No run of it finished.")
+        return AttentionView(key, None, None, [], "No run of it finished.")
     try:
         found = sight.of_run(run.folder)
         image = None if found.ground.image is None else np.asarray(found.ground.image, dtype=np.float64)
@@ -106,10 +106,10 @@ def _view(comparison: Comparison, key: Key, folder: Path) -> View:
             else:
                 drawing = attention.picture(looked, f"attention-{key.number}-{number}", image)
                 plates.append((looked, _plate(drawing, folder, None)))
-        return View(key, run.seed, found, plates)
+        return AttentionView(key, run.seed, found, plates)
     except Exception as trouble:
         kind = "" if isinstance(trouble, RegardError) else f"{type(trouble).__name__}: "
-        return View(key, run.seed, None, [], f"It could not be looked into: {kind}{trouble}")
+        return AttentionView(key, run.seed, None, [], f"It could not be looked into: {kind}{trouble}")
 
 
 def in_words(looked: Looked, found: Sight) -> bool:

@@ -16,8 +16,8 @@ from markupsafe import Markup
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures import svg
 from regard.comparison.figures.style import FEW, NAMED, keys
-from regard.comparison.report import tables, words
-from regard.comparison.report.gallery import View, gallery
+from regard.comparison.report import summary, tables
+from regard.comparison.report.gallery import AttentionView, gallery
 from regard.comparison.results import Row, fairness, pairs
 from regard.errors import RegardError
 from regard.observation.lettering import readable
@@ -43,13 +43,13 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
     """The page as text; pictures also go to `folder`."""
     with durable.reporting(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    looks, split = keys(rows), words.shown_split(rows)
+    looks, split = keys(rows), summary.shown_split(rows)
     found = _pairs(comparison)
     pictures = gallery(comparison, rows, looks, split, folder)
     script = _own("page.js")
     return _template().render(
-        title=words.title(rows, comparison.task),
-        finding=words.finding(rows, found, split),
+        title=summary.title(rows, comparison.task),
+        finding=summary.finding(rows, found, split),
         comparison=comparison,
         metric=next((row["decides"] for row in rows if row["decides"]), ""),
         higher=all(row["higher_is_better"] for row in rows),
@@ -106,7 +106,7 @@ def _pairs(comparison: Comparison) -> list[Row]:
     return pairs(comparison, finish)
 
 
-def _kinds(views: Sequence[View]) -> set[str]:
+def _kinds(views: Sequence[AttentionView]) -> set[str]:
     return {looked.how for view in views for looked, _ in view.plates}
 
 

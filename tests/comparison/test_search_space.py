@@ -2,8 +2,7 @@
 
 import pytest
 
-from regard.comparison import space
-from regard.comparison.space import Choice, Range, own, read, settings, spelled, usual
+from regard.comparison.search_space import Categorical, Range, own, read, settings, spelled, usual
 from regard.errors import BadValue
 from regard.models.model import MODELS, options_of
 from regard.registry import parse
@@ -18,9 +17,9 @@ def test_ranges_and_choices_are_read_as_their_settings_read_them():
     text += ",optim.smoothing=0..0.3"
     assert read(text, DIGITS) == (
         Range("optim.lr", 1e-4, 1e-2, log=True),
-        Choice("optim.weight_decay", {"0": 0.0, "0.01": 0.01, "0.1": 0.1}),
+        Categorical("optim.weight_decay", {"0": 0.0, "0.01": 0.01, "0.1": 0.1}),
         Range("optim.warmup", 0, 200, whole=True),
-        Choice("batch_size", {"8": 8, "16": 16}),
+        Categorical("batch_size", {"8": 8, "16": 16}),
         Range("optim.smoothing", 0.0, 0.3),
     )
 
@@ -113,4 +112,4 @@ def test_a_drawn_number_has_three_digits_and_stays_inside():
     assert Range("optim.lr", 1e-4, 1e-2).setting(0.00123456) == 0.00123
     assert Range("optim.lr", 0.0012349, 1e-2).setting(0.0012349) == 0.0012349
     assert Range("optim.warmup", 0, 99999, whole=True).setting(12345) == 12345
-    assert space.Choice("optim.weight_decay", {"0.01": 0.01}).setting("0.01") == 0.01
+    assert Categorical("optim.weight_decay", {"0.01": 0.01}).setting("0.01") == 0.01

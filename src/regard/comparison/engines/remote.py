@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from regard.comparison.engines import parcel
+from regard.comparison.engines import archive
 from regard.comparison.engines.engine import Event, News
-from regard.comparison.engines.local import SECONDS_BETWEEN_LOOKS, Process, stop
+from regard.comparison.engines.local import SECONDS_BETWEEN_LOOKS, JobProcess, stop
 from regard.comparison.job import Job, Outcome
 from regard.errors import BadValue
 
@@ -28,7 +28,7 @@ PROBE = ".probe"  # a file in the run's folder with a random text: who can read 
 
 
 @dataclass(frozen=True)
-class Errand:
+class RemoteJob:
     """A job and what goes with it to another machine."""
 
     job: Job
@@ -38,7 +38,7 @@ class Errand:
 
 
 @dataclass(frozen=True)
-class Word:
+class RemoteMessage:
     """Something that happened, from there to here."""
 
     news: News
@@ -49,7 +49,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Return:
+class RemoteResult:
     """What a job came to; the run folder with it where the two machines share none."""
 
     outcome: Outcome
@@ -64,7 +64,7 @@ def installed() -> str:
         return ""
 
 
-def carry_out(errand: Errand) -> Iterator[Word | Return]:
+def run_job(errand: RemoteJob) -> Iterator[RemoteMessage | RemoteResult]:
     """Run the job, with a word on everything that happens to it, and its return at the end.
 
     When it is given up in the middle, the run saves and stops first.
@@ -86,15 +86,15 @@ def carry_out(errand: Errand) -> Iterator[Word | Return]:
             use=tuple(_at_hand(path, errand, place / "use") for path in errand.job.use),
         )
         outcome = yield from _watched(job)
-        back = None if shared else parcel.pack(Path(job.folder))
+        back = None if shared else archive.pack(Path(job.folder))
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    yield Return(outcome, back)  # the very last thing: whoever has it may end the cluster
+    yield RemoteResult(outcome, back)  # the very last thing: whoever has it may end the cluster
 
 
-def _watched(job: Job) -> Generator[Word, None, Outcome]:
+def _watched(job: Job) -> Generator[RemoteMessage, None, Outcome]:
     heard: list[Event] = []
-    process = Process(job, heard.append)
+    process = JobProcess(job, heard.append)
     outcome: Outcome | None = None
     said = time.monotonic()
     try:
@@ -105,7 +105,9 @@ def _watched(job: Job) -> Generator[Word, None, Outcome]:
                 heard.append(Event(job, "step", step=process.step))
             for event in heard:
                 said = time.monotonic()
-                yield Word(event.news, event.text, event.step, os.getpid(), process.child.process.pid)
+                yield RemoteMessage(
+                    event.news, event.text, event.step, os.getpid(), process.child.process.pid
+                )
             heard.clear()
     finally:
         if outcome is None:
@@ -113,7 +115,7 @@ def _watched(job: Job) -> Generator[Word, None, Outcome]:
     return outcome
 
 
-def _at_hand(path: str, errand: Errand, folder: Path) -> str:
+def _at_hand(path: str, errand: RemoteJob, folder: Path) -> str:
     """A file of the user: where it is, if this machine has the same there; else a copy."""
     if _content(Path(path)) == errand.files[path]:
         return path

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any
 
 from regard import nn
-from regard.cli.pages import docstring, examples, options, runs, toy
-from regard.cli.pages.catalogue import WHOLES, Item, family
+from regard.cli.common import docstring
+from regard.cli.common.catalogue import MODELS_AND_TASKS, Item, family
+from regard.cli.show import code_paths, examples, options, toy
 from regard.nn.mechanism import Entry, options_of
 
 Facts = dict[str, Any]
@@ -26,7 +27,7 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
     with toy.seeded():
         layer = nn.build(entry.name, dim=toy.WIDTH, **shown_with)
         count = sum(parameter.numel() for parameter in layer.parameters())
-        run = [dataclasses.asdict(found) for found in runs.of_layer(layer)]
+        run = [dataclasses.asdict(found) for found in code_paths.of_layer(layer)]
         picture = toy.of_layer(layer)
     return {
         "kind": "mechanism",
@@ -53,10 +54,10 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
 
 def of_value(item: Item) -> Facts:
     """What there is to know of a mask, a score, a bias, a normaliser, an implementation, a model or a task."""
-    if item.kind in WHOLES:
-        from regard.cli.pages import wholes
+    if item.kind in MODELS_AND_TASKS:
+        from regard.cli.show import models_and_tasks
 
-        return wholes.of_item(item)
+        return models_and_tasks.of_item(item)
     doc = docstring.read(item.thing)
     drawn = examples.of(item)
     return {

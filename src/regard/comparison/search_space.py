@@ -68,7 +68,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Categorical:
     """One of a few values. They are drawn by how they are written: Optuna takes no tuples, for instance."""
 
     name: str
@@ -93,7 +93,7 @@ class Choice:
         return next((word for word, one in self.values.items() if one == value), None)
 
 
-Space = tuple[Range | Choice, ...]
+Space = tuple[Range | Categorical, ...]
 
 
 def usual(config: Config) -> Space:
@@ -102,7 +102,7 @@ def usual(config: Config) -> Space:
     assert optim.lr is not None and optim.warmup is not None
     longest = max(optim.warmup, (config.steps or 0) // 5)
     decays = {f"{decay:g}": decay for decay in sorted({0.0, 0.01, 0.1, optim.weight_decay})}
-    found: list[Range | Choice] = [Choice("optim.weight_decay", decays)]
+    found: list[Range | Categorical] = [Categorical("optim.weight_decay", decays)]
     if optim.lr:
         found.insert(0, Range("optim.lr", optim.lr / 10, optim.lr * 10, log=True))
     if longest:
@@ -112,7 +112,7 @@ def usual(config: Config) -> Space:
 
 def read(text: str, config: Config) -> Space:
     """What a user wrote, for the model of `config`; all mistakes at once."""
-    found: dict[str, Range | Choice] = {}
+    found: dict[str, Range | Categorical] = {}
     mistakes: list[str] = []
     for part in split(text):
         try:
@@ -167,7 +167,7 @@ def _word(value: Any) -> str:
     return repr(value)
 
 
-def _dimension(part: str, config: Config) -> Range | Choice:
+def _dimension(part: str, config: Config) -> Range | Categorical:
     name, equals, ends = (piece.strip() for piece in part.partition("="))
     name = name.replace("-", "_")
     between = _RANGE.fullmatch(ends)
@@ -175,7 +175,7 @@ def _dimension(part: str, config: Config) -> Range | Choice:
         raise BadValue(f"expected {FORM}, got {part.strip()!r}.")
     if between is None:
         words = [word.strip() for word in ends.split("|") if word.strip()]
-        return Choice(name, {word: _read(name, word, config) for word in words})
+        return Categorical(name, {word: _read(name, word, config) for word in words})
     low, high = (_number(name, word, config) for word in between.groups()[:2])
     if low >= high:
         raise BadValue(f"{name}: expected the lower end first, got {ends!r}.")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.comparison.report import tables, words
+from regard.comparison.report import summary, tables
 
 
 def row(label, mean, low, high, seeds=3, **more):
@@ -35,7 +35,7 @@ THREE = [row("a", 0.90, 0.89, 0.91), row("b", 0.981, 0.97, 0.992), row("c", 0.97
 def test_the_finding_names_the_best_and_from_whom_it_can_be_told_apart(verdicts, said):
     couples = [pair(*names, better) for names, better in zip(("ab", "ac", "bc"), verdicts, strict=True)]
     best = "b is best on the test split: 98.10 % accuracy (95 % interval over 3 seeds: 97.00–99.20 %). "
-    assert words.finding(THREE, couples, "test") == best + said
+    assert summary.finding(THREE, couples, "test") == best + said
 
 
 def test_the_finding_where_less_is_better_and_all_have_one_model():
@@ -45,23 +45,23 @@ def test_the_finding_where_less_is_better_and_all_have_one_model():
          "higher_is_better": False}
         for name, one in zip(("dot", "local"), over, strict=True)
     ]  # fmt: skip
-    assert words.finding(found, [], "test").startswith(
+    assert summary.finding(found, [], "test").startswith(
         "local is best on the test split: 18.25 perplexity (one seed, so no interval). With one seed"
     )
-    assert words.title(found, "dates") == "2 attentions in m on dates"
+    assert summary.title(found, "dates") == "2 attentions in m on dates"
 
 
 def test_one_contestant_is_told_without_a_rival():
-    assert words.finding(THREE[:1], [], "test") == (
+    assert summary.finding(THREE[:1], [], "test") == (
         "a reaches 90.00 % accuracy (95 % interval over 3 seeds: 89.00–91.00 %) on the test split."
     )
-    assert words.title(THREE[:1], "digits") == "a on digits"
-    assert words.title(THREE, "digits") == "a, b and c on digits"
+    assert summary.title(THREE[:1], "digits") == "a on digits"
+    assert summary.title(THREE, "digits") == "a, b and c on digits"
 
 
 def test_where_nobody_was_tested_validation_counts():
-    assert words.shown_split([{**one, "test": {}} for one in THREE]) == "validation"
-    assert words.shown_split(THREE) == "test"
+    assert summary.shown_split([{**one, "test": {}} for one in THREE]) == "validation"
+    assert summary.shown_split(THREE) == "test"
 
 
 @pytest.mark.parametrize(

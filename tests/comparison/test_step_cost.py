@@ -13,7 +13,7 @@ from regard import models, tasks
 from regard.comparison import memory
 from regard.comparison.job import Cost
 from regard.comparison.memory import peak_memory
-from regard.comparison.pace import measure
+from regard.comparison.step_cost import measure
 from regard.training.trainer import Trainer
 
 SMALL, WIDE = "encoder(layers=1, dim=16)", "encoder(layers=4, dim=384)"
@@ -30,7 +30,7 @@ def costs(tmp_path_factory):
         file.write_text(told)
         folder = tmp_path_factory.mktemp("empty")
         done = subprocess.run(
-            [sys.executable, "-m", "regard.comparison.pace", *([str(file)] if model == WIDE else [])],
+            [sys.executable, "-m", "regard.comparison.step_cost", *([str(file)] if model == WIDE else [])],
             input=told if model == SMALL else "", text=True, capture_output=True, cwd=folder, timeout=120,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip

@@ -15,7 +15,7 @@ from regard.errors import RegardError
 from regard.training.config import Optim, flat, from_yaml, settings
 
 if TYPE_CHECKING:
-    from regard.cli.parser import Parser
+    from regard.cli.common.parser import Parser
 
 
 def add_settings(parser: Parser, less: Collection[str] = ()) -> None:

@@ -1,6 +1,6 @@
 """What one training step of a contestant costs: time, memory, floating-point operations.
 
-    python -m regard.comparison.pace < settings.json
+    python -m regard.comparison.step_cost < settings.json
 
 It takes real steps, with the loop's own step, on the run's own batches, and keeps nothing of them. Each contestant is
 measured in a process of its own, with nothing else running: speed seen beside other runs says little, and a process
@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 
-from regard.comparison import flops, use
+from regard import plugins
+from regard.comparison import flops
 from regard.comparison.job import Cost, Settings
 from regard.comparison.memory import peak_memory
 from regard.tasks.problem import Batch
@@ -135,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     told: dict[str, Any] = json.loads(
         Path(given[0]).read_text(encoding="utf-8") if given else sys.stdin.read()
     )
-    use.load(told.get("use", ()))
+    plugins.load(told.get("use", ()))
     cost = measure(told["settings"], told.get("threads", 1), told.get("seconds", SECONDS))
     print(json.dumps(dataclasses.asdict(cost), ensure_ascii=False))
     return 0

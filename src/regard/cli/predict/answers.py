@@ -18,7 +18,7 @@ from regard.tasks.vocabulary import BLANK, SPECIAL, UNKNOWN, Vocabulary, whole_c
 from regard.tasks.windows import Window
 from regard.training.loading import Loaded
 
-Answer = dict[str, Any]
+Prediction = dict[str, Any]
 
 COMPLETION = 100  # tokens, unless the caller says otherwise
 GUESSES = 5  # for a hidden token
@@ -67,7 +67,7 @@ def check(loaded: Loaded, writing: Writing) -> None:
         )
 
 
-def answer(loaded: Loaded, text: str, writing: Writing) -> Answer:
+def answer(loaded: Loaded, text: str, writing: Writing) -> Prediction:
     """The answer to one text, with notes on how much of it was understood."""
     text = whole_characters(text)
     task, kind = loaded.task, loaded.task.problem.kind
@@ -111,11 +111,11 @@ def _batch(loaded: Loaded, example: Any) -> Batch:
     return loaded.task.collate([example], torch.Generator()).to(loaded.device)
 
 
-def _translated(loaded: Loaded, task: ParallelTask, example: Pair, text: str, writing: Writing) -> Answer:
+def _translated(loaded: Loaded, task: ParallelTask, example: Pair, text: str, writing: Writing) -> Prediction:
     batch = _batch(loaded, example)
     length = task.problem.max_target if writing.max_length is None else writing.max_length
     (best, *_) = loaded.model.generate(batch, **writing.options(loaded.device), max_length=length)[0]
-    seen: Answer | None = None
+    seen: Prediction | None = None
     why = "nothing was written"
     tokens = best.tokens[:-1] if best.finished else best.tokens  # the end is no piece of the answer
     if tokens:
@@ -141,7 +141,7 @@ def _translated(loaded: Loaded, task: ParallelTask, example: Pair, text: str, wr
     }
 
 
-def _completed(loaded: Loaded, task: Language, example: Window, text: str, writing: Writing) -> Answer:
+def _completed(loaded: Loaded, task: Language, example: Window, text: str, writing: Writing) -> Prediction:
     prompt: list[int] = example.tokens.tolist()
     length = COMPLETION if writing.max_length is None else writing.max_length
     options = writing.options(loaded.device)
@@ -170,7 +170,7 @@ def _completed(loaded: Loaded, task: Language, example: Window, text: str, writi
 
 
 @torch.no_grad()
-def _filled(loaded: Loaded, task: Language, example: Window) -> Answer:
+def _filled(loaded: Loaded, task: Language, example: Window) -> Prediction:
     places = (example.tokens == BLANK).nonzero().flatten().tolist()
     if not places:
         raise BadValue(
@@ -189,7 +189,7 @@ def _filled(loaded: Loaded, task: Language, example: Window) -> Answer:
     return {"kind": "filled", "output": task.decode(filled.tolist()), "guesses": guesses}
 
 
-def _classified(loaded: Loaded, task: Classify, example: Labelled, text: str) -> Answer:
+def _classified(loaded: Loaded, task: Classify, example: Labelled, text: str) -> Prediction:
     batch = _batch(loaded, example)
     with torch.no_grad():
         odds = loaded.model(batch)[0].float().softmax(-1).cpu()

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from regard.cli import mistakes
-from regard.cli.pages.terminal import said
+from regard.cli.common import mistakes
+from regard.cli.common.terminal import said
 
 WRONG_CALL = 2
 

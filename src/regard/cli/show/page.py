@@ -6,35 +6,16 @@ import re
 from textwrap import wrap
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.pages import shades
-from regard.cli.pages.facts import Facts
+from regard.cli.common import catalogue, shades
+from regard.cli.show.facts import Facts
 
 INDENT = 2
-LETTERS = "n queries, m keys or slots, d width, w window, s segment, N×M memory"
 LEGEND_WIDTH = 34  # what a legend needs to stand beside its picture
-MOST = 120  # longer lines are hard to read
-
-
-def console(width: int | None) -> Console:
-    """Where the page goes: as wide as asked for, as the terminal, or 80 columns; no colours in a pipe."""
-    made = Console(highlight=False, markup=False, emoji=False)
-    return Console(width=width or min(made.width, MOST), highlight=False, markup=False, emoji=False)
-
-
-def put(out: Console, *parts: RenderableType) -> None:
-    """Print; what goes into a file or a pipe ends its lines where the text ends."""
-    with out.capture() as captured:
-        for part in parts:
-            out.print(part)
-    text = captured.get()
-    if not out.is_terminal:
-        text = "\n".join(line.rstrip() for line in text.split("\n"))
-    out.file.write(text)
 
 
 def page(facts: Facts, width: int) -> RenderableType:
@@ -197,7 +178,7 @@ def _cost(facts: Facts) -> RenderableType | None:
     table.add_row("memory", facts["memory"])
     table.add_row("parameters", f"{facts['parameters']:,} with {with_options}")
     table.add_row("causal", facts["causal_in_words"])
-    return Group(table, Text(LETTERS, style="dim"))
+    return Group(table, Text(catalogue.COST_LETTERS, style="dim"))
 
 
 def _runs(facts: Facts) -> RenderableType | None:

@@ -24,7 +24,7 @@ GRACE = 60.0  # seconds for a worker to finish its batch and save
 SECONDS_BETWEEN_LOOKS = 0.1
 
 
-class Warden:
+class Supervisor:
     """The warden of this process, started with the first group."""
 
     def __init__(self) -> None:

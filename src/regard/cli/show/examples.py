@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.cli.pages.catalogue import Item
-from regard.cli.pages.toy import PATH, POSITIONS, SHOWN_HEADS, Picture, path, sharpest
+from regard.cli.common.catalogue import Item
+from regard.cli.show.toy import PATH, POSITIONS, SHOWN_HEADS, Picture, path, sharpest
 
 # What cannot be called without arguments. A piece that is missing here has a page without a picture.
 WRITTEN = {

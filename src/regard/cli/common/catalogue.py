@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -11,15 +12,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regard import nn
-from regard.cli.mistakes import nearest
-from regard.cli.pages import docstring, toy
+from regard.cli.common import docstring
+from regard.cli.common.mistakes import nearest
 from regard.core.plan import NAMES
 from regard.errors import BadValue
 from regard.nn.alignment import Alignment
 from regard.nn.mechanism import Entry
 from regard.nn.multihead import Multihead
 from regard.registry import parse
+
+COST_LETTERS = "n queries, m keys or slots, d width, w window, s segment, N×M memory"
+WIDTH = 64  # of a layer that is built to see what it is made of
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,8 @@ def family(entry: Entry) -> str:
 
 
 def _made_of_mechanisms(entry: Entry) -> bool:
-    with toy.seeded():
-        layer = nn.build(entry.name, dim=toy.WIDTH, **entry.needs)
+    with torch.random.fork_rng(devices=[]):
+        layer = nn.build(entry.name, dim=WIDTH, **entry.needs)
     return any(isinstance(part, nn.Mechanism) for part in layer.modules() if part is not layer)
 
 
@@ -120,21 +126,29 @@ MECHANISMS = "mechanisms"
 def _models() -> list[Item]:
     from regard import models
 
-    return [_whole("models", name, models.MODELS[name]) for name in models.names()]
+    return [_item("models", name, models.MODELS[name]) for name in models.names()]
 
 
 def _tasks() -> list[Item]:
     from regard import tasks
 
-    return [_whole("tasks", name, tasks.TASKS[name]) for name in tasks.names()]
+    return [_item("tasks", name, tasks.TASKS[name]) for name in tasks.names()]
 
 
-def _whole(kind: str, name: str, thing: Any) -> Item:
+def _item(kind: str, name: str, thing: Any) -> Item:
     return Item(kind, name, name, docstring.read(thing).summary, thing)
 
 
-# What is trained, and on what. Loaded when asked for: mechanisms do without them.
-WHOLES: dict[str, Callable[[], list[Item]]] = {"models": _models, "tasks": _tasks}
+# What is trained, and on what. Loaded when asked for: listing mechanisms does not need them.
+MODELS_AND_TASKS: dict[str, Callable[[], list[Item]]] = {"models": _models, "tasks": _tasks}
+
+
+@functools.cache
+def posed(task: str) -> tuple[str, ...]:
+    """The kinds of problems a task poses, the usual one first."""
+    from regard import tasks
+
+    return tuple(dict.fromkeys(problem.kind for problem in tasks.build(task).problems()))
 
 
 def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
@@ -149,8 +163,8 @@ def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
                 return item
     elif dot and kind == MECHANISMS:
         return find(rest)
-    elif dot and kind in WHOLES:
-        found = _find_whole([kind], rest)
+    elif dot and kind in MODELS_AND_TASKS:
+        found = _find_model_or_task([kind], rest)
         if found:
             return found
     elif asked and (asked[-1] == ")" or "(" not in asked):
@@ -158,24 +172,24 @@ def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
         mechanism = _mechanism_names().get(plain.replace("_", "-"))
         if mechanism:
             return nn.entry(mechanism), options
-        whole = _find_whole(list(WHOLES), asked)
-        if whole:
-            return whole
+        named = _find_model_or_task(list(MODELS_AND_TASKS), asked)
+        if named:
+            return named
         for items in KINDS.values():
             for item in items():
                 if item.name == asked.replace("-", "_"):
                     return item
     raise BadValue(
         f"NAME: there is no {asked!r}.{nearest(asked, known())} `regard list` shows the mechanisms, `regard list KIND` "
-        f"the {', '.join([*WHOLES, *KINDS])}."
+        f"the {', '.join([*MODELS_AND_TASKS, *KINDS])}."
     )
 
 
-def _find_whole(kinds: list[str], asked: str) -> Item | None:
+def _find_model_or_task(kinds: list[str], asked: str) -> Item | None:
     """A model or a task, options in parentheses kept."""
     plain, options = parse(asked) if asked[-1:] == ")" else (asked, {})
     for kind in kinds:
-        for item in WHOLES[kind]():
+        for item in MODELS_AND_TASKS[kind]():
             if item.name == plain.replace("_", "-"):
                 return replace(item, given=options)
     return None
@@ -183,7 +197,7 @@ def _find_whole(kinds: list[str], asked: str) -> Item | None:
 
 def known() -> list[str]:
     """Every name `find` takes, the pieces of the core with their kind in front as well."""
-    pieces = [item for items in (*WHOLES.values(), *KINDS.values()) for item in items()]
+    pieces = [item for items in (*MODELS_AND_TASKS.values(), *KINDS.values()) for item in items()]
     dotted = [f"{item.kind}.{item.name}" for item in pieces]
     return [*_mechanism_names(), *dict.fromkeys(item.name for item in pieces), *dotted]
 

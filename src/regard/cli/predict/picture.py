@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from regard.cli.pages import shades
-from regard.cli.pages.terminal import visible
+from regard.cli.common import shades
+from regard.cli.common.terminal import visible
 
 LONGEST_HEAD = 12  # letters of a piece above its column, from top to bottom
 LONGEST_LABEL = 16

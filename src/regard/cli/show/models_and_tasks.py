@@ -1,19 +1,15 @@
-"""Models and tasks for `regard list` and `regard show`: what they serve or pose, their options, what trains them."""
+"""What `regard show` says of a model or a task: what it serves or poses, its options, what trains it."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from regard import models, tasks
-from regard.cli.pages import catalogue, docstring, options
+from regard.cli.common import catalogue, docstring
+from regard.cli.show import options
 from regard.core.options import read_options
 from regard.models.model import MODELS, options_of
 from regard.tasks.task import TASKS
@@ -57,42 +53,6 @@ SHARED_OPTIONS = {
 }
 
 
-@functools.cache
-def posed(name: str) -> tuple[str, ...]:
-    """The kinds of problems a task poses, the usual one first."""
-    return tuple(dict.fromkeys(problem.kind for problem in tasks.build(name).problems()))
-
-
-def listed(kind: str) -> list[Facts]:
-    """One row for each model or task: name, summary, and the kinds of problems it serves or poses."""
-    rows: list[Facts] = []
-    for item in catalogue.WHOLES[kind]():
-        row = {"kind": kind, "name": item.name, "summary": item.summary}
-        if kind == "models":
-            rows.append({**row, "serves": list(item.thing.serves), "attention": item.thing.takes_attention})
-        else:
-            recipe = item.thing.recipe
-            rows.append(
-                {**row, "poses": list(posed(item.name)), "metric": item.thing.metric, "model": recipe.model}
-            )
-    return rows
-
-
-def table(rows: list[Facts]) -> list[RenderableType]:
-    """The rows for the terminal: what is served or posed stands under the sentence."""
-    found = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    found.add_column(no_wrap=True, style="bold")
-    found.add_column()
-    for row in rows:
-        told = f"serves {', '.join(row['serves'])}" if "serves" in row else ""
-        if "poses" in row:
-            told = f"poses {', '.join(row['poses'])}; decided by {row['metric']}; {row['model']} by default"
-        found.add_row(row["name"], Text.assemble(row["summary"], "\n", (told, "dim")))
-    kind = rows[0]["kind"]
-    example = f", for instance regard show {kind}.{rows[0]['name']}"
-    return [found, Text(""), Text.assemble("Explain one: ", (f"regard show {kind}.NAME", "bold"), example)]
-
-
 def of_item(item: catalogue.Item) -> Facts:
     """What there is to know of a model or a task."""
     return (of_model if item.kind == "models" else of_task)(item.name, item.given)
@@ -104,7 +64,7 @@ def of_model(name: str, given: Mapping[str, Any]) -> Facts:
     known = options_of(cls)
     read_options(name, cls, given, known)  # refuses what the model does not take
     doc = docstring.read(cls)
-    able = [task for task in tasks.names() if any(kind in cls.serves for kind in posed(task))]
+    able = [task for task in tasks.names() if any(kind in cls.serves for kind in catalogue.posed(task))]
     return {
         "kind": "models",
         "name": name,
@@ -127,7 +87,7 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
     known = dict(inspect.signature(cls).parameters)
     read_options(name, cls, given, known)  # refuses what the task does not take
     doc = docstring.read(cls)
-    kinds = posed(name)
+    kinds = catalogue.posed(name)
     return {
         "kind": "tasks",
         "name": name,

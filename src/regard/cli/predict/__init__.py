@@ -6,14 +6,14 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import Namespace
-
-from regard.cli.pages.terminal import tell
+from regard.cli.common.terminal import tell
 from regard.errors import BadValue, RegardError
 
 if TYPE_CHECKING:
-    from regard.cli.pages.answers import Answer, Writing
-    from regard.cli.parser import Parser
+    from jsonargparse import Namespace
+
+    from regard.cli.common.parser import Parser
+    from regard.cli.predict.answers import Prediction, Writing
 
 SUMMARY = "Let a trained run complete, translate or classify a text, and see where it looked."
 EXAMPLES = (
@@ -53,8 +53,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Answer each text. 0; 2 for a wrong call or a text the run cannot take; 1 where a checkpoint is damaged."""
-    from regard.cli.pages.answers import answer, check
+    """Prediction each text. 0; 2 for a wrong call or a text the run cannot take; 1 where a checkpoint is damaged."""
+    from regard.cli.predict.answers import answer, check
     from regard.training.checkpoints import Damaged
     from regard.training.loading import load
 
@@ -82,7 +82,7 @@ def run(options: Namespace) -> int:
 
 
 def _writing(options: Namespace) -> Writing:
-    from regard.cli.pages.answers import Writing
+    from regard.cli.predict.answers import Writing
 
     given = {name: options[name] for name in ONLY_SAMPLING if options[name] is not None}
     if given and not options.sample:
@@ -116,8 +116,8 @@ def _lines() -> list[str]:
     return lines
 
 
-def _show(found: Answer, first: bool) -> None:
-    from regard.cli.pages.terminal import printable
+def _show(found: Prediction, first: bool) -> None:
+    from regard.cli.common.terminal import printable
 
     if "error" in found:
         print(f"regard predict: {printable(_short(found['text']))!r}: {found['error']}", file=sys.stderr)
@@ -130,17 +130,17 @@ def _show(found: Answer, first: bool) -> None:
         print(f"note: {note}.", file=sys.stderr)
 
 
-def _translation(found: Answer) -> list[str]:
-    from regard.cli.pages.page import console
-    from regard.cli.pages.picture import drawn, legend
-    from regard.cli.pages.terminal import printable
+def _translation(found: Prediction) -> list[str]:
+    from regard.cli.common.console import console
+    from regard.cli.common.terminal import printable
+    from regard.cli.predict.picture import drawn, legend
 
     unfinished = "" if found["finished"] else "  (cut at the longest length)"
     lines = [f"{printable(found['text'].strip())}  →  {printable(found['output'])}{unfinished}", ""]
     seen = found["alignment"]
     if seen is None:
         return [*lines, f"No picture: {printable(found['no_alignment'])}"]
-    lines += drawn(seen["weights"], seen["rows"], seen["columns"], console(None).width)
+    lines += drawn(seen["weights"], seen["rows"], seen["columns"], console().width)
     return [
         *lines,
         f"A row is what was written, a column what was read: {seen['source']}.",
@@ -148,14 +148,14 @@ def _translation(found: Answer) -> list[str]:
     ]
 
 
-def _completion(found: Answer) -> list[str]:
-    from regard.cli.pages.terminal import printable
+def _completion(found: Prediction) -> list[str]:
+    from regard.cli.common.terminal import printable
 
     return [printable(found["whole"])]
 
 
-def _filled(found: Answer) -> list[str]:
-    from regard.cli.pages.terminal import printable
+def _filled(found: Prediction) -> list[str]:
+    from regard.cli.common.terminal import printable
 
     lines = [printable(found["output"])]
     for number, guesses in enumerate(found["guesses"], 1):
@@ -164,8 +164,8 @@ def _filled(found: Answer) -> list[str]:
     return lines
 
 
-def _class(found: Answer) -> list[str]:
-    from regard.cli.pages.terminal import printable, visible
+def _class(found: Prediction) -> list[str]:
+    from regard.cli.common.terminal import printable, visible
 
     ranked = sorted(found["probabilities"].items(), key=lambda pair: -pair[1])
     odds = ", ".join(f"{printable(name)} {value:.3f}" for name, value in ranked[:SHOWN_PIECES])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-
 from regard.errors import BadValue
 
 if TYPE_CHECKING:
-    from regard.cli.parser import Parser
+    from jsonargparse import Namespace
+
+    from regard.cli.common.parser import Parser
 
 SUMMARY = "Explain a mechanism (what it computes and costs, how its weights look), a model or a task."
 EXAMPLES = ("regard show local-p", 'regard show "local(window=9, causal=True)" --json')
@@ -30,8 +30,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the page or the JSON."""
-    from regard.cli.pages import catalogue, facts
-    from regard.cli.pages.page import console, page, put
+    from regard.cli.common import catalogue
+    from regard.cli.common.console import console, put
+    from regard.cli.show import facts
+    from regard.cli.show.page import page
 
     if options.width is not None and options.width < LEAST_WIDTH:
         raise BadValue(f"--width: expected at least {LEAST_WIDTH} columns, got {options.width}.")
