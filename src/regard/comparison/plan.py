@@ -67,18 +67,14 @@ def make_plan(
 ) -> ComparisonPlan:
     """The plan for arguments as a user gives them; what is None gets its default.
 
-    `settings` are those of `regard train`, by dotted name; without a task the default one. Names may be one text, joined
+    `settings` are those of `regard train`, by dotted name; without a task the default one. Names may be one text joined
     by commas. `seeds` is a number of seeds or a list of them. `timeout` and `heartbeat` are seconds, a text such as
     "5 min", or "never".
     """
-    for name, value, least in (
-        ("sweep", sweep, 0),
-        ("workers", workers, 1),
-        ("threads", threads, 1),
-        ("beam", beam, 1),
-    ):
-        if value is not None and value < lowest:
-            raise BadValue(f"{name}: expected at least {lowest}, got {value}.")
+    counts = {"sweep": (sweep, 0), "workers": (workers, 1), "threads": (threads, 1), "beam": (beam, 1)}
+    for name, (value, least) in counts.items():
+        if value is not None and value < least:
+            raise BadValue(f"{name}: expected at least {least}, got {value}.")
     shared = dict(settings)
     single = {name: shared.pop(name, None) for name in SINGLE}  # the settings file of one run holds them, too
     shared["task"] = shared.get("task") or DEFAULT_TASK
