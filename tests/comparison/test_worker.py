@@ -14,7 +14,7 @@ from regard.comparison import earlier
 from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.worker import BLOCKS, command_of, in_blocks, perform, reason
 from regard.errors import BadValue
-from regard.tasks import Batch, Problem, Task, Tokens
+from regard.tasks import Batch, OneOf, Task, Tokens
 from regard.training import evaluate, load_run, reading
 from regard.training.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
@@ -98,7 +98,7 @@ class Counting(Task):
         return range(self.size)
 
     def collate(self, examples, generator):
-        return Batch(torch.tensor(examples)[:, None])
+        return Batch.of(torch.tensor(examples)[:, None])
 
     def measure(self, model, batch):
         return {"sum": (float(batch.inputs.sum()), float(batch.size))}

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.training import checkpoints, heartbeat, optim
 from regard.training.assembly import Parts
 from regard.training.budget import of, positions
@@ -250,7 +250,7 @@ class Trainer:
         """The batch at a place in the data, a function of the seed and the place alone; its tokens are counted."""
         heartbeat.beat()
         chosen = self.order[place]
-        batch = self.task.batch(self.examples, chosen, generator(self.config.seed, "batch", place))
+        batch = self.task.batch(self.examples, chosen, generator(self.config.seed, "batch", place), self.raw)
         self.tokens += positions(batch, self.task.problem)  # here, where counting need not wait for a device
         return dataclasses.replace(batch, index=tuple(chosen))
 
@@ -304,10 +304,10 @@ class Trainer:
             if found is None:
                 return
             deciding = self._deciding(found)
-            better = self.position.validated(deciding, self.task.higher_is_better, found.get("loss"))
+            better = self.position.validated(deciding, self.task.metric.higher_is_better, found.get("loss"))
             self.position.metrics = plain(found)
             record["validation"] = plain(found)
-            self.display.validated(self.task.metric, found[self.task.metric], better)
+            self.display.validated(self.task.metric.name, deciding, better)
         self.position.pending = None
         if due or self._logs():
             self._log(record)
@@ -330,12 +330,13 @@ class Trainer:
             )  # fmt: skip
 
     def _deciding(self, found: dict[str, float]) -> float:
-        if self.task.metric not in found:
+        name = self.task.metric.name
+        if name not in found:
             raise BadValue(
-                f"task: {self.task.name} is decided by {self.task.metric!r}, but its validation measured only "
+                f"task: {self.task.name} is decided by {name!r}, but its validation measured only "
                 f"{', '.join(found) or 'nothing'}."
             )
-        return found[self.task.metric]
+        return found[name]
 
     def _stop_at(self, boundary: Boundary, trouble: NonFinite) -> NoReturn:
         number = self.position.step + 1
@@ -372,7 +373,7 @@ class Trainer:
             "random": numbers,
             "scaler": None if scaler is None else scaler.state_dict(),
             "task": self.task.state(),
-            "metric": self.task.metric,
+            "metric": self.task.metric.name,
             "settings": self.settings,
         }
         last = checkpoints.name_of(self.saved) if self.saved >= 0 else ""
