@@ -6,7 +6,7 @@ from torch import nn
 
 from regard import models
 from regard.tasks import Problem, Tokens
-from regard.training import sharding
+from regard.training.distributed import sharding
 
 LANGUAGE = Problem("language", Tokens(11), 11, 8)
 

@@ -22,8 +22,8 @@ from regard.registry import parse
 from regard.tasks.task import TASKS
 from regard.training.assembly import complete
 from regard.training.budget import parse as parse_budget
-from regard.training.folder import RunFolder
-from regard.training.metrics import changed, plain
+from regard.training.run_folder.folder import RunFolder
+from regard.training.run_folder.metrics_file import changed, plain
 
 Row = dict[str, Any]
 SHARES = ("accuracy", "exact_match", "macro_f1")  # metrics from 0 to 1, which people read as per cent

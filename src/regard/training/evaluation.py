@@ -16,8 +16,8 @@ from regard.tasks.problem import Batch
 from regard.tasks.task import SPLITS, Sums, Task
 from regard.training import heartbeat
 from regard.training.config import Config
+from regard.training.data import generator
 from regard.training.loading import load, to_stderr
-from regard.training.order import generator
 from regard.training.random_state import RandomState
 
 
