@@ -6,7 +6,7 @@ from torch import nn
 
 from regard import models
 from regard.tasks import NextToken, Problem, Tokens
-from regard.training import sharding
+from regard.training.distributed import sharding
 
 LANGUAGE = Problem.of(Tokens(11, length=8), NextToken(11))
 

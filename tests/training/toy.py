@@ -115,7 +115,7 @@ def register():
 
 def weights(folder, name=None):
     """The weights of a run's newest checkpoint, and what else must be equal at the end of two equal runs."""
-    from regard.training import checkpoints
+    from regard.training.run_folder import checkpoints
 
     place = folder / "checkpoints"
     found = checkpoints.load(place / name if name else checkpoints.found(place)[0])

@@ -54,8 +54,8 @@ def loop(setting: Setting) -> Measurement:
     """Order, collation, loss, clipping, update, random states, log line and display, against the bare necessities."""
     from regard.training.assembly import Parts, complete
     from regard.training.config import Config
-    from regard.training.folder import RunFolder
     from regard.training.hardware import prepare
+    from regard.training.run_folder.folder import RunFolder
     from regard.training.signals import Signals
     from regard.training.trainer import Trainer
 

@@ -25,9 +25,9 @@ from regard.registry import parse, split
 from regard.tasks.task import TASKS, Task
 from regard.training import config
 from regard.training.assembly import build_model, build_task, complete
-from regard.training.folder import checked_name
-from regard.training.order import generator
+from regard.training.data import generator
 from regard.training.protocol import decoding_of
+from regard.training.run_folder.folder import checked_name
 
 ALL = "all"
 RUNS = "runs"  # the folder of the runs inside that of the comparison

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.tasks.metrics import States
-from regard.training import durable, seal
+from regard.training.run_folder import checksum, durable
 
 FILE = "outcome.json"
 Settings = dict[str, Any]  # by dotted name, as `regard.training.train` takes them
@@ -99,25 +99,25 @@ class Outcome:
 
     def save(self) -> None:
         """Write it beside the run, whole or not at all."""
-        durable.replace(Path(self.folder) / FILE, seal.json_bytes(dataclasses.asdict(self)))
+        durable.replace(Path(self.folder) / FILE, checksum.json_bytes(dataclasses.asdict(self)))
 
     @classmethod
     def load(cls, folder: str | Path, tell: Callable[[str], None] = lambda text: None) -> Outcome | None:
         """What a run left in its folder; None if there is nothing, or, which `tell` hears, something else is there."""
         path = Path(folder) / FILE
         try:
-            found, sealed = seal.read_json(durable.read(path), path)
+            found, sealed = checksum.read_json(durable.read(path), path)
             outcome = cls(**found)
         except FileNotFoundError:
             return None
-        except seal.Changed as changed:
+        except checksum.Changed as changed:
             tell(f"{changed} The run is measured again.")
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as trouble:
             tell(f"{path} cannot be read ({type(trouble).__name__}: {trouble}). The run is measured again.")
             return None
         if not sealed:
-            tell(f"{path}: {seal.UNSEALED}.")
+            tell(f"{path}: {checksum.UNSEALED}.")
         return outcome
 
 

@@ -23,8 +23,8 @@ from regard.tasks.metrics import SHARE, Metric, Numbers
 from regard.tasks.task import TASKS
 from regard.training.assembly import complete
 from regard.training.budget import parse as parse_budget
-from regard.training.folder import RunFolder
-from regard.training.metrics import changed, plain
+from regard.training.run_folder.folder import RunFolder
+from regard.training.run_folder.metrics_file import changed, plain
 
 Row = dict[str, Any]
 

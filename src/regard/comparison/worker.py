@@ -31,17 +31,18 @@ from regard.models import Model
 from regard.tasks import Task
 from regard.tasks.batch import Batch
 from regard.tasks.metrics import States, merged
-from regard.training import heartbeat, reading
+from regard.training import heartbeat
 from regard.training.config import Config
 from regard.training.evaluation import evaluate
-from regard.training.folder import RunFolder, surroundings
 from regard.training.hardware import choose_device
 from regard.training.loading import load, to_stderr
-from regard.training.lock import Held
-from regard.training.loop import Result, train
-from regard.training.metrics import plain
 from regard.training.position import seed_everything
 from regard.training.protocol import Asked, Fingerprint, decoding_of
+from regard.training.run import Result, train
+from regard.training.run_folder import selection
+from regard.training.run_folder.folder import RunFolder, surroundings
+from regard.training.run_folder.lock import Held
+from regard.training.run_folder.metrics_file import plain
 
 BLOCKS = 200  # enough for the test of a difference, few enough to be kept as text
 LARGEST_BATCH = 32
@@ -146,7 +147,7 @@ def _outcome(job: Job, result: Result) -> Outcome:
         data_sha256=read, command=command_of(job), versions=_versions(device), sacrebleu=bleu,
         beam=job.beam, direction=str(task.direction() or ""), changes=[str(change) for change in found.changes],
         checkpoint=found.checkpoint, checkpoint_sha256=found.sha256, settings_sha256=found.settings_sha256,
-        metrics=reading.one(RunFolder(Path(job.folder)), reading.LAST, lambda text: None).state.get("metrics"),
+        metrics=selection.one(RunFolder(Path(job.folder)), selection.LAST, lambda text: None).state.get("metrics"),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.tasks.batch import Batch
 from regard.tasks.digits import SIDE, Digits
 from regard.tasks.task import Task
-from regard.training.order import generator
+from regard.training.data import generator
 
 LONGEST = 40  # positions of a text in a picture: more cannot be read
 SHORTEST, COMFORTABLE = 8, 24  # an example of such a length is looked for

@@ -19,11 +19,11 @@ from regard.nn.mechanism import entry
 from regard.registry import parse
 from regard.tasks.task import TASKS, Task
 from regard.training import config as settings
-from regard.training import schema
 from regard.training.budget import parse as parse_budget
-from regard.training.checkpoints import MANIFEST, Damaged, found, step_of
 from regard.training.config import FIXED, Config
-from regard.training.folder import HOME, RunFolder, checked_name, free_name, locate
+from regard.training.run_folder import schema
+from regard.training.run_folder.checkpoints import MANIFEST, Damaged, found, step_of
+from regard.training.run_folder.folder import HOME, RunFolder, checked_name, free_name, locate
 
 
 @dataclass(frozen=True)

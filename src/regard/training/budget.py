@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from regard.errors import BadValue
-from regard.training.readers import Expected
+from regard.training.config.readers import Expected
 
 if TYPE_CHECKING:  # settings are read, and help is shown, without torch
     from regard.tasks.batch import Batch

@@ -14,15 +14,16 @@ from regard.errors import RegardError
 from regard.models import Model
 from regard.tasks.batch import Batch
 from regard.tasks.task import Task
-from regard.training import initial, reading
+from regard.training import initial
 from regard.training.assembly import arrange, build_model, build_task, rebuild_model, take_weights
 from regard.training.budget import of, positions
 from regard.training.config import Config
-from regard.training.folder import RunFolder
+from regard.training.data import Order, generator
 from regard.training.hardware import check_surroundings
 from regard.training.loading import to_stderr
-from regard.training.order import Order, generator
 from regard.training.position import seed_everything
+from regard.training.run_folder import selection
+from regard.training.run_folder.folder import RunFolder
 
 _BYTES = {"64": 8, "32": 4, "bf16": 2, "16": 2}
 _MIB = 2**20
@@ -64,7 +65,9 @@ def _built(config: Config, run: RunFolder, chosen: Path | None) -> tuple[Task, M
     told: list[str] = []
     checkpoint = None
     if run.exists:
-        checkpoint = reading.find(run, reading.LAST if chosen is None else chosen.name, to_stderr).checkpoint
+        checkpoint = selection.find(
+            run, selection.LAST if chosen is None else chosen.name, to_stderr
+        ).checkpoint
     task = build_task(config, checkpoint.state.get("task") if checkpoint else None)
     if checkpoint is not None or config.init_from is None:
         if checkpoint is None:

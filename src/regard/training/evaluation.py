@@ -17,8 +17,8 @@ from regard.tasks.metrics import Answered, States, merged, observe, values
 from regard.tasks.task import SPLITS, Task
 from regard.training import heartbeat
 from regard.training.config import Config
+from regard.training.data import generator
 from regard.training.loading import load, to_stderr
-from regard.training.order import generator
 from regard.training.random_state import RandomState
 
 

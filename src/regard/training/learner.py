@@ -10,15 +10,16 @@ from torch import Tensor
 
 from regard import models
 from regard.tasks.batch import Batch
-from regard.training import optim, sharding
+from regard.training import optim
 from regard.training.assembly import Parts, own_tensors, take_weights
-from regard.training.checkpoints import Checkpoint
-from regard.training.company import Company
 from regard.training.config import Config
-from regard.training.graph import AHEAD, Flight, GraphedStep, refusal
+from regard.training.cuda_graph.graphed_step import AHEAD, Flight, GraphedStep, refusal
+from regard.training.distributed import sharding
+from regard.training.distributed.processes import Company
 from regard.training.hardware import Hardware
 from regard.training.position import Boundary, Buffers
 from regard.training.random_state import RandomState
+from regard.training.run_folder.checkpoints import Checkpoint
 from regard.training.step import Step, Taken
 
 

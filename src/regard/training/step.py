@@ -20,10 +20,10 @@ from torch.distributed.fsdp import FSDPModule
 
 from regard.errors import RegardError
 from regard.tasks.batch import Batch
-from regard.training.sharding import here, unshared, whole
+from regard.training.distributed.sharding import here, unshared, whole
 
 if TYPE_CHECKING:  # its kernels are for a GPU
-    from regard.training.update import Update
+    from regard.training.cuda_graph.fused_update import Update
 
 
 class NonFinite(RegardError, ArithmeticError):

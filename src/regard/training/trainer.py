@@ -23,24 +23,25 @@ from torch import Tensor
 
 from regard.errors import BadValue
 from regard.tasks.batch import Batch
-from regard.training import checkpoints, heartbeat, optim
+from regard.training import heartbeat, optim
 from regard.training.assembly import Parts
 from regard.training.budget import of, positions
-from regard.training.checkpoints import Checkpoint
-from regard.training.company import Company
 from regard.training.config import Config
+from regard.training.config.retention import Keep
+from regard.training.cuda_graph.graphed_step import AHEAD, Flight
+from regard.training.data import Order, generator
+from regard.training.distributed.processes import Company
 from regard.training.evaluation import evaluate
-from regard.training.folder import RunFolder
-from regard.training.graph import AHEAD, Flight
 from regard.training.hardware import Hardware, any_shape
 from regard.training.learner import Learner
-from regard.training.metrics import Metrics, Record, plain
-from regard.training.order import Order, generator
 from regard.training.position import Boundary, Position, seed_everything
 from regard.training.progress import Display, TensorBoard
 from regard.training.random_state import RandomState
-from regard.training.record import settings_of
-from regard.training.retention import Keep
+from regard.training.run_folder import checkpoints
+from regard.training.run_folder.checkpoints import Checkpoint
+from regard.training.run_folder.folder import RunFolder
+from regard.training.run_folder.metrics_file import Metrics, Record, plain
+from regard.training.run_folder.trained_settings import settings_of
 from regard.training.signals import Interrupted, Signals
 from regard.training.step import NonFinite, Taken
 

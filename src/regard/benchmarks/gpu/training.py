@@ -47,9 +47,9 @@ def measured(
 ) -> Measurement:  # fmt: skip
     """Steps a second. The loop must have lowered the loss, or its speed does not count."""
     from regard.training.assembly import Parts, build_model, build_task
-    from regard.training.folder import RunFolder
     from regard.training.hardware import prepare
     from regard.training.position import seed_everything
+    from regard.training.run_folder.folder import RunFolder
     from regard.training.signals import Signals
     from regard.training.trainer import Trainer
 

@@ -23,8 +23,8 @@ from regard.comparison.results import Row, fairness, pairs
 from regard.errors import RegardError
 from regard.observation.lettering import readable
 from regard.registry import parse
-from regard.training import durable
 from regard.training.evaluation import load_run
+from regard.training.run_folder import durable
 
 FIGURES = "figures"
 MANY = 6  # beyond so many contestants, attention pictures stand closer

@@ -19,9 +19,9 @@ from regard.tasks.digits import SIDE, Digits, Image
 from regard.tasks.language import Language
 from regard.tasks.parallel import ParallelTask
 from regard.tasks.vocabulary import END, UNKNOWN, whole_characters
-from regard.training import checkpoints, metrics
+from regard.training.data import generator
 from regard.training.loading import Loaded, load
-from regard.training.order import generator
+from regard.training.run_folder import checkpoints, metrics_file
 from regard.viewer.opening import answering
 from regard.viewer.opening.pictures import on_grid
 from regard.viewer.opening.wish import Opened, Wish
@@ -43,7 +43,7 @@ def losses(
     where: str, steps: Sequence[int], tell: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any] | None:
     """The training loss nearest each step, as far as the run's own record has it; `tell` hears of damaged lines."""
-    rows = metrics.read(Path(where) / "metrics.jsonl", tell)
+    rows = metrics_file.read(Path(where) / "metrics.jsonl", tell)
     known = {row["step"]: float(row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)}
     if not known:
         return None

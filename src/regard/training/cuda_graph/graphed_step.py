@@ -272,9 +272,9 @@ def _update(optimizer: torch.optim.Optimizer, limit: float) -> Any:
     """The two kernels that end a step, where they fit the optimiser and Triton is there."""
     if not HAS_TRITON:
         return None
-    from regard.training import update
+    from regard.training.cuda_graph import fused_update
 
-    return update.Update(optimizer, limit) if update.fits(optimizer) else None
+    return fused_update.Update(optimizer, limit) if fused_update.fits(optimizer) else None
 
 
 def layout(batch: Batch) -> tuple[Any, ...]:
