@@ -82,7 +82,7 @@ def run(options: Namespace) -> int:
     from regard.comparison.compare import compare
     from regard.comparison.engines.stopped import ClusterLost, Stopped
     from regard.comparison.plan import make_plan
-    from regard.training.durable import StorageFailed
+    from regard.training.run_folder.durable import StorageFailed
 
     settings = given_settings(options, less=(*OWN, "json"))
     command = shlex.join(["regard", *sys.argv[1:]])

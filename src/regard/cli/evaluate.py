@@ -49,7 +49,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Measure and print. 0, 2 for a wrong call, 1 where a checkpoint is damaged."""
     from regard.comparison.evaluate import evaluate_run
-    from regard.training.checkpoints import Damaged
+    from regard.training.run_folder.checkpoints import Damaged
 
     with _progress() as on_progress:
         try:
@@ -105,7 +105,7 @@ def _show(found: Evaluation) -> None:
 def _protocol(found: Evaluation) -> dict[str, str]:
     """How the numbers came about, line by line."""
     from regard.tasks.direction import Direction
-    from regard.training.changes import Change
+    from regard.training.run_folder.changes import Change
 
     signature = found.signature
     data = ", ".join(signature["data"] or ["the task's own"])
@@ -124,9 +124,8 @@ def _protocol(found: Evaluation) -> dict[str, str]:
         lines["decoding"] = f"{decoding['method']}{width}, at most {decoding['max_length']} tokens"
     if "bleu" in signature:
         lines["bleu"] = signature["bleu"]
-    if "continuation" in signature:
-        continued = signature["continuation"]
-        lines["continuation"] = f"{continued['sentences']:,} sentences: {continued['how']}"
+    if "completion" in signature:
+        lines["completion"] = signature["completion"]
     lines["with"] = (
         f"regard {signature['regard']}, torch {signature['torch']}, {signature['device']}, {signature['dtype']}"
     )

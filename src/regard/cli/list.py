@@ -73,14 +73,14 @@ def rows_of(kind: str) -> list[Row]:
 
 
 def _described(item: Any) -> Row:
-    """A model with the kinds of problems it serves, or a task with those it poses."""
+    """A model with what it gives, or a task with the answers it asks for."""
     from regard.cli.common import catalogue
 
     row = {"kind": item.kind, "name": item.name, "summary": item.summary}
     if item.kind == "models":
-        return {**row, "serves": list(item.thing.serves), "attention": item.thing.takes_attention}
-    posed = list(catalogue.posed(item.name))
-    return {**row, "poses": posed, "metric": item.thing.metric, "model": item.thing.recipe.model}
+        return {**row, "gives": list(item.thing.gives), "attention": item.thing.takes_attention}
+    answers = [problem.answer.words for problem in catalogue.posed(item.name)]
+    return {**row, "answers": answers, "metric": item.thing.metric.name, "model": item.thing.recipe.model}
 
 
 def _grouped(rows: list[Row], width: int) -> list[RenderableType]:
@@ -129,7 +129,7 @@ def _line(row: Row, widths: dict[str, int], width: int, head: bool = False) -> R
 
 
 def _plain(rows: list[Row]) -> list[RenderableType]:
-    """Name and summary; of models and tasks also what they serve or pose, on a second line."""
+    """Name and summary; of models what they give, of tasks what they ask for, on a second line."""
     from rich.table import Table
     from rich.text import Text
 
@@ -137,9 +137,9 @@ def _plain(rows: list[Row]) -> list[RenderableType]:
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for row in rows:
-        more = f"serves {', '.join(row['serves'])}" if "serves" in row else ""
-        if "poses" in row:
-            more = f"poses {', '.join(row['poses'])}; decided by {row['metric']}; {row['model']} by default"
+        more = f"gives {', '.join(row['gives'])}" if "gives" in row else ""
+        if "answers" in row:
+            more = f"asks for {' or '.join(row['answers'])}; decided by {row['metric']}; {row['model']} by default"
         described = Text.assemble(row["summary"], "\n", (more, "dim")) if more else Text(row["summary"])
         table.add_row(row["name"], described)
     kind, name = rows[0]["kind"], rows[0]["name"]

@@ -23,11 +23,12 @@ from regard.comparison.grid import RunGrid, compose, jobs
 from regard.comparison.job import Job, Outcome, Settings
 from regard.comparison.plan import ComparisonPlan
 from regard.errors import BadValue, unknown_name
-from regard.training import budget, durable, metrics
+from regard.training import budget
 from regard.training.assembly import complete
 from regard.training.config import refuse
-from regard.training.folder import RunFolder
 from regard.training.hardware import choose_device
+from regard.training.run_folder import durable, metrics_file
+from regard.training.run_folder.folder import RunFolder
 
 ENGINES = ("local", "ray")
 
@@ -61,7 +62,7 @@ def compare(
             _look_back(todo, tell)
             outcomes = engine.run(todo, on_event)
             for outcome in outcomes:
-                if why := metrics.changed(RunFolder(Path(outcome.folder)).metrics, outcome.metrics):
+                if why := metrics_file.changed(RunFolder(Path(outcome.folder)).metrics, outcome.metrics):
                     tell(why)
         comparison = Comparison(
             task=config.task,

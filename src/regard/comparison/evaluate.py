@@ -13,44 +13,26 @@ import torch
 
 import regard
 from regard.errors import BadValue, unknown_name
-from regard.tasks import continuation
-from regard.tasks.language import Language
-from regard.tasks.problem import Batch
-from regard.tasks.task import Sums, Task
-from regard.tasks.translate import Translate
-from regard.training.evaluation import evaluate, undisturbed
+from regard.tasks.batch import Batch
+from regard.tasks.metrics import Metric, State
+from regard.tasks.task import Task
+from regard.training.evaluation import states_of, undisturbed
 from regard.training.loading import Loaded, load
 from regard.training.protocol import Asked, Fingerprint, decoding_of
 
 SPLITS = ("train", "validation", "test")
 BATCH_SIZE = 32  # where neither the caller nor the run has one
 
-# What a number is a mean over; a metric that is not here counts what the loss counts.
-EXAMPLES_COUNT = ("exact_match", "bleu", "macro_f1", "bits_per_sequence", "wrong_bits")
-NAMES = {"translate": "sentences", "bits": "sequences"}
-TERMS = {"language": "tokens", "masked": "hidden tokens", "translate": "tokens", "bits": "vectors"}
-# Made from another metric's sums.
-MADE_FROM = {
-    "perplexity": "loss",
-    "bits_per_character": "loss",
-    "bleu": "exact_match",
-    "macro_f1": "accuracy",
-}
-
-CONTINUED = (
-    "the first half of a sentence is given, each token of the second half is judged given all before it"
-)
-HIDDEN = "the first half of a sentence is given, the second half is hidden at once and guessed"
-
 
 @dataclass(frozen=True)
 class MeasuredMetric:
-    """One metric of a split: its value (None where it is not finite), and how many of what it is a mean over."""
+    """One metric of a split: its value, and over how much of what it was computed."""
 
     metric: str
-    value: float | None
-    count: int
+    value: float | None  # None: not finite
+    count: int | None  # None: the metric has no count
     of: str  # "tokens", "sentences", …
+    text: str  # the value as people read it
 
 
 @dataclass(frozen=True)
@@ -113,63 +95,28 @@ def evaluate_run(
         fingerprint.add(batch)
         return batch.to(loaded.device)
 
-    sums: Sums = {}
-
-    def keep(found: Sums) -> list[Sums]:
-        sums.update(found)
-        return [found]
-
-    finished = evaluate(
-        task,
-        model,
-        split,
-        batch_size=batch_size,
-        limit=limit,
-        seed=loaded.config.seed,
-        place=to_device,
-        gather=keep,
+    states = states_of(
+        task, model, split, batch_size=batch_size, limit=limit, seed=loaded.config.seed, place=to_device
     )
-    rows = [_row(task, name, value, sums) for name, value in (finished or {}).items()]
-    protocol: dict[str, Any] = {"decoding": decoding or None}
-    if isinstance(task, Language):
-        more, sentences = _continued(task, model, split, batch_size, loaded.device)
-        rows += more
-        protocol["continuation"] = {
-            "sentences": sentences,
-            "how": CONTINUED if task.problem.kind == "language" else HIDDEN,
-        }
-    if isinstance(task, Translate) and any(row.metric == "bleu" for row in rows):
-        protocol["bleu"] = task.signature()
-    on_progress(count, count)
-    signature = _signature(loaded, split, count, fingerprint.hexdigest, batch_size) | protocol
-    return Evaluation(rows, split, count, task.metric, signature)
-
-
-def _row(task: Task, name: str, value: float, sums: Sums) -> MeasuredMetric:
-    source = name if name in sums else MADE_FROM.get(name, "loss")
-    of = (NAMES if name in EXAMPLES_COUNT else TERMS).get(task.problem.kind, "examples")
-    return MeasuredMetric(name, _finite(value), round(sums.get(source, (0.0, 0.0))[1]), of)
-
-
-@torch.no_grad()
-def _continued(
-    task: Language, model: Asked, split: str, batch_size: int, device: torch.device
-) -> tuple[list[MeasuredMetric], int]:
-    """How well sentences are continued from their openings, and how many there were."""
-    totals: dict[str, tuple[float, float]] = {}
-    sentences = 0
+    found = [(metric, states[metric.name]) for metric in task.metrics() if states and metric.name in states]
     with undisturbed(model):
-        for batch in task.continuation_batches(split, batch_size):
-            sentences += batch.size
-            for name, (total, count) in continuation.measure(model, batch.to(device)).items():
-                before = totals.get(name, (0.0, 0.0))
-                totals[name] = (before[0] + total, before[1] + count)
-    rows = [
-        MeasuredMetric(name, _finite(total / count), round(count), "continued tokens")
-        for name, (total, count) in totals.items()
-        if count
-    ]
-    return rows, sentences
+        found += task.examine(model, split, batch_size=batch_size, device=loaded.device)
+    on_progress(count, count)
+    signature = _signature(loaded, split, count, fingerprint.hexdigest, batch_size)
+    signature |= {"decoding": decoding or None, **task.protocol()}
+    rows = [_measured(task, metric, state) for metric, state in found]
+    return Evaluation(rows, split, count, task.metric.name, signature)
+
+
+def _measured(task: Task, metric: Metric, state: State) -> MeasuredMetric:
+    value, count = metric.value(state), metric.count(state)
+    return MeasuredMetric(
+        metric.name,
+        _finite(value),
+        round(count) if math.isfinite(count) else None,
+        metric.over or task.problem.answer.terms,
+        metric.text(value),
+    )
 
 
 def _signature(loaded: Loaded, split: str, count: int, digest: str, batch_size: int) -> dict[str, Any]:

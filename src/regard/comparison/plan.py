@@ -18,7 +18,7 @@ from regard.comparison.job import Settings
 from regard.errors import BadValue
 from regard.registry import parse, split
 from regard.tasks.task import TASKS
-from regard.training.folder import HOME, checked_name
+from regard.training.run_folder.folder import HOME, checked_name
 
 DEFAULT_TASK = "digits"
 SEEDS = 3
@@ -128,11 +128,9 @@ def read_seeds(given: int | str | Sequence[int]) -> list[int]:
 
 
 def usual_models(task: str, attentions: Sequence[str]) -> list[str]:
-    """The models that are compared where none are named: on digits the three of the user's table, else the recipe's."""
-    name = parse(task)[0]
-    if name == "digits" and not attentions:
-        return ["static-transformer", "dynamic-transformer", "lstm-attention"]
-    return [TASKS[name].recipe.model]
+    """The models that are compared where none are named: the recipe's; with attentions one of them."""
+    recipe = TASKS[parse(task)[0]].recipe
+    return list(recipe.compared) if recipe.compared and not attentions else [recipe.model]
 
 
 def default_folder(task: str, question: Sequence[Any]) -> Path:

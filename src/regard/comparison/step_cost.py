@@ -27,12 +27,12 @@ from regard import plugins
 from regard.comparison import flops
 from regard.comparison.job import Cost, Settings
 from regard.comparison.memory import peak_memory
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.training.assembly import Parts, build_model, build_task, complete
 from regard.training.config import Config
-from regard.training.folder import RunFolder
 from regard.training.hardware import prepare
 from regard.training.position import seed_everything
+from regard.training.run_folder.folder import RunFolder
 from regard.training.signals import Signals
 from regard.training.trainer import Trainer
 
@@ -111,7 +111,7 @@ def _mean_operations(trainer: Trainer, batches: list[Batch]) -> float:
     for batch in batches:
         name = json.dumps(batch.shapes())
         if name not in known:
-            known[name] = flops.of_step(trainer.task, trainer.raw, batch)
+            known[name] = flops.of_step(trainer.raw, batch)
     each = [known[json.dumps(batch.shapes())] for batch in batches]
     return trainer.accumulate * statistics.fmean(each)
 

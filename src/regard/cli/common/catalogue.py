@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from regard.nn.alignment import Alignment
 from regard.nn.mechanism import Entry
 from regard.nn.multihead import Multihead
 from regard.registry import parse
+
+if TYPE_CHECKING:
+    from regard.tasks.problem import Problem
 
 COST_LETTERS = "n queries, m keys or slots, d width, w window, s segment, N×M memory"
 WIDTH = 64  # of a layer that is built to see what it is made of
@@ -144,11 +147,11 @@ MODELS_AND_TASKS: dict[str, Callable[[], list[Item]]] = {"models": _models, "tas
 
 
 @functools.cache
-def posed(task: str) -> tuple[str, ...]:
-    """The kinds of problems a task poses, the usual one first."""
+def posed(task: str) -> tuple[Problem, ...]:
+    """The problems a task poses, the usual one first."""
     from regard import tasks
 
-    return tuple(dict.fromkeys(problem.kind for problem in tasks.build(task).problems()))
+    return tuple(tasks.build(task).problems())
 
 
 def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:

@@ -53,10 +53,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Prediction each text. 0; 2 for a wrong call or a text the run cannot take; 1 where a checkpoint is damaged."""
+    """Answer each text. 0; 2 for a wrong call or a text the run cannot take; 1 where a checkpoint is damaged."""
     from regard.cli.predict.answers import answer, check
-    from regard.training.checkpoints import Damaged
     from regard.training.loading import load
+    from regard.training.run_folder.checkpoints import Damaged
 
     writing = _writing(options)
     try:

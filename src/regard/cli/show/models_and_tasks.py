@@ -11,18 +11,11 @@ from regard import models, tasks
 from regard.cli.common import catalogue, docstring
 from regard.cli.show import options
 from regard.core.options import read_options
-from regard.models.model import MODELS, options_of
+from regard.models.model import MODELS, fits, options_of
+from regard.tasks.answers import NEEDS
 from regard.tasks.task import TASKS
 
 Facts = dict[str, Any]
-
-KINDS_IN_WORDS = {
-    "classify": "the class of a sequence",
-    "language": "the next token of a text",
-    "masked": "hidden tokens of a text",
-    "translate": "one sequence written from another",
-    "bits": "a vector of bits at every step",
-}
 
 # What the options of models mean that are called the same in all of them; a model's own docstring goes before.
 SHARED_OPTIONS = {
@@ -64,14 +57,14 @@ def of_model(name: str, given: Mapping[str, Any]) -> Facts:
     known = options_of(cls)
     read_options(name, cls, given, known)  # refuses what the model does not take
     doc = docstring.read(cls)
-    able = [task for task in tasks.names() if any(kind in cls.serves for kind in catalogue.posed(task))]
+    able = [task for task in tasks.names() if any(fits(cls, problem) for problem in catalogue.posed(task))]
     return {
         "kind": "models",
         "name": name,
         "summary": doc.summary,
         "body": [{"kind": kind, "text": text} for kind, text in doc.body],
         "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
-        "serves": {kind: KINDS_IN_WORDS.get(kind, "") for kind in cls.serves},
+        "gives": {need: NEEDS[need] for need in cls.gives},
         "tasks": able,
         "attention": cls.takes_attention,
         "attention_default": cls.attention_default,
@@ -87,17 +80,17 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
     known = dict(inspect.signature(cls).parameters)
     read_options(name, cls, given, known)  # refuses what the task does not take
     doc = docstring.read(cls)
-    kinds = catalogue.posed(name)
+    problems = catalogue.posed(name)
     return {
         "kind": "tasks",
         "name": name,
         "summary": doc.summary,
         "body": [{"kind": kind, "text": text} for kind, text in doc.body],
         "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
-        "poses": {kind: KINDS_IN_WORDS.get(kind, "") for kind in kinds},
-        "models": [model for model in models.names() if any(kind in MODELS[model].serves for kind in kinds)],
-        "metric": cls.metric,
-        "higher_is_better": cls.higher_is_better,
+        "answers": {type(problem.answer).__name__: problem.answer.words for problem in problems},
+        "models": [model for model in models.names() if any(fits(MODELS[model], one) for one in problems)],
+        "metric": cls.metric.name,
+        "higher_is_better": cls.metric.higher_is_better,
         "recipe": dataclasses.asdict(cls.recipe),
         "options": options.rows(known, docstring.meanings(cls)),
         "example": f"regard train {_written(name, given)}",

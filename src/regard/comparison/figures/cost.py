@@ -21,6 +21,7 @@ from regard.comparison.figures.style import (
     within,
 )
 from regard.comparison.results import Row
+from regard.tasks.metrics import Metric
 
 WIDE = 4.0  # costs that differ by more than this factor are drawn on a logarithmic axis
 
@@ -48,10 +49,8 @@ def against(
     rows: Sequence[Row],
     keys: Keys,
     axis: CostAxis,
-    metric: str,
+    metric: Metric,
     split: str,
-    *,
-    higher_is_better: bool,
 ) -> Drawing | None:
     """Points with their intervals over one cost, and the front of those nobody beats on both; None without costs."""
     costs = {row["label"]: row.get(axis.field) for row in rows}
@@ -60,7 +59,7 @@ def against(
         return None
     best = front(
         [
-            (-cost if axis.less_is_better else cost, one.mean if higher_is_better else -one.mean)
+            (-cost if axis.less_is_better else cost, one.mean if metric.higher_is_better else -one.mean)
             for cost, one in points
         ]
     )
@@ -89,7 +88,7 @@ def against(
     beside(figure, frame, [(cost, one.mean, one.key) for cost, one in points], keys)
     names = ", ".join(points[number][1].key.name for number in best)
     parts = "; ".join(f"{told(one, metric)} at {short(cost)}" for cost, one in points)
-    alt = f"{split} {metric} over {axis.title}. Beaten by nobody on both: {names}. All: {parts}."
+    alt = f"{split} {metric.name} over {axis.title}. Beaten by nobody on both: {names}. All: {parts}."
     return Drawing(f"cost-{axis.field.replace('_', '-')}", f"over {axis.title}", alt, figure, tips)
 
 
@@ -102,7 +101,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return [place for place, own in enumerate(points) if not any(beats(other, own) for other in points)]
 
 
-def _scale(frame: Axes, costs: Sequence[float], found: Sequence[Reached], metric: str) -> None:
+def _scale(frame: Axes, costs: Sequence[float], found: Sequence[Reached], metric: Metric) -> None:
     low, high = min(costs), max(costs)
     if low > 0 and high / low > WIDE:
         frame.set_xlim(low / 1.5, high * 1.5)

@@ -22,22 +22,27 @@ from regard.comparison.figures.style import (
     short,
     titled,
 )
-from regard.comparison.results import SHARES
+from regard.tasks.metrics import LOSS, SHARE, Metric
 
 TITLES = {"step": "steps", "seconds": "seconds of training", "tokens": "tokens"}
 EARLY = 0.05  # of a run: what happens there may leave the frame
 WIDE = 4.0  # numbers, and ends of curves, that differ by more than this factor get a logarithmic axis
 NEAR = 0.9  # of the width: a curve that ends beyond is labelled at the edge
-LOSS = "loss"
 
 
-def curve(runs: Sequence[RunHistory], keys: Keys, metric: str, axis: str) -> Drawing | None:
+def curve(runs: Sequence[RunHistory], keys: Keys, metric: Metric, axis: str) -> Drawing | None:
     """A metric of the validations along an axis ("step", "seconds", "tokens"); None where nobody measured it."""
     series = {
-        label: [run.validation[metric] for run in runs if run.label == label and metric in run.validation]
+        label: [
+            run.validation[metric.name]
+            for run in runs
+            if run.label == label and metric.name in run.validation
+        ]
         for label in keys
     }
-    return _drawn(series, keys, f"validation {titled(metric)}", metric, f"validation-{_plain(metric)}", axis)
+    return _drawn(
+        series, keys, f"validation {titled(metric)}", metric, f"validation-{_plain(metric.name)}", axis
+    )
 
 
 def loss_curve(runs: Sequence[RunHistory], keys: Keys, axis: str) -> Drawing | None:
@@ -47,7 +52,7 @@ def loss_curve(runs: Sequence[RunHistory], keys: Keys, axis: str) -> Drawing | N
 
 
 def _drawn(
-    series: dict[str, list[Series]], keys: Keys, title: str, metric: str, name: str, axis: str
+    series: dict[str, list[Series]], keys: Keys, title: str, metric: Metric, name: str, axis: str
 ) -> Drawing | None:
     bands = {keys[label]: band for label, own in series.items() if (band := together(own, axis)) is not None}
     if not bands:
@@ -84,7 +89,7 @@ def _seeds(frame: Axes, key: Key, band: SeedBand, series: Sequence[Series], axis
         faint.set_gid(key.group(f"seed{number}"))
 
 
-def _line(frame: Axes, key: Key, band: SeedBand, tips: dict[str, str], metric: str, axis: str) -> None:
+def _line(frame: Axes, key: Key, band: SeedBand, tips: dict[str, str], metric: Metric, axis: str) -> None:
     every = max(1, len(band.at) // 6)
     (line,) = frame.plot(
         band.at, band.mean, color=key.colour, linestyle=key.dash, linewidth=1.5, marker=key.marker, markersize=3.2,
@@ -117,12 +122,12 @@ def _limit_across(frame: Axes, bands: Sequence[SeedBand]) -> None:
     frame.xaxis.set_major_formatter(lambda value, _: short(value))
 
 
-def _limit_along(frame: Axes, bands: Sequence[SeedBand], metric: str) -> None:
+def _limit_along(frame: Axes, bands: Sequence[SeedBand], metric: Metric) -> None:
     """A frame for what happens after the first moments, which would else press the rest together."""
     late = [band.at >= EARLY * band.at[-1] for band in bands]
     low = min(float(band.low[chosen].min()) for band, chosen in zip(bands, late, strict=True))
     high = max(float(band.high[chosen].max()) for band, chosen in zip(bands, late, strict=True))
-    if low > 0 and high / low > WIDE and metric not in SHARES:
+    if low > 0 and high / low > WIDE and metric.unit != SHARE:
         frame.set_ylim(low / 1.1, high * 1.1)
         logarithmic(frame, "y")
         return

@@ -11,7 +11,7 @@ import numpy as np
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures import attention, bars, cost, curves, history, svg
 from regard.comparison.figures.style import Drawing, Key, Keys, looks
-from regard.comparison.results import Row, runs_of
+from regard.comparison.results import Row, deciding, runs_of
 from regard.errors import RegardError
 from regard.observation import sight
 from regard.observation.looking import Looked
@@ -50,13 +50,12 @@ class Gallery:
 
 def gallery(comparison: Comparison, rows: Sequence[Row], keys: Keys, split: str, folder: Path) -> Gallery:
     """Draw everything; `split` is the one whose results are shown, `folder` where files go."""
-    metric = next((row["decides"] for row in rows if row["decides"]), "")
-    higher = all(row["higher_is_better"] for row in rows)
+    metric = deciding(rows)
     seeds = {
         contestant.label: {
-            run.seed: float(getattr(run, split)[metric])
+            run.seed: float(getattr(run, split)[metric.name])
             for run in runs_of(comparison, contestant)
-            if not run.error and getattr(run, split).get(metric) is not None
+            if not run.error and getattr(run, split).get(metric.name) is not None
         }
         for contestant in comparison.contestants
     }
@@ -78,10 +77,7 @@ def gallery(comparison: Comparison, rows: Sequence[Row], keys: Keys, split: str,
                 for axis in axes
             ),
             plates(draw(reached, metric, split) for draw in (bars.bars, bars.closer)),
-            plates(
-                cost.against(reached, rows, keys, axis, metric, split, higher_is_better=higher)
-                for axis in cost.COST_AXES
-            ),
+            plates(cost.against(reached, rows, keys, axis, metric, split) for axis in cost.COST_AXES),
             [_view(comparison, keys[row["label"]], folder) for row in rows],
         )
 

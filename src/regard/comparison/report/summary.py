@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from regard.comparison.figures.style import called, number_of
-from regard.comparison.results import Row
+from regard.comparison.results import Row, deciding
+from regard.tasks.metrics import Metric
 
 LISTED = 4  # names in a sentence; of more, their number is told
 
@@ -31,14 +32,15 @@ def shown_split(rows: Sequence[Row]) -> str:
 def finding(rows: Sequence[Row], pairs: Sequence[Row], split: str) -> str:
     """Who is best, by which number, and from whom that can be told apart."""
     names = called(rows)
-    metric = next((row["decides"] for row in rows if row["decides"]), "")
-    higher = all(row["higher_is_better"] for row in rows)
+    metric = deciding(rows)
     reached = {
-        row["label"]: over for row in rows if (over := row[split].get(metric)) and over["mean"] is not None
+        row["label"]: over
+        for row in rows
+        if (over := row[split].get(metric.name)) and over["mean"] is not None
     }
     if not reached:
         return "No run finished with a number, so there is nothing to compare."
-    order = sorted(reached, key=lambda label: reached[label]["mean"], reverse=higher)
+    order = sorted(reached, key=lambda label: reached[label]["mean"], reverse=metric.higher_is_better)
     best = order[0]
     seeds = len(next(row["seeds"] for row in rows if row["label"] == best))
     number = _interval(reached[best], metric, seeds)
@@ -49,8 +51,8 @@ def finding(rows: Sequence[Row], pairs: Sequence[Row], split: str) -> str:
     return f"{names[best]} is best on the {split} split: {number}. {_apart(best, order[1:], pairs, seeds, names)}"
 
 
-def _interval(over: Row, metric: str, seeds: int) -> str:
-    number = f"{number_of(over['mean'], metric)} {metric.replace('_', ' ')}"
+def _interval(over: Row, metric: Metric, seeds: int) -> str:
+    number = f"{number_of(over['mean'], metric)} {metric.name.replace('_', ' ')}"
     if seeds < 2:
         return f"{number} (one seed, so no interval)"
     low, high = (number_of(over[end], metric) for end in ("low", "high"))

@@ -11,7 +11,8 @@ from regard.comparison.columns import Column, counted, number, quality, signific
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures.style import Key, Keys
 from regard.comparison.job import Contestant
-from regard.comparison.results import SHARES, Row, runs_of
+from regard.comparison.results import Row, runs_of
+from regard.tasks.metrics import SHARE
 
 FULL = 8  # up to so many contestants, every cell of the matrix has room for interval and p
 SPLITS = ("validation", "test")
@@ -96,7 +97,7 @@ def _verdict(found: dict[tuple[str, str], Row], one: str, other: str, decimals: 
     pair = found.get((other, one) if turned else (one, other))
     if pair is None or pair["difference"]["mean"] is None:
         return None
-    scale, decimals = (100.0, 2) if pair["metric"] in SHARES else (1.0, decimals)
+    scale, decimals = (100.0, 2) if pair["unit"] == SHARE else (1.0, decimals)
     ends = [(-scale if turned else scale) * pair["difference"][end] for end in ("mean", "low", "high")]
     mean, low, high = (signed(end, decimals) for end in (ends[0], *sorted(ends[1:])))
     word = "unclear" if pair["better"] is None else "better" if pair["better"] == one else "worse"
