@@ -52,7 +52,7 @@ def outcome(folder, place, contestant, seed, error="", steps=50, blocks=20):
         **common, steps=steps, seconds=steps * (1 + place) / 10, stopped_by="steps", parameters=1000 * (place + 2) + 7,
         metric="accuracy", validation={"loss": 1.03 - reached, "accuracy": reached + 0.001},
         test={"loss": 1.05 - reached, "accuracy": sum(shares) / blocks}, best_step=steps,
-        blocks=[{"accuracy": (share * 10, 10.0)} for share in shares], data_sha256="0123456789abcdef" * 4,
+        blocks=[{"accuracy": [share * 10, 10.0]} for share in shares], data_sha256="0123456789abcdef" * 4,
         versions={"regard": "0.1.0", "torch": "2.13.0", "python": "3.11.7", "device": "cpu"},
     )  # fmt: skip
 
@@ -81,6 +81,6 @@ def made(folder, count=3, seeds=3, *, failed=(), costs=True):
     return Comparison(
         task="digits", settings={"task": "digits", "steps": 50}, contestants=contestants,
         seeds=list(range(seeds)), outcomes=outcomes, costs=known if costs else {},
-        left_out=[("ntm", "it serves bits, and this task poses classify")], budget="50 steps",
+        left_out=[("ntm", "it gives past, and this task needs pooled")], budget="50 steps",
         command="regard compare digits --steps 50", out=folder,
     )  # fmt: skip

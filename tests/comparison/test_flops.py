@@ -137,7 +137,7 @@ def test_products_that_are_added_in_place_count():
 
 def made(task, model, attention=None):
     posed = tasks.build(task)
-    posed.pose(models.serving(posed.problems(), model))
+    posed.pose(models.problem_for(model, posed.problems()))
     network = models.build(model, posed.problem, attention=attention)
     examples = posed.examples("train")
     return posed, network, posed.collate([examples[i] for i in range(4)], torch.Generator().manual_seed(0))
@@ -153,9 +153,9 @@ def made(task, model, attention=None):
     ],
 )  # fmt: skip
 def test_a_step_costs_about_three_times_its_forward_pass(task, model, attention):
-    posed, network, batch = made(regard.registry.parse(task)[0], model, attention)
+    _, network, batch = made(regard.registry.parse(task)[0], model, attention)
     forward = count(lambda: network(batch))
-    assert of_step(posed, network, batch) / forward == pytest.approx(3, rel=0.12)
+    assert of_step(network, batch) / forward == pytest.approx(3, rel=0.12)
 
 
 def test_a_transformer_costs_what_its_matrices_and_its_attention_say():
@@ -164,12 +164,12 @@ def test_a_transformer_costs_what_its_matrices_and_its_attention_say():
     layer = (
         positions * (4 * dim * dim + 2 * dim * 256) + 2 * 4 * 8 * 8 * dim
     )  # projections, hidden layer, attention
-    whole = 2 * (positions * 8 * dim + 2 * layer + 4 * dim * 10)  # the entrance, two layers, the exit
+    whole = 2 * (positions * 8 * dim + 2 * layer + 4 * dim * 10)  # the embedding, two layers, the head
     assert count(lambda: network(batch)) == whole
 
 
 def test_counting_leaves_weights_as_they_were():
-    posed, network, batch = made("digits", "encoder")
+    _, network, batch = made("digits", "encoder")
     before = {name: weight.clone() for name, weight in network.state_dict().items()}
-    assert of_step(posed, network, batch) > 0
+    assert of_step(network, batch) > 0
     assert all(torch.equal(before[name], weight) for name, weight in network.state_dict().items())

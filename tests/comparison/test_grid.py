@@ -43,7 +43,7 @@ def test_settings_are_checked_and_kept_as_values():
 
 def test_all_models_are_those_for_the_usual_question_of_the_task():
     grid = compose({"task": "dates(validation_size=2, test_size=2)"}, ["all"])
-    assert labels(grid) == [name for name in sorted(MODELS.names()) if "translate" in MODELS[name].serves]
+    assert labels(grid) == [name for name in sorted(MODELS.names()) if "decoder" in MODELS[name].gives]
     assert grid.left_out == []
 
 
@@ -73,7 +73,9 @@ def test_cells_that_make_no_sense_are_left_out_with_their_reasons():
 def test_a_model_for_another_task_is_left_out_among_others():
     grid = compose({"task": "digits"}, ["seq2seq", SMALL])
     assert labels(grid) == [SMALL]
-    assert grid.left_out == [("seq2seq", "model: seq2seq serves translate, but this task poses classify.")]
+    assert grid.left_out == [
+        ("seq2seq", "model: seq2seq cannot answer with the class of an example, which this task asks for.")
+    ]
 
 
 def test_models_that_would_be_asked_different_questions_are_not_compared(tmp_path):
@@ -83,13 +85,13 @@ def test_models_that_would_be_asked_different_questions_are_not_compared(tmp_pat
     grid = compose(settings, ["decoder(dim=8, layers=1, num_heads=2)", SMALL])
     assert labels(grid) == ["decoder(dim=8, layers=1, num_heads=2)"]
     ((label, why),) = grid.left_out
-    assert label == SMALL and "(masked)" in why and "(language)" in why
+    assert label == SMALL and "hidden tokens" in why and "next token" in why
 
 
 @pytest.mark.parametrize(
     ("task", "models", "attentions", "said"),
     [
-        ("digits", ["seq2seq"], [], "model: seq2seq serves translate"),
+        ("digits", ["seq2seq"], [], "model: seq2seq cannot answer with the class of an example"),
         ("copy", ["ntm"], ["global"], "no place for another attention"),
         ("digits", [SMALL_DECODER], ["static-memory"], "cannot be causal"),
         ("digits", [SMALL], ["local(windw=3)"], "Did you mean 'window'?"),
@@ -111,7 +113,8 @@ def test_an_empty_grid_names_every_reason():
         compose({"task": "digits"}, ["seq2seq", "decoder"])
     text = str(error.value)
     assert "none of what was asked for" in text
-    assert "seq2seq: model: seq2seq serves translate" in text and "decoder: model: decoder serves" in text
+    assert "seq2seq: model: seq2seq cannot answer with" in text
+    assert "decoder: model: decoder cannot answer with" in text
 
 
 def test_unknown_names_are_mistakes_however_many_are_right_and_come_together():

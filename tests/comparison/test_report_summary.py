@@ -9,7 +9,7 @@ def row(label, mean, low, high, seeds=3, **more):
     over = {"accuracy": {"mean": mean, "low": low, "high": high}}
     return {
         "label": label, "model": label, "attention": "x", "decides": "accuracy", "higher_is_better": True,
-        "seeds": list(range(seeds)), "failed": {}, "validation": over, "test": over, **more,
+        "unit": "share", "seeds": list(range(seeds)), "failed": {}, "validation": over, "test": over, **more,
     }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_the_finding_where_less_is_better_and_all_have_one_model():
     over = [{"perplexity": {"mean": mean, "low": mean, "high": mean}} for mean in (20.5, 18.25)]
     found = [
         {**row(f"m · {name}", 0, 0, 0, 1), "model": "m", "attention": name, "test": one, "decides": "perplexity",
-         "higher_is_better": False}
+         "higher_is_better": False, "unit": ""}
         for name, one in zip(("dot", "local"), over, strict=True)
     ]  # fmt: skip
     assert summary.finding(found, [], "test").startswith(

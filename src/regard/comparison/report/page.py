@@ -101,7 +101,10 @@ def _pairs(comparison: Comparison) -> list[Row]:
     try:
         task = load_run(run.folder, tell=lambda text: None)[0]
     except (RegardError, OSError):  # its folder is gone: the metric as the task has it without options
-        task = tasks.build(parse(comparison.task)[0])
+        try:
+            task = tasks.build(parse(comparison.task)[0])
+        except RegardError:  # a plugin registered the task, and is not loaded here
+            return []
     decides = next((metric for metric in task.metrics() if metric.name == run.metric), None)
     return [] if decides is None else pairs(comparison, decides)
 
