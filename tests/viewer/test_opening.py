@@ -12,7 +12,7 @@ from regard.observation import attribution
 from regard.tasks import Batch
 from regard.training import train
 from regard.training.loading import load
-from regard.viewer.opening import ViewOptions, open_page, opening, pictures
+from regard.viewer.opening import ViewOptions, images, open_page, opening
 from regard.viewer.page_model import Variant
 from regard.viewer.requests import RequestHandler
 from tests.cli.trained import written_by_hand
@@ -298,21 +298,21 @@ def test_what_a_run_cannot_show_is_refused_with_words(runs, run, options, words)
 def test_images_that_are_too_large_or_none_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "image.png"
     with pytest.raises(BadValue, match="no file"):
-        pictures.read_image(str(path))
+        images.read_image(str(path))
     path.write_bytes(b"not an image")
     with pytest.raises(BadValue, match="no image"):
-        pictures.read_image(str(path))
+        images.read_image(str(path))
     Image.new("RGB", (30, 40)).save(path)
-    assert pictures.read_image(str(path)).size == (30, 40)
+    assert images.read_image(str(path)).size == (30, 40)
     monkeypatch.setattr(pictures, "MOST_PIXELS", 1199)
     with pytest.raises(BadValue, match="30 × 40"):
-        pictures.read_image(str(path))
+        images.read_image(str(path))
     monkeypatch.setattr(pictures, "MOST_BYTES", 10)
     with pytest.raises(BadValue, match="MB"):
-        pictures.read_image(str(path))
+        images.read_image(str(path))
     with pytest.raises(BadValue, match="not a file"):
-        pictures.read_image(str(tmp_path))
+        images.read_image(str(tmp_path))
     svg = tmp_path / "image.svg"
     svg.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     with pytest.raises(BadValue):
-        pictures.read_image(str(svg))
+        images.read_image(str(svg))
