@@ -73,7 +73,7 @@ def test_an_encoder_shows_the_weights_of_its_last_layer():
     batch, ground = prepare(task, choose(task))
     (attribution,), _ = attributions(model, batch, ground)
     layer = model.stack.layers[-1]
-    rows = model.entrance(batch.inputs)
+    rows = model.embedding(batch.inputs)
     expected = layer.attention.weights(layer.around_attention.enter(rows))[0]
     assert torch.allclose(attribution.heads, expected, atol=1e-6)
     assert attribution.source == "multihead of the last layer" and attribution.how == "exact"
@@ -120,10 +120,10 @@ def test_the_gradient_is_what_a_difference_says():
     """gradient × input of a logit, by moving each row of the embedding a little along itself."""
     model, task = made("lstm-attention", "classify")
     model, (batch, ground) = model.double(), prepare(task, choose(task))
-    rows = model.entrance.rows(batch.inputs).detach()
+    rows = model.embedding.rows(batch.inputs).detach()
 
     def logit(scale):
-        hook = model.entrance.rows.register_forward_hook(lambda *_: rows * scale[None, :, None])
+        hook = model.embedding.rows.register_forward_hook(lambda *_: rows * scale[None, :, None])
         try:
             with torch.no_grad():
                 return float(model(batch)[0, 1])
@@ -138,7 +138,7 @@ def test_the_gradient_is_what_a_difference_says():
 
 
 class Bare(Model):
-    """Somebody's model without an attention and without our entrance."""
+    """Somebody's model without an attention and without our embedding."""
 
     name = "bare"
 
@@ -155,7 +155,7 @@ def test_a_model_that_shows_nothing_says_why():
     batch, ground = prepare(task, choose(task))
     model = Bare(task.problem)
     found, missing = attributions(model, batch, ground)
-    assert not found and missing == ["bare has no entrance through which gradients could be followed."]
+    assert not found and missing == ["bare has no embedding through which gradients could be followed."]
     with pytest.raises(Unseen):
         gradient(model, batch, 0)
 
