@@ -194,7 +194,7 @@ def page_model_of(seen_or_model: Any, tokens: Any = None, title: str | None = No
             raise BadValue("tokens: the stage has its labels already. Leave tokens out.")
         return seen_or_model
     if not callable(getattr(seen_or_model, "names", None)):
-        raise BadType(f"seen: expected what `regard.observe` gave, got {type(seen_or_stage).__name__}.")
+        raise BadType(f"seen: expected what `regard.observe` gave, got {type(seen_or_model).__name__}.")
     labels = _given_labels(tokens)
     model = getattr(seen_or_model, "model", None)
     name = title or (type(model).__name__ if model is not None else "Attention")
