@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.errors import BadValue, Unsupported
 from regard.observation.ablation import ablate, logits_of
-from regard.viewer.opening.wish import Opened
+from regard.viewer.opening.options import OpenedModel
 
 MOST_RUNS = 2000
 WORDS = "importance: how much the logit of the answer falls when the head is silent"
@@ -18,7 +18,7 @@ WORDS_ROWS = "importance: how far the output moves, as a part of its length, whe
 
 
 def importance(
-    one: Opened, seen: Any, tell: Callable[[str], None]
+    one: OpenedModel, seen: Any, tell: Callable[[str], None]
 ) -> tuple[dict[tuple[str, int], float], str]:
     """For each (site, head) how much it matters, and what that means. Heads that cannot be silenced are left out."""
     heads = [(name, head) for name in seen.names() for head in range(seen[name].shape()[1])]
@@ -51,9 +51,9 @@ def _measure(before: Any) -> tuple[Callable[[Any], Any], str]:
     """The logit of the answer at the last position; where a model has no logits, how near its output stays."""
     if isinstance(before, Tensor) or isinstance(getattr(before, "logits", None), Tensor):
         logits = logits_of(before)
-        place = (0, *(-1,) * (logits.dim() - 2))
-        best = int(logits[place].argmax())
-        return lambda output: float(logits_of(output)[place][best]), WORDS
+        index = (0, *(-1,) * (logits.dim() - 2))
+        best = int(logits[index].argmax())
+        return lambda output: float(logits_of(output)[index][best]), WORDS
     rows = _rows(before)
     length = float(rows.norm()) or 1.0
     return lambda output: -float((_rows(output) - rows).norm()) / length, WORDS_ROWS

@@ -18,12 +18,12 @@ from regard.errors import RegardError
 SAMPLE = 31  # numbers of a tensor
 
 
-class Changed(RegardError, RuntimeError):
+class TensorChanged(RegardError, RuntimeError):
     """A tensor that a call was noted with has been written to since, so that its weights cannot be told any more."""
 
 
 @dataclass(frozen=True)
-class Mark:
+class Fingerprint:
     """What a tensor was at some time."""
 
     version: int | None  # None: it has no counter, as tensors of inference mode
@@ -43,29 +43,29 @@ class Mark:
         )  # NaN stays NaN
 
 
-def marked(tensor: Tensor, sampled: bool = True) -> Mark:
+def fingerprint_of(tensor: Tensor, sampled: bool = True) -> Fingerprint:
     """The mark of a tensor as it is now."""
     sample = _spread(tensor.detach()) if sampled else None
-    return Mark(
+    return Fingerprint(
         None if tensor.is_inference() else tensor._version, None if sample is None else sample.clone()
     )
 
 
-def marks_of(tensors: Iterable[Tensor]) -> tuple[Mark, ...]:
+def fingerprints_of(tensors: Iterable[Tensor]) -> tuple[Fingerprint, ...]:
     """The marks of several tensors."""
-    return tuple(marked(tensor) for tensor in tensors)
+    return tuple(fingerprint_of(tensor) for tensor in tensors)
 
 
-def check_marks(tensors: Iterable[Tensor], marks: Iterable[Mark], words: str) -> None:
+def check_fingerprints(tensors: Iterable[Tensor], fingerprints: Iterable[Fingerprint], words: str) -> None:
     """Raise if one of the tensors was written to since."""
-    for tensor, mark in zip(tensors, marks, strict=True):
-        if not mark.fits(tensor):
-            raise changed(words)
+    for tensor, fingerprint in zip(tensors, fingerprints, strict=True):
+        if not fingerprint.fits(tensor):
+            raise changed_error(words)
 
 
-def changed(words: str) -> Changed:
+def changed_error(words: str) -> TensorChanged:
     """The error that says what has changed."""
-    return Changed(
+    return TensorChanged(
         f"{words} of this call was changed in place after the call, so that its weights cannot be computed any more. "
         f"Read them before the change, or keep copies: regard.observe(model, copy=True)."
     )

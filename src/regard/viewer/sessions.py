@@ -16,7 +16,7 @@ SESSION_SECONDS = 12 * 3600  # a working day; then the terminal shows a new addr
 LAUNCH_SECONDS = 120  # for the browser that is started with an address: long enough for a slow one
 
 
-class Keys:
+class Sessions:
     """The tokens that were handed out and the sessions that began with them. Only their hashes are kept."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

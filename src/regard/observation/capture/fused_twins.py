@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.keeping import Keeper, given_again
-from regard.observation.capture.marks import check_marks, marks_of
+from regard.observation.capture.fingerprints import check_fingerprints, fingerprints_of
+from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import CLOSE, COARSE, proof_of
-from regard.observation.capture.reading import Later, Pairs, Reading, Whole
+from regard.observation.capture.reading import DeferredPairs, Pairs, Reading, WholeMap
+from regard.observation.capture.storage import Storage, restored
 from regard.observation.capture.torch_calls import ScaledDotProduct, silenced
 
 Again = Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
@@ -39,7 +39,7 @@ def fused_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     adapter, original = ScaledDotProduct(), torch.nn.functional.scaled_dot_product_attention
 
     def catch(*given: Any, **named: Any) -> Tensor:
-        found = adapter.reading(Scene(original, module, given, named, None, Keeper(), False))
+        found = adapter.reading(CallEvent(original, module, given, named, None, Storage(), False))
         assert isinstance(found, Pairs)
         raise _Caught(found)
 
@@ -86,7 +86,7 @@ def _numbers_of_our_own(device: torch.device, begin: Tensor | None = None) -> It
         yield
 
 
-class Replayed(Adapter):
+class FusedTwin(Adapter):
     """A module with an attribute that switches fused attention on, while it is off."""
 
     kind = "written out"
@@ -97,32 +97,32 @@ class Replayed(Adapter):
     def wants(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return not getattr(args[0], self.switch)
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """The inputs are kept; the fused twin of the module runs on them when weights are asked for."""
-        module, *given = scene.args
-        kept_args = [scene.keep.argument(part) for part in given]
-        kept_named = {name: scene.keep.argument(part) for name, part in scene.kwargs.items()}
+        module, *given = event.args
+        kept_args = [event.keep.argument(part) for part in given]
+        kept_named = {name: event.keep.argument(part) for name, part in event.kwargs.items()}
         parameters = list(module.parameters())
-        marks, switch = marks_of(parameters), self.switch
+        fingerprints, switch = fingerprints_of(parameters), self.switch
 
         def again(fused: bool) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-            check_marks(parameters, marks, f"a parameter of {type(module).__name__}")
+            check_fingerprints(parameters, fingerprints, f"a parameter of {type(module).__name__}")
             twin = copy.copy(module)  # the same weights, another switch
             setattr(twin, switch, fused)
             twin.training = False  # not eval(): its parts are the module's own
             self.prepare(twin)
-            named = {name: given_again(part) for name, part in kept_named.items()}
-            return twin, tuple(given_again(part) for part in kept_args), named
+            named = {name: restored(part) for name, part in kept_named.items()}
+            return twin, tuple(restored(part) for part in kept_args), named
 
-        sizes = self.sizes(module, given, scene.result)
-        check = self.check(scene, lambda: again(True))
-        if self.has_twin(module, scene.kwargs):
-            return Later(lambda: fused_call(*again(True)), sizes, check=check)
-        return Whole(lambda: self.whole(*again(False), scene.before), sizes, check=check)
+        sizes = self.sizes(module, given, event.result)
+        check = self.check(event, lambda: again(True))
+        if self.has_twin(module, event.kwargs):
+            return DeferredPairs(lambda: fused_call(*again(True)), sizes, check=check)
+        return WholeMap(lambda: self.whole(*again(False), event.before), sizes, check=check)
 
-    def check(self, scene: Scene, again: Again) -> Callable[[Reading], bool]:
+    def check(self, event: CallEvent, again: Again) -> Callable[[Reading], bool]:
         """Of a module that gives back more than the mixture: its twin has to give back the same, in one row."""
-        module, result = scene.args[0], scene.result
+        module, result = event.args[0], event.result
         if not isinstance(result, Tensor) or not result.numel() or _is_random(module):
             return lambda reading: False
         expected = _last_row(result).clone()
@@ -156,7 +156,7 @@ class Replayed(Adapter):
         return rows.shape[0], heads, length, length
 
 
-class Attend(Replayed):
+class Attend(FusedTwin):
     """x-transformers' `Attend`, which is handed queries, keys and values."""
 
     def __init__(self) -> None:
@@ -207,10 +207,10 @@ class Attend(Replayed):
         mask = mask[:, None, None] if mask.dim() == 2 else mask
         return weights.masked_fill(~mask.any(-1, keepdim=True), 0)  # rows that see nothing are zeros
 
-    def check(self, scene: Scene, again: Again) -> Callable[[Reading], bool]:
+    def check(self, event: CallEvent, again: Again) -> Callable[[Reading], bool]:
         """Here the mixture itself comes back; under dropout, the weights before it."""
-        module, query, _, value = scene.args[:4]
-        output, rest = scene.result
+        module, query, _, value = event.args[:4]
+        output, rest = event.result
         if module.training and module.dropout > 0:
             mixers = ("post_softmax_talking_heads", "pre_scale_post_talking_heads", "head_learned_sink")
             row = rest.post_softmax_attn
@@ -226,7 +226,7 @@ class Attend(Replayed):
             value = value.repeat(1, heads // value.shape[1], 1, 1)
         if getattr(module, "add_zero_kv", False):
             value = nn.functional.pad(value, (0, 0, 1, 0))
-        proof = proof_of(scene.keep, value, output, columns=8)
+        proof = proof_of(event.keep, value, output, columns=8)
         if proof is None:
             return lambda reading: False
         return lambda reading: proof.holds(reading.weights(rows=[-1])[0, :, 0])

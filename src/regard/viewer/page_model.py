@@ -1,7 +1,7 @@
 """What one page shows: one or more variants of a model or an input, each with what was seen of it.
 
 >>> # with regard.observe(model) as seen: model(x)
->>> # stage = Stage("my model", [Variant("as trained", seen, {"tokens": ["the", "cat"]})])
+>>> # page_model = PageModel("my model", [Variant("as trained", seen, {"tokens": ["the", "cat"]})])
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.errors import BadType, BadValue, RegardError
+from regard.viewer.locking import LockedSeen, LockedSite
+from regard.viewer.page_sites import PageSite, labels_for, main_kind, page_sites
 from regard.viewer.pairing import paired
-from regard.viewer.places import Place, labels_for, main_kind, places
-from regard.viewer.sharing import SharedSeen, SharedSite
 
 TILE, THUMB = 256, 48
 LONGEST_LABEL = 200  # letters of one token that travel to the page
@@ -38,7 +38,7 @@ class Variant:
 
 
 @dataclass
-class Stage:
+class PageModel:
     """All that a page can ask for."""
 
     title: str
@@ -56,27 +56,28 @@ class Stage:
     def __post_init__(self) -> None:
         if not self.variants:
             raise BadValue("variants: expected at least one, got none.")
-        self._seen = [SharedSeen(variant.seen) for variant in self.variants]
+        self._seen = [LockedSeen(variant.seen) for variant in self.variants]
         first = self.variants[0]
         if not self._seen[0].names():
             raise BadValue(f"seen: {_why_nothing(first.seen)}")
         own = zip(self._seen, self.variants, strict=True)
-        rows = paired([places(seen, variant.labels, self.two_sides) for seen, variant in own])
-        self.places: list[Place] = [row.place for row in rows]
+        rows = paired([page_sites(seen, variant.labels, self.two_sides) for seen, variant in own])
+        self.page_sites: list[PageSite] = [row.page_site for row in rows]
         self._names = [row.names for row in rows]  # of each place, by variant
         if self.generation is not None:
-            self._put_keys_in_place()
+            self._set_first_keys()
 
-    def _put_keys_in_place(self) -> None:
+    def _set_first_keys(self) -> None:
         """A step whose cache has let go of old keys has fewer of them than there are positions."""
         for own in self._seen:
-            for place in self.places:
-                if place.rows == place.columns and place.name in own:
-                    site = own[place.name]
+            for page_site in self.page_sites:
+                if page_site.rows == page_site.columns and page_site.name in own:
+                    site = own[page_site.name]
                     sizes = [site.shape(call)[2:] for call in range(site.calls)]
                     ends = itertools.accumulate(queries for queries, _ in sizes)
-                    own.place(
-                        place.name, [max(0, end - keys) for end, (_, keys) in zip(ends, sizes, strict=True)]
+                    own.set_first_keys(
+                        page_site.name,
+                        [max(0, end - keys) for end, (_, keys) in zip(ends, sizes, strict=True)],
                     )
 
     @property
@@ -84,20 +85,22 @@ class Stage:
         """The kind of positions the model reads."""
         return main_kind(self.variants[0].labels)
 
-    def seen(self, variant: int) -> SharedSeen:
+    def seen(self, variant: int) -> LockedSeen:
         """What was seen of a variant, for threads."""
         return self._seen[variant]
 
-    def site(self, variant: int, site: int) -> SharedSite:
+    def site(self, variant: int, site: int) -> LockedSite:
         """A site of a variant."""
         name = self._names[site].get(variant)
         if name is not None:
             return self._seen[variant][name]
         shared = [
-            place.label for place, names in zip(self.places, self._names, strict=True) if variant in names
+            page_site.label
+            for page_site, names in zip(self.page_sites, self._names, strict=True)
+            if variant in names
         ]
         raise BadValue(
-            f"site: {self.variants[variant].name} has no {self.places[site].label}. It has {_listed(shared)}."
+            f"site: {self.variants[variant].name} has no {self.page_sites[site].label}. It has {_listed(shared)}."
         )
 
     def sites(self, variant: int) -> list[int]:
@@ -114,9 +117,11 @@ class Stage:
     def memory(self) -> dict[str, list[int]] | None:
         """Which sites say, step by step, where heads write to a memory of slots, and where they read it."""
         slots = [
-            n for n, place in enumerate(self.places) if place.group == "memory" and place.columns == "slots"
+            n
+            for n, page_site in enumerate(self.page_sites)
+            if page_site.group == "memory" and page_site.columns == "slots"
         ]
-        writes = [n for n in slots if self.places[n].label.startswith("write")]
+        writes = [n for n in slots if self.page_sites[n].label.startswith("write")]
         return {"write": writes, "read": [n for n in slots if n not in writes]} if writes else None
 
     def scene(self) -> dict[str, Any]:
@@ -124,18 +129,18 @@ class Stage:
         first = self.variants[0]
         kinds: dict[str, int] = {}
         sites = []
-        for number, place in enumerate(self.places):
+        for number, page_site in enumerate(self.page_sites):
             owner = min(self._names[number])
             site = self.site(owner, number)
             labels = self.variants[owner].labels
-            calls = _calls(site, len(labels.get(place.rows, ())), self.generation is not None)
-            for kind, size in ((place.rows, "queries"), (place.columns, "keys")):
+            calls = _calls(site, len(labels.get(page_site.rows, ())), self.generation is not None)
+            for kind, size in ((page_site.rows, "queries"), (page_site.columns, "keys")):
                 kinds[kind] = max(kinds.get(kind, 0), *(call[size] for call in calls))
             heads = self.heads(number)
             names = [self._names[number].get(variant) for variant in range(len(self.variants))]
             sites.append(
                 {
-                    **place.described(site),
+                    **page_site.described(site),
                     "heads": max(heads), "headsOf": heads, "namesOf": names, "calls": calls,
                 }
             )  # fmt: skip
@@ -178,22 +183,22 @@ class Stage:
         return found
 
 
-def stage_of(seen_or_stage: Any, tokens: Any = None, title: str | None = None) -> Stage:
+def page_model_of(seen_or_model: Any, tokens: Any = None, title: str | None = None) -> PageModel:
     """A stage of what a user has: a stage, or a `Seen` with labels for its tokens.
 
     tokens: a list of texts (what the positions are called), or lists by kind:
         {"tokens": […], "targets": […]} where a model reads one sequence and writes another.
     """
-    if isinstance(seen_or_stage, Stage):
+    if isinstance(seen_or_model, PageModel):
         if tokens is not None:
             raise BadValue("tokens: the stage has its labels already. Leave tokens out.")
-        return seen_or_stage
-    if not callable(getattr(seen_or_stage, "names", None)):
-        raise BadType(f"seen: expected what `regard.observe` gave, got {type(seen_or_stage).__name__}.")
+        return seen_or_model
+    if not callable(getattr(seen_or_model, "names", None)):
+        raise BadType(f"seen: expected what `regard.observe` gave, got {type(seen_or_model).__name__}.")
     labels = _given_labels(tokens)
-    model = getattr(seen_or_stage, "model", None)
+    model = getattr(seen_or_model, "model", None)
     name = title or (type(model).__name__ if model is not None else "Attention")
-    return Stage(name, [Variant(name, seen_or_stage, labels)], two_sides="targets" in labels)
+    return PageModel(name, [Variant(name, seen_or_model, labels)], two_sides="targets" in labels)
 
 
 def shortened(text: str, most: int = LONGEST_LABEL) -> str:

@@ -11,7 +11,7 @@ from torch import nn
 from regard.errors import BadValue
 
 if TYPE_CHECKING:
-    from regard.viewer.opening.writing import Writer
+    from regard.viewer.opening.generation import Writer
 
 LONGEST_TEXT = 200_000  # characters
 MOST_WRITTEN = 1000  # tokens of a generation that is stepped through
@@ -19,7 +19,7 @@ MOST_BEAMS = 16
 
 
 @dataclass(frozen=True)
-class Wish:
+class ViewOptions:
     """What to open and what to show it; every part is checked when it is made."""
 
     where: str  # a run's folder, one of its checkpoints, or the folder of a Hugging Face model
@@ -80,7 +80,7 @@ class Wish:
 
 
 @dataclass
-class Opened:
+class OpenedModel:
     """A model and its input, ready to run."""
 
     title: str  # of the page

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from regard.viewer.guard import Guard
-from regard.viewer.keys import Keys
 from regard.viewer.server import Application
+from regard.viewer.sessions import Sessions
 
 PORT = 8731
 PAGE = {
@@ -37,18 +37,18 @@ class Answer:
 class Visitor:
     """A browser that has opened the page, unless it is told otherwise."""
 
-    def __init__(self, stage, host="127.0.0.1"):
+    def __init__(self, page_model, host="127.0.0.1"):
         self.time, self.renewed = 1000.0, 0
-        self.guard = Guard(PORT, host, Keys(clock=lambda: self.time))
-        self.application = Application(stage, self.guard, PAGE, known=self._renew)
-        self.secret = self.guard.keys.spend(self.guard.keys.token())
+        self.guard = Guard(PORT, host, Sessions(clock=lambda: self.time))
+        self.application = Application(page_model, self.guard, PAGE, known=self._renew)
+        self.secret = self.guard.sessions.spend(self.guard.sessions.token())
         self.known = {"host": f"127.0.0.1:{PORT}", "cookie": f"{self.guard.cookie}={self.secret}"}
 
     def _renew(self):
         self.renewed += 1
 
     def token(self, seconds=math.inf):
-        return self.guard.keys.token(seconds)
+        return self.guard.sessions.token(seconds)
 
     def ask(self, target, method="GET", headers=None, **changed):
         """`headers` in place of all; `changed` on top of the usual ones, None to leave one out."""

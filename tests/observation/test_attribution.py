@@ -6,9 +6,9 @@ import torch
 from regard import models, tasks
 from regard.models import Model
 from regard.models.model import MODELS, names
-from regard.observation import sight
-from regard.observation.ground import LONGEST, choose, stand
-from regard.observation.looking import gradient, look
+from regard.observation import inspection
+from regard.observation.attribution import attributions, gradient
+from regard.observation.examples import LONGEST, choose, prepare
 from regard.observation.watching import Unseen
 from regard.training import train
 
@@ -51,60 +51,64 @@ CASES = [(name, kind) for name in names() for kind in MODELS[name].serves]
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_every_model_shows_something_for_every_kind_of_problem(name, kind, book):
     model, task = made(name, kind, book)
-    batch, ground = stand(task, choose(task))
-    found, missing = look(model, batch, ground)
+    batch, ground = prepare(task, choose(task))
+    found, missing = attributions(model, batch, ground)
     assert found and not missing
-    for looked in found:
-        shape = (len(looked.rows), len(looked.columns)) if looked.rows else (len(looked.columns),)
-        assert looked.weights.shape == shape
-        assert looked.weights.isfinite().all() and (looked.weights >= 0).all()
-        if looked.heads is not None:
-            assert torch.allclose(looked.heads.mean(0), looked.weights)
-        if looked.inputs:
-            assert looked.columns == ground.inputs
+    for attribution in found:
+        shape = (
+            (len(attribution.rows), len(attribution.columns))
+            if attribution.rows
+            else (len(attribution.columns),)
+        )
+        assert attribution.weights.shape == shape
+        assert attribution.weights.isfinite().all() and (attribution.weights >= 0).all()
+        if attribution.heads is not None:
+            assert torch.allclose(attribution.heads.mean(0), attribution.weights)
+        if attribution.inputs:
+            assert attribution.columns == ground.inputs
 
 
 def test_an_encoder_shows_the_weights_of_its_last_layer():
     model, task = made("encoder", "classify")
-    batch, ground = stand(task, choose(task))
-    (looked,), _ = look(model, batch, ground)
+    batch, ground = prepare(task, choose(task))
+    (attribution,), _ = attributions(model, batch, ground)
     layer = model.stack.layers[-1]
     rows = model.embedding(batch.inputs)
     expected = layer.attention.weights(layer.around_attention.enter(rows))[0]
-    assert torch.allclose(looked.heads, expected, atol=1e-6)
-    assert looked.source == "multihead of the last layer" and looked.how == "exact"
+    assert torch.allclose(attribution.heads, expected, atol=1e-6)
+    assert attribution.source == "multihead of the last layer" and attribution.how == "exact"
 
 
 def test_the_alignment_of_seq2seq_has_a_row_for_each_target():
     model, task = made("seq2seq", "translate")
-    batch, ground = stand(task, choose(task))
-    (looked,), _ = look(model, batch, ground)
-    assert torch.allclose(looked.weights, model.alignments(batch)[0], atol=1e-6)
-    assert looked.rows == ground.targets and looked.columns == ground.inputs
-    assert torch.allclose(looked.weights.sum(-1), torch.ones(len(ground.targets)), atol=1e-5)
+    batch, ground = prepare(task, choose(task))
+    (attribution,), _ = attributions(model, batch, ground)
+    assert torch.allclose(attribution.weights, model.alignments(batch)[0], atol=1e-6)
+    assert attribution.rows == ground.targets and attribution.columns == ground.inputs
+    assert torch.allclose(attribution.weights.sum(-1), torch.ones(len(ground.targets)), atol=1e-5)
 
 
 def test_a_transformer_shows_its_cross_attention_first():
     model, task = made("transformer", "translate")
-    batch, ground = stand(task, choose(task))
-    (cross, own), _ = look(model, batch, ground)
+    batch, ground = prepare(task, choose(task))
+    (cross, own), _ = attributions(model, batch, ground)
     assert cross.rows == ground.targets and own.rows == own.columns == ground.inputs
 
 
 def test_a_model_that_reads_in_segments_shows_the_last_one(book):
     model, task = made("transformer-xl", "language", book)
-    batch, ground = stand(task, choose(task))
-    (looked,), _ = look(model, batch, ground)
+    batch, ground = prepare(task, choose(task))
+    (attribution,), _ = attributions(model, batch, ground)
     assert len(ground.inputs) == LONGEST  # of 40 positions the last 8, which see 8 more
-    assert looked.rows == ground.inputs[-8:] and looked.columns == ground.inputs[-16:]
-    assert not looked.inputs
+    assert attribution.rows == ground.inputs[-8:] and attribution.columns == ground.inputs[-16:]
+    assert not attribution.inputs
 
 
 @pytest.mark.parametrize("attention", ["dynamic-memory(slots=3, segment=99)", "ntm(slots=5)"])
 def test_where_no_layer_weighs_the_input_its_gradient_is_shown(attention):
     model, task = made("encoder", "classify", attention=attention)
-    batch, ground = stand(task, choose(task))
-    found, _ = look(model, batch, ground)
+    batch, ground = prepare(task, choose(task))
+    found, _ = attributions(model, batch, ground)
     last = found[-1]
     assert last.how == "gradient × input" and last.columns == ground.inputs
     answer = int(model(batch)[0].argmax())
@@ -115,7 +119,7 @@ def test_where_no_layer_weighs_the_input_its_gradient_is_shown(attention):
 def test_the_gradient_is_what_a_difference_says():
     """gradient × input of a logit, by moving each row of the embedding a little along itself."""
     model, task = made("lstm-attention", "classify")
-    model, (batch, ground) = model.double(), stand(task, choose(task))
+    model, (batch, ground) = model.double(), prepare(task, choose(task))
     rows = model.embedding.rows(batch.inputs).detach()
 
     def logit(scale):
@@ -148,9 +152,9 @@ class Bare(Model):
 
 def test_a_model_that_shows_nothing_says_why():
     task = tasks.build("digits")
-    batch, ground = stand(task, choose(task))
+    batch, ground = prepare(task, choose(task))
     model = Bare(task.problem)
-    found, missing = look(model, batch, ground)
+    found, missing = attributions(model, batch, ground)
     assert not found and missing == ["bare has no embedding through which gradients could be followed."]
     with pytest.raises(Unseen):
         gradient(model, batch, 0)
@@ -171,9 +175,9 @@ class Foreign(Bare):
 
 def test_a_mechanism_inside_a_foreign_model_is_found():
     task = tasks.build("digits")
-    batch, ground = stand(task, choose(task))
-    found, missing = look(Foreign(task.problem).eval(), batch, ground)
-    assert [looked.source for looked in found] == [
+    batch, ground = prepare(task, choose(task))
+    found, missing = attributions(Foreign(task.problem).eval(), batch, ground)
+    assert [attribution.source for attribution in found] == [
         "static-memory, the last attention: writing the memory",
         "static-memory, the last attention: reading the memory",
     ]
@@ -184,7 +188,7 @@ def test_a_mechanism_inside_a_foreign_model_is_found():
 def test_a_digit_stands_on_its_image(order, first):
     task = tasks.build("digits", order=order)
     example = choose(task)
-    _, ground = stand(task, example)
+    _, ground = prepare(task, example)
     assert ground.inputs[0] == first and ground.image.shape == (8, 8)
     assert torch.equal(ground.image.flatten(), example.pixels.flatten())
 
@@ -199,8 +203,10 @@ def test_a_trained_run_is_seen_with_its_answer(tmp_path):
         {"task": "digits", "model": "lstm-attention(dim=8)", "steps": 1, "device": "cpu", "out": str(tmp_path / "run")},
         quiet=True, tell=lambda text: None,
     )  # fmt: skip
-    found = sight.of_run(tmp_path / "run")
-    assert found.ground.image is not None and not found.missing
+    found = inspection.inspect_run(tmp_path / "run")
+    assert found.example.image is not None and not found.missing
     assert found.answer.startswith("says “")
-    (looked,) = found.looked
-    assert looked.weights.shape == (8,) and float(looked.weights.sum()) == pytest.approx(1.0, abs=1e-5)
+    (attribution,) = found.attributions
+    assert attribution.weights.shape == (8,) and float(attribution.weights.sum()) == pytest.approx(
+        1.0, abs=1e-5
+    )

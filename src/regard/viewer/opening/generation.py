@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding import beam_search
-from regard.viewer.stage import finite, shortened
+from regard.viewer.page_model import finite, shortened
 
 ALTERNATIVES = 5
 DIGITS = 4

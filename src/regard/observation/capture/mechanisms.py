@@ -22,17 +22,17 @@ from regard.nn.ntm import NeuralTuringMemory
 from regard.nn.ntm.machine import Trace
 from regard.nn.state import State
 from regard.nn.static_memory import StaticMemory
-from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.keeping import Keeper, Kept, KeptValue, Keys, given_again
-from regard.observation.capture.marks import check_marks, marks_of
+from regard.observation.capture.fingerprints import check_fingerprints, fingerprints_of
+from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import proof_of
-from regard.observation.capture.reading import Graph, Lost, Pairs, Reading, Whole
+from regard.observation.capture.reading import GradientInputs, Pairs, Reading, UnreadableCall, WholeMap
+from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor, StoredValue, restored
 from regard.observation.capture.torch_calls import as_computed, four_axes, mask_and_bias, rows_seen, silenced
 from regard.observation.watching import How, Side, named, weighed
 from regard.scores import Score
 
 # Mechanisms that give an account of a call themselves; what they call on the way is part of it.
-ACCOUNTABLE = (Focused, GlobalQuery, Linear, DynamicMemory)
+ACCOUNTING = (Focused, GlobalQuery, Linear, DynamicMemory)
 
 
 class Attend(Adapter):
@@ -41,34 +41,34 @@ class Attend(Adapter):
     kind = "attend"
     signature = inspect.signature(core.attend)
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """The request as it was made."""
-        bound = self.signature.bind(*scene.args, **scene.kwargs)
+        bound = self.signature.bind(*event.args, **event.kwargs)
         bound.apply_defaults()
-        given, keep = bound.arguments, scene.keep
+        given, keep = bound.arguments, event.keep
         query, key = as_computed(given["query"]), as_computed(given["key"])
         mask, bias = given["mask"], given["bias"]
         seen = None
         if isinstance(mask, Mask):
-            kept_mask: Kept | KeptValue[Mask] | None = keep.value(mask, "the mask")
+            kept_mask: StoredTensor | StoredValue[Mask] | None = keep.value(mask, "the mask")
         else:
             kept_mask, _ = mask_and_bias(mask, query.shape[:-2], keep)
             seen = rows_seen(mask, key.shape[-2]) if mask is not None and mask.dim() >= 2 else None
         if isinstance(bias, Bias):
-            kept_bias: Kept | KeptValue[Bias] | None = keep.value(bias, "the bias")
+            kept_bias: StoredTensor | StoredValue[Bias] | None = keep.value(bias, "the bias")
         else:
             _, kept_bias = mask_and_bias(bias, query.shape[:-2], keep)
-        score: KeptValue[Score] | str = given["score"]
+        score: StoredValue[Score] | str = given["score"]
         if not isinstance(score, str):
             score = keep.value(given["score"], "the score")
         sink = given["sink"]
-        output = scene.result[0] if given["return_logsumexp"] else scene.result
+        output = event.result[0] if given["return_logsumexp"] else event.result
         graph = None
-        if scene.gradients and output.requires_grad and query.dim() == 4 and given["normalize"] == "softmax":
-            graph = Graph(given["value"].detach(), output)
+        if event.gradients and output.requires_grad and query.dim() == 4 and given["normalize"] == "softmax":
+            graph = GradientInputs(given["value"].detach(), output)
         return Pairs(
             keep.activation(four_axes(query), "the query"),
-            Keys(keep.activation(four_axes(key), "the key"), seen),
+            StoredKeys(keep.activation(four_axes(key), "the key"), seen),
             (*four_axes(query).shape[:3], key.shape[-2]),
             kept_mask, kept_bias, score, given["normalize"], given["scale"],
             None if sink is None else keep.parameter(sink, "the sink"), graph=graph,
@@ -84,63 +84,73 @@ class Attend(Adapter):
         return silenced(result, heads, 1)
 
 
-class Account(Adapter):
+class MechanismAdapter(Adapter):
     """A mechanism that is asked, with what it was given, for its own account of the call."""
 
     kind = "own account"
 
-    def readings(self, scene: Scene) -> list[tuple[str, Reading]]:
+    def readings(self, event: CallEvent) -> list[tuple[str, Reading]]:
         """One for each part of the mechanism: most have one; a memory is written and read."""
-        layer, *given = scene.args
-        query = given[0] if given else scene.kwargs["query"]
-        source = given[1] if len(given) > 1 else scene.kwargs.get("source")
-        call = _Again(layer, given, scene.kwargs, scene.keep)
+        layer, *given = event.args
+        query = given[0] if given else event.kwargs["query"]
+        source = given[1] if len(given) > 1 else event.kwargs.get("source")
+        call = RepeatableCall(layer, given, event.kwargs, event.keep)
         (batch, queries, _), heads = query.shape, layer.num_heads
         keys = (query if source is None else source).shape[1]
         if isinstance(layer, DynamicMemory):
             slots, sizes = len(layer.slots), (batch, heads, queries, len(layer.slots))
-            state = scene.kwargs.get("state")
+            state = event.kwargs.get("state")
             if source is not None or getattr(state, "source", None) is not None:
-                return [(".reading", Whole(lambda: call.part(0), sizes, columns="slot"))]
+                return [(".reading", WholeMap(lambda: call.part(0), sizes, columns="slot"))]
             if state is not None:
                 return [
-                    ("", Lost("dynamic-memory goes on inside of a segment: a step has no one map to show."))
+                    (
+                        "",
+                        UnreadableCall(
+                            "dynamic-memory goes on inside of a segment: a step has no one map to show."
+                        ),
+                    )
                 ]
             sizes = (batch, heads, queries, slots + queries)
-            reading = Whole(lambda: call.part(-1), sizes, columns="memory")
+            reading = WholeMap(lambda: call.part(-1), sizes, columns="memory")
             if queries < layer.segment:  # nothing was written yet
                 return [(".reading", reading)]
-            writing = Whole(lambda: call.part(0), (batch, heads, slots, queries), rows="slot")
+            writing = WholeMap(lambda: call.part(0), (batch, heads, slots, queries), rows="slot")
             return [(".writing", writing), (".reading", reading)]
         sizes = (batch, heads, queries, keys)
         if isinstance(layer, Linear):
-            if scene.kwargs.get("state") is not None:
+            if event.kwargs.get("state") is not None:
                 return [
-                    ("", Lost("linear keeps only sums of what came earlier: a step has no weights to show."))
+                    (
+                        "",
+                        UnreadableCall(
+                            "linear keeps only sums of what came earlier: a step has no weights to show."
+                        ),
+                    )
                 ]
-            return [("", Whole(lambda: call.part(0), sizes, "effective"))]
-        state = scene.kwargs.get("state")
+            return [("", WholeMap(lambda: call.part(0), sizes, "effective"))]
+        state = event.kwargs.get("state")
         if isinstance(state, State):  # how many keys there are, the layer knows
             sizes = (batch, heads, queries, call.weights([0], [0]).shape[-1] if queries else 0)
         how: How = "effective" if isinstance(layer, GlobalQuery) and source is None else "exact"
-        return [("", Asked(call.weights, sizes, how))]
+        return [("", RecomputedRows(call.weights, sizes, how))]
 
 
-class _Again:
+class RepeatableCall:
     """A call of a layer that can be made again, as long as its parameters are the same."""
 
-    def __init__(self, layer: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keep: Keeper) -> None:
+    def __init__(self, layer: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keep: Storage) -> None:
         self.layer = layer
         self.args = [keep.argument(part) for part in args]
         self.kwargs = {name: keep.argument(part) for name, part in kwargs.items()}
         self.parameters = list(layer.parameters())
-        self.marks = marks_of(self.parameters)
+        self.fingerprints = fingerprints_of(self.parameters)
 
     def given(self) -> tuple[list[Any], dict[str, Any]]:
         """The arguments, after a look whether anything has changed."""
-        check_marks(self.parameters, self.marks, f"a parameter of {named(self.layer)}")
-        named_ones = {name: given_again(part) for name, part in self.kwargs.items()}
-        return [given_again(part) for part in self.args], named_ones
+        check_fingerprints(self.parameters, self.fingerprints, f"a parameter of {named(self.layer)}")
+        named_ones = {name: restored(part) for name, part in self.kwargs.items()}
+        return [restored(part) for part in self.args], named_ones
 
     def weights(self, rows: Rows, heads: Rows) -> Tensor:
         """What the layer says of some rows and heads."""
@@ -161,7 +171,7 @@ class _Again:
                 module.training = was
 
 
-class Asked(Whole):
+class RecomputedRows(WholeMap):
     """A call of a layer that can tell the weights of chosen rows and heads."""
 
     def __init__(self, ask: Any, sizes: tuple[int, int, int, int], how: Any) -> None:
@@ -176,25 +186,25 @@ class Asked(Whole):
     strips = Reading.strips
 
 
-class Traced(Adapter):
+class TapeAdapter(Adapter):
     """The tape of a Neural Turing Machine, which hands over where its heads were after each step."""
 
     kind = "tape"
 
-    def readings(self, scene: Scene) -> list[tuple[str, Reading]]:
+    def readings(self, event: CallEvent) -> list[tuple[str, Reading]]:
         """One for the heads that write, one for those that read."""
-        trace: Trace = scene.result[1]
+        trace: Trace = event.result[1]
         found: list[tuple[str, Reading]] = []
         for name, places in (("write", trace.write), ("read", trace.read)):
             if places.shape[2]:
-                kept = scene.keep.activation(places, f"the {name} weights")
+                kept = event.keep.activation(places, f"the {name} weights")
                 sizes = (places.shape[0], places.shape[2], places.shape[1], places.shape[3])
-                reading = Whole(partial(_by_heads, kept), sizes, "exact", "position", "slot")
+                reading = WholeMap(partial(_by_heads, kept), sizes, "exact", "position", "slot")
                 found.append((f".{name}", reading))
         return found
 
 
-def _by_heads(kept: Kept) -> Tensor:
+def _by_heads(kept: StoredTensor) -> Tensor:
     return kept.get().transpose(1, 2)
 
 

@@ -21,7 +21,7 @@ NUMBERED = {
 
 
 @dataclass(frozen=True)
-class Place:
+class PageSite:
     """A site as the page shows it."""
 
     name: str  # the site's own
@@ -51,7 +51,7 @@ class _Draft:
     part: str = ""  # what it does, where it is one of several parts of a layer
 
 
-def places(seen: Any, labels: Mapping[str, Sequence[str]], two_sides: bool = False) -> list[Place]:
+def page_sites(seen: Any, labels: Mapping[str, Sequence[str]], two_sides: bool = False) -> list[PageSite]:
     """Every site of a `Seen`, in its order.
 
     labels: the texts of positions by kind. two_sides: the model reads `tokens` and writes `targets`.
@@ -59,7 +59,7 @@ def places(seen: Any, labels: Mapping[str, Sequence[str]], two_sides: bool = Fal
     drafts = [_draft(name, seen[name], labels, two_sides) for name in seen.names()]
     short = _labels(drafts)
     return [
-        Place(one.name, label, one.group, one.rows, one.columns, one.group == "cross")
+        PageSite(one.name, label, one.group, one.rows, one.columns, one.group == "cross")
         for one, label in zip(drafts, short, strict=True)
     ]
 

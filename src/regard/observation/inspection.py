@@ -8,34 +8,34 @@ from pathlib import Path
 import torch
 
 from regard import models
-from regard.observation.ground import Ground, choose, stand
-from regard.observation.looking import Looked, look
+from regard.observation.attribution import Attribution, attributions
+from regard.observation.examples import ShownExample, choose, prepare
 from regard.tasks.batch import Batch
 from regard.tasks.task import Task
 from regard.training.evaluation import load_run
 
 
 @dataclass(frozen=True)
-class Sight:
+class Inspection:
     """An example through the eyes of one model."""
 
-    ground: Ground
-    looked: list[Looked]
+    example: ShownExample
+    attributions: list[Attribution]
     missing: list[str]  # why something is not shown
     answer: str  # what the model said, in words; empty where there is nothing short to say
 
 
-def of_run(folder: str | Path) -> Sight:
+def inspect_run(folder: str | Path) -> Inspection:
     """The best checkpoint of a run, and the example that stands for its task."""
     task, model, _ = load_run(folder, tell=lambda text: None)
-    return of(model, task)
+    return inspect_model(model, task)
 
 
-def of(model: models.Model, task: Task) -> Sight:
+def inspect_model(model: models.Model, task: Task) -> Inspection:
     """A model in evaluation mode, and the example that stands for its task."""
-    batch, ground = stand(task, choose(task))
-    looked, missing = look(model, batch, ground)
-    return Sight(ground, looked, missing, _answer(model, task, batch))
+    batch, example = prepare(task, choose(task))
+    found, missing = attributions(model, batch, example)
+    return Inspection(example, found, missing, _answer(model, task, batch))
 
 
 @torch.no_grad()

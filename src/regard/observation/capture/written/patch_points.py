@@ -6,16 +6,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from torch import nn
 
-from regard.observation.capture.interception import Spot
-from regard.observation.capture.written.finding import should_be_seen, takes_own_path, writes_out
+from regard.observation.capture.interception import PatchPoint
+from regard.observation.capture.written.detection import should_be_seen, takes_own_path, writes_out
 from regard.observation.capture.written.recording import recording, unrecorded
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
-def written_spots(
+def recording_points(
     kinds: Mapping[type[nn.Module], nn.Module], parts: Sequence[nn.Module], adapted: Collection[type]
-) -> Iterator[Spot]:
+) -> Iterator[PatchPoint]:
     """Spots for classes of modules: to record, to leave unrecorded, and to count as having run.
 
     `adapted`: classes whose forward has an adapter already.
@@ -23,17 +23,19 @@ def written_spots(
     recorded = {kind for kind, module in kinds.items() if kind not in adapted and writes_out(module)}
     attends = recorded | set(adapted) | {kind for kind, module in kinds.items() if should_be_seen(module)}
     for kind in attends:
-        yield Spot(kind, "forward", scope=recording if kind in recorded else None, counted=True)
+        yield PatchPoint(kind, "forward", scope=recording if kind in recorded else None, counted=True)
     for module in parts:  # a forward on the instance (hooks of other libraries) does not ask the class's
         if "forward" in vars(module) and type(module) in attends:
-            yield Spot(module, "forward", scope=recording if type(module) in recorded else None, counted=True)
+            yield PatchPoint(
+                module, "forward", scope=recording if type(module) in recorded else None, counted=True
+            )
     if recorded:
         apart: dict[type[nn.Module], None] = {}
         deep: dict[int, bool] = {}
         for module in parts:
             if type(module) in recorded:
                 apart |= dict.fromkeys(_apart(module, attends, deep))
-        yield from (Spot(kind, "forward", scope=unrecorded) for kind in apart if kind not in recorded)
+        yield from (PatchPoint(kind, "forward", scope=unrecorded) for kind in apart if kind not in recorded)
 
 
 def _apart(module: nn.Module, attends: Collection[type], deep: dict[int, bool]) -> Iterator[type[nn.Module]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 _TURN = threading.RLock()  # one for all: what is set for a moment may be a function of torch itself
 
 
-class SharedSite:
+class LockedSite:
     """A site that several threads may ask; everything else about it is as it was.
 
     first: for each call, how many positions stand before its first key. A cache that lets go of old keys hands over
@@ -73,7 +73,7 @@ class SharedSite:
         return found
 
 
-class SharedSeen:
+class LockedSeen:
     """A `Seen` whose sites several threads may ask. Sites of which nothing can be told are left out."""
 
     def __init__(self, seen: Any) -> None:
@@ -81,7 +81,7 @@ class SharedSeen:
         self._names = [name for name in seen.names() if seen[name].calls and seen[name].shape(-1)[1]]
         self._first: dict[str, list[int]] = {}
 
-    def place(self, name: str, first: list[int]) -> None:
+    def set_first_keys(self, name: str, first: list[int]) -> None:
         """Say for each call of a site how many positions stand before its first key."""
         self._first[name] = first if any(first) else []
 
@@ -95,5 +95,5 @@ class SharedSeen:
     def __len__(self) -> int:
         return len(self._names)
 
-    def __getitem__(self, name: str) -> SharedSite:
-        return SharedSite(self._seen[name], self._first.get(name, ()))
+    def __getitem__(self, name: str) -> LockedSite:
+        return LockedSite(self._seen[name], self._first.get(name, ()))

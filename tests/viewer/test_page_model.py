@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from regard.errors import BadValue
-from regard.viewer.answers import Answers, NoSuch
-from regard.viewer.stage import Stage, Variant, stage_of
-from tests.viewer.stand_ins import Seen, StandIn, random_map, small_stage
+from regard.viewer.page_model import PageModel, Variant, page_model_of
+from regard.viewer.requests import NotFound, RequestHandler
+from tests.viewer.stand_ins import Seen, StandIn, random_map, small_page_model
 
 
 def scene_of(sites, labels=None, **options):
-    return Stage("x", [Variant("v", Seen(sites), labels or {})], **options).scene()
+    return PageModel("x", [Variant("v", Seen(sites), labels or {})], **options).scene()
 
 
 def test_layers_are_numbered_as_their_paths_are():
@@ -73,9 +73,9 @@ def test_keys_that_a_cache_has_let_go_of_are_there_again_with_no_weight():
     """A window of 3: the third step hands over keys 2, 3 and 4 of five positions."""
     maps = [random_map(2, 3, 3), random_map(2, 1, 3, seed=1), random_map(2, 1, 3, seed=2)]
     seen = Seen([StandIn("layer.0", maps)])
-    stage = Stage("x", [Variant("v", seen)], generation={"prompt": 3, "steps": []})
-    assert [call["keys"] for call in stage.scene()["sites"][0]["calls"]] == [3, 4, 5]
-    site = stage.site(0, 0)
+    page_model = PageModel("x", [Variant("v", seen)], generation={"prompt": 3, "steps": []})
+    assert [call["keys"] for call in page_model.scene()["sites"][0]["calls"]] == [3, 4, 5]
+    site = page_model.site(0, 0)
     assert site.weights(call=2).shape == (1, 2, 1, 5)
     torch.testing.assert_close(site.weights(call=2)[0, :, 0], torch.nn.functional.pad(maps[2][:, 0], (2, 0)))
     assert site.columns_of([1], call=2).abs().sum() == 0
@@ -85,7 +85,7 @@ def test_keys_that_a_cache_has_let_go_of_are_there_again_with_no_weight():
     )
     small = site.pooled(1, 5, call=2)
     torch.testing.assert_close(small[:, 0, 2:], maps[2][:, 0])
-    answers = Answers(stage)
+    answers = RequestHandler(page_model)
     row = answers.answer("row", {"site": "0", "head": "1", "call": "2", "row": "0"})[1]
     assert len(row) == 5 * 4 and row[:8] == bytes(8)
 
@@ -105,21 +105,21 @@ def test_sites_of_which_nothing_can_be_told_are_left_out():
 
 
 def test_another_input_brings_its_own_labels():
-    seen = small_stage().variants[0].seen
-    stage = Stage(
+    seen = small_page_model().variants[0].seen
+    page_model = PageModel(
         "x",
         [Variant("a", seen, {"tokens": list("abcdefg")}), Variant("b", seen, {"tokens": list("hijklmn")})],
     )
-    first, second = stage.scene()["variants"]
+    first, second = page_model.scene()["variants"]
     assert "tokens" not in first and second["tokens"]["tokens"] == list("hijklmn")
 
 
 def test_a_layer_that_only_one_model_has_is_refused_with_words():
     both = [Seen([StandIn(f"a.{n}", [random_map(1, 3, 3)]) for n in range(count)]) for count in (3, 2)]
-    stage = Stage("x", [Variant("three", both[0]), Variant("two", both[1])])
-    assert stage.site(1, 1).name == "a.1"
+    page_model = PageModel("x", [Variant("three", both[0]), Variant("two", both[1])])
+    assert page_model.site(1, 1).name == "a.1"
     with pytest.raises(BadValue, match=r"two has no layer 2. It has layer 0, layer 1"):
-        stage.site(1, 2)
+        page_model.site(1, 2)
 
 
 def bert_like(prefix, layers, heads, length=5):
@@ -134,8 +134,8 @@ def test_models_of_another_depth_and_prefix_are_paired_layer_by_layer(swapped):
     if swapped:
         variants.reverse()
     bare, wrapped = (1, 0) if swapped else (0, 1)
-    stage = Stage("x", variants)
-    scene = stage.scene()
+    page_model = PageModel("x", variants)
+    scene = page_model.scene()
     assert [site["label"] for site in scene["sites"]] == ["layer 0", "layer 1", "layer 2"]
     assert [site["headsOf"][bare] for site in scene["sites"]] == [5, 5, 5]
     assert [site["headsOf"][wrapped] for site in scene["sites"]] == [3, 3, 0]
@@ -143,9 +143,9 @@ def test_models_of_another_depth_and_prefix_are_paired_layer_by_layer(swapped):
     assert scene["sites"][1]["namesOf"][wrapped] == "bert.encoder.layer.1.attention.self"
     assert scene["sites"][2]["namesOf"][wrapped] is None
     for layer in range(2):
-        assert stage.site(bare, layer).name == f"encoder.layer.{layer}.attention.self"
-        assert stage.site(wrapped, layer).name == f"bert.encoder.layer.{layer}.attention.self"
-    answers = Answers(stage)
+        assert page_model.site(bare, layer).name == f"encoder.layer.{layer}.attention.self"
+        assert page_model.site(wrapped, layer).name == f"bert.encoder.layer.{layer}.attention.self"
+    answers = RequestHandler(page_model)
     heads = [
         json.loads(answers.answer("overview", {"variant": str(v)})[1].split(b"\n")[0])["heads"]
         for v in (0, 1)
@@ -169,21 +169,21 @@ def test_sites_that_only_the_second_model_has_follow_their_neighbours():
         ["layers.0.self", "layers.1.self", "layers.2.self"],
     ]
     seen = [Seen([StandIn(name, [random_map(1, 3, 3)]) for name in names]) for names in two]
-    stage = Stage("x", [Variant("a", seen[0]), Variant("b", seen[1])])
-    assert [place.name for place in stage.places] == [*two[0], "layers.2.self"]
-    assert stage.sites(0) == [0, 1, 2] and stage.sites(1) == [0, 2, 3]
+    page_model = PageModel("x", [Variant("a", seen[0]), Variant("b", seen[1])])
+    assert [place.name for place in page_model.page_sites] == [*two[0], "layers.2.self"]
+    assert page_model.sites(0) == [0, 1, 2] and page_model.sites(1) == [0, 2, 3]
 
 
 def test_layers_under_other_names_are_matched_by_their_place():
     both = [Seen([StandIn(f"{name}.{n}", [random_map(1, 3, 3)]) for n in range(2)]) for name in "ab"]
-    stage = Stage("x", [Variant("first", both[0]), Variant("second", both[1])])
-    assert stage.site(1, 1).name == "b.1"
+    page_model = PageModel("x", [Variant("first", both[0]), Variant("second", both[1])])
+    assert page_model.site(1, 1).name == "b.1"
 
 
 def test_rollout_of_one_layer_is_half_the_row_and_half_itself():
-    stage = small_stage(layers=1, heads=3, length=7)
-    _, content = Answers(stage).answer("rollout", {"row": "4"})
-    expected = 0.5 * stage.variants[0].seen["encoder.layer.0.attention"].given[0][:, 4].mean(0)
+    page_model = small_page_model(layers=1, heads=3, length=7)
+    _, content = RequestHandler(page_model).answer("rollout", {"row": "4"})
+    expected = 0.5 * page_model.variants[0].seen["encoder.layer.0.attention"].given[0][:, 4].mean(0)
     expected[4] += 0.5
     torch.testing.assert_close(
         torch.frombuffer(bytearray(content), dtype=torch.float32), expected, atol=1e-6, rtol=0
@@ -193,8 +193,10 @@ def test_rollout_of_one_layer_is_half_the_row_and_half_itself():
 def test_rollout_has_no_meaning_between_two_sequences():
     labels = {"tokens": list("abcde"), "targets": list("xyz")}
     seen = Seen([StandIn("cross.0", [random_map(2, 3, 5)])])
-    with pytest.raises(NoSuch, match="no rollout"):
-        Answers(Stage("x", [Variant("v", seen, labels)], two_sides=True)).answer("rollout", {"row": "0"})
+    with pytest.raises(NotFound, match="no rollout"):
+        RequestHandler(PageModel("x", [Variant("v", seen, labels)], two_sides=True)).answer(
+            "rollout", {"row": "0"}
+        )
 
 
 def test_facts_name_patterns_and_give_orders_of_all_heads():
@@ -202,7 +204,7 @@ def test_facts_name_patterns_and_give_orders_of_all_heads():
 
     eye, back = torch.eye(31), torch.eye(31).roll(-1, 1)
     site = StandIn("layer.0", [torch.stack([eye, back.T @ eye, torch.full((31, 31), 1 / 31)])])
-    _, content = Answers(Stage("x", [Variant("v", Seen([site]))])).answer("facts", {})
+    _, content = RequestHandler(PageModel("x", [Variant("v", Seen([site]))])).answer("facts", {})
     found = json.loads(content)
     (entry,) = found["sites"]
     assert entry["heads"][0]["pattern"] == "diagonal" and entry["heads"][2]["pattern"] == "uniform"
@@ -218,10 +220,10 @@ def test_what_observe_gives_is_shown_as_it_is():
     x = torch.randn(1, 5, 16)
     with torch.no_grad(), regard.observe(model) as seen:
         model(x)
-    stage = stage_of(seen, tokens=list("abcde"))
-    scene = stage.scene()
+    page_model = page_model_of(seen, tokens=list("abcde"))
+    scene = page_model.scene()
     assert scene["title"] == "TransformerEncoderLayer" and scene["sites"][0]["heads"] == 4
-    _, content = Answers(stage).answer("row", {"site": "0", "head": "3", "row": "2"})
+    _, content = RequestHandler(page_model).answer("row", {"site": "0", "head": "3", "row": "2"})
     row = torch.frombuffer(bytearray(content), dtype=torch.float32)
     q, k, _ = torch.nn.functional.linear(
         x, model.self_attn.in_proj_weight, model.self_attn.in_proj_bias
@@ -251,8 +253,8 @@ def test_threads_that_ask_at_once_hear_what_one_hears_alone():
             ("top", {"top": "3"}),
         )
     ]
-    alone = [Answers(stage_of(seen)).answer(*question) for question in questions]
-    answers = Answers(stage_of(seen))
+    alone = [RequestHandler(page_model_of(seen)).answer(*question) for question in questions]
+    answers = RequestHandler(page_model_of(seen))
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda question: answers.answer(*question), questions * 3))
     assert together == alone * 3

@@ -22,7 +22,7 @@ SEARCHED = 200  # examples
 
 
 @dataclass(frozen=True)
-class Ground:
+class ShownExample:
     """What stands at each position of an example."""
 
     inputs: list[str]
@@ -39,7 +39,7 @@ def choose(task: Task, split: str = "validation") -> Any:
     return examples[next(fitting, 0)]
 
 
-def stand(task: Task, example: Any) -> tuple[Batch, Ground]:
+def prepare(task: Task, example: Any) -> tuple[Batch, ShownExample]:
     """A batch of one example, cut where it is too long to be shown, and what its positions are."""
     batch = task.collate([example], generator(0, "validation", 0))
     needs = task.problem.answer.needs
@@ -50,9 +50,9 @@ def stand(task: Task, example: Any) -> tuple[Batch, Ground]:
         names = "row" if length == SIDE else "pixel"
         numbered = [f"{names} {number}" for number in range(length)]
         image = example.pixels.reshape(SIDE, SIDE)
-        return batch, Ground(numbered, image=image, words=f"an image of a {example.digit}")
+        return batch, ShownExample(numbered, image=image, words=f"an image of a {example.digit}")
     if batch.inputs.dim() == 3:
-        return batch, Ground([f"step {number}" for number in range(length)], words=f"{length} steps")
+        return batch, ShownExample([f"step {number}" for number in range(length)], words=f"{length} steps")
     inputs = _pieces(task, "input_pieces", example, length)
     if needs == "rows":
         inputs = _pieces(task, "output_pieces", batch.inputs[0].tolist(), length)
@@ -60,7 +60,7 @@ def stand(task: Task, example: Any) -> tuple[Batch, Ground]:
     if needs == "decoder" and batch.targets is not None:
         written = batch.targets[0].tolist()
         targets = _pieces(task, "output_pieces", written, len(written))
-    return batch, Ground(inputs, targets, words=f"“{_sentence(inputs)}”")
+    return batch, ShownExample(inputs, targets, words=f"“{_sentence(inputs)}”")
 
 
 def _cut(batch: Batch) -> Batch:

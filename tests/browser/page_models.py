@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import regard
-from regard.viewer.opening.opening import open_stage
-from regard.viewer.opening.wish import Wish
-from regard.viewer.stage import Stage, Variant, stage_of
+from regard.viewer.opening.opening import open_page
+from regard.viewer.opening.options import ViewOptions
+from regard.viewer.page_model import PageModel, Variant, page_model_of
 from tests.observation import peers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,11 +71,11 @@ def story_folder(target: Path | None = None) -> Path:
     return convert(place / "stories260K.bin", place / "tok512.bin", target)
 
 
-def minilm() -> Stage:
-    return open_stage(Wish(str(minilm_folder()), text=SENTENCE))
+def minilm() -> PageModel:
+    return open_page(ViewOptions(str(minilm_folder()), text=SENTENCE))
 
 
-def hostile() -> Stage:
+def hostile() -> PageModel:
     """Labels that attack, on a small BERT; two variants whose names do the same."""
     model = peers.small("bert")
     with torch.no_grad(), regard.observe(model) as seen:
@@ -85,7 +85,7 @@ def hostile() -> Stage:
     steps = [
         {"token": text, "probability": 0.5, "others": [[text, 0.1]], "beams": None} for text in HOSTILE[10:]
     ]
-    return Stage(HOSTILE[0], variants, words=HOSTILE[1], generation={"prompt": 10, "steps": steps})
+    return PageModel(HOSTILE[0], variants, words=HOSTILE[1], generation={"prompt": 10, "steps": steps})
 
 
 class Structured(nn.Module):
@@ -125,20 +125,20 @@ class Structured(nn.Module):
         return x
 
 
-def large(length: int = 4096, layers: int = 12, heads: int = 12) -> Stage:
+def large(length: int = 4096, layers: int = 12, heads: int = 12) -> PageModel:
     """A long input: every number of the page's speed is measured on it."""
     model = Structured(length, layers, heads)
     with torch.no_grad(), regard.observe(model) as seen:
         model(torch.randn(1, heads, length, 8))
-    return stage_of(seen, [f"w{number}" for number in range(length)], title="A long text")
+    return page_model_of(seen, [f"w{number}" for number in range(length)], title="A long text")
 
 
-def long_text() -> Stage:
+def long_text() -> PageModel:
     """One layer of it, for what is tried at every change."""
     return large(4096, 1, 4)
 
 
-def vision() -> Stage:
+def vision() -> PageModel:
     """A small image Transformer on a drawn picture."""
     from PIL import Image
 
@@ -149,7 +149,7 @@ def vision() -> Stage:
     path = folder / "picture.png"
     Image.fromarray((picture * 255).astype(np.uint8)).save(path)
     peers.small("vit").save_pretrained(folder)
-    return open_stage(Wish(str(folder), image=str(path)))
+    return open_page(ViewOptions(str(folder), image=str(path)))
 
 
 def trained(task: str, model: str, folder: Path, *more: str) -> Path:
@@ -171,22 +171,24 @@ def dates_run() -> Path:
     return Path(os.environ["REGARD_DATES"])
 
 
-def alignment() -> Stage:
-    return open_stage(Wish(str(dates_run()), text="3 March 1999", target="1999-03-03"))
+def alignment() -> PageModel:
+    return open_page(ViewOptions(str(dates_run()), text="3 March 1999", target="1999-03-03"))
 
 
-def timeline() -> Stage:
-    return open_stage(Wish(str(dates_run()), text="3 March 1999", target="1999-03-03", checkpoints=True))
+def timeline() -> PageModel:
+    return open_page(
+        ViewOptions(str(dates_run()), text="3 March 1999", target="1999-03-03", checkpoints=True)
+    )
 
 
-def compare() -> Stage:
+def compare() -> PageModel:
     """Two of its checkpoints against each other."""
     run = dates_run()
     last, first = sorted((run / "checkpoints").glob("step-*"), reverse=True)[:2]
-    return open_stage(Wish(str(last), text="3 March 1999", target="1999-03-03", against=str(first)))
+    return open_page(ViewOptions(str(last), text="3 March 1999", target="1999-03-03", against=str(first)))
 
 
-def unequal() -> Stage:
+def unequal() -> PageModel:
     """A bare encoder beside a classifier: other module paths, another depth, fewer heads, long names, an answer."""
     import transformers
 
@@ -208,24 +210,24 @@ def unequal() -> Stage:
         answer = {"text": "<b>good</b> 61.5 %", "others": [["bad", 0.385]]} if model is wrapped else None
         words = f"{name} with a name that is much longer than there is room for beside two other maps"
         variants.append(Variant(words, seen, labels, answer=answer))
-    return Stage("Two models", variants, words="the same seven tokens " * 6)
+    return PageModel("Two models", variants, words="the same seven tokens " * 6)
 
 
 WARNING = "2 of 28 tensors missing from the folder and random (transformer.h.1.attn.c_attn.bias, <b>bold</b>)"
 
 
-def doubtful() -> Stage:
+def doubtful() -> PageModel:
     """A model whose folder lacked weights."""
     model = nn.MultiheadAttention(12, 3, batch_first=True).eval()
     given = torch.randn(1, 7, 12)
     with torch.no_grad(), regard.observe(model) as seen:
         model(given, given, given)
-    made = stage_of(seen, [f"t{n}" for n in range(7)])
+    made = page_model_of(seen, [f"t{n}" for n in range(7)])
     made.warning = WARNING
     return made
 
 
-def memory() -> Stage:
+def memory() -> PageModel:
     folder = scratch("copy") / "run"
     trained("copy(max_length=5,bits=3)", "ntm(slots=11,width=5,hidden=13)", folder, "--steps", "2")
-    return open_stage(Wish(str(folder)))
+    return open_page(ViewOptions(str(folder)))

@@ -9,17 +9,24 @@ import torch
 from torch import Tensor
 
 from regard.core.value import Value
-from regard.observation.capture.marks import Changed, Mark, changed, check_marks, marked, marks_of
+from regard.observation.capture.fingerprints import (
+    Fingerprint,
+    TensorChanged,
+    changed_error,
+    check_fingerprints,
+    fingerprint_of,
+    fingerprints_of,
+)
 
 V = TypeVar("V", bound=Value)
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredTensor:
     """A tensor of a noted call."""
 
     tensor: Tensor
-    mark: Mark | None  # None: a copy of our own, which nobody writes to
+    fingerprint: Fingerprint | None  # None: a copy of our own, which nobody writes to
     dtype: torch.dtype
     words: str
 
@@ -28,41 +35,41 @@ class Kept:
 
         `sampled=False` asks its version counter alone: for the time in which the model runs.
         """
-        if self.mark is not None and not self.mark.fits(self.tensor, sampled):
-            raise changed(self.words)
+        if self.fingerprint is not None and not self.fingerprint.fits(self.tensor, sampled):
+            raise changed_error(self.words)
         return self.tensor if self.tensor.dtype == self.dtype else self.tensor.to(self.dtype)
 
-    def sampled(self) -> Kept:
+    def sampled(self) -> StoredTensor:
         """The same with a sample of its numbers, now that they are known to be right."""
-        if self.mark is None or self.mark.sample is not None:
+        if self.fingerprint is None or self.fingerprint.sample is not None:
             return self
-        return Kept(self.tensor, marked(self.tensor), self.dtype, self.words)
+        return StoredTensor(self.tensor, fingerprint_of(self.tensor), self.dtype, self.words)
 
 
 @dataclass(frozen=True)
-class KeptValue(Generic[V]):
+class StoredValue(Generic[V]):
     """A mask, score or bias of a noted call, and the marks of its tensors."""
 
     value: V
-    marks: tuple[Mark, ...]
+    fingerprints: tuple[Fingerprint, ...]
     words: str
 
     def get(self) -> V:
         """The value as it was; raises where one of its tensors was written to."""
-        check_marks(self.value.tensors, self.marks, self.words)
+        check_fingerprints(self.value.tensors, self.fingerprints, self.words)
         return self.value
 
 
 @dataclass(frozen=True)
-class Keeper:
+class Storage:
     """How tensors are kept: as references where that is safe, else as copies; elsewhere or narrower if asked."""
 
     device: torch.device | None = None
     dtype: torch.dtype | None = None
     copy: bool = False
-    shelf: Shelf = field(default_factory=lambda: Shelf())
+    pairwise_cache: PairwiseCache = field(default_factory=lambda: PairwiseCache())
 
-    def activation(self, tensor: Tensor, words: str, sampled: bool = True) -> Kept:
+    def activation(self, tensor: Tensor, words: str, sampled: bool = True) -> StoredTensor:
         """Something a model computed: a reference, or a copy where it is known to be written to again and again.
 
         `sampled=False`: a proof of the call tells later whether the numbers are still the same.
@@ -71,19 +78,19 @@ class Keeper:
         if self.device is not None or self.dtype is not None:
             moved = tensor.to(device=self.device, dtype=self.dtype if tensor.is_floating_point() else None)
             if moved is not tensor:
-                return Kept(moved, None, tensor.dtype, words)
+                return StoredTensor(moved, None, tensor.dtype, words)
         # A version above 0 is the mark of a buffer that is filled in place (a static cache): the next step will write
         # to it. Tensors of inference mode have no version at all, so that nobody could tell.
         if self.copy or tensor.is_inference() or tensor._version > 0:
-            return Kept(tensor.clone(), None, tensor.dtype, words)
-        return Kept(tensor, marked(tensor, sampled), tensor.dtype, words)
+            return StoredTensor(tensor.clone(), None, tensor.dtype, words)
+        return StoredTensor(tensor, fingerprint_of(tensor, sampled), tensor.dtype, words)
 
-    def pairwise(self, tensor: Tensor, words: str, sampled: bool = True) -> Kept:
+    def pairwise(self, tensor: Tensor, words: str, sampled: bool = True) -> StoredTensor:
         """A mask or bias of pairs. Layers that make the same one anew, each for itself, share the first one kept."""
         kept = self.activation(tensor, words, sampled)
-        return self.shelf.shared(kept) if tensor.shape[-2] > 1 else kept
+        return self.pairwise_cache.shared(kept) if tensor.shape[-2] > 1 else kept
 
-    def value(self, value: V, words: str) -> KeptValue[V]:
+    def value(self, value: V, words: str) -> StoredValue[V]:
         """A mask, score or bias of ours."""
         if self.copy or self.device is not None:
             copies = [
@@ -91,7 +98,7 @@ class Keeper:
                 for tensor in value.tensors
             ]
             value = value.with_tensors(tuple(copies))
-        return KeptValue(value, marks_of(value.tensors), words)
+        return StoredValue(value, fingerprints_of(value.tensors), words)
 
     def argument(self, given: Any) -> Any:
         """Whatever a module was called with: tensors and masks are kept, the rest is itself."""
@@ -99,20 +106,20 @@ class Keeper:
             return self.activation(given, "an input")
         return self.value(given, "the mask") if isinstance(given, Value) else given
 
-    def parameter(self, tensor: Tensor, words: str) -> Kept:
+    def parameter(self, tensor: Tensor, words: str) -> StoredTensor:
         """Something a model owns. It stays where it is; an optimiser's step after the call is noticed."""
         tensor = tensor.detach()
         if self.copy:
-            return Kept(tensor.clone(), None, tensor.dtype, words)
-        return Kept(tensor, marked(tensor), tensor.dtype, words)
+            return StoredTensor(tensor.clone(), None, tensor.dtype, words)
+        return StoredTensor(tensor, fingerprint_of(tensor), tensor.dtype, words)
 
 
-def given_again(kept: Any) -> Any:
+def restored(kept: Any) -> Any:
     """What `Keeper.argument` was given."""
-    return kept.get() if isinstance(kept, (Kept, KeptValue)) else kept
+    return kept.get() if isinstance(kept, (StoredTensor, StoredValue)) else kept
 
 
-class Shelf:
+class PairwiseCache:
     """The masks and biases of pairs that were kept last, so that equal ones are kept once.
 
     T5 adds its mask to one position bias in each layer: the same n × n numbers, in other memory. To compare them costs
@@ -123,10 +130,10 @@ class Shelf:
     TRIES = 8  # in a row without success
 
     def __init__(self) -> None:
-        self.kept: list[Kept] = []
+        self.kept: list[StoredTensor] = []
         self.misses = 0
 
-    def shared(self, new: Kept) -> Kept:
+    def shared(self, new: StoredTensor) -> StoredTensor:
         """Something kept earlier that equals it, or itself."""
         if type(new.tensor) is not Tensor or new.tensor.is_meta:
             return new
@@ -148,24 +155,24 @@ class Shelf:
         self.kept, self.misses = [], 0
 
 
-def _equal(kept: Kept, tensor: Tensor) -> bool:
+def _equal(kept: StoredTensor, tensor: Tensor) -> bool:
     older = kept.tensor
-    if kept.mark is not None:
-        if not kept.mark.fits(older, sampled=False):
+    if kept.fingerprint is not None:
+        if not kept.fingerprint.fits(older, sampled=False):
             return False
         if (older.data_ptr(), older.stride()) == (tensor.data_ptr(), tensor.stride()):
             return True  # the same memory, and nobody has written to it
     return torch.equal(older, tensor)
 
 
-class Keys:
+class StoredKeys:
     """The keys of one call, or of all decoding steps of a site whose keys continue one another.
 
     A cache hands over all of its keys at every step. Kept one by one they would grow with the square of the length; so
     steps share the newest keys as long as no row that a step has seen is different in them.
     """
 
-    def __init__(self, kept: Kept, seen: Tensor | None) -> None:
+    def __init__(self, kept: StoredTensor, seen: Tensor | None) -> None:
         self.kept = kept
         self.seen = seen  # (k,) rows that any of the calls could see; None: all of them
 
@@ -173,11 +180,11 @@ class Keys:
         """The keys of a call that had `count` of them."""
         return self.kept.get()[:, :, :count]
 
-    def goes_on(self, newer: Tensor, seen: Tensor | None, keeper: Keeper) -> bool:
+    def goes_on(self, newer: Tensor, seen: Tensor | None, storage: Storage) -> bool:
         """Take over the newer keys (b,g,k,d) if every row that was seen is the same in them."""
         try:
             older = self.kept.get(sampled=False)
-        except Changed:
+        except TensorChanged:
             return False
         newer, count = newer.detach(), older.shape[2]
         if (newer.shape[:2], newer.shape[3], newer.dtype) != (older.shape[:2], older.shape[3], older.dtype):
@@ -193,7 +200,7 @@ class Keys:
                 prefix = newer[:, :, :count]
             if not torch.equal(older[:, :, :1], prefix[:, :, :1]) or not torch.equal(older, prefix):
                 return False
-        self.kept = keeper.activation(newer, self.kept.words, sampled=False)
+        self.kept = storage.activation(newer, self.kept.words, sampled=False)
         self.seen = _joined(self.seen, count, seen, newer.shape[2])
         return True
 

@@ -6,19 +6,19 @@ import pytest
 from jsonargparse import Namespace
 
 from regard.viewer import server
-from regard.viewer.keys import LAUNCH_SECONDS, SESSION_SECONDS, Keys
-from tests.viewer.asking import Visitor
-from tests.viewer.stand_ins import small_stage
+from regard.viewer.sessions import LAUNCH_SECONDS, SESSION_SECONDS, Sessions
+from tests.viewer.requests import Visitor
+from tests.viewer.stand_ins import small_page_model
 
 
 @pytest.fixture
-def stage():
-    return small_stage(layers=2, heads=3, length=7)
+def page_model():
+    return small_page_model(layers=2, heads=3, length=7)
 
 
 @pytest.fixture
-def visitor(stage):
-    return Visitor(stage)
+def visitor(page_model):
+    return Visitor(page_model)
 
 
 def cookie_of(answer):
@@ -76,14 +76,14 @@ def test_strangers_cause_no_new_address(visitor):
 
 
 def test_every_token_and_every_cookie_is_another():
-    keys = Keys()
+    keys = Sessions()
     tokens = [keys.token() for _ in range(7)]
     secrets = [keys.spend(token) for token in tokens]
     assert len({*tokens, *secrets}) == 14 and min(map(len, (*tokens, *secrets))) >= 43
 
 
-def test_a_new_address_is_shown_no_more_than_once_in_a_while(stage, capsys, monkeypatch):
-    made = server.Server(stage)
+def test_a_new_address_is_shown_no_more_than_once_in_a_while(page_model, capsys, monkeypatch):
+    made = server.Server(page_model)
     try:
         for _ in range(3):
             made.application.known()
@@ -96,7 +96,7 @@ def test_a_new_address_is_shown_no_more_than_once_in_a_while(stage, capsys, monk
 
 
 def test_the_browser_is_started_with_an_address_that_is_of_no_use_to_who_reads_it_later(
-    stage, monkeypatch, capsys
+    page_model, monkeypatch, capsys
 ):
     """Its command line can be read by everybody on the machine."""
     import webbrowser
@@ -106,12 +106,12 @@ def test_the_browser_is_started_with_an_address_that_is_of_no_use_to_who_reads_i
     started, opened, known = [], [], threading.Event()
     monkeypatch.setattr(webbrowser, "open", lambda address: (opened.append(address), known.set()))
     monkeypatch.setattr(server.Server, "run", lambda own, begin: (started.append(own), begin()))
-    view._serve(stage, Namespace(host="127.0.0.1", port=0, json=False, no_browser=False))
+    view._serve(page_model, Namespace(host="127.0.0.1", port=0, json=False, no_browser=False))
     assert known.wait(20)
     (made,) = started
     made.socket.close()
     shown = capsys.readouterr().out.split()[-1]
     tokens = [address.partition("?token=")[2] for address in (shown, opened[0])]
     assert tokens[0] != tokens[1] and all(tokens)
-    assert made.guard.keys.spend(tokens[1]) and made.guard.keys.spend(tokens[1]) is None
-    assert made.guard.keys.spend(tokens[0])
+    assert made.guard.sessions.spend(tokens[1]) and made.guard.sessions.spend(tokens[1]) is None
+    assert made.guard.sessions.spend(tokens[0])

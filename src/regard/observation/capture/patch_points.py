@@ -16,56 +16,56 @@ from torch import nn
 import regard
 import regard.core.attention as core
 from regard.nn.ntm.machine import Tape
-from regard.observation.capture import modules as written_out
+from regard.observation.capture import fused_twins
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.geometric import EdgeSoftmax
 from regard.observation.capture.huggingface import EagerFlex, EagerForward
 from regard.observation.capture.identity import Substitute, untouched
-from regard.observation.capture.interception import Adapter, Spot
-from regard.observation.capture.ours import ACCOUNTABLE, Account, Attend, Traced
+from regard.observation.capture.interception import Adapter, PatchPoint
+from regard.observation.capture.mechanisms import ACCOUNTING, Attend, MechanismAdapter, TapeAdapter
 from regard.observation.capture.torch_calls import (
     MultiheadFunction,
     NativeEncoderLayer,
     NativeMultihead,
     ScaledDotProduct,
 )
-from regard.observation.capture.written.places import written_spots
+from regard.observation.capture.written.patch_points import recording_points
 
 # To ask thousands of Python modules each time would take milliseconds.
-_FOUND: dict[tuple[frozenset[str], int], list[Spot]] = {}
+_FOUND: dict[tuple[frozenset[str], int], list[PatchPoint]] = {}
 _MOST = 64
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, Substitute)
 
 
-def spots(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[Spot]:
+def patch_points(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[PatchPoint]:
     """Everything to intercept while a model made of `parts` is observed; without one, what a block of code may call."""
     found = [
-        Spot(torch.nn.functional, "scaled_dot_product_attention", ScaledDotProduct()),
+        PatchPoint(torch.nn.functional, "scaled_dot_product_attention", ScaledDotProduct()),
         # Where torch looks the function up that it hands to the types of its arguments.
-        Spot(torch._C._nn, "scaled_dot_product_attention", ScaledDotProduct()),
-        Spot(torch.nn.functional, "multi_head_attention_forward", MultiheadFunction()),
-        Spot(torch, "_native_multi_head_attention", NativeMultihead()),
-        Spot(torch, "_transformer_encoder_layer_fwd", NativeEncoderLayer()),
-        Spot(flex_module, "flex_attention", Flex()),
-        Spot(core, "attend", Attend()),
-        Spot(regard, "attend", Attend()),
+        PatchPoint(torch._C._nn, "scaled_dot_product_attention", ScaledDotProduct()),
+        PatchPoint(torch.nn.functional, "multi_head_attention_forward", MultiheadFunction()),
+        PatchPoint(torch, "_native_multi_head_attention", NativeMultihead()),
+        PatchPoint(torch, "_transformer_encoder_layer_fwd", NativeEncoderLayer()),
+        PatchPoint(flex_module, "flex_attention", Flex()),
+        PatchPoint(core, "attend", Attend()),
+        PatchPoint(regard, "attend", Attend()),
     ]
     transformers = sys.modules.get("transformers.integrations.flex_attention")
     if transformers is not None and hasattr(transformers, "compile_friendly_flex_attention"):
-        found.append(Spot(transformers, "compile_friendly_flex_attention", EagerFlex()))
+        found.append(PatchPoint(transformers, "compile_friendly_flex_attention", EagerFlex()))
     if model is not None:
-        found += [Spot(type(model), name, entrance=True) for name in ("__call__", "forward")]
+        found += [PatchPoint(type(model), name, entrance=True) for name in ("__call__", "forward")]
         if "forward" in vars(model):
-            found.append(Spot(model, "forward", entrance=True))
+            found.append(PatchPoint(model, "forward", entrance=True))
     kinds = {type(part): part for part in parts}
     adapters = {kind: adapter for kind, part in kinds.items() if (adapter := _of_class(part))}
-    found += [Spot(kind, "forward", adapter) for kind, adapter in adapters.items()]
-    found += written_spots(kinds, parts, adapters)
+    found += [PatchPoint(kind, "forward", adapter) for kind, adapter in adapters.items()]
+    found += recording_points(kinds, parts, adapters)
     for part in parts:  # a module may hold a function itself, as an attribute
         held = [name for name, content in vars(part).items() if isinstance(content, _FUNCTIONS)]
         found += _held(part, held) if held else []
         if "forward" in vars(part) and _wraps_own_forward(part) and (adapter := _of_class(part)):
-            found.append(Spot(part, "forward", adapter))
+            found.append(PatchPoint(part, "forward", adapter))
     return [*found, *_imported(frozenset(base.__module__ for kind in kinds for base in kind.__mro__))]
 
 
@@ -73,12 +73,12 @@ def _of_class(module: nn.Module) -> Adapter | None:
     """For a module of a class that writes its attention out, or whose weights are more than one call."""
     x_transformers = sys.modules.get("x_transformers.attend")
     if x_transformers is not None and isinstance(module, x_transformers.Attend):
-        return written_out.Attend()
+        return fused_twins.Attend()
     if isinstance(getattr(module, "fused_attn", None), bool) and hasattr(module, "num_heads"):
-        return written_out.Replayed("fused_attn")
-    if isinstance(module, ACCOUNTABLE):
-        return Account()
-    return Traced() if isinstance(module, Tape) else None
+        return fused_twins.FusedTwin("fused_attn")
+    if isinstance(module, ACCOUNTING):
+        return MechanismAdapter()
+    return TapeAdapter() if isinstance(module, Tape) else None
 
 
 def _wraps_own_forward(module: nn.Module) -> bool:
@@ -90,7 +90,7 @@ def _wraps_own_forward(module: nn.Module) -> bool:
     return inspect.unwrap(getattr(held, "__func__", held)) is own
 
 
-def _imported(homes: frozenset[str]) -> list[Spot]:
+def _imported(homes: frozenset[str]) -> list[PatchPoint]:
     """Names under which modules of Python hold these functions themselves: `from torch.nn.functional import …`.
 
     A Python module that defines a class of the model (one of `homes`) is searched for other names (`as sdpa`), for
@@ -116,10 +116,10 @@ def _imported(homes: frozenset[str]) -> list[Spot]:
             _FOUND[key] += _held(
                 module, content if home in homes else [name for name in names if name in content]
             )
-    return found + [spot for spot in _FOUND[key] if hasattr(spot.owner, spot.name)]
+    return found + [point for point in _FOUND[key] if hasattr(point.owner, point.name)]
 
 
-def _held(module: ModuleType | nn.Module, names: Iterable[str]) -> list[Spot]:
+def _held(module: ModuleType | nn.Module, names: Iterable[str]) -> list[PatchPoint]:
     originals, content, found = _originals(), vars(module), []
     for name in list(names):
         held = content[name]
@@ -137,7 +137,7 @@ def _held(module: ModuleType | nn.Module, names: Iterable[str]) -> list[Spot]:
             except TypeError:  # cannot be hashed, so it is none of them
                 continue
         if adapter is not None:
-            found.append(Spot(module, name, adapter))
+            found.append(PatchPoint(module, name, adapter))
     return found
 
 

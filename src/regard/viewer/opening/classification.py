@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.viewer.stage import finite, shortened
+from regard.viewer.page_model import finite, shortened
 
 Answer = dict[
     str, Any

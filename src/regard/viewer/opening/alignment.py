@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.viewer.stage import Stage, finite
+from regard.viewer.page_model import PageModel, finite
 
 LONGEST = 512  # positions on each side: a larger alignment cannot be read
 
@@ -29,7 +29,7 @@ def read_gold_line(given: str) -> Any:
     return lines[int(number) - 1]
 
 
-def alignment(stage: Stage, gold: Any = None) -> dict[str, Any] | None:
+def alignment(page_model: PageModel, gold: Any = None) -> dict[str, Any] | None:
     """The scene's entry: links of the last attention from what is written to what was read, and how good they are.
 
     Links are pairs [source, target] of positions (column, row) of that site's map, whatever pieces words are made of.
@@ -37,11 +37,11 @@ def alignment(stage: Stage, gold: Any = None) -> dict[str, Any] | None:
     from regard.observation.analysis.alignment import align
     from regard.observation.analysis.sites import at
 
-    crossing = [number for number in stage.sites(0) if stage.places[number].group == "cross"]
+    crossing = [number for number in page_model.sites(0) if page_model.page_sites[number].group == "cross"]
     if not crossing:
         return None
     number = crossing[-1]
-    site, labels = stage.site(0, number), stage.variants[0].labels
+    site, labels = page_model.site(0, number), page_model.variants[0].labels
     whole, _ = at(site, None if site.calls > 1 else -1)  # the steps of a generation are the rows of one map
     rows, columns = whole.shape(-1)[2:]
     if max(rows, columns) > LONGEST or not rows or not columns:
@@ -65,14 +65,14 @@ def _judged(site: Any, labels: Any, gold: Any, rows: int, columns: int) -> dict[
     source, target = list(labels.get("tokens", ()))[:columns], list(labels.get("targets", ()))[:rows]
     words = align(site, source, target, call=-1)
     judged = quality([words], [gold])
-    places = {"source": _by_word(word_of(source)), "target": _by_word(word_of(target))}
+    positions = {"source": _by_word(word_of(source)), "target": _by_word(word_of(target))}
 
     def spread(pairs: Any) -> list[list[int]]:
         return sorted(
             [column, row]
             for one, other in pairs
-            for row in places["target"].get(other, ())
-            for column in places["source"].get(one, ())
+            for row in positions["target"].get(other, ())
+            for column in positions["source"].get(one, ())
         )
 
     return {
@@ -84,7 +84,7 @@ def _judged(site: Any, labels: Any, gold: Any, rows: int, columns: int) -> dict[
 
 def _by_word(words: Any) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for place, word in enumerate(words or ()):
+    for position, word in enumerate(words or ()):
         if word is not None:
-            found.setdefault(word, []).append(place)
+            found.setdefault(word, []).append(position)
     return found

@@ -22,14 +22,14 @@ from regard.models.reader import Reader
 from regard.models.seq2seq import Seq2seq
 from regard.models.transformer import Transformer
 from regard.nn.mechanism import Mechanism
-from regard.observation.ground import Ground
+from regard.observation.examples import ShownExample
 from regard.observation.watching import How, Side, Unseen, Weighed, named, weighed
 from regard.tasks.answers import Bits
 from regard.tasks.batch import Batch
 
 
 @dataclass(frozen=True)
-class Looked:
+class Attribution:
     """Weights over the input or over a memory, and in words what they are."""
 
     weights: Tensor  # (t,n): one row for each that looked, mean over heads; (n,): one for all
@@ -41,9 +41,11 @@ class Looked:
     inputs: bool = True  # whether the columns are the positions of the input, one for one
 
 
-def look(model: models.Model, batch: Batch, ground: Ground) -> tuple[list[Looked], list[str]]:
+def attributions(
+    model: models.Model, batch: Batch, ground: ShownExample
+) -> tuple[list[Attribution], list[str]]:
     """What is worth showing of a single example, most telling first, and why something is missing."""
-    found: list[Looked] = []
+    found: list[Attribution] = []
     missing: list[str] = []
     if isinstance(model, NTM):
         return _machine(model, batch, ground), missing
@@ -64,7 +66,7 @@ def look(model: models.Model, batch: Batch, ground: Ground) -> tuple[list[Looked
 
 
 @torch.no_grad()
-def alignment(model: models.Model, batch: Batch) -> Looked | str:
+def alignment(model: models.Model, batch: Batch) -> Attribution | str:
     """How much each target of a single example attended to each input; a text says why there is none."""
     if not isinstance(model, (Transformer, Seq2seq)):
         return f"{model.name} has no alignment: it does not attend to its input step by step."
@@ -76,10 +78,10 @@ def alignment(model: models.Model, batch: Batch) -> Looked | str:
     except Unseen:
         layer = f"{named(place.layer)}, its attention to the input"
         return f"{model.name} has no alignment: {layer}, has no weights to show."
-    return Looked(part.heads.mean(0), f"{place.words}, mean over heads", part.how)
+    return Attribution(part.heads.mean(0), f"{place.words}, mean over heads", part.how)
 
 
-def attended(model: models.Model, batch: Batch, answer: int) -> Looked:
+def input_attribution(model: models.Model, batch: Batch, answer: int) -> Attribution:
     """What a classifier looked at in a single example, one number for each input; they add up to 1."""
     over = ""
     if isinstance(model, LSTMAttention):
@@ -94,8 +96,8 @@ def attended(model: models.Model, batch: Batch, answer: int) -> Looked:
             raise Unseen("the weights are those of a memory.")
     except Unseen:
         words = "gradient × input of the class (this attention has no weights)"
-        return Looked(gradient(model, batch, answer), words, "gradient × input")
-    return Looked(_shares(part.heads.mean((0, 1))), over, part.how)
+        return Attribution(gradient(model, batch, answer), words, "gradient × input")
+    return Attribution(_shares(part.heads.mean((0, 1))), over, part.how)
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def _places(model: models.Model) -> Iterator[_Place]:
             yield _Place(whole[-1], f"{named(whole[-1])}, the last attention")
 
 
-def _shown(place: _Place, part: Weighed, ground: Ground) -> Looked:
+def _shown(place: _Place, part: Weighed, ground: ShownExample) -> Attribution:
     heads, rows, columns = part.heads, part.heads.shape[1], part.heads.shape[2]
     asking = ground.targets if place.crosses else ground.inputs
     names: dict[Side, Sequence[str]] = {
@@ -144,13 +146,13 @@ def _shown(place: _Place, part: Weighed, ground: Ground) -> Looked:
     down = list(names[part.rows])[-rows:] if rows > 1 else []
     words = place.words + (f": {part.part}" if part.part else "")
     mean = heads.mean(0)
-    return Looked(
+    return Attribution(
         mean if down else mean[0], words, part.how, heads if len(heads) > 1 and down else None, down, across,
         inputs=part.columns in ("source", "position") and columns == len(ground.inputs),
     )  # fmt: skip
 
 
-def _machine(model: NTM, batch: Batch, ground: Ground) -> list[Looked]:
+def _machine(model: NTM, batch: Batch, ground: ShownExample) -> list[Attribution]:
     """Where the heads of a Neural Turing Machine were after each step."""
     machine = model.machine
     with torch.no_grad():
@@ -165,7 +167,7 @@ def _machine(model: NTM, batch: Batch, ground: Ground) -> list[Looked]:
             across = slots(heads.shape[2])
             words = f"the {kind} heads over the memory, step by step"
             found.append(
-                Looked(heads.mean(0), words, "exact", many, list(ground.inputs), across, inputs=False)
+                Attribution(heads.mean(0), words, "exact", many, list(ground.inputs), across, inputs=False)
             )
     return found
 
@@ -175,7 +177,7 @@ def slots(count: int) -> list[str]:
     return [f"slot {number}" for number in range(count)]
 
 
-def _moved(model: models.Model, batch: Batch, ground: Ground) -> Looked:
+def _moved(model: models.Model, batch: Batch, ground: ShownExample) -> Attribution:
     """Which inputs moved the answer, where no layer has weights over them."""
     needs = model.problem.answer.needs
     if needs == "decoder" or isinstance(model.problem.answer, Bits):
@@ -189,7 +191,7 @@ def _moved(model: models.Model, batch: Batch, ground: Ground) -> Looked:
         at = len(logits) - 1 if asked is None or not len(asked) else int(asked[0])
         place, logits = (at,), logits[at]
         words = f"gradient × input of the guess at “{ground.inputs[at]}”"
-    return Looked(
+    return Attribution(
         gradient(model, batch, *place, int(logits.argmax())),
         words,
         "gradient × input",

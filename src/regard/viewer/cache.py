@@ -10,7 +10,7 @@ from typing import Any
 MEBIBYTE = 1 << 20
 
 
-class Kept:
+class ByteCache:
     """Answers by question, at most `most` bytes of them. Threads may ask at once; nothing is computed twice at once."""
 
     def __init__(self, most: int = 256 * MEBIBYTE) -> None:

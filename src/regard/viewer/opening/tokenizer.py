@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.viewer.opening.guarding import in_words
+from regard.viewer.opening.library_errors import in_words
 
 WHOLE = "tokenizer.json"  # a tokenizer in one file, whatever its kind
 # The vocabularies of the usual kinds, for a folder whose kind of tokenizer cannot even be told.

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 import regard
 from regard.errors import RegardError
 from regard.observation.capture.huggingface import Eager
-from regard.observation.capture.keeping import Keeper
+from regard.observation.capture.storage import Storage
 from tests.observation import peers
 from tests.observation.peers import BAR, largest
 
@@ -124,9 +124,9 @@ def test_weights_of_inputs_that_were_overwritten_are_refused(write, which):
 
 
 def test_numbers_that_are_not_finite_are_no_change():
-    kept = Keeper().activation(torch.full((3, 5), torch.nan), "x")
+    kept = Storage().activation(torch.full((3, 5), torch.nan), "x")
     assert kept.get().isnan().all()
-    strided = Keeper().activation(torch.randn(7, 11, 6)[1:5, ::2].transpose(0, 1), "x")
+    strided = Storage().activation(torch.randn(7, 11, 6)[1:5, ::2].transpose(0, 1), "x")
     assert strided.get().shape == (6, 4, 6)
     for empty in (torch.zeros(0, 3), torch.zeros(()), torch.zeros(1, 4).expand(5, 4)):
-        assert torch.equal(Keeper().activation(empty, "x").get(), empty)
+        assert torch.equal(Storage().activation(empty, "x").get(), empty)
