@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import positions as places
 from regard.tasks.problem import Tokens, Vectors
 
@@ -73,7 +73,7 @@ def pooled(rows: Tensor, keep: Tensor | None) -> Tensor:
 
 def padding_mask(keep: Tensor | None) -> Mask | None:
     """The mask that hides what is not real."""
-    return None if keep is None else Padding(keep)
+    return None if keep is None else PaddingMask(keep)
 
 
 def shifted(targets: Tensor, start: int) -> Tensor:
