@@ -6,7 +6,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 import regard
 from regard import biases, masks
-from regard.implementations.triton import blocks, launch
+from regard.implementations.triton import blocks, launch, relaunch
 
 from .conftest import DEVICE
 
@@ -69,7 +69,7 @@ class _Kernel:
 
 
 def test_a_second_launch_has_the_same_arguments_with_the_new_tensors(monkeypatch):
-    monkeypatch.setattr(repeat, "INTERPRETED", False)
+    monkeypatch.setattr(relaunch, "INTERPRETED", False)
     kernel, memory = _Kernel(), {}
 
     def call(a, b, key="key", size=7):
@@ -92,7 +92,7 @@ def test_a_second_launch_has_the_same_arguments_with_the_new_tensors(monkeypatch
 
 
 def test_tensors_at_odd_places_are_looked_at_every_time(monkeypatch):
-    monkeypatch.setattr(repeat, "INTERPRETED", False)
+    monkeypatch.setattr(relaunch, "INTERPRETED", False)
     kernel, memory = _Kernel(), {}
     odd = torch.zeros(9)[1:]
 
