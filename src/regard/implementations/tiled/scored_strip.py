@@ -14,7 +14,7 @@ from regard.core import formula
 from regard.core.differentiate import summation
 from regard.core.dropout import drop
 from regard.core.grid import Grid, Sizes, whole
-from regard.implementations.tiled.strips import Run, Strip, strips
+from regard.implementations.tiled.strips import KeyRun, Strip, strips
 from regard.masks import Mask
 from regard.normalizers import Normalizer, Softmax
 from regard.scores import Score
@@ -25,7 +25,7 @@ _TAME = 1e30  # products below this, added up over any dimension, are far from f
 
 
 @dataclass
-class Attention:
+class TiledAttention:
     """A request whose score is one of pairs, ready to be walked strip by strip. Nothing here is recorded."""
 
     query: Tensor  # (b,h,q,d)
@@ -51,12 +51,12 @@ class Attention:
         many = tensor.numel() * _MANY_PAIRS <= math.prod(self.sizes)
         return summation(tensor) if many else self.dtype
 
-    def pieces(self, value: Tensor | None) -> Iterator[Piece]:
+    def pieces(self, value: Tensor | None) -> Iterator[ScoredStrip]:
         """Every strip that sees anything, scored."""
         tame = _tame(self, value)
         for strip in self.strips():
             if strip.runs:
-                yield Piece(self, strip, value, tame)
+                yield ScoredStrip(self, strip, value, tame)
 
     def strips(self) -> Iterator[Strip]:
         """Every strip; together they hold every row."""
@@ -75,10 +75,10 @@ class Attention:
         return (strip.batch, heads, strip.rows)
 
 
-class Piece:
+class ScoredStrip:
     """A strip with its scores: queries (b,h,r,d), keys (b,g,c,d), values (b,g,c,v), scores (b,h,r,c)."""
 
-    def __init__(self, attention: Attention, strip: Strip, value: Tensor | None, tame: bool) -> None:
+    def __init__(self, attention: TiledAttention, strip: Strip, value: Tensor | None, tame: bool) -> None:
         self.attention, self.strip = attention, strip
         self.place = attention.place(strip)
         self.spans = strip.spans
@@ -204,7 +204,7 @@ class Piece:
             if run.partial and self.attention.mask is not None:
                 yield columns, *self._tile(self.attention.mask, run)
 
-    def _tile(self, mask: Mask, run: Run) -> tuple[Tensor, Tensor]:
+    def _tile(self, mask: Mask, run: KeyRun) -> tuple[Tensor, Tensor]:
         """A mask that looks at distances alone gives the same tile for every strip along a diagonal."""
         rows, tiles = self.strip.rows, self.attention.tiles
         place = (run.start - rows.start, rows.stop - rows.start, run.stop - run.start)
@@ -242,7 +242,7 @@ class Piece:
         self.query = self.query.masked_fill(~rows_see, 0)
 
 
-def _tame(attention: Attention, value: Tensor | None) -> bool:
+def _tame(attention: TiledAttention, value: Tensor | None) -> bool:
     """Whether every score is finite and no hidden entry can spoil a sum, so that the cheap way of masking is safe.
 
     Only a CPU can look: on a GPU it would mean to wait for the device.

@@ -17,7 +17,7 @@ from regard.errors import BadValue
 from regard.masks.algebra import Blocks, Mask, grade
 
 
-class Lengths(Mask):
+class LengthsMask(Mask):
     """Batch entry b has `key_lengths[b]` real keys and, where given, `query_lengths[b]` real queries."""
 
     name: ClassVar[str] = "lengths"
@@ -59,7 +59,7 @@ class Lengths(Mask):
         return torch.arange(k, device=device) < self.key_lengths[:, None]
 
 
-class Padding(Mask):
+class PaddingMask(Mask):
     """True marks the real keys of `keep` (b,k) and, where given, the real queries of `query_keep` (b,q)."""
 
     name: ClassVar[str] = "padding"
@@ -100,7 +100,7 @@ class Padding(Mask):
         return self.keep_keys
 
 
-class Documents(Mask):
+class DocumentsMask(Mask):
     """A query sees the keys that carry its own id; a negative id is padding."""
 
     name: ClassVar[str] = "documents"
@@ -142,7 +142,7 @@ class Documents(Mask):
         return self.query_ids, self.query_ids if self.key_ids is None else self.key_ids
 
 
-class Packed(Mask):
+class PackedMask(Mask):
     """Documents laid end to end: document n covers positions offsets[n] … offsets[n+1] − 1."""
 
     name: ClassVar[str] = "packed"
@@ -190,7 +190,7 @@ class Packed(Mask):
         return torch.where(document > len(self.offsets) - 2, -1, document)
 
 
-class Dense(Mask):
+class DenseMask(Mask):
     """A bool tensor, kept with four axes (b|1, h|1, q|1, k|1)."""
 
     name: ClassVar[str] = "dense"
@@ -218,7 +218,7 @@ class Dense(Mask):
             )
 
     def single_head(self) -> Mask:
-        return Dense(self.tensor.transpose(0, 1)) if self.tensor.shape[0] == 1 else self
+        return DenseMask(self.tensor.transpose(0, 1)) if self.tensor.shape[0] == 1 else self
 
     @property
     def by_key(self) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.core.grid import Sizes, whole
 from regard.core.value import rebuild
 from regard.masks.algebra import EMPTY, FULL, And, Mask, Or, cut
-from regard.masks.given import Dense, Documents, Lengths, Padding
+from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PaddingMask
 
 _BLOCK = 128
 _CELLS = 1 << 22  # pairs looked at together
@@ -27,7 +27,7 @@ def visible_keys(mask: Mask, sizes: Sizes, device: torch.device) -> Tensor | Non
         return ~hidden
     if mask.by_key:
         return mask.real_keys(sizes[3], sizes[0], device)[:, None]
-    if isinstance(mask, Dense):
+    if isinstance(mask, DenseMask):
         return mask.tensor.any(-2).expand(-1, -1, sizes[3])
     if isinstance(mask, And):
         for keys, rest in ((mask.left, mask.right), (mask.right, mask.left)):
@@ -71,11 +71,11 @@ def _by_looking(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> 
 
 def hidden_queries(mask: Mask, queries: int, device: torch.device) -> Tensor | None:
     """True for the queries that a mask declares to be padding, (b|1,q); None where it does not speak of that."""
-    if isinstance(mask, Lengths) and mask.query_lengths is not None:
+    if isinstance(mask, LengthsMask) and mask.query_lengths is not None:
         return torch.arange(queries, device=device) >= mask.query_lengths[:, None]
-    if isinstance(mask, Padding) and mask.query_keep is not None:
+    if isinstance(mask, PaddingMask) and mask.query_keep is not None:
         return ~mask.query_keep
-    if isinstance(mask, Documents):
+    if isinstance(mask, DocumentsMask):
         return mask.query_ids < 0
     if isinstance(mask, (And, Or)):
         left = hidden_queries(mask.left, queries, device)

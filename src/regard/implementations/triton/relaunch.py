@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from regard.implementations.triton.sizes import INTERPRETED
+from regard.implementations.triton.block_sizes import INTERPRETED
 
 _MOST = 64
 

@@ -180,7 +180,7 @@ def finished(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.co
 
 
 @triton.jit
-def spoilt_rows(query):
+def nonfinite_rows(query):
     """What to add to the scores of each row (rows, 1): NaN where a query holds ±inf, else 0.
 
     Its scores would be ±inf, and a row of −inf alone would look as if it saw nothing. The queries themselves stay as
@@ -192,7 +192,7 @@ def spoilt_rows(query):
 
 @triton.jit
 def row_state(seed, batch, head, rows):
-    """What decides dropout in a row: the seed, the batch entry, the head and the query (see `core.dropout`)."""
+    """The hash of seed, batch entry, head and query that decides dropout in a row (see `regard.core.dropout`)."""
     low = (seed & 0xFFFFFFFF).to(tl.uint32)
     state = _mix(_mix(low) ^ (seed >> 32).to(tl.uint32))
     state = _mix(state ^ (batch.to(tl.uint32) * 0x9E3779B1))

@@ -9,7 +9,7 @@ import regard
 from regard import biases, masks, scores
 from regard.core import request
 from regard.core.attention import selection
-from regard.implementations.triton import rows as kernels
+from regard.implementations.triton import weights as kernels
 from tests.triton.conftest import DEVICE
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.pieces import _by_row, kind, number
+from regard.implementations.triton.device_functions import _by_row, kind, number
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.pieces import facts_of, finished, kept, row_state, tile, visible
+from regard.implementations.triton.device_functions import facts_of, finished, kept, row_state, tile, visible
 
 _DATA = [
     "q_len",

@@ -17,12 +17,12 @@ from regard.core.grid import Part
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack, unpack
+from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.decode import processors
-from regard.implementations.triton.pieces import finished, visible
-from regard.implementations.triton.sizes import INTERPRETED, padded, precision
+from regard.implementations.triton.device_functions import finished, visible
 from regard.normalizers import Softmax
-from regard.scores.dot import Dot, Softcap
+from regard.scores.dot import DotScore, SoftcapScore
 
 _LENGTHS = ["first_row", "first_head", "rows", "chosen", "heads", "group", "k_len", "length", "TABLE_STRIDES"]
 _SPLITS = 32  # most stretches of keys
@@ -136,7 +136,7 @@ def runs(request: Request) -> bool:
     return (
         0 not in request.sizes
         and type(request.normalizer) is Softmax
-        and type(request.score) in (Dot, Softcap)
+        and type(request.score) in (DotScore, SoftcapScore)
         and request.query.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and request.query.shape[3] <= 256
         and request.sizes[0] * request.sizes[1] < 1 << 16
@@ -186,7 +186,7 @@ def _run(
     length = triton.cdiv(triton.cdiv(keys, splits), block_k) * block_k
     splits = triton.cdiv(keys, length)
     peak, total = query.new_empty(2, batch * head_count * row_count, _SPLITS, dtype=torch.float32)
-    cap = score.cap if isinstance(score, Softcap) else 0.0
+    cap = score.cap if isinstance(score, SoftcapScore) else 0.0
     grid = (grid_rows, splits, grid_heads)
     tables = (prepared.tables, prepared.strides, prepared.numbers, query.stride()[:3], key.stride()[:3])
     numbers = (first_row, first_head, row_count, head_count, all_heads // groups, keys, length, scale, cap)

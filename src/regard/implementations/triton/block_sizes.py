@@ -10,7 +10,7 @@ from triton import knobs
 INTERPRETED: bool = knobs.runtime.interpret  # the kernels run on the CPU, in Python
 
 
-class Shape(NamedTuple):
+class BlockSizes(NamedTuple):
     """How a kernel cuts its work."""
 
     block_q: int
@@ -29,59 +29,59 @@ def precision(dtype: torch.dtype) -> str:
     return "bf16x6" if dtype == torch.float32 and not INTERPRETED else "tf32"
 
 
-def forward_shape(dtype: torch.dtype, width: int) -> Shape:
+def forward_shape(dtype: torch.dtype, width: int) -> BlockSizes:
     """For the forward kernel; `width`: of keys or values, padded, whichever is larger."""
     if INTERPRETED:
-        return Shape(16, 16, 1, 1)
+        return BlockSizes(16, 16, 1, 1)
     if dtype == torch.float32:
         return (
-            Shape(64, 32, 4, 2)
+            BlockSizes(64, 32, 4, 2)
             if width <= 64
-            else Shape(128, 32, 8, 1)
+            else BlockSizes(128, 32, 8, 1)
             if width <= 128
-            else Shape(32, 16, 4, 2)
+            else BlockSizes(32, 16, 4, 2)
         )
     if width <= 64:
-        return Shape(64, 64, 4, 2)
-    return Shape(64, 64, 4, 3) if width <= 128 else Shape(64, 32, 4, 2)
+        return BlockSizes(64, 64, 4, 2)
+    return BlockSizes(64, 64, 4, 3) if width <= 128 else BlockSizes(64, 32, 4, 2)
 
 
-def keys_shape(dtype: torch.dtype, width: int) -> Shape:
+def keys_shape(dtype: torch.dtype, width: int) -> BlockSizes:
     """For the gradients of keys and values."""
     if INTERPRETED:
-        return Shape(16, 16, 1, 1)
+        return BlockSizes(16, 16, 1, 1)
     if dtype == torch.float32:
         return (
-            Shape(32, 64, 4, 1)
+            BlockSizes(32, 64, 4, 1)
             if width <= 64
-            else Shape(32, 32, 4, 1)
+            else BlockSizes(32, 32, 4, 1)
             if width <= 128
-            else Shape(16, 16, 4, 1)
+            else BlockSizes(16, 16, 4, 1)
         )
-    return Shape(64, 64, 4, 2) if width <= 128 else Shape(64, 64, 8, 1)
+    return BlockSizes(64, 64, 4, 2) if width <= 128 else BlockSizes(64, 64, 8, 1)
 
 
-def queries_shape(dtype: torch.dtype, width: int) -> Shape:
+def queries_shape(dtype: torch.dtype, width: int) -> BlockSizes:
     """For the gradients of queries."""
     if INTERPRETED:
-        return Shape(16, 16, 1, 1)
+        return BlockSizes(16, 16, 1, 1)
     if dtype == torch.float32:
         return (
-            Shape(64, 32, 4, 1)
+            BlockSizes(64, 32, 4, 1)
             if width <= 64
-            else Shape(32, 16, 4, 1)
+            else BlockSizes(32, 16, 4, 1)
             if width <= 128
-            else Shape(16, 16, 4, 1)
+            else BlockSizes(16, 16, 4, 1)
         )
     if width <= 64:
-        return Shape(64, 64, 4, 3)
-    return Shape(64, 64, 4, 2) if width <= 128 else Shape(64, 32, 4, 2)
+        return BlockSizes(64, 64, 4, 3)
+    return BlockSizes(64, 64, 4, 2) if width <= 128 else BlockSizes(64, 32, 4, 2)
 
 
-def distances_shape(dtype: torch.dtype, width: int) -> Shape:
+def distances_shape(dtype: torch.dtype, width: int) -> BlockSizes:
     """For the gradient of a bias by distance; its blocks are square."""
     if INTERPRETED:
-        return Shape(16, 16, 1, 1)
+        return BlockSizes(16, 16, 1, 1)
     if dtype == torch.float32 or width > 128:
-        return Shape(32, 32, 4, 1)
-    return Shape(64, 64, 4, 2)
+        return BlockSizes(32, 32, 4, 1)
+    return BlockSizes(64, 64, 4, 2)
