@@ -97,7 +97,9 @@ def test_a_budget_or_patience_does_not_end_the_measurement(threads):
 
 
 def test_neither_validation_nor_test_is_looked_at(threads, monkeypatch):
-    monkeypatch.setattr(tasks.Task, "measure", lambda *given: pytest.fail("a measurement of quality"))
+    monkeypatch.setattr(
+        "regard.tasks.metrics.Mean.of", lambda *given: pytest.fail("a measurement of quality")
+    )
     assert measure(SETTINGS, 1, 0.0).steps_per_second > 0
 
 

@@ -89,7 +89,7 @@ def _recorded(record: Callable[..., None]) -> Iterator[None]:
         record(*args, **kwargs)
         return attend(*args, **kwargs)
 
-    core.attend = recording  # type: ignore[assignment]
+    core.attend = recording
     try:
         yield
     finally:
