@@ -166,7 +166,7 @@ def test_bleu_carries_its_signature_and_adds_up_over_blocks(tmp_path):
     (tmp_path / "b.txt").write_text("".join(f"heute sehen {n} vögel {n + 1} boote\n" for n in range(90)))
     changes = {"task": "translate(level=word)", "data": [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]}
     outcome = perform(job_of(tmp_path / "run", "seq2seq(dim=8)", steps=1, **changes))
-    assert "13a" in outcome.sacrebleu and len(outcome.blocks) == 9
+    assert "13a" in outcome.protocol["bleu"] and len(outcome.blocks) == 9
     task, _, _ = load_run(tmp_path / "run")
     states = json.loads(json.dumps(outcome.blocks))  # as outcome.json keeps them
     found = values(task.metrics(), merged(task.metrics(), states))

@@ -45,9 +45,7 @@ NEWS = {"began": "begins", "silent": "silent", "again": "again", "done": "done",
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options: what to compare and where, and every setting the runs share."""
-    models = (
-        "names joined by commas, or all (default: on digits the three of the table, else the task's recipe)"
-    )
+    models = "names joined by commas, or all (default: those of the task's recipe)"
     parser.add_argument("--models", type=str, metavar="A,B", help=models)
     attention = "attentions to put into each model, joined by commas, or all (default: each model's own)"
     parser.add_argument("--attention", type=str, metavar="X,Y", help=attention)

@@ -44,6 +44,7 @@ class Evaluation:
     examples: int
     decides: str  # the metric by which checkpoints are chosen
     signature: dict[str, Any]
+    protocol: dict[str, str]  # how a metric is computed, where that needs saying
 
     def __getitem__(self, metric: str) -> float | None:
         """The value of a metric."""
@@ -103,9 +104,10 @@ def evaluate_run(
         found += task.examine(model, split, batch_size=batch_size, device=loaded.device)
     on_progress(count, count)
     signature = _signature(loaded, split, count, fingerprint.hexdigest, batch_size)
-    signature |= {"decoding": decoding or None, **task.protocol()}
+    protocol = {name: str(how) for name, how in task.protocol().items()}
+    signature |= {"decoding": decoding or None, **protocol}
     rows = [_measured(task, metric, state) for metric, state in found]
-    return Evaluation(rows, split, count, task.metric.name, signature)
+    return Evaluation(rows, split, count, task.metric.name, signature, protocol)
 
 
 def _measured(task: Task, metric: Metric, state: State) -> MeasuredMetric:

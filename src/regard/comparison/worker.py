@@ -138,14 +138,14 @@ def _outcome(job: Job, result: Result) -> Outcome:
     seed_everything(config.seed)  # whatever draws while it answers draws the same, however the run came here
     validation = evaluate(task, asked, batch_size=config.batch_size or LARGEST_BATCH, seed=config.seed) or {}
     test, blocks, read = in_blocks(task, asked, config) if job.test else ({}, [], "")
-    bleu = str(task.protocol().get("bleu", "")) if "bleu" in test else ""
+    protocol = {name: str(how) for name, how in task.protocol().items() if name in test}
     return Outcome(
         **dataclasses.asdict(job.contestant), seed=job.seed, settings=job.settings, folder=job.folder,
         steps=result.steps, seconds=result.seconds, stopped_by=result.stopped_by,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         metric=task.metric.name, higher_is_better=task.metric.higher_is_better,
         validation=_numbers(validation), test=_numbers(test), best_step=(result.best or {}).get("step"), blocks=blocks,
-        data_sha256=read, command=command_of(job), versions=_versions(device), sacrebleu=bleu,
+        data_sha256=read, command=command_of(job), versions=_versions(device), protocol=protocol,
         beam=job.beam, direction=str(task.direction() or ""), changes=[str(change) for change in found.changes],
         checkpoint=found.checkpoint, checkpoint_sha256=found.sha256, settings_sha256=found.settings_sha256,
         metrics=selection.one(RunFolder(Path(job.folder)), selection.LAST, lambda text: None).state.get("metrics"),
