@@ -14,16 +14,17 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from regard.comparison.engines import cluster, remote
 from regard.comparison.engines import ray as engines
-from regard.comparison.engines.local import LocalEngine
 from regard.comparison.engines.ray import RayEngine
 from regard.comparison.engines.remote import RemoteJob
 from regard.comparison.job import Contestant, Job, Outcome
+from regard.comparison.worker import perform
 from regard.errors import BadValue
 from regard.training.run_folder import checkpoints, metrics_file
-from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
+from tests.comparison.registered import STRANGERS, pauses_of, strangers_registered  # noqa: F401
 
 SETTINGS = {"task": "toy", "steps": 40, "eval_every": 8, "save_every": 8, "log_every": 1, "batch_size": 5,
             "device": "cpu"}  # fmt: skip
@@ -50,9 +51,10 @@ def slow(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory):
-    """Two runs on this machine, without a cluster."""
-    folder = tmp_path_factory.mktemp("local")
-    return LocalEngine(2).run([job_of(folder, seed) for seed in (0, 1)], lambda event: None)
+    """Two runs in this process, without a cluster."""
+    folder, threads = tmp_path_factory.mktemp("here"), torch.get_num_threads()
+    yield [perform(job_of(folder, seed)) for seed in (0, 1)]
+    torch.set_num_threads(threads)
 
 
 def job_of(folder, seed=0, model="toy-net", use=(STRANGERS,), **changes):
@@ -98,15 +100,7 @@ def parent_of(number):
     return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-PAUSES = (13, 21)  # batches after which a run waits, so that there is time for a kill on any machine
-
-
-def pausing(folder):
-    """A file for `--use` that makes a run wait at PAUSES, and the files it waits for."""
-    pauses = [folder / f"go-on-{calls}" for calls in PAUSES]
-    told = ",".join(f"{calls}:7:{file}" for calls, file in zip(PAUSES, pauses, strict=True))
-    (folder / "pausing.py").write_text(f"import os\nos.environ['REGARD_TOY_PAUSE'] = {told!r}\n")
-    return str(folder / "pausing.py"), pauses
+PAUSES = (13, 21)  # batches after which a run waits
 
 
 class Killer:
@@ -126,7 +120,7 @@ class Killer:
             self.pauses[number].touch()
 
 
-def test_the_results_are_those_of_the_local_engine(engine, untouched, tmp_path):
+def test_the_results_are_those_of_runs_without_a_cluster(engine, untouched, tmp_path):
     heard = []
     jobs = [job_of(tmp_path, 0), job_of(tmp_path, model="falls"), job_of(tmp_path, 1)]
     first, failed, second = found = engine.run(jobs, heard.append)
@@ -149,7 +143,7 @@ def test_the_results_are_those_of_the_local_engine(engine, untouched, tmp_path):
 
 @pytest.mark.slow
 def test_after_kill_nine_a_job_goes_on_from_its_checkpoint(engine, untouched, tmp_path, capsys):
-    file, pauses = pausing(tmp_path)
+    file, pauses = pauses_of(tmp_path, PAUSES)
     job = job_of(tmp_path, use=(STRANGERS, file))
     killer = Killer(job, pauses)
     (found,) = engine.run([job], killer)
