@@ -25,7 +25,7 @@ import numpy as np
 from regard.comparison.compare import budget_text
 from regard.comparison.comparison import Comparison
 from regard.comparison.costs import FILE as COSTS_FILE
-from regard.comparison.figures.style import called
+from regard.comparison.figures.style import display_names
 from regard.comparison.grid import RUNS
 from regard.comparison.job import Contestant, Cost, Outcome
 from regard.comparison.results import Row, rows, runs_of
@@ -262,7 +262,7 @@ def entries(comparison: Comparison) -> list[Entry]:
 def _named(found: Sequence[Row]) -> dict[str, str]:
     """How people call them, by label: models without their options, attentions where all have one model."""
     bare = {row["label"]: parse(row["model"])[0] for row in found}
-    return bare if len(set(bare.values())) == len(found) else called(found)
+    return bare if len(set(bare.values())) == len(found) else display_names(found)
 
 
 def _mark(runs: Sequence[Outcome]) -> str:

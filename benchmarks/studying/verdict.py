@@ -35,8 +35,8 @@ from regard.comparison.figures.style import (
     Key,
     in_percent,
     logarithmic,
-    looks,
     short,
+    style,
     titled,
     within,
 )  # fmt: skip
@@ -263,7 +263,7 @@ class Dot(Key):
 
 def draw(verdict: Verdict, path: Path) -> str:
     """Write the picture, the same bytes for the same numbers; returns it in words."""
-    with looks(), rc_context({"svg.fonttype": "path", "svg.hashsalt": "regard"}):
+    with style(), rc_context({"svg.fonttype": "path", "svg.hashsalt": "regard"}):
         figure = _figure(verdict)
         held = io.BytesIO()
         figure.savefig(held, format="svg", metadata={"Date": None, "Creator": None})

@@ -91,7 +91,7 @@ def test_what_a_killed_engine_leaves_ends_even_if_it_hangs(tmp_path):
     job = job_of(tmp_path / "stubborn")
     process, log = stubborn.engine([job], tmp_path, grace=0.2)
     found = until(lambda: numbers(job.folder))
-    until(lambda: "began" in log.read_text())  # the warden was told before that
+    until(lambda: "began" in log.read_text())  # the supervisor knew the group before that
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: not any(map(lives, found)))
     process.join(300)

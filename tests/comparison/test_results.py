@@ -64,7 +64,7 @@ def test_a_number_that_is_none_makes_no_mean_and_is_told():
     row = rows(changed(comparison(), 0, test={"accuracy": math.nan, "loss": 0.2}))[0]
     assert row["test"]["accuracy"] == {"mean": None, "low": None, "high": None}
     assert row["test"]["loss"]["mean"] == pytest.approx(0.2)
-    assert row["warnings"] == ["test accuracy is no number with seed 0, so it has no mean"]
+    assert row["warnings"] == ["test accuracy is missing or not finite with seed 0, so it has no mean"]
 
 
 def test_a_metric_that_one_seed_lacks_makes_no_mean():
@@ -247,7 +247,7 @@ def test_different_test_data_are_told_loudly():
         (comparison(left_out=[("ntm · dot", "ntm takes none.")]), "Left out: ntm · dot: ntm takes none."),
         (
             changed(comparison(), 3, error="no"),
-            "NOTE: failed, and in no mean: dynamic-transformer with seed 0.",
+            "NOTE: failed, and not part of any mean: dynamic-transformer with seed 0.",
         ),
         (changed(comparison(), 0, stopped_by="patience"), "1 of 9 stopped earlier"),
         (changed(comparison(), 0, parameters=5678), "from 1,234 to 5,678 parameters"),
