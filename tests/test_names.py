@@ -1,5 +1,8 @@
 """A name where a value was expected, or a name that is misspelt: the error says what to write."""
 
+import ast
+import inspect
+
 import pytest
 import torch
 
@@ -59,3 +62,30 @@ def test_every_constructor_is_offered_with_what_it_needs(room):
     assert list(calls) == public and len(calls) >= 5
     for name, call in calls.items():
         assert call.startswith(f"{room}.{name}(")
+
+
+def test_every_public_name_can_be_listed_and_reached():
+    assert len(set(regard.__all__)) == len(regard.__all__)
+    assert set(regard.__all__) <= set(dir(regard))
+    for name in regard.__all__:
+        assert getattr(regard, name) is not None
+
+
+def test_lazy_names_are_public_and_declared_for_type_checkers():
+    declared = set()
+    for node in ast.walk(ast.parse(inspect.getsource(regard))):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            imports = [one for one in node.body if isinstance(one, ast.ImportFrom)]
+            declared |= {alias.asname or alias.name for one in imports for alias in one.names}
+    assert declared == set(regard._LAZY) <= set(regard.__all__)
+
+
+def test_an_attribute_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'regard' has no attribute 'attned'"):
+        regard.attned  # noqa: B018
+
+
+def test_errors_are_exported_and_share_one_root():
+    for name, error in vars(regard.errors).items():
+        if isinstance(error, type) and issubclass(error, Exception):
+            assert getattr(regard, name) is error and issubclass(error, regard.RegardError)

@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import masks
 from regard.nn import build
-from regard.nn.multihead import POSITIONS
+from regard.nn.multihead_positions import SCHEMES
 from tests import oracle
 
 B, Q, K, DIM, HEADS = 3, 7, 11, 20, 5
@@ -188,7 +188,7 @@ def test_t5_buckets_of_a_layer_are_one_sided_when_it_is_causal():
         x = torch.randn(1, 31, 8, dtype=torch.float64)
         distance = torch.arange(31)[None] - torch.arange(31)[:, None]
         bias = oracle.t5(layer.bias_table.detach(), 31, 31, not causal, 20)[0]
-        view = layer.view(x, None, None, None)
+        view = layer.prepare(x, None, None, None)
         scores = view.query @ view.key.mT / 2 + bias
         if causal:
             scores = scores.masked_fill(distance > 0, -torch.inf)
@@ -204,7 +204,7 @@ def test_qk_norm_makes_scores_independent_of_the_scale_of_the_input():
 def test_rotary_scores_depend_on_the_distance_alone():
     layer = build("multihead(positions=rotary)", dim=8)
     row = torch.randn(1, 1, 8).expand(1, 9, 8)
-    weights = layer.view(row, None, None, None)
+    weights = layer.prepare(row, None, None, None)
     scores = (weights.query @ weights.key.mT)[0, 0]
     for distance in range(9):
         assert torch.allclose(scores.diagonal(distance), scores[0, distance].expand(9 - distance), atol=1e-4)
@@ -228,7 +228,7 @@ def test_an_even_two_sided_window_is_refused_with_both_neighbours(window):
 
 def test_options_may_stand_in_the_name_and_keywords_win():
     layer = build("local(window=5, positions=transformer-xl, qk_norm=True)", dim=8, window=7)
-    assert (layer.window, layer.positions, layer.query_norm is not None) == (7, "transformer-xl", True)
+    assert (layer.window, layer.positions.name, layer.query_norm is not None) == (7, "transformer-xl", True)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_mistakes_name_the_argument():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", ["relative", "multihead"])
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", SCHEMES.names())
 def test_every_kind_of_positions_runs_far_beyond_its_greatest_distance(positions, name, causal):
     for distance in ({}, {"max_distance": 1}, {"max_distance": 5}):
         layer = build(name, dim=8, num_heads=2, positions=positions, causal=causal, **distance)

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from regard import scores
 from regard.core.arguments import whole_number
-from regard.nn.alignment import Alignment, Comparison, head_weights
+from regard.nn.alignment import Alignment, AlignmentModel, head_weights
 from regard.nn.mechanism import mechanism
 from regard.scores import Score
 
 
-class Network(Comparison):
+class AdditiveAlignmentModel(AlignmentModel):
     """v·tanh(W_q q + W_k k), with W_q q and W_k k found once for each row."""
 
     def __init__(self, num_heads: int, head_dim: int, attention_dim: int | None = None) -> None:
@@ -60,6 +60,15 @@ class Additive(Alignment):
     torch.Size([2, 5, 16])
     """
 
-    def __init__(self, dim: int, *, attention_dim: int | None = None, **options: Any) -> None:
-        super().__init__(dim, **options)
-        self.compare = Network(self.num_heads, self.head_dim, attention_dim)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        attention_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, **options)
+        self.compare = AdditiveAlignmentModel(self.num_heads, self.head_dim, attention_dim)

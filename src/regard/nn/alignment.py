@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import scores
-from regard.nn.attention import Attention, View
+from regard.nn.attention import Attention, AttentionInputs
 from regard.scores import Score
 
 
-class Comparison(nn.Module):
+class AlignmentModel(nn.Module):
     """How heads of width `head_dim` are compared. This one compares them as they are, by q·k (dot)."""
 
     def __init__(self, num_heads: int, head_dim: int) -> None:
@@ -47,9 +47,16 @@ class Alignment(Attention):
     fixed_options: ClassVar[tuple[str, ...]] = ("window",)
     home: Tensor
 
-    def __init__(self, dim: int, **options: Any) -> None:
-        super().__init__(dim, **options)
-        self.compare = Comparison(self.num_heads, self.head_dim)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, **options)
+        self.compare = AlignmentModel(self.num_heads, self.head_dim)
         # The papers compare states of equal width. Where they are not, one map makes them so.
         self.source_map = (
             None if self.source_dim == self.dim else nn.Linear(self.source_dim, self.dim, bias=False)
@@ -62,8 +69,8 @@ class Alignment(Attention):
         heads = self.split(source if self.source_map is None else self.source_map(source))
         return self.compare.keys(heads), heads
 
-    def pieces(self, view: View) -> dict[str, Any]:
-        return {"score": self.compare.score(), "mask": view.mask}
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
+        return {"score": self.compare.score(), "mask": inputs.mask}
 
     def cache_shape(self) -> tuple[int, int, int]:
         return self.num_heads, self.compare.key_dim, self.head_dim

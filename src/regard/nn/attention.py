@@ -21,13 +21,15 @@ from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking
 from regard.nn.cache import Cache
+from regard.nn.heads import join_heads, split_heads
 from regard.nn.masks_in_steps import documents_of, from_query, over_all_keys, refuse_counting_from_the_end
 from regard.nn.mechanism import Mechanism, check_inputs
+from regard.nn.nonfinite import restore_nonfinite, zero_nonfinite
 from regard.nn.state import State, check_batch, of_kind
 
 
 @dataclass
-class View:
+class AttentionInputs:
     """What a call comes down to, once the inputs are projected: who may look at what."""
 
     query: Tensor  # (b,h,q,d)
@@ -78,20 +80,20 @@ class Attention(Mechanism):
         """Keys (b,g,k,d) and values (b,g,k,v) from rows (b,k,source_dim), the first of which stands at `position`."""
         return self.split(source), self.split(source)
 
-    def pieces(self, view: View) -> dict[str, Any]:
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
         """Score, mask, bias and normaliser, as `attend` and `weights` take them."""
-        return {"mask": view.mask}
+        return {"mask": inputs.mask}
 
-    def mix(self, view: View) -> Tensor:
+    def mix(self, inputs: AttentionInputs) -> Tensor:
         """The attended values, (b,h,q,v)."""
         mixed: Tensor = core.attend(
-            view.query, view.key, view.value, dropout=self.weights_dropout, **self.pieces(view)
+            inputs.query, inputs.key, inputs.value, dropout=self.weights_dropout, **self.pieces(inputs)
         )
         return mixed
 
     def output(self, mixed: Tensor) -> Tensor:
         """Rows (b,q,dim) from attended values (b,h,q,v)."""
-        return mixed.transpose(1, 2).flatten(2)
+        return join_heads(mixed)
 
     def cache_shape(self) -> tuple[int, int, int]:
         """Heads of the keys, their width and the width of the values."""
@@ -113,9 +115,9 @@ class Attention(Mechanism):
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
         """The attended queries, (b,q,dim); with a state also the state that follows."""
-        view = self.view(query, source, mask, state)
-        found = self.output(self.mix(view))
-        return found if view.cache is None else (found, view.cache)
+        inputs = self.prepare(query, source, mask, state)
+        found = self.output(self.mix(inputs))
+        return found if inputs.cache is None else (found, inputs.cache)
 
     def weights(
         self,
@@ -128,8 +130,8 @@ class Attention(Mechanism):
         heads: Any = None,
     ) -> Tensor:
         """The exact weights (b, heads, rows, k) with which a call would mix its values, before dropout."""
-        view = self.view(query, source, mask, state)
-        found: Tensor = core.weights(view.query, view.key, **self.pieces(view), rows=rows, heads=heads)
+        inputs = self.prepare(query, source, mask, state)
+        found: Tensor = core.weights(inputs.query, inputs.key, **self.pieces(inputs), rows=rows, heads=heads)
         return found
 
     def initial_state(
@@ -143,19 +145,18 @@ class Attention(Mechanism):
 
     def split(self, rows: Tensor) -> Tensor:
         """(b,length,h·d) as (b,h,length,d)."""
-        heads: Tensor = rows.unflatten(-1, (-1, self.head_dim))
-        return heads.transpose(1, 2)
+        return split_heads(rows, self.head_dim)
 
-    def view(
+    def prepare(
         self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, state: State | None
-    ) -> View:
+    ) -> AttentionInputs:
         """Project the inputs, remember the keys and join the masks."""
         cache = self._checked(query, source, state)
         if source is not None or (cache is not None and cache.fixed):
             return self._cross(query, source, mask, cache)
         return self._within(query, mask, cache)
 
-    def _within(self, rows: Tensor, mask: Mask | Tensor | None, cache: Cache | None) -> View:
+    def _within(self, rows: Tensor, mask: Mask | Tensor | None, cache: Cache | None) -> AttentionInputs:
         """Self-attention: the queries are the source, behind what the cache holds."""
         (batch, new, _), seen = rows.shape, 0 if cache is None else cache.seen
         sizes = (batch, self.num_heads, new, seen + new)
@@ -172,12 +173,15 @@ class Attention(Mechanism):
             )
         real = masking.real_sides(given, sizes, rows.device)[1]
         real = None if real is None else real[:, seen:].expand(batch, new)
-        clean, spoilt = screened(rows, given is not None)
-        queries = respoilt(self.project_query(clean, seen), _only(spoilt, real))
+        clean, nonfinite = zero_nonfinite(rows, given is not None)
+        # Padding of a sequence that attends to itself is padding among its queries too.
+        queries = restore_nonfinite(self.project_query(clean, seen), nonfinite, real)
         keys, values = self.project_source(clean, seen)
-        keys, values = respoilt(keys, spoilt), respoilt(values, spoilt)
+        keys, values = restore_nonfinite(keys, nonfinite), restore_nonfinite(values, nonfinite)
         if cache is None:
-            return View(queries, keys, values, masking.joined(self.own_mask(), given), rows, 0, None)
+            return AttentionInputs(
+                queries, keys, values, masking.joined(self.own_mask(), given), rows, 0, None
+            )
         step, cache = cache.steps, cache.extend(keys, values, real, documents_of(given, batch))
         own = None if self._sees_all(new, cache) else self.own_mask()
         if given is not None:
@@ -185,7 +189,7 @@ class Attention(Mechanism):
         padding = None if cache.keep is None else Padding(cache.keep)
         joined = masking.joined(own, given, padding)
         after = cache.cut().stepped(new)
-        return View(queries, cache.keys, cache.values, joined, rows, step, after)
+        return AttentionInputs(queries, cache.keys, cache.values, joined, rows, step, after)
 
     def _sees_all(self, new: int, cache: Cache) -> bool:
         """Whether a causal step has nothing to hide: its one query stands at the end of all that its cache holds."""
@@ -194,7 +198,7 @@ class Attention(Mechanism):
 
     def _cross(
         self, rows: Tensor, source: Tensor | None, mask: Mask | Tensor | None, cache: Cache | None
-    ) -> View:
+    ) -> AttentionInputs:
         """Attention to a source, which a cache projects once and remembers."""
         length = source.shape[1] if source is not None else 0
         if cache is not None and cache.fixed:
@@ -209,25 +213,25 @@ class Attention(Mechanism):
         anchor = self._anchor(cache)
         own = self.own_mask(**anchor)
         guarded = given is not None or own is not None
-        clean, spoilt = screened(rows, guarded)
+        clean, nonfinite = zero_nonfinite(rows, guarded)
         position = lift(anchor.get("align", ""), anchor.get("offset"), sizes[2], length)
-        queries = respoilt(self.project_query(clean, position), spoilt)
+        queries = restore_nonfinite(self.project_query(clean, position), nonfinite)
         if cache is None or not cache.fixed:
             assert source is not None
-            clean, spoilt = screened(source, guarded)
+            clean, nonfinite = zero_nonfinite(source, guarded)
             keys, values = self.project_source(clean, 0)
-            keys, values = respoilt(keys, spoilt), respoilt(values, spoilt)
+            keys, values = restore_nonfinite(keys, nonfinite), restore_nonfinite(values, nonfinite)
         else:
             keys, values = cache.keys, cache.values
         if cache is None:
-            return View(queries, keys, values, masking.joined(own, given), rows, 0, None, anchor)
+            return AttentionInputs(queries, keys, values, masking.joined(own, given), rows, 0, None, anchor)
         step = cache.steps
         if not cache.fixed:
             real = masking.real_sides(given, sizes, rows.device)[1]
             cache = cache.fix(keys, values, None if real is None else real.expand(sizes[0], length))
         padding = None if cache.keep is None else Padding(cache.keep)
         joined = masking.joined(own, given, padding)
-        return View(queries, keys, values, joined, rows, step, cache.stepped(sizes[2]), anchor)
+        return AttentionInputs(queries, keys, values, joined, rows, step, cache.stepped(sizes[2]), anchor)
 
     def own_mask(self, **anchor: Any) -> Mask | None:
         """What the layer itself hides; `anchor` says where the queries stand, as masks take it."""
@@ -269,25 +273,3 @@ class Attention(Mechanism):
                 "another initial_state()."
             )
         return cache
-
-
-def screened(rows: Tensor, guarded: bool) -> tuple[Tensor, Tensor | None]:
-    """Rows in which those that are not finite are zero, and which they were, (b,length).
-
-    A hidden row may hold NaN. Masks keep it out of the result, but 0 · NaN would still reach the gradient of the
-    weights it is projected with.
-    """
-    if not guarded:
-        return rows, None
-    spoilt = ~rows.detach().isfinite().all(-1)
-    return rows.masked_fill(spoilt[..., None], 0), spoilt
-
-
-def respoilt(heads: Tensor, spoilt: Tensor | None) -> Tensor:
-    """Projected rows (b,h,length,d) in which the spoilt ones are NaN again: where they are seen, they must show."""
-    return heads if spoilt is None else heads.masked_fill(spoilt[:, None, :, None], torch.nan)
-
-
-def _only(spoilt: Tensor | None, real: Tensor | None) -> Tensor | None:
-    """Of the spoilt rows, the real ones: padding is nobody's query."""
-    return spoilt if spoilt is None or real is None else spoilt & real

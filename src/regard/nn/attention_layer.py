@@ -22,7 +22,7 @@ from regard.nn.query_key_memory import QueryKeyMemory
 from regard.nn.state import State, of_kind
 
 
-class History(QueryKeyMemory):
+class HistoryAttention(QueryKeyMemory):
     """`query-key-memory` that may look anywhere in a source, but of its own sequence only at what came before."""
 
     def __init__(
@@ -66,7 +66,7 @@ class AttentionLayer(Mechanism):
         super().__init__(dim, num_heads, dropout, source_dim)
         self.window = window
         self.memory = KeyValueMemory(dim, num_heads, dropout, window=window)
-        self.history = History(dim, num_heads, dropout, source_dim, window=window, align=align)
+        self.history = HistoryAttention(dim, num_heads, dropout, source_dim, window=window, align=align)
         self.around_memory = Residual(dim, norm, self.dropout)
         self.around_history = Residual(dim, norm, self.dropout)
 

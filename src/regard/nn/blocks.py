@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.nn.mechanism import Mechanism, build, build_across, build_causal
+from regard.nn.building import build, build_across, build_causal
+from regard.nn.mechanism import Mechanism
 from regard.nn.state import State
 from regard.registry import Registry, parse
 

@@ -34,5 +34,12 @@ class Causal(Multihead):
 
     fixed_options: ClassVar[tuple[str, ...]] = ("causal",)
 
-    def __init__(self, dim: int, **options: Any) -> None:
-        super().__init__(dim, causal=True, **options)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, causal=True, **options)

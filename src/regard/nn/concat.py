@@ -8,12 +8,12 @@ from torch import Tensor
 
 from regard import scores
 from regard.core.arguments import whole_number
-from regard.nn.alignment import Alignment, Comparison, head_weights
+from regard.nn.alignment import Alignment, AlignmentModel, head_weights
 from regard.nn.mechanism import mechanism
 from regard.scores import Score
 
 
-class SideBySide(Comparison):
+class ConcatAlignmentModel(AlignmentModel):
     """v·tanh(W [q; k]). The two halves of W are applied apart, so that W_k k is found once for each key."""
 
     def __init__(self, num_heads: int, head_dim: int, attention_dim: int | None = None) -> None:
@@ -59,6 +59,15 @@ class Concat(Alignment):
     torch.Size([1, 2, 3, 7])
     """
 
-    def __init__(self, dim: int, *, attention_dim: int | None = None, **options: Any) -> None:
-        super().__init__(dim, **options)
-        self.compare = SideBySide(self.num_heads, self.head_dim, attention_dim)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        attention_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, **options)
+        self.compare = ConcatAlignmentModel(self.num_heads, self.head_dim, attention_dim)

@@ -14,9 +14,9 @@ from regard.core.arguments import whole_number
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking
-from regard.nn.attention import screened
 from regard.nn.mechanism import Mechanism, mechanism
 from regard.nn.multihead import Multihead
+from regard.nn.nonfinite import zero_nonfinite
 from regard.nn.state import State
 from regard.nn.static_memory import MemoryState, checked_state
 
@@ -131,24 +131,24 @@ class DynamicMemory(Mechanism):
         segments = max(1, self._segments(new if state is None else new + self.segment - 1))
         width = segments * self.segment
         if state is None and keep is None:  # every element stands where it belongs
-            line, spoilt = screened(pad(rows, (0, 0, 0, width - new)), True)
+            line, nonfinite = zero_nonfinite(pad(rows, (0, 0, 0, width - new)), True)
             memories = self._written(self._slots(batch), line, segments - 1)
-            return _shown(self._read(memories, line), spoilt)[:, :new]
+            return _shown(self._read(memories, line), nonfinite)[:, :new]
         before = self.initial_state(batch, query.device, query.dtype) if state is None else state
         line, place, total = _compact(rows, keep, width, before)
-        clean, spoilt = screened(line, True)
+        clean, nonfinite = zero_nonfinite(line, True)
         complete = total[:, None] >= torch.arange(1, segments + 1, device=query.device) * self.segment
         # What the last segment writes, only a later call will read.
         memories = self._written(before.memory, clean, segments - 1 if state is None else segments, complete)
-        found = _shown(self._read(memories[:segments], clean[:, :width]), spoilt)
+        found = _shown(self._read(memories[:segments], clean[:, :width]), nonfinite)
         found = _picked(pad(found, (0, 0, 0, 1)), place)  # padding takes the zeros behind the last row
         if state is None:
             return found
         count = total % self.segment
         rest = (total - count)[:, None] + torch.arange(self.segment, device=query.device)
         still = _picked(line, rest.clamp(max=width))
-        assert spoilt is not None
-        lost = (spoilt & (torch.arange(width + 1, device=query.device) < rest[:, :1])).any(1)
+        assert nonfinite is not None
+        lost = (nonfinite & (torch.arange(width + 1, device=query.device) < rest[:, :1])).any(1)
         memory = memories[-1].masked_fill(lost[:, None, None], torch.nan)
         return found, replace(state, memory=memory, open=still, count=count, seen=seen + new)
 
@@ -236,14 +236,14 @@ def _compact(
     return line.scatter(1, place[..., None].expand(-1, -1, dim), rows), place, total
 
 
-def _shown(found: Tensor, spoilt: Tensor | None) -> Tensor:
-    """Results (b,length,dim) that are NaN from the first spoilt element (b,≥length) on: all later ones have read it.
+def _shown(found: Tensor, nonfinite: Tensor | None) -> Tensor:
+    """Results (b,length,dim) that are NaN from the first nonfinite element (b,≥length) on: all later ones have read it.
 
     Elements that are not finite are kept out of the computation, where they would reach the gradients of weights even
     from the future of every row that counts.
     """
-    assert spoilt is not None
-    late = spoilt[:, : found.shape[1]].long().cumsum(1) > 0
+    assert nonfinite is not None
+    late = nonfinite[:, : found.shape[1]].long().cumsum(1) > 0
     return found.masked_fill(late[..., None], torch.nan)
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.nn.alignment import Alignment, Comparison, head_weights
+from regard.nn.alignment import Alignment, AlignmentModel, head_weights
 from regard.nn.mechanism import mechanism
 
 
-class Bilinear(Comparison):
+class BilinearAlignmentModel(AlignmentModel):
     """q·W k, with W k found once for each key."""
 
     def __init__(self, num_heads: int, head_dim: int) -> None:
@@ -46,6 +46,13 @@ class General(Alignment):
     torch.Size([2, 5, 16])
     """
 
-    def __init__(self, dim: int, **options: Any) -> None:
-        super().__init__(dim, **options)
-        self.compare = Bilinear(self.num_heads, self.head_dim)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, **options)
+        self.compare = BilinearAlignmentModel(self.num_heads, self.head_dim)

@@ -16,10 +16,10 @@ from regard.core.formula import accumulator
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn import masking
-from regard.nn.attention import Attention, View
+from regard.nn.attention import Attention, AttentionInputs
 from regard.nn.cache import Cache
+from regard.nn.heads import glorot_linear
 from regard.nn.mechanism import check_inputs, mechanism
-from regard.nn.multihead import glorot_linear
 from regard.nn.scan import PIECES, Kept, Result, Tensors, packed, prefix_log_sums, prefix_sums, scan, unpacked
 from regard.nn.state import State, check_batch, of_kind
 from regard.normalizers import softmax
@@ -198,7 +198,7 @@ PIECES.add("gla-prefix", _prefix_piece)
 
 
 @dataclass(frozen=True)
-class Seen(State):
+class GlobalQueryState(State):
     """What `global-query` remembers: of its own positions a summary, of a source the mapped rows."""
 
     log_sum: Tensor  # log Σ exp of the scores so far, packed (rounded, remainder), (b,h,2)
@@ -208,7 +208,7 @@ class Seen(State):
     seen: int = 0  # positions that came, padding included
 
     @classmethod
-    def of(cls, carry: Tensors, dtype: torch.dtype, source: Cache, seen: int = 0) -> Seen:
+    def of(cls, carry: Tensors, dtype: torch.dtype, source: Cache, seen: int = 0) -> GlobalQueryState:
         """The state that holds what the causal form carries."""
         return cls(packed(carry[0], dtype), carry[1], packed(carry[2], dtype), source, seen)
 
@@ -299,7 +299,7 @@ class GlobalQuery(Attention):
         if past is None:
             return rows
         dtype = torch.promote_types(past.total.dtype, query.dtype)
-        return rows, Seen.of(after, dtype, past.source, past.seen + query.shape[1])
+        return rows, GlobalQueryState.of(after, dtype, past.source, past.seen + query.shape[1])
 
     def weights(
         self, query: Tensor, source: Tensor | None = None, *, mask: Mask | Tensor | None = None,
@@ -324,11 +324,11 @@ class GlobalQuery(Attention):
 
     def initial_state(  # type: ignore[override]
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Seen:
+    ) -> GlobalQueryState:
         """Nothing seen yet, neither positions nor a source. Sums are float32 at least."""
         cache = super().initial_state(batch, device, dtype)
         nothing = nothing_seen(batch, self.num_heads, self.head_dim, cache.keys.device)
-        return Seen.of(nothing, accumulator(cache.keys.dtype), cache)
+        return GlobalQueryState.of(nothing, accumulator(cache.keys.dtype), cache)
 
     def project_query(self, query: Tensor, position: int) -> Tensor:
         return self.split(self.query_map(query) if self.projects else query)
@@ -339,8 +339,8 @@ class GlobalQuery(Attention):
         mapped = self.split(source if self.source_dim == self.dim else self.source_map(source))
         return mapped, mapped
 
-    def pieces(self, view: View) -> dict[str, Any]:
-        return {"mask": view.mask, "score": "dot"}
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
+        return {"mask": inputs.mask, "score": "dot"}
 
     def output(self, mixed: Tensor) -> Tensor:
         rows: Tensor = super().output(mixed)
@@ -349,7 +349,7 @@ class GlobalQuery(Attention):
         return rows
 
     def _within_inputs(
-        self, rows: Tensor, mask: Mask | Tensor | None, past: Seen | None
+        self, rows: Tensor, mask: Mask | Tensor | None, past: GlobalQueryState | None
     ) -> tuple[bool, list[Tensor], Tensor | None]:
         """Whether the mask asks for the causal form; query, key and hidden (b,l,h,d); which positions are real."""
         check_inputs(self, rows, None)
@@ -362,7 +362,7 @@ class GlobalQuery(Attention):
         return asked, [tensor.transpose(1, 2) for tensor in heads], keep
 
     def _refuse_pairwise(
-        self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, past: Seen | None
+        self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, past: GlobalQueryState | None
     ) -> None:
         check_inputs(self, query, source, past is not None and past.source.fixed)
         if source is not None and past is not None and past.seen:
@@ -375,8 +375,8 @@ class GlobalQuery(Attention):
         if given is not None and not given.by_key:
             given.keep(length, query.shape[0])  # says why not
 
-    def _past(self, state: State | None, query: Tensor) -> Seen | None:
-        past = of_kind(Seen, state)
+    def _past(self, state: State | None, query: Tensor) -> GlobalQueryState | None:
+        past = of_kind(GlobalQueryState, state)
         if past is not None:
             check_batch(past.count, query)
         return past

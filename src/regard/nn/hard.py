@@ -21,8 +21,8 @@ from regard.core.dropout import bits, draw_seed
 from regard.core.grid import Grid
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.nn.attention import View
-from regard.nn.local_p import Around
+from regard.nn.attention import AttentionInputs
+from regard.nn.local_p import CenteredWindow
 from regard.nn.masking import joined
 from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
@@ -67,7 +67,7 @@ class StraightThrough(normalizers.Hard):
         return found / self.temperature, []
 
 
-class Surprise(Normalizer):
+class EntropyTerms(Normalizer):
     """−p log p of each key, where p is the softmax of the scores. Over a row they add up to its entropy."""
 
     def __call__(self, scores: Tensor, visible: Tensor) -> Tensor:
@@ -126,18 +126,27 @@ class Hard(Multihead):
 
     fixed_options: ClassVar[tuple[str, ...]] = ("normalize",)
 
-    def __init__(self, dim: int, *, temperature: float = 1.0, **options: Any) -> None:
-        super().__init__(dim, normalize="hard", **options)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        temperature: float = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, normalize="hard", **options)
         self.temperature = finite_number("temperature", temperature, above=0.0)
 
-    def pieces(self, view: View) -> dict[str, Any]:
-        found = super().pieces(view)
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
+        found = super().pieces(inputs)
         if not self.training:
             return found
-        return self._noisy(found, view) | {"normalize": StraightThrough(self.temperature)}
+        return self._noisy(found, inputs) | {"normalize": StraightThrough(self.temperature)}
 
-    def _noisy(self, pieces: dict[str, Any], view: View) -> dict[str, Any]:
-        noise, bias = GumbelNoise(draw_seed(view.query.device)), pieces.get("bias")
+    def _noisy(self, pieces: dict[str, Any], inputs: AttentionInputs) -> dict[str, Any]:
+        noise, bias = GumbelNoise(draw_seed(inputs.query.device)), pieces.get("bias")
         return pieces | {"bias": noise if bias is None else bias + noise}
 
     def choose(
@@ -152,42 +161,50 @@ class Hard(Multihead):
 
         Values learn from the output, scores through `surrogate`. `index` (b,h,q) repeats choices that were made before.
         """
-        view = self.view(query, source, mask, None)
-        dtype, device = view.query.dtype, view.query.device
+        inputs = self.prepare(query, source, mask, None)
+        dtype, device = inputs.query.dtype, inputs.query.device
         wide = torch.promote_types(dtype, torch.float32)  # a log-probability is no number to round
-        view = replace(view, query=view.query.to(wide), key=view.key.to(wide), value=view.value.to(wide))
+        inputs = replace(
+            inputs, query=inputs.query.to(wide), key=inputs.key.to(wide), value=inputs.value.to(wide)
+        )
         with without_autocast(device):
-            pieces = super().pieces(view)
+            pieces = super().pieces(inputs)
             if index is not None:
-                picking = pieces | {"mask": joined(view.mask, Around(self._checked_index(index, view), 0))}
+                picking = pieces | {
+                    "mask": joined(inputs.mask, CenteredWindow(self._checked_index(index, inputs), 0))
+                }
             else:
-                picking = self._noisy(pieces, view) if self.training else pieces
+                picking = self._noisy(pieces, inputs) if self.training else pieces
             # Where the chosen key stands travels with its value.
             mixed = core.attend(
-                view.query, view.key, torch.cat([view.value, _places(view.value)], -1), **picking
+                inputs.query, inputs.key, torch.cat([inputs.value, _places(inputs.value)], -1), **picking
             )
             mixed, place = mixed[..., :-3], mixed[..., -3:].detach()
             kept = nn.functional.dropout(torch.ones_like(place[..., :1]), self.dropout, self.training)
-            choice = self._judged(view, pieces, place)
+            choice = self._judged(inputs, pieces, place)
         return self.output((mixed * kept).to(dtype)), choice
 
-    def _judged(self, view: View, pieces: dict[str, Any], place: Tensor) -> Choice:
+    def _judged(self, inputs: AttentionInputs, pieces: dict[str, Any], place: Tensor) -> Choice:
         """The choice that `place` (b,h,q,3) says, and how likely it was."""
         chose, spoilt = place[..., 0] > 0, place[..., 0].isnan()
         high, low = place[..., 1:].masked_fill(spoilt[..., None], 0).long().unbind(-1)
         index = torch.where(chose, high * _EXACT + low, -1)
-        ones = torch.ones_like(view.value[..., :1])
+        ones = torch.ones_like(inputs.value[..., :1])
         entropy, total = core.attend(
-            view.query, view.key, ones, return_logsumexp=True, **pieces | {"normalize": Surprise()}
+            inputs.query, inputs.key, ones, return_logsumexp=True, **pieces | {"normalize": EntropyTerms()}
         )
-        score = _scores_at(view, pieces, index)
+        score = _scores_at(inputs, pieces, index)
         log_prob = score.masked_fill(~chose, 0) - total.masked_fill(~(chose | spoilt), 0)
         return Choice(index, log_prob, entropy[..., 0])
 
-    def _checked_index(self, index: Tensor, view: View) -> Tensor:
-        if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.shape != view.query.shape[:3]:
+    def _checked_index(self, index: Tensor, inputs: AttentionInputs) -> Tensor:
+        if (
+            not isinstance(index, Tensor)
+            or index.dtype != torch.int64
+            or index.shape != inputs.query.shape[:3]
+        ):
             raise BadValue(
-                f"index: expected whole numbers (b,h,q) = {tuple(view.query.shape[:3])} of torch.int64, such as "
+                f"index: expected whole numbers (b,h,q) = {tuple(inputs.query.shape[:3])} of torch.int64, such as "
                 f"choice.index, got {described(index)}."
             )
         return index
@@ -200,16 +217,16 @@ def _places(value: Tensor) -> Tensor:
     return columns.to(value.dtype).expand(*value.shape[:2], -1, -1)
 
 
-def _scores_at(view: View, pieces: dict[str, Any], index: Tensor) -> Tensor:
+def _scores_at(inputs: AttentionInputs, pieces: dict[str, Any], index: Tensor) -> Tensor:
     """The score of each query with the key at `index`, both (b,h,q); anything where that is −1.
 
     Scores and biases are functions of a grid. Here each query is a batch entry of its own, with one key.
     """
-    (batch, heads, queries, dim), (groups, keys) = view.query.shape, view.key.shape[1:3]
+    (batch, heads, queries, dim), (groups, keys) = inputs.query.shape, inputs.key.shape[1:3]
     if 0 in (batch, queries, keys):
-        return view.query.new_zeros(index.shape)
+        return inputs.query.new_zeros(index.shape)
     kind = scores.named(pieces.get("score", "scaled-dot"))
-    score, query, key = kind.reduce(view.query, view.key, guarded=True)
+    score, query, key = kind.reduce(inputs.query, inputs.key, guarded=True)
     # Heads that share a key head stand next to each other.
     place = index.clamp(min=0).reshape(batch, groups, -1, 1)
     key = key.gather(2, place.expand(-1, -1, -1, key.shape[3])).view(*index.shape, -1)

@@ -15,11 +15,12 @@ from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.given import Padding
 from regard.nn import masking
-from regard.nn.attention import View, respoilt, screened
+from regard.nn.attention import AttentionInputs
 from regard.nn.cache import Cache
 from regard.nn.masks_in_steps import from_query, refuse_counting_from_the_end
 from regard.nn.mechanism import check_inputs, mechanism
 from regard.nn.multihead import Multihead
+from regard.nn.nonfinite import restore_nonfinite, zero_nonfinite
 from regard.nn.state import State
 
 
@@ -66,9 +67,9 @@ class KeyValueMemory(Multihead):
             self.source_dim = whole_number("source_dim", source_dim, 1)
             self.source_map = nn.Linear(self.source_dim, self.dim)
 
-    def view(
+    def prepare(
         self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, state: State | None
-    ) -> View:
+    ) -> AttentionInputs:
         """Project the inputs, remember the keys and join the masks."""
         cache = self._checked(query, source, state)
         if source is None:
@@ -89,12 +90,12 @@ class KeyValueMemory(Multihead):
     def _primed(self, cache: Cache, source: Tensor, given: Mask | None) -> Cache:
         """An empty cache to which the source has been written."""
         batch, length, _ = source.shape
-        clean, spoilt = screened(source, given is not None or self.window is not None)
+        clean, nonfinite = zero_nonfinite(source, given is not None or self.window is not None)
         clean = clean if self.source_map is None else self.source_map(clean)
         keys, values = self.project_source(clean, 0)
         real = masking.real_sides(given, (batch, self.num_heads, 0, length), source.device)[1]
         return replace(
-            cache, keys=respoilt(keys, spoilt), values=respoilt(values, spoilt), seen=length,
+            cache, keys=restore_nonfinite(keys, nonfinite), values=restore_nonfinite(values, nonfinite), seen=length,
             keep=None if real is None else real.expand(batch, length),
         )  # fmt: skip
 

@@ -14,9 +14,9 @@ from regard.core.formula import accumulator
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.nn import masking
+from regard.nn.heads import glorot_linear
 from regard.nn.linear_pieces import FEATURE_MAPS
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
-from regard.nn.multihead import glorot_linear
 from regard.nn.scan import Kept, Tensors, packed, scan, unpacked
 from regard.nn.state import State, check_batch, of_kind
 
@@ -110,7 +110,7 @@ def empty_sums(
 
 
 @dataclass(frozen=True)
-class Sums(State):
+class LinearState(State):
     """What `linear` remembers: the sums over every real key so far, packed (rounded, remainder)."""
 
     sums: Tensor  # Σ φ(k) vᵀ, (b,h,d,v,2)
@@ -123,7 +123,7 @@ class Sums(State):
     @classmethod
     def of(
         cls, sums: Tensors, dtype: torch.dtype, seen: int = 0, fixed: bool = False, **waiting: Any
-    ) -> Sums:
+    ) -> LinearState:
         """The state that holds these float64 sums."""
         return cls(packed(sums[0], dtype), packed(sums[1], dtype), seen, fixed, **waiting)
 
@@ -226,25 +226,25 @@ class Linear(Mechanism):
         found = self._output(mixed)
         if past is None:
             return found
-        return found, Sums.of(
+        return found, LinearState.of(
             sums, torch.promote_types(past.sums.dtype, query.dtype), seen + rows.shape[1], fixed=not within
         )
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Sums:
-        """Sums over nothing, in float32 at least."""
+    ) -> LinearState:
+        """LinearState over nothing, in float32 at least."""
         device, dtype = self.placement(device, dtype)
-        return Sums.of(self._nothing(batch, device), accumulator(dtype))
+        return LinearState.of(self._nothing(batch, device), accumulator(dtype))
 
     def _followed(
-        self, query: Tensor, waiting: tuple[Tensor, ...], keep: Tensor | None, past: Sums
-    ) -> tuple[Tensor, Sums]:
+        self, query: Tensor, waiting: tuple[Tensor, ...], keep: Tensor | None, past: LinearState
+    ) -> tuple[Tensor, LinearState]:
         """What causal queries find that go on through the keys and values that wait, and the state that follows."""
         key, value = waiting
         mixed, sums = followed(query, key, value, keep, self.feature_map, past.exact())
         rest = slice(min(query.shape[1], key.shape[1]), None)
-        return mixed, Sums.of(
+        return mixed, LinearState.of(
             sums, torch.promote_types(past.sums.dtype, query.dtype), past.seen, past.fixed,
             waiting=(key[:, rest], value[:, rest]), keep=None if keep is None else keep[:, rest],
         )  # fmt: skip
@@ -259,9 +259,9 @@ class Linear(Mechanism):
         rows: Tensor = self.output_map(F.dropout(mixed, self.weights_dropout, self.training).flatten(2))
         return rows
 
-    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> Sums | None:
+    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> LinearState | None:
         """The state, after every check of what came."""
-        past = of_kind(Sums, state)
+        past = of_kind(LinearState, state)
         check_inputs(self, query, source, past is not None and past.fixed)
         if past is None:
             return None

@@ -34,5 +34,14 @@ class Local(Multihead):
             [0, 0, 1, 1]], dtype=torch.int32)
     """
 
-    def __init__(self, dim: int, *, window: int = 65, **options: Any) -> None:
-        super().__init__(dim, window=window, **options)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        window: int = 65,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, window=window, **options)

@@ -38,5 +38,14 @@ class LocalLayer(AttentionLayer):
     torch.Size([2, 5, 16])
     """
 
-    def __init__(self, dim: int, *, window: int = 65, **options: Any) -> None:
-        super().__init__(dim, window=window, **options)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        window: int = 65,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, window=window, **options)

@@ -16,17 +16,21 @@ from regard.biases import Bias
 from regard.core.grid import whole
 from regard.errors import unknown_name
 from regard.masks import Mask
-from regard.nn.alignment import Alignment, Comparison
-from regard.nn.attention import View
-from regard.nn.concat import SideBySide
-from regard.nn.general import Bilinear
+from regard.nn.alignment import Alignment, AlignmentModel
+from regard.nn.attention import AttentionInputs
+from regard.nn.concat import ConcatAlignmentModel
+from regard.nn.general import BilinearAlignmentModel
 from regard.nn.mechanism import mechanism
 from regard.nn.state import State
 
-SCORES: dict[str, type[Comparison]] = {"dot": Comparison, "general": Bilinear, "concat": SideBySide}
+SCORES: dict[str, type[AlignmentModel]] = {
+    "dot": AlignmentModel,
+    "general": BilinearAlignmentModel,
+    "concat": ConcatAlignmentModel,
+}
 
 
-class Focused(Alignment):
+class LocalAlignment(Alignment):
     """Alignment whose weights are multiplied by exp(fading) after the softmax. The base of local-m and local-p.
 
     The product is computed through `attend`, in linear memory, as softmax(e + fading) · exp(lse(e + fading) − lse(e)),
@@ -36,36 +40,50 @@ class Focused(Alignment):
     fixed_options: ClassVar[tuple[str, ...]] = ()
     renormalize = False
 
-    def __init__(self, dim: int, *, score: str = "general", **options: Any) -> None:
-        super().__init__(dim, **options)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        score: str = "general",
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, **options)
         if score not in SCORES:
             raise unknown_name("score", score, SCORES)
         self.compare = SCORES[score](self.num_heads, self.head_dim)
 
-    def fading(self, view: View) -> Bias | None:
+    def fading(self, inputs: AttentionInputs) -> Bias | None:
         """The logarithm of what the weights are multiplied by."""
         return None
 
-    def pieces(self, view: View) -> dict[str, Any]:
-        return super().pieces(view) | {"bias": self.fading(view)}
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
+        return super().pieces(inputs) | {"bias": self.fading(inputs)}
 
-    def mix(self, view: View) -> Tensor:
-        return self.faded(view, self.pieces(view))
+    def mix(self, inputs: AttentionInputs) -> Tensor:
+        return self.faded(inputs, self.pieces(inputs))
 
-    def faded(self, view: View, pieces: dict[str, Any]) -> Tensor:
+    def faded(self, inputs: AttentionInputs, pieces: dict[str, Any]) -> Tensor:
         """What `mix` gives for these pieces."""
         if pieces["bias"] is None or self.renormalize:
             found: Tensor = core.attend(
-                view.query, view.key, view.value, dropout=self.weights_dropout, **pieces
+                inputs.query, inputs.key, inputs.value, dropout=self.weights_dropout, **pieces
             )
             return found
         mixed, faded = core.attend(
-            view.query, view.key, view.value, dropout=self.weights_dropout, return_logsumexp=True, **pieces
+            inputs.query,
+            inputs.key,
+            inputs.value,
+            dropout=self.weights_dropout,
+            return_logsumexp=True,
+            **pieces,
         )
         # The values play no part in a log-sum-exp, so this pass mixes none of their columns.
         pieces = pieces | {"bias": None}
         _, plain = core.attend(
-            view.query, view.key, view.value.detach()[..., :0], return_logsumexp=True, **pieces
+            inputs.query, inputs.key, inputs.value.detach()[..., :0], return_logsumexp=True, **pieces
         )
         empty = plain == -torch.inf  # −inf − −inf would be NaN
         share = torch.exp(faded.masked_fill(empty, 0) - plain.masked_fill(empty, 0))
@@ -81,15 +99,15 @@ class Focused(Alignment):
         rows: Any = None,
         heads: Any = None,
     ) -> Tensor:
-        view = self.view(query, source, mask, state)
-        pieces = self.pieces(view)
+        inputs = self.prepare(query, source, mask, state)
+        pieces = self.pieces(inputs)
         fading = None if self.renormalize else pieces["bias"]
         if fading is not None:
             pieces["bias"] = None
-        found: Tensor = core.weights(view.query, view.key, **pieces, rows=rows, heads=heads)
+        found: Tensor = core.weights(inputs.query, inputs.key, **pieces, rows=rows, heads=heads)
         if fading is None:
             return found
-        sizes, device = (*view.query.shape[:3], view.key.shape[2]), found.device
+        sizes, device = (*inputs.query.shape[:3], inputs.key.shape[2]), found.device
         grid = whole(sizes, device).part(
             heads=core.selection("heads", heads, sizes[1], device),
             rows=core.selection("rows", rows, sizes[2], device),
@@ -100,7 +118,7 @@ class Focused(Alignment):
 
 
 @mechanism("local-m", causal="option", time="n·w·d", memory="n·d", window=5)
-class LocalM(Focused):
+class LocalM(LocalAlignment):
     """Query t weighs the rows of the source around position t: both move on together.
 
         a_tj = softmax over |j − t| ≤ D of score(q_t, h_j),   o_t = Σ_j a_tj h_j,   D = window // 2
@@ -132,19 +150,29 @@ class LocalM(Focused):
 
     fixed_options: ClassVar[tuple[str, ...]] = ("align",)
 
-    def __init__(self, dim: int, *, window: int = 21, gaussian: bool = False, **options: Any) -> None:
-        super().__init__(dim, window=window, align="top-left", **options)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        window: int = 21,
+        gaussian: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, window=window, align="top-left", **options)
         self.gaussian = gaussian
 
-    def fading(self, view: View) -> Bias | None:
+    def fading(self, inputs: AttentionInputs) -> Bias | None:
         assert self.window is not None
         reach = self.window - 1 if self.causal else self.window // 2
         if not self.gaussian or reach == 0:  # of a single key nothing fades
             return None
-        queries, keys = view.query.shape[2], view.key.shape[2]
+        queries, keys = inputs.query.shape[2], inputs.key.shape[2]
         # A cache that grows may have dropped what no window reaches; in it the last query stands at the last key.
-        grows = view.cache is not None and not view.cache.fixed
-        first = keys - queries if grows else view.step
-        wide = torch.promote_types(view.query.dtype, torch.float32)
-        center = torch.arange(first, first + queries, device=view.query.device, dtype=wide)
+        grows = inputs.cache is not None and not inputs.cache.fixed
+        first = keys - queries if grows else inputs.step
+        wide = torch.promote_types(inputs.query.dtype, torch.float32)
+        center = torch.arange(first, first + queries, device=inputs.query.device, dtype=wide)
         return biases.gaussian(center[None, None], reach / 2)

@@ -18,8 +18,8 @@ from regard.masks import Mask
 from regard.masks.algebra import And, Blocks, grade
 from regard.masks.positional import Causal, Full
 from regard.nn.alignment import head_weights
-from regard.nn.attention import View
-from regard.nn.local_m import Focused
+from regard.nn.attention import AttentionInputs
+from regard.nn.local_m import LocalAlignment
 from regard.nn.masking import joined
 from regard.nn.mechanism import mechanism
 
@@ -27,7 +27,7 @@ _CELLS = 1 << 22  # pairs looked at together when keys have to be counted
 _FEW = 64  # so many queries are looked at together anyway
 
 
-class Around(Mask):
+class CenteredWindow(Mask):
     """A query sees the keys at most `reach` away from its centre and, where `end` is given, before that.
 
     Both are tensors (b|1,h|1,q). A centre that is NaN hides nothing, so that what is wrong with the query shows.
@@ -122,7 +122,7 @@ def _counted(mask: Mask | None, sizes: Sizes, device: torch.device) -> Tensor:
 
 
 @mechanism("local-p", causal="option", time="n·w·d", memory="n·d", window=5)
-class LocalP(Focused):
+class LocalP(LocalAlignment):
     """Each query predicts where in the source to look, and weighs the rows around there, nearer ones more.
 
         p_t = S · sigmoid(v_p·tanh(W_p q_t))
@@ -156,11 +156,20 @@ class LocalP(Focused):
     fixed_options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, dim: int, *, window: int = 21, renormalize: bool = False, causal: bool = False, **options: Any
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        window: int = 21,
+        renormalize: bool = False,
+        causal: bool = False,
+        **options: Any,
     ) -> None:
         # The window lies around the centre and not around the query. So nothing that was seen may be forgotten, and
         # the layer has no window of the usual kind.
-        super().__init__(dim, causal=causal, **options)
+        super().__init__(dim, num_heads, dropout, source_dim, causal=causal, **options)
         window = whole_number("window", window, 1)
         if window % 2 == 0:
             raise BadValue(
@@ -176,45 +185,45 @@ class LocalP(Focused):
         # Even a mask that shows everything tells the skeleton that rows may turn out to be hidden: here by distance.
         return super().own_mask(**anchor) or masks.full()
 
-    def centers(self, view: View) -> Tensor:
+    def centers(self, inputs: AttentionInputs) -> Tensor:
         """p_t of each head and query, (b,h,q), in float32 at least: a position is no number to round."""
-        wide = torch.promote_types(view.rows.dtype, torch.float32)
-        sizes = (*view.query.shape[:3], view.key.shape[2])
+        wide = torch.promote_types(inputs.rows.dtype, torch.float32)
+        sizes = (*inputs.query.shape[:3], inputs.key.shape[2])
         # A query that is not finite shows as NaN in its scores. Here it would only spoil the gradient of the weights.
-        spoilt = ~view.rows.detach().isfinite().all(-1, keepdim=True)
-        with without_autocast(view.rows.device):
-            heads = self.split(view.rows.masked_fill(spoilt, 0).to(wide))
+        spoilt = ~inputs.rows.detach().isfinite().all(-1, keepdim=True)
+        with without_autocast(inputs.rows.device):
+            heads = self.split(inputs.rows.masked_fill(spoilt, 0).to(wide))
             hidden = torch.tanh(heads @ self.center_weight.to(wide).mT)
             share = torch.sigmoid((hidden * self.center_vector.to(wide)[:, None]).sum(-1))
-            return visible_counts(view.mask, sizes, view.rows.device) * share
+            return visible_counts(inputs.mask, sizes, inputs.rows.device) * share
 
-    def pieces(self, view: View) -> dict[str, Any]:
-        return self._around(view, self.centers(view))
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
+        return self._around(inputs, self.centers(inputs))
 
-    def _around(self, view: View, center: Tensor, end: Tensor | None = None) -> dict[str, Any]:
-        near = Around(center.detach(), self.reach, end)
+    def _around(self, inputs: AttentionInputs, center: Tensor, end: Tensor | None = None) -> dict[str, Any]:
+        near = CenteredWindow(center.detach(), self.reach, end)
         fading = None if self.reach == 0 else biases.gaussian(center, self.reach / 2)
-        return super().pieces(view) | {"mask": joined(view.mask, near), "bias": fading}
+        return super().pieces(inputs) | {"mask": joined(inputs.mask, near), "bias": fading}
 
-    def mix(self, view: View) -> Tensor:
+    def mix(self, inputs: AttentionInputs) -> Tensor:
         """The attended values, (b,h,q,v).
 
         On a CPU the queries are brought in the order of their centres, so that neighbours look at the same keys and
         the blocks that nobody looks at are many: the work is then n·w instead of n².
         """
-        parts, (batch, heads, queries, _) = _parts(view.mask), view.query.shape
+        parts, (batch, heads, queries, _) = _parts(inputs.mask), inputs.query.shape
         pairwise = any(not part.by_key and not isinstance(part, Causal) for part in parts)
-        if pairwise or queries <= _FEW or view.rows.device.type != "cpu":
-            return super().mix(view)
-        center = self.centers(view)
+        if pairwise or queries <= _FEW or inputs.rows.device.type != "cpu":
+            return super().mix(inputs)
+        center = self.centers(inputs)
         order = center.detach().argsort(-1)
-        end = _ends(parts, (batch, heads, queries, view.key.shape[2]), order.device)
+        end = _ends(parts, (batch, heads, queries, inputs.key.shape[2]), order.device)
         if end is not None:
             end = end[:, None].expand_as(order).gather(-1, order)
-        sorted_view = replace(
-            view, query=_taken(view.query, order), mask=joined(*[part for part in parts if part.by_key])
+        sorted_inputs = replace(
+            inputs, query=_taken(inputs.query, order), mask=joined(*[part for part in parts if part.by_key])
         )
-        mixed = self.faded(sorted_view, self._around(sorted_view, center.gather(-1, order), end))
+        mixed = self.faded(sorted_inputs, self._around(sorted_inputs, center.gather(-1, order), end))
         return _taken(mixed, order.argsort(-1))
 
 

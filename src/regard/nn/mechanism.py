@@ -9,18 +9,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from regard import registry
 from regard.core.arguments import described, whole_number
-from regard.core.options import converted, read_options
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
+from regard.nn.heads import head_width
 from regard.nn.state import State
-from regard.registry import Registry, parse
+from regard.registry import Registry, refuse_unknown
 
 Causality = Literal["yes", "no", "option"]
 
@@ -70,6 +70,12 @@ class Mechanism(nn.Module):
     num_heads: int
     source_dim: int
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        # Refuses what `build` refuses: options that do not exist, and those that a preset decides itself.
+        if "entry" in cls.__dict__:
+            refuse_unknown(cls.entry.name, options, options_of(cls))
+        return super().__new__(cls)
+
     def __init__(
         self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None
     ) -> None:
@@ -77,11 +83,7 @@ class Mechanism(nn.Module):
         self.dim = whole_number("dim", dim, 1)
         self.num_heads = whole_number("num_heads", num_heads, 1)
         self.source_dim = self.dim if source_dim is None else whole_number("source_dim", source_dim, 1)
-        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
-            raise BadType(f"dropout: expected a probability from 0 to 1, got {described(dropout)}.")
-        if not 0 <= dropout <= 1:
-            raise BadValue(f"dropout: expected a probability from 0 to 1, got {dropout}.")
-        self.dropout = float(dropout)
+        self.dropout = dropout_rate(dropout)
         # A layer without parameters, too, must know its device and dtype, to make states there.
         self.register_buffer("home", torch.empty(0), persistent=False)
 
@@ -105,12 +107,7 @@ class Mechanism(nn.Module):
     @property
     def head_dim(self) -> int:
         """The width of one head."""
-        if self.dim % self.num_heads:
-            raise BadValue(
-                f"num_heads: dim={self.dim} cannot be shared equally by {self.num_heads} heads. "
-                f"Try one of {[n for n in range(1, self.dim + 1) if self.dim % n == 0][:8]}."
-            )
-        return self.dim // self.num_heads
+        return head_width(self.dim, self.num_heads)
 
     @property
     def weights_dropout(self) -> float:
@@ -127,6 +124,15 @@ class Mechanism(nn.Module):
         heads = f", num_heads={self.num_heads}" if self.num_heads > 1 else ""
         source = f", source_dim={self.source_dim}" if self.source_dim != self.dim else ""
         return f"dim={self.dim}{heads}{source}"
+
+
+def dropout_rate(given: object) -> float:
+    """A probability from 0 to 1, as `dropout` takes it."""
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise BadType(f"dropout: expected a probability from 0 to 1, got {described(given)}.")
+    if not 0 <= given <= 1:
+        raise BadValue(f"dropout: expected a probability from 0 to 1, got {given}.")
+    return float(given)
 
 
 def check_inputs(layer: Mechanism, query: object, source: object, remembered: bool = False) -> None:
@@ -163,63 +169,6 @@ def names() -> list[str]:
 def entry(name: str) -> Entry:
     """What the registry says of `name`, which may be an alias."""
     return MECHANISMS[_ALIASES.get(name, name)]
-
-
-def build(name: str, dim: int, **options: Any) -> Mechanism:
-    """The layer called `name`, for instance `build("local", dim=256, num_heads=8, window=65)`.
-
-    Options may also stand in the name: `build("local(window=65)", dim=256)`. What is passed by keyword wins.
-    """
-    plain, inside = parse(name)
-    found = entry(plain)
-    known = options_of(found.layer)
-    chosen = read_options(found.name, found.layer, {**inside, **options}, known)
-    missing = [n for n, p in known.items() if p.default is p.empty and n not in chosen and n != "dim"]
-    if missing:
-        raise BadValue(
-            f"{missing[0]}: {found.name} needs this option, for instance "
-            f"build({found.name!r}, dim={dim}, {missing[0]}={found.needs.get(missing[0], '…')})."
-        )
-    return found.layer(dim, **chosen)
-
-
-def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
-    """`build` for a place that must not see the future, such as a decoder; refuses what cannot be causal."""
-    plain, inside = parse(name)
-    found = entry(plain)
-    if found.causal == "no":
-        able = [other for other in names() if MECHANISMS[other].causal != "no"]
-        raise BadValue(
-            f"attention: {found.name} looks at the whole sequence and cannot be causal, so a decoder cannot use it for "
-            f"its own positions. These can: {', '.join(able)}."
-        )
-    chosen = {**inside, **options}
-    if found.causal == "option":
-        if "causal" in chosen and not converted("causal", chosen["causal"], bool, found.name):
-            raise BadValue(
-                f"attention: a decoder cannot attend to later positions, got {found.name} with causal=False. "
-                f"Leave causal out."
-            )
-        chosen["causal"] = True
-    return build(plain, dim, **chosen)
-
-
-def build_across(name: str, dim: int, **options: Any) -> Mechanism:
-    """`build` for a place that looks at a source from outside, such as a decoder's attention to its encoder.
-
-    A decoder that goes step by step cannot know where it will end, so that it cannot stand at the end of its source.
-    What depends on positions is therefore aligned at the beginning of both, in training as in decoding.
-    """
-    plain, inside = parse(name)
-    chosen = {**inside, **options}
-    if "align" in options_of(entry(plain).layer):
-        chosen.setdefault("align", "top-left")
-        if chosen["align"] != "top-left":
-            raise BadValue(
-                f"align: a decoder goes through its source step by step and cannot know where it will end, so that its "
-                f"attention to the source is aligned at the top left; got {chosen['align']!r}. Leave align out."
-            )
-    return build(plain, dim, **chosen)
 
 
 def options_of(layer: type[Mechanism]) -> dict[str, inspect.Parameter]:

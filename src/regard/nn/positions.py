@@ -23,7 +23,7 @@ from regard.errors import BadType, BadValue
 from regard.registry import Registry
 
 __all__ = [
-    "HalfWave", "Learned", "Nothing", "Sinusoidal", "build", "half_wave", "names", "rotary", "sinusoidal",
+    "HalfWave", "Learned", "NoPositions", "Sinusoidal", "build", "half_wave", "names", "rotary", "sinusoidal",
 ]  # fmt: skip
 
 _BASE = 10000.0  # the longest wave of Vaswani et al. and of Su et al.
@@ -84,7 +84,7 @@ def rotary(x: Tensor, positions: Tensor, base: float = _BASE) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
 
 
-class Additive(nn.Module):
+class PositionalEncoding(nn.Module):
     """Adds a row for its position to each embedding: `module(x, offset)` is x + table[offset : offset + l].
 
     `offset` says where the first row of x stands: an int, or a tensor with one entry for all or for each batch entry.
@@ -140,7 +140,7 @@ class Additive(nn.Module):
         return f"dim={self.dim}" + ("" if self.max_length is None else f", max_length={self.max_length}")
 
 
-class Sinusoidal(Additive):
+class Sinusoidal(PositionalEncoding):
     """Adds sines and cosines of falling frequency; has no parameters and no last position."""
 
     def __init__(self, dim: int) -> None:
@@ -150,7 +150,7 @@ class Sinusoidal(Additive):
         return _waves(places, self.dim)
 
 
-class Learned(Additive):
+class Learned(PositionalEncoding):
     """Adds a learned row for each of `max_length` positions."""
 
     max_length: int
@@ -163,7 +163,7 @@ class Learned(Additive):
         return self.table[places]
 
 
-class HalfWave(Additive):
+class HalfWave(PositionalEncoding):
     """Adds half a period of a sine (even columns) and a cosine (odd columns), each column with a trainable gain."""
 
     max_length: int
@@ -176,7 +176,7 @@ class HalfWave(Additive):
         return self.gains * _half_waves(places, self.dim, self.max_length).to(self.gains.dtype)
 
 
-class Nothing(Additive):
+class NoPositions(PositionalEncoding):
     """Adds nothing: for models whose attention knows about positions by itself, or needs none."""
 
     def __init__(self, dim: int) -> None:
@@ -186,11 +186,11 @@ class Nothing(Additive):
         return x
 
 
-_ADDITIVE: Registry[Callable[[int, int | None], Additive]] = Registry("positions")
+_ADDITIVE: Registry[Callable[[int, int | None], PositionalEncoding]] = Registry("positions")
 _ADDITIVE.add("sinusoidal", lambda dim, _: Sinusoidal(dim))
 _ADDITIVE.add("learned", lambda dim, max_length: Learned(dim, _needed("learned", max_length)))
 _ADDITIVE.add("half-wave", lambda dim, max_length: HalfWave(dim, _needed("half-wave", max_length)))
-_ADDITIVE.add("none", lambda dim, _: Nothing(dim))
+_ADDITIVE.add("none", lambda dim, _: NoPositions(dim))
 
 
 def names() -> list[str]:
@@ -198,7 +198,7 @@ def names() -> list[str]:
     return _ADDITIVE.names()
 
 
-def build(name: str, dim: int, max_length: int | None = None) -> Additive:
+def build(name: str, dim: int, max_length: int | None = None) -> PositionalEncoding:
     """The module called `name`; "learned" and "half-wave" need a `max_length`, the others take any length."""
     return _ADDITIVE[name](dim, max_length)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from regard.errors import BadValue
 from regard.nn.mechanism import mechanism
-from regard.nn.multihead import POSITIONS, Multihead
+from regard.nn.multihead import Multihead
+from regard.nn.multihead_positions import SCHEMES, MultiheadPositions
 
 
 @mechanism("relative", causal="option", time="n²·d", memory="n·d")
@@ -37,9 +38,21 @@ class Relative(Multihead):
     torch.Size([2, 5, 16])
     """
 
-    def __init__(self, dim: int, *, positions: str = "shaw", max_distance: int = 16, **options: Any) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        positions: str | MultiheadPositions = "shaw",
+        max_distance: int = 16,
+        **options: Any,
+    ) -> None:
         if positions is None:
             raise BadValue(
-                f"positions: this mechanism is its positions; expected one of {', '.join(POSITIONS)}."
+                f"positions: relative attention needs a scheme; expected one of {', '.join(SCHEMES)}."
             )
-        super().__init__(dim, positions=positions, max_distance=max_distance, **options)
+        super().__init__(
+            dim, num_heads, dropout, source_dim, positions=positions, max_distance=max_distance, **options
+        )

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from regard.nn.ntm.addressing import content_address, interpolate, read, sharpen, shift, write
 from regard.nn.ntm.machine import Machine, MachineState, Tape, Trace
-from regard.nn.ntm.mechanism import NeuralTuringMemory
+from regard.nn.ntm.mechanism import NTM
 
 __all__ = [
-    "Machine", "MachineState", "NeuralTuringMemory", "Tape", "Trace", "content_address", "interpolate", "read",
-    "sharpen", "shift", "write",
+    "NTM",
+    "Machine",
+    "MachineState",
+    "Tape",
+    "Trace",
+    "content_address",
+    "interpolate",
+    "read",
+    "sharpen",
+    "shift",
+    "write",
 ]  # fmt: skip

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from regard.nn.ntm.forward import Record
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 
 
 def run(
-    layout: Layout,
+    layout: MachineLayout,
     trained: Weights,
     record: Record,
     keep: Tensor | None,
@@ -60,7 +60,7 @@ def run(
     )
 
 
-def parameter_slopes(layout: Layout, parameters: Tensor) -> Tensor:
+def parameter_slopes(layout: MachineLayout, parameters: Tensor) -> Tensor:
     """The derivative of each head parameter's non-linearity, from its result: 1 where there is none.
 
     That of erase is negative, because the steps find the gradient of 1 − erase.
@@ -79,7 +79,7 @@ class _Carried:
     """The gradients that go from a step to the one before it."""
 
     def __init__(
-        self, layout: Layout, record: Record, d_seen: Tensor, d_cell: Tensor | None, d_weights: Tensor | None,
+        self, layout: MachineLayout, record: Record, d_seen: Tensor, d_cell: Tensor | None, d_weights: Tensor | None,
         d_memory: Tensor | None,
     ) -> None:  # fmt: skip
         self.seen, self.cell, self.weights = (
@@ -119,7 +119,7 @@ class _Carried:
 class _FeedForward:
     """hidden = tanh(drive + recurrent · reads)."""
 
-    def __init__(self, layout: Layout, record: Record, trained: Weights) -> None:
+    def __init__(self, layout: MachineLayout, record: Record, trained: Weights) -> None:
         self.recurrent = trained.recurrent
         self.d_drive = torch.empty_like(record.gates)
         self.result = self.d_drive.unbind(0)
@@ -134,7 +134,7 @@ class _FeedForward:
 class _Lstm:
     """cell = forget · cell + enter · candidate, hidden = out · tanh(cell)."""
 
-    def __init__(self, layout: Layout, record: Record, trained: Weights) -> None:
+    def __init__(self, layout: MachineLayout, record: Record, trained: Weights) -> None:
         gates = record.gates.unflatten(-1, (4, layout.hidden))
         out, enter, forget, candidate = gates.unbind(2)
         bent = record.bent_cell
@@ -162,7 +162,7 @@ class _Lstm:
 class _Heads:
     """Reading, writing and addressing of one step. `pieces` are then the gradients of the head parameters' results."""
 
-    def __init__(self, layout: Layout, record: Record) -> None:
+    def __init__(self, layout: MachineLayout, record: Record) -> None:
         self.layout = layout
         b, k, n, m, r = record.memory.shape[1], layout.heads, layout.slots, layout.width, layout.shift_range
         new = record.memory.new_empty

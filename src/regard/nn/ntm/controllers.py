@@ -43,11 +43,11 @@ def trained_unless_empty(tensor: Tensor) -> Tensor:
     return nn.Parameter(tensor) if tensor.numel() else nn.Buffer(tensor, persistent=False)
 
 
-class FeedForward(Controller):
+class FeedForwardController(Controller):
     """hidden = tanh(…) of the input and of what was read; it remembers nothing but through the memory."""
 
 
-class Lstm(Controller):
+class LSTMController(Controller):
     """A long short-term memory of its own. Its four gates, in the order of the rows: output, input, forget, candidate.
 
     The forget gate starts open (bias 1), as is usual since Gers et al. 2000.
@@ -62,5 +62,5 @@ class Lstm(Controller):
             self.input.bias[2 * hidden : 3 * hidden] = 1.0
 
 
-CONTROLLERS.add("feed-forward", FeedForward)
-CONTROLLERS.add("lstm", Lstm)
+CONTROLLERS.add("feed-forward", FeedForwardController)
+CONTROLLERS.add("lstm", LSTMController)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.nn.ntm.addressing import floor
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 
 
@@ -37,7 +37,7 @@ class Record(NamedTuple):
     moved: Tensor  # (t,b,K,n): the shifted weights, never below the floor
 
 
-def make_record(layout: Layout, drive: Tensor, steps: int) -> Record:
+def make_record(layout: MachineLayout, drive: Tensor, steps: int) -> Record:
     """Buffers for `steps` steps of a batch and dtype like those of drive (t,b,·)."""
     b, k, n, m = drive.shape[1], layout.heads, layout.slots, layout.width
     cell = layout.hidden if layout.lstm else 0
@@ -56,7 +56,7 @@ def make_record(layout: Layout, drive: Tensor, steps: int) -> Record:
 
 
 def run(
-    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None, saves: bool
+    layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None, saves: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Record]:
     """The states of `plain.sequence` (t+1,b,·): seen, cell, weights; the last memory (b,n,m); what backward needs.
 
@@ -92,7 +92,7 @@ class _Views:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: MachineLayout,
         record: Record,
         seen: Tensor,
         cell: Tensor,
@@ -153,7 +153,7 @@ class _Views:
         self.shifted = [each(around[..., 2 * r - j : 2 * r - j + n]) for j in range(layout.offsets)]
 
 
-def _controller(layout: Layout, views: _Views, t: int) -> None:
+def _controller(layout: MachineLayout, views: _Views, t: int) -> None:
     if not layout.lstm:
         torch.tanh(views.gates[t], out=views.gates[t])
         views.hidden[t + 1].copy_(views.gates[t])
@@ -166,7 +166,7 @@ def _controller(layout: Layout, views: _Views, t: int) -> None:
     torch.mul(views.out[t], bent, out=views.hidden[t + 1])
 
 
-def _addresses(layout: Layout, views: _Views, t: int, scratch: Tensor) -> None:
+def _addresses(layout: MachineLayout, views: _Views, t: int, scratch: Tensor) -> None:
     views.sigmoid[t].sigmoid_()
     F.softplus(views.softplus[t], out=views.softplus[t])  # type: ignore[call-arg]
     torch.softmax(views.shift[t], -1, out=views.kernel[t])
@@ -192,7 +192,7 @@ def _addresses(layout: Layout, views: _Views, t: int, scratch: Tensor) -> None:
     torch.softmax(logs, -1, out=views.weights[t + 1])
 
 
-def _write_and_read(layout: Layout, views: _Views, t: int, scratch: Tensor, reads: Tensor) -> None:
+def _write_and_read(layout: MachineLayout, views: _Views, t: int, scratch: Tensor, reads: Tensor) -> None:
     before, memory = views.memory[t], views.memory[t + 1]
     for writing, erase in zip(views.writing, views.erase, strict=True):
         torch.mul(writing[t + 1], erase[t], out=scratch)

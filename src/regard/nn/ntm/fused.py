@@ -15,14 +15,14 @@ from torch import Tensor
 from regard.implementations import HAS_TRITON
 from regard.nn.ntm.addressing import floor
 from regard.nn.ntm.forward import Record, make_record
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 
 LARGEST = 512 * 64  # cells of a memory, rounded up to powers of two, that one program can hold
 on_cpu = False  # tests set it, where Triton's interpreter runs the kernels
 
 
-def takes(layout: Layout, like: Tensor) -> bool:
+def takes(layout: MachineLayout, like: Tensor) -> bool:
     """Whether the kernels run machines of this size, where and in which numbers `like` is."""
     if _up(layout.slots) * _up(layout.width) > LARGEST or like.shape[1] == 0:
         return False
@@ -32,7 +32,7 @@ def takes(layout: Layout, like: Tensor) -> bool:
 
 
 def run_forward(
-    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None, saves: bool
+    layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None, saves: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Record]:
     """As `forward.run`."""
     from regard.nn.ntm.fused_forward import forward_kernel
@@ -61,7 +61,7 @@ def run_forward(
 
 
 def run_backward(
-    layout: Layout,
+    layout: MachineLayout,
     trained: Weights,
     record: Record,
     keep: Tensor | None,
@@ -94,7 +94,7 @@ def run_backward(
 
 
 @functools.cache
-def _sizes(layout: Layout) -> dict[str, Any]:
+def _sizes(layout: MachineLayout) -> dict[str, Any]:
     """What the kernels are compiled for, and with how many warps they run."""
     cells = _up(layout.slots) * _up(layout.width)
     return {

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Layout:
+class MachineLayout:
     """A machine of K = read + write heads over slots of `width`; the read heads come first.
 
     One matrix makes the parameters of all heads from the controller's hidden vector, in sections whose order puts

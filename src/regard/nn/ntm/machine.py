@@ -15,7 +15,7 @@ from regard.masks import Mask
 from regard.nn.masking import without_padding
 from regard.nn.ntm import op
 from regard.nn.ntm.controllers import CONTROLLERS, Controller, trained_unless_empty
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 from regard.nn.state import State, of_kind
 
@@ -78,7 +78,7 @@ class Tape(nn.Module):
         super().__init__()
         self.inputs = whole_number("inputs", inputs, 1)
         kind: type[Controller] = CONTROLLERS[controller]
-        self.layout = Layout(
+        self.layout = MachineLayout(
             whole_number("read_heads", read_heads, 0), whole_number("write_heads", write_heads, 0),
             whole_number("slots", slots, 1), whole_number("width", width, 1),
             whole_number("shift_range", shift_range, 0), whole_number("hidden", hidden, 1), kind.lstm,
@@ -235,7 +235,7 @@ class Machine(nn.Module):
         return self.tape.initial_state(batch, device, dtype)
 
 
-def _opened(layout: Layout, state: MachineState) -> Carried:
+def _opened(layout: MachineLayout, state: MachineState) -> Carried:
     """A state as the steps use it."""
     hidden, cell = (
         state.controller if layout.lstm else (state.memory.new_zeros(len(state.memory), layout.hidden), None)
@@ -248,7 +248,7 @@ def _opened(layout: Layout, state: MachineState) -> Carried:
     )
 
 
-def _closed(layout: Layout, carried: Carried, seen: int) -> MachineState:
+def _closed(layout: MachineLayout, carried: Carried, seen: int) -> MachineState:
     """The same as a state."""
     reads, hidden = carried.seen.split([layout.reads, layout.hidden], 1)
     reading, writing = carried.weights.split([layout.read_heads, layout.write_heads], 1)

@@ -21,14 +21,14 @@ from regard.nn.state import State, check_batch, of_kind
 
 
 @dataclass(frozen=True)
-class TapeState(MachineState):
+class NTMState(MachineState):
     """The machine, and how long the source is that it holds; None: the queries are what is written."""
 
     source: int | None = None
 
 
 @mechanism("ntm", causal="no", time="n·N·M", memory="n·N·M", slots=5, width=4)
-class NeuralTuringMemory(Mechanism):
+class NTM(Mechanism):
     """Write heads go over the source and leave it in a memory of N slots; read heads find it there by content.
 
         M ← M · Π_h (1 − w_h ⊗ e_h) + Σ_h w_h ⊗ a_h   for each element x_j of the source; w_h, e_h, a_h from x_j
@@ -118,7 +118,7 @@ class NeuralTuringMemory(Mechanism):
             return found
         return found, after if source is None else replace(after, source=source.shape[1])
 
-    def write(self, source: Tensor, state: TapeState, *, mask: Mask | Tensor | None = None) -> TapeState:
+    def write(self, source: Tensor, state: NTMState, *, mask: Mask | Tensor | None = None) -> NTMState:
         """The state after a source (b,k,source_dim), or after one more piece of it; later calls read it.
 
         The mask speaks of this piece, or of all pieces so far, as its size says.
@@ -128,9 +128,9 @@ class NeuralTuringMemory(Mechanism):
         after = self._written(masking.without_padding(source, keep), state, keep)
         return replace(after, source=(state.source or 0) + new)
 
-    def _written(self, rows: Tensor, state: TapeState, keep: Tensor | None) -> TapeState:
+    def _written(self, rows: Tensor, state: NTMState, keep: Tensor | None) -> NTMState:
         _, _, after = self.tape(rows, state, keep=keep)
-        return TapeState(**_parts(after), source=state.source)
+        return NTMState(**_parts(after), source=state.source)
 
     def read(self, query: Tensor, state: MachineState) -> Tensor:
         """What queries (b,q,dim) find in the memory of a state, (b,q,dim). Nothing is written."""
@@ -145,13 +145,13 @@ class NeuralTuringMemory(Mechanism):
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> TapeState:
+    ) -> NTMState:
         """The memory before anything was written."""
-        return TapeState(**_parts(self.tape.initial_state(batch, *self.placement(device, dtype))))
+        return NTMState(**_parts(self.tape.initial_state(batch, *self.placement(device, dtype))))
 
-    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> TapeState | None:
+    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> NTMState | None:
         """The state, after every check of what came."""
-        past = of_kind(TapeState, state)
+        past = of_kind(NTMState, state)
         check_inputs(self, query, source, remembered=past is not None and past.source is not None)
         if past is None:
             return None

@@ -15,7 +15,7 @@ from regard.core.autocast import without_autocast
 from regard.core.differentiate import apart, gradients, needs_plain_torch
 from regard.nn.ntm import backward, forward, fused, plain
 from regard.nn.ntm.forward import Record, make_record
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
@@ -32,7 +32,7 @@ _LIBRARY.define(
 
 
 def sequence(
-    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
+    layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The states (t+1,b,·) before and after each step of drive (t,b,·): seen, cell, weights; and the last memory."""
     if needs_plain_torch():
@@ -43,12 +43,14 @@ def sequence(
     return found[0], found[1], found[2], found[3]
 
 
-def layout_of(heads: Tensor, weights: Tensor, slots: int, width: int, read_heads: int, lstm: bool) -> Layout:
+def layout_of(
+    heads: Tensor, weights: Tensor, slots: int, width: int, read_heads: int, lstm: bool
+) -> MachineLayout:
     """The layout again, from the sizes of the trained matrices and of a state (…,K,n)."""
     count = weights.shape[-2]
     writes = count - read_heads
     offsets = (heads.shape[0] - count * (width + 3) - 2 * writes * width) // count
-    return Layout(read_heads, writes, slots, width, offsets // 2, heads.shape[1], lstm)
+    return MachineLayout(read_heads, writes, slots, width, offsets // 2, heads.shape[1], lstm)
 
 
 def _forward(
@@ -136,7 +138,7 @@ def _recorded(
 
 
 def _walked(
-    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
+    layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What `sequence` returns, by the plain steps, which autograd records."""
     with without_autocast(drive.device):

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.nn.ntm import addressing
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 
 
 class Carried(NamedTuple):
@@ -34,7 +34,7 @@ class Weights(NamedTuple):
 
 
 def sequence(
-    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
+    layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
 ) -> list[Carried]:
     """The states before and after each step of drive (t,b,·); steps without `keep` (t,b) leave the state alone."""
     found = [before]
@@ -50,7 +50,7 @@ def sequence(
     return found
 
 
-def step(layout: Layout, drive: Tensor, trained: Weights, before: Carried) -> Carried:
+def step(layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried) -> Carried:
     """One step, (b,·) each. `drive` is the controller's input, projected."""
     hidden, cell = _controller(
         layout, drive + before.seen[:, : layout.fed_back] @ trained.recurrent.mT, before
@@ -67,7 +67,7 @@ def step(layout: Layout, drive: Tensor, trained: Weights, before: Carried) -> Ca
     return Carried(torch.cat([*reads, hidden], 1), cell, weights, memory)
 
 
-def _controller(layout: Layout, activation: Tensor, before: Carried) -> tuple[Tensor, Tensor]:
+def _controller(layout: MachineLayout, activation: Tensor, before: Carried) -> tuple[Tensor, Tensor]:
     """The controller's hidden vector and cell. The four gates of an LSTM: output, input, forget, candidate."""
     if not layout.lstm:
         return activation.tanh(), before.cell
@@ -76,7 +76,7 @@ def _controller(layout: Layout, activation: Tensor, before: Carried) -> tuple[Te
     return out.sigmoid() * cell.tanh(), cell
 
 
-def _addresses(layout: Layout, parameters: Tensor, before: Carried) -> Tensor:
+def _addresses(layout: MachineLayout, parameters: Tensor, before: Carried) -> Tensor:
     """Where each head looks now, (b,K,n)."""
     keys = layout.rows("keys", parameters)
     strength = F.softplus(layout.rows("strength", parameters))
