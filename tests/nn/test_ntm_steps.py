@@ -6,14 +6,14 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from regard.benchmarks.ntm import differences, small_case
 from regard.nn.ntm import op, plain
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from tests.nn.ntm_machines import FORMS, INPUTS, SMALL, B, T, build, by_form, inputs
 
 # The fast steps and the plain ones.
 
 
 def request(form, b=B, t=T, masked=False, dtype=torch.float64):
-    """Layout and random tensors as the operator takes them."""
+    """MachineLayout and random tensors as the operator takes them."""
     options = {
         "read_heads": 1,
         "write_heads": 1,
@@ -22,7 +22,7 @@ def request(form, b=B, t=T, masked=False, dtype=torch.float64):
         **SMALL,
         **FORMS[form],
     }
-    layout = Layout(
+    layout = MachineLayout(
         options["read_heads"], options["write_heads"], options["slots"], options["width"], options["shift_range"],
         options["hidden"], options["controller"] == "lstm",
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -69,6 +69,30 @@ class AttentionLayer(Mechanism):
         self.history = HistoryAttention(dim, num_heads, dropout, source_dim, window=window, align=align)
         self.around_memory = Residual(dim, norm, self.dropout)
         self.around_history = Residual(dim, norm, self.dropout)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(
+            self,
+            query: Tensor,
+            source: Tensor | None = None,
+            *,
+            mask: Mask | Tensor | None = None,
+            state: None = None,
+            query_mask: Mask | Tensor | None = None,
+        ) -> Tensor: ...
+        @overload
+        def __call__(
+            self,
+            query: Tensor,
+            source: Tensor | None = None,
+            *,
+            mask: Mask | Tensor | None = None,
+            state: State,
+            query_mask: Mask | Tensor | None = None,
+        ) -> tuple[Tensor, State]: ...
+        def __call__(self, *args: Any, **options: Any) -> Any: ...
 
     def forward(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +86,28 @@ class Mechanism(nn.Module):
         self.dropout = dropout_rate(dropout)
         # A layer without parameters, too, must know its device and dtype, to make states there.
         self.register_buffer("home", torch.empty(0), persistent=False)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(
+            self,
+            query: Tensor,
+            source: Tensor | None = None,
+            *,
+            mask: Mask | Tensor | None = None,
+            state: None = None,
+        ) -> Tensor: ...
+        @overload
+        def __call__(
+            self,
+            query: Tensor,
+            source: Tensor | None = None,
+            *,
+            mask: Mask | Tensor | None = None,
+            state: State,
+        ) -> tuple[Tensor, State]: ...
+        def __call__(self, *args: Any, **options: Any) -> Any: ...
 
     def forward(
         self,
