@@ -19,8 +19,8 @@ import numpy as np
 
 from regard.registry import parse
 from regard.tasks.task import Task
-from regard.training import durable
 from regard.training.assembly import build_task, complete
+from regard.training.run_folder import durable
 
 from .wording import count
 

@@ -15,8 +15,9 @@ from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.worker import BLOCKS, command_of, in_blocks, perform, reason
 from regard.errors import BadValue
 from regard.tasks import Batch, Problem, Task, Tokens
-from regard.training import evaluate, load_run, reading
-from regard.training.folder import RunFolder
+from regard.training import evaluate, load_run
+from regard.training.run_folder import selection
+from regard.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 
 SETTINGS = {"task": "toy", "steps": 8, "eval_every": 2, "batch_size": 5, "device": "cpu"}
@@ -62,7 +63,7 @@ def test_an_outcome_says_how_the_run_went(done):
 
 def test_the_best_checkpoint_by_validation_is_measured(done):
     job, outcome = done
-    best = reading.one(RunFolder(Path(job.folder)), reading.BEST, print)
+    best = selection.one(RunFolder(Path(job.folder)), selection.BEST, print)
     assert outcome.best_step == best.step
     assert (outcome.checkpoint, outcome.checkpoint_sha256) == (best.name, best.sha256)
     task, model, config = load_run(job.folder)
@@ -98,7 +99,7 @@ class Counting(Task):
         return range(self.size)
 
     def collate(self, examples, generator):
-        return Batch(torch.tensor(examples)[:, None])
+        return Batch.of(torch.tensor(examples)[:, None])
 
     def measure(self, model, batch):
         return {"sum": (float(batch.inputs.sum()), float(batch.size))}
@@ -252,7 +253,7 @@ def test_the_command_gives_the_same_run_alone(done, tmp_path, capsys):
     assert words[:4] == ["regard", "--use", STRANGERS, "train"]
     assert main([*words[1:], "--out", str(tmp_path / "alone")]) == 0
     ours, theirs = (
-        reading.one(RunFolder(Path(f)), reading.BEST, print) for f in (job.folder, tmp_path / "alone")
+        selection.one(RunFolder(Path(f)), selection.BEST, print) for f in (job.folder, tmp_path / "alone")
     )
     assert ours.weights.keys() == theirs.weights.keys()
     assert all(torch.equal(ours.weights[name], theirs.weights[name]) for name in ours.weights)

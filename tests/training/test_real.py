@@ -5,7 +5,8 @@ import shutil
 import pytest
 import torch
 
-from regard.training import checkpoints, evaluate, load_run, train
+from regard.training import evaluate, load_run, train
+from regard.training.run_folder import checkpoints
 from tests.training.toy import assert_same
 
 TINY = [

@@ -85,7 +85,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Open, look, and serve until Ctrl-C or write the file. 0; 2 for a wrong call; 1 where a checkpoint is damaged."""
     _check(options)
-    from regard.training.checkpoints import Damaged
+    from regard.training.run_folder.checkpoints import Damaged
     from regard.viewer.opening import Wish, open_stage
 
     wish = Wish(

@@ -39,7 +39,7 @@ def export(
     tokens: texts of the positions. heads: (site, head) pairs, from 0, to keep with every weight; the others keep the
     strongest of each row where not all fit into `room` bytes. sites: keep only these.
     """
-    from regard.training import durable
+    from regard.training.run_folder import durable
 
     target = Path(path)
     if target.suffix.casefold() not in (".html", ".htm"):

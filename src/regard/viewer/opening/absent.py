@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from regard.errors import BadValue
-from regard.training.folder import HOME
+from regard.training.run_folder.folder import HOME
 
 _HUB_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 

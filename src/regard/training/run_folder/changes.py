@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import durable, seal
 from regard.training.config import FIXED, Config, flat, settings
+from regard.training.run_folder import checksum, durable
 
 FILE = "changes.json"
 PLACE = ("out", "name")  # where a run lies; it may be moved
@@ -49,7 +49,7 @@ def read(folder: Path) -> list[Change]:
         data = durable.read(path)
         rows = json.loads(data)
         if isinstance(rows, dict):
-            rows = seal.read_json(data, path)[0].get("changes")
+            rows = checksum.read_json(data, path)[0].get("changes")
         if not isinstance(rows, list):
             raise ValueError(f"it holds a {type(rows).__name__}")
         found = [Change(**row) for row in rows]
@@ -70,7 +70,7 @@ def read(folder: Path) -> list[Change]:
 def write(folder: Path, changes: Sequence[Change]) -> None:
     """Replace the changes of a run."""
     rows = [dataclasses.asdict(one) for one in changes]
-    durable.replace(folder / FILE, seal.json_bytes({"changes": rows}))
+    durable.replace(folder / FILE, checksum.json_bytes({"changes": rows}))
 
 
 def until(changes: Sequence[Change], step: int) -> list[Change]:

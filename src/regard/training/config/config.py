@@ -17,8 +17,8 @@ import yaml
 
 from regard.errors import BadValue, RegardError
 from regard.training import budget as budgets
-from regard.training import plain_yaml, retention
-from regard.training.readers import (
+from regard.training.config import plain_yaml, retention
+from regard.training.config.readers import (
     Expected,
     Reader,
     betas,

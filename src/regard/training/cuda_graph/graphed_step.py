@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from regard.implementations import HAS_TRITON
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.training.config import Config
 from regard.training.hardware import Hardware
 from regard.training.step import NonFinite, Step, Taken
@@ -92,7 +91,7 @@ class Packed:
             begin = -(-total // ALIGNED) * ALIGNED
             total = begin + tensor.numel() * tensor.element_size()
             ends[name] = (begin, total)
-        device = batch.inputs.device
+        device = batch.device
         slots = slots if slots * total <= MOST_PINNED else 1
 
         def parts(memory: Tensor) -> dict[str, Tensor]:
@@ -112,7 +111,7 @@ class Packed:
     def put(self, batch: Batch, number: int) -> None:
         """Put another batch of the same shape in the place, from the host or from the device; nobody waits."""
         tensors = batch.tensors()
-        if batch.inputs.device == self.memory.device and self.memory.is_cuda:
+        if batch.device == self.memory.device and self.memory.is_cuda:
             for name, tensor in tensors.items():
                 self.parts[name].copy_(tensor, non_blocking=True)
             return
@@ -213,12 +212,11 @@ class GraphedStep:
     def _record(self, batch: Batch) -> Recording:
         step, batch = self.step, self.place(batch)
         packed = Packed(batch, len(self.flights))
-        parts: dict[str, Any] = packed.parts
-        inputs = replace(batch, **parts)
+        inputs = batch.filled(packed.parts)
         self.optimizer.zero_grad(set_to_none=True)
         if self.slots is None or self.spoilt is None:
             self.slots = torch.empty(len(self.flights), 3, dtype=torch.float64, pin_memory=True)
-            self.spoilt = torch.zeros((), device=batch.inputs.device)
+            self.spoilt = torch.zeros((), device=batch.device)
             self.pool = torch.cuda.graph_pool_handle()
         update, table = step.update, None
         if update is not None:
@@ -274,9 +272,9 @@ def _update(optimizer: torch.optim.Optimizer, limit: float) -> Any:
     """The two kernels that end a step, where they fit the optimiser and Triton is there."""
     if not HAS_TRITON:
         return None
-    from regard.training import update
+    from regard.training.cuda_graph import fused_update
 
-    return update.Update(optimizer, limit) if update.fits(optimizer) else None
+    return fused_update.Update(optimizer, limit) if fused_update.fits(optimizer) else None
 
 
 def layout(batch: Batch) -> tuple[Any, ...]:

@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from regard.training import changes, seal
-from regard.training.changes import PLACE, Change
-from regard.training.checkpoints import Checkpoint
 from regard.training.config import flat
-from regard.training.folder import RunFolder
+from regard.training.run_folder import changes, checksum
+from regard.training.run_folder.changes import PLACE, Change
+from regard.training.run_folder.checkpoints import Checkpoint
+from regard.training.run_folder.folder import RunFolder
 
 MOVABLE = ("data", "init_from")  # files that may lie elsewhere today: another path is named, not refused
 
@@ -23,18 +23,18 @@ MOVABLE = ("data", "init_from")  # files that may lie elsewhere today: another p
 def settings_of(run: RunFolder) -> dict[str, Any]:
     """What a checkpoint keeps of a run's settings."""
     kept = {"begun": _begun(run.begun()), "changes": _rows(changes.read(run.path))}
-    return {**kept, "sha256": seal.digest(kept)}
+    return {**kept, "sha256": checksum.digest(kept)}
 
 
 def check(run: RunFolder, checkpoint: Checkpoint, tell: Callable[[str], None]) -> None:
     """Raise `Changed` where the run's settings are not those the checkpoint was trained with."""
     kept = checkpoint.state.get("settings")
     if kept is None:
-        tell(f"{run.path}: {seal.UNSEALED}: its settings and metrics are taken as they are.")
+        tell(f"{run.path}: {checksum.UNSEALED}: its settings and metrics are taken as they are.")
         return
     begun, known = kept.get("begun"), kept.get("changes")
     if not isinstance(begun, dict) or not isinstance(known, list):
-        raise seal.Changed(f"{checkpoint.name}: its settings cannot be read.")
+        raise checksum.Changed(f"{checkpoint.name}: its settings cannot be read.")
     now = _begun(run.begun())
     for name in {**begun, **now}:
         if (was := begun.get(name)) == (found := now.get(name)):
@@ -42,14 +42,14 @@ def check(run: RunFolder, checkpoint: Checkpoint, tell: Callable[[str], None]) -
         if name in MOVABLE:
             tell(f"{name}: {run.path} was begun with {was!r}, and config.yaml says {found!r} now.")
             continue
-        raise seal.Changed(
+        raise checksum.Changed(
             f"{name}: {run.path / 'config.yaml'} says {found!r}, but {checkpoint.name} was trained with {was!r}. Put "
             f"that back. To go on with another value: regard train --resume {run.path} --{name.replace('_', '-')} VALUE"
         )
     # Those at the checkpoint's own step came after it, and may be others by now.
     earlier = [row for row in _rows(changes.read(run.path)) if row["step"] < checkpoint.step]
     if earlier != [row for row in known if isinstance(row, dict) and row.get("step", 0) < checkpoint.step]:
-        raise seal.Changed(
+        raise checksum.Changed(
             f"{run.path / changes.FILE}: it is not what {checkpoint.name} was trained with. Restore it from a copy."
         )
 

@@ -24,8 +24,8 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from regard.errors import BadValue, RegardError
-from regard.training import durable, schema
-from regard.training.retention import Keep
+from regard.training.config.retention import Keep
+from regard.training.run_folder import durable, schema
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import BadValue, unknown_name
-from regard.training import checkpoints, metrics, record
-from regard.training.checkpoints import Checkpoint, Damaged
-from regard.training.folder import RunFolder
+from regard.training.run_folder import checkpoints, metrics_file, trained_settings
+from regard.training.run_folder.checkpoints import Checkpoint, Damaged
+from regard.training.run_folder.folder import RunFolder
 
 BEST, LAST = "best", "last"
 
@@ -43,8 +43,8 @@ def find(run: RunFolder, which: str, tell: Callable[[str], None]) -> Found:
         newest = checkpoints.load(there[place])
         found = Found(newest, there[:place])
     if found.checkpoint is not None and newest is not None:
-        record.check(run, found.checkpoint, tell)
-        if why := metrics.changed(run.metrics, newest.state.get("metrics")):
+        trained_settings.check(run, found.checkpoint, tell)
+        if why := metrics_file.changed(run.metrics, newest.state.get("metrics")):
             tell(why)
     return found
 

@@ -15,7 +15,7 @@ import yaml
 
 from regard.core.files import read_bytes, shown
 from regard.errors import BadValue
-from regard.training.readers import LARGEST
+from regard.training.config.readers import LARGEST
 
 MOST_BYTES = 256 * 1024
 DEEPEST = 16  # levels of lists and mappings

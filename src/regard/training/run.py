@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import changes, checkpoints, durable, initial, metrics, reading
+from regard.training import initial
 from regard.training.assembly import Parts, arrange, build_task, complete, rebuild_model
-from regard.training.checkpoints import Checkpoint
 from regard.training.config import Config, said
-from regard.training.folder import RunFolder
 from regard.training.hardware import deterministic, prepare
 from regard.training.loading import to_stderr
 from regard.training.position import seed_everything
+from regard.training.run_folder import changes, checkpoints, durable, metrics_file, selection
+from regard.training.run_folder.checkpoints import Checkpoint
+from regard.training.run_folder.folder import RunFolder
 from regard.training.signals import Signals
 from regard.training.trainer import Trainer
 
@@ -109,7 +110,7 @@ def _run(
         checkpoint = _pick_up(run, chosen, tell)
     hardware.accelerator.wait_for_everyone()  # nobody reads before the folder is in order, or writes before all looked
     if going_on and not leads:
-        checkpoint = reading.find(run, reading.LAST, tell).checkpoint
+        checkpoint = selection.find(run, selection.LAST, tell).checkpoint
     task = build_task(config, checkpoint.state.get("task") if checkpoint else None)
     if checkpoint is not None:
         model = rebuild_model(config, task, checkpoint.weights, "resume")
@@ -131,7 +132,7 @@ def _run(
     position = trainer.position
     best = None
     if position.best_step is not None:
-        best = {"step": position.best_step, "metric": task.metric, "value": position.best}
+        best = {"step": position.best_step, "metric": task.metric.name, "value": position.best}
     return Result(
         run.path, position.step, position.metrics, best, position.seconds, trainer.speed, reason, position.tokens
     )  # fmt: skip
@@ -160,16 +161,18 @@ def _pick_up(run: RunFolder, chosen: Path | None, tell: Callable[[str], None]) -
     with durable.reporting(run.checkpoints):
         run.checkpoints.mkdir(exist_ok=True)
         durable.restore(run.checkpoints)
-    found = reading.find(run, reading.LAST if chosen is None else chosen.name, tell)
+    found = selection.find(run, selection.LAST if chosen is None else chosen.name, tell)
     checkpoint, aside = found.checkpoint, found.passed
     for path in aside:
         tell(f"{path.name} is kept as set-aside-{path.name}.")
     checkpoints.set_aside(run.checkpoints, aside)
     if checkpoint is None:
         tell(f"{run.path} has no checkpoint yet: starting at step 0.")
-        metrics.cut(run.metrics, 0)
+        metrics_file.cut(run.metrics, 0)
         return None
     redone = checkpoint.state["progress"].get("pending") is not None
-    metrics.cut(run.metrics, checkpoint.step + (0 if redone else 1), checkpoint.state.get("metrics"), tell)
+    metrics_file.cut(
+        run.metrics, checkpoint.step + (0 if redone else 1), checkpoint.state.get("metrics"), tell
+    )
     tell(f"Going on from {checkpoint.name} in {run.path}.")
     return checkpoint

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regard.training import durable
+from regard.training.run_folder import durable
 
 Record = dict[str, Any]
 LARGEST = 1 << 34  # bytes

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regard.errors import BadValue
-from regard.training.readers import Expected
+from regard.training.config.readers import Expected
 
 LAST = 2  # the newest may be damaged, so the one before it stays too
 WANTED = "all, a whole number of at least 1 (the last N), or every:N (each N-th step)"

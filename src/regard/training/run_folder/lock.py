@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import durable
+from regard.training.run_folder import durable
 
 FILE = ".lock"
 LONGEST = 4096  # bytes

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import changes, durable, lock, seal
 from regard.training.config import Config, from_yaml, to_yaml
-from regard.training.place import Place
+from regard.training.run_folder import changes, checksum, durable, lock
+from regard.training.run_folder.open_folder import Place
 
 HOME = "runs"  # where runs go when nothing else is said
 LONGEST_NAME = 100
@@ -112,7 +112,7 @@ class RunFolder:
     def note(self, config: Config) -> None:
         """Write the settings the run begins with, and their checksum."""
         hint = "To change a setting: regard train --resume this folder --some-setting VALUE"
-        durable.replace(self.path / "config.yaml", seal.yaml_bytes(to_yaml(config), hint))
+        durable.replace(self.path / "config.yaml", checksum.yaml_bytes(to_yaml(config), hint))
 
     def begun(self) -> dict[str, Any]:
         """The settings the run began with: as they were written, but not checked yet; `Changed` if they are not."""
@@ -120,11 +120,11 @@ class RunFolder:
             raise BadValue(f"{self.path}: there is no run here (no config.yaml). Pass the folder of a run.")
         path = self.path / "config.yaml"
         try:
-            seal.check_yaml(durable.read(path), path)
+            checksum.check_yaml(durable.read(path), path)
         except OSError as trouble:
             raise BadValue(f"{path}: it cannot be read: {trouble.strerror or trouble}.") from None
-        except seal.Changed as changed:
-            raise seal.Changed(
+        except checksum.Changed as changed:
+            raise checksum.Changed(
                 f"{changed} Restore it from a copy. To change a setting: regard train --resume {self.path} --SETTING "
                 "VALUE. If you put back by hand what it said, remove its last line."
             ) from None

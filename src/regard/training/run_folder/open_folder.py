@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from regard.training.durable import StorageFailed
+from regard.training.run_folder.durable import StorageFailed
 
 
 class Moved(StorageFailed):
