@@ -235,7 +235,7 @@ def test_mistakes_with_states_are_explained():
         layer(x, state=layer.initial_state(B))
     layer(x, mask=masks.causal(), state=layer.initial_state(B))
     causal = build("causal", dim=DIM)
-    with pytest.raises(regard.RegardError, match="state: expected what initial_state"):
+    with pytest.raises(regard.RegardError, match="state: expected the result of initial_state"):
         causal(x, state=(1, 2))
     with pytest.raises(regard.RegardError, match="batch of 2"):
         causal(x, state=causal.initial_state(2))

@@ -137,12 +137,12 @@ def test_key_value_memory_goes_on_from_a_source_in_steps(window, again):
 def test_key_value_memory_refuses_another_source_later():
     layer, query, source = made("key-value-memory"), rows(B, Q, DIM), rows(B, K, DIM)
     _, state = layer(query, source, state=layer.initial_state(B))
-    with pytest.raises(ValueError, match=r"source: the state remembers one of length 7, got .* 3"):
+    with pytest.raises(ValueError, match=r"source: the state holds a source of length 7, got .* 3"):
         layer(query, source[:, :3], state=state)
     _, state = layer(query, state=layer.initial_state(B))
-    with pytest.raises(regard.RegardError, match="source: the state began without one"):
+    with pytest.raises(regard.RegardError, match="source: the state has no source"):
         layer(query, source, state=state)
-    with pytest.raises(ValueError, match="state: it is for a batch of 3"):
+    with pytest.raises(ValueError, match="state: expected a batch of .* got a batch of 3"):
         layer(query[:2], state=state)
 
 
@@ -295,7 +295,7 @@ def test_a_layer_names_what_it_cannot_use():
     with pytest.raises(ValueError, match="window"):
         build("global-layer", dim=DIM, window=3)
     layer = made_layer("global")
-    with pytest.raises(TypeError, match="state: expected what initial_state"):
+    with pytest.raises(TypeError, match="state: expected the result of initial_state"):
         layer(rows(B, Q, DIM), state=layer.memory.initial_state(B))
     with pytest.raises(ValueError, match="mask"):
         layer(rows(B, Q, DIM), rows(B, K, DIM), query_mask=masks.padding(HOLES))

@@ -197,7 +197,7 @@ WRONG = {
     "keys: queries, keys and values must have one batch size": lambda: MultiheadAttention(DIM, HEADS)(
         inputs()[0][:2], *inputs()[1:]
     ),
-    r"It looks like \(b,k\).* masks.padding": lambda: MultiheadAttention(DIM, HEADS).double()(
+    r"It looks like a padding mask \(b,k\).* masks.padding": lambda: MultiheadAttention(DIM, HEADS).double()(
         *inputs(), mask=KEEP
     ),
     "mask: expected a Mask or a bool tensor": lambda: MultiheadAttention(DIM, HEADS).double()(

@@ -1,4 +1,4 @@
-"""Build mechanisms by name. One overload for each name tells type checkers which class comes back."""
+"""Build mechanisms by name. `build` has one overload per name, so that type checkers know the class of the layer."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def build(name: Literal["static-memory"], dim: int, **options: Any) -> StaticMem
 @overload
 def build(name: str, dim: int, **options: Any) -> Mechanism: ...
 def build(name: str, dim: int, **options: Any) -> Mechanism:
-    """The layer called `name`, for instance `build("local", dim=256, num_heads=8, window=65)`.
+    """Build the mechanism of that name, for instance `build("local", dim=256, num_heads=8, window=65)`.
 
-    Options may also stand in the name: `build("local(window=65)", dim=256)`. What is passed by keyword wins.
+    The name may contain options: `build("local(window=65)", dim=256)`. Keyword arguments take precedence over them.
     """
     plain, inside = parse(name)
     found = entry(plain)
@@ -99,14 +99,14 @@ def build(name: str, dim: int, **options: Any) -> Mechanism:
 
 
 def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
-    """`build` for a place that must not see the future, such as a decoder; refuses what cannot be causal."""
+    """Build a causal mechanism, for instance for the own positions of a decoder; raise where it cannot be causal."""
     plain, inside = parse(name)
     found = entry(plain)
     if found.causal == "no":
         able = [other for other in names() if MECHANISMS[other].causal != "no"]
         raise BadValue(
-            f"attention: {found.name} looks at the whole sequence and cannot be causal, so a decoder cannot use it for "
-            f"its own positions. These can: {', '.join(able)}."
+            f"attention: {found.name} sees the whole sequence and cannot be causal, so a decoder cannot use it for its "
+            f"own positions. These can: {', '.join(able)}."
         )
     chosen = {**inside, **options}
     if found.causal == "option":
@@ -120,10 +120,10 @@ def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
 
 
 def build_across(name: str, dim: int, **options: Any) -> Mechanism:
-    """`build` for a place that looks at a source from outside, such as a decoder's attention to its encoder.
+    """Build a mechanism for cross-attention, for instance from a decoder to its encoder.
 
-    A decoder that goes step by step cannot know where it will end, so that it cannot stand at the end of its source.
-    What depends on positions is therefore aligned at the beginning of both, in training as in decoding.
+    Step-by-step decoding does not know how many queries will follow, so queries cannot be aligned with the end of the
+    source. Masks and positions are therefore aligned with its beginning, in training as in decoding.
     """
     plain, inside = parse(name)
     chosen = {**inside, **options}
@@ -131,7 +131,7 @@ def build_across(name: str, dim: int, **options: Any) -> Mechanism:
         chosen.setdefault("align", "top-left")
         if chosen["align"] != "top-left":
             raise BadValue(
-                f"align: a decoder goes through its source step by step and cannot know where it will end, so that its "
-                f"attention to the source is aligned at the top left; got {chosen['align']!r}. Leave align out."
+                f"align: step-by-step decoding does not know how many queries will follow, so a decoder aligns its "
+                f"cross-attention at the top left; got {chosen['align']!r}. Leave align out."
             )
     return build(plain, dim, **chosen)

@@ -1,6 +1,6 @@
-"""What a mechanism is: a layer (b,q,dim) → (b,q,dim) that can be asked for by name.
+"""The base class and the registry of mechanisms: layers (b,q,dim) → (b,q,dim) that are built by name.
 
-A file that holds `@mechanism("name", …)` above a `Mechanism` is all a new one takes: it then appears in
+To add a mechanism, write a file with `@mechanism("name", …)` above a subclass of `Mechanism`. It then appears in
 `regard list`, in every model's `--attention`, in the contract tests and in reports.
 """
 
@@ -27,15 +27,15 @@ Causality = Literal["yes", "no", "option"]
 
 @dataclass(frozen=True)
 class Entry:
-    """What the registry says of a mechanism; the rest stands in the docstring and signature of its class."""
+    """The registry entry of a mechanism. Everything else about it is in the docstring and signature of its class."""
 
     name: str
     layer: type[Mechanism]
     causal: Causality  # always, never, or with the option `causal=True`
     time: str  # cost of a forward pass, n positions of width d
-    memory: str  # extra memory of training, beside inputs and parameters
+    memory: str  # memory that training needs besides inputs and parameters
     aliases: tuple[str, ...] = ()
-    needs: dict[str, Any] = field(default_factory=dict)  # options a small example has to give
+    needs: dict[str, Any] = field(default_factory=dict)  # options for a small example
 
 
 MECHANISMS: Registry[Entry] = Registry("mechanism")
@@ -58,20 +58,20 @@ def mechanism(
 
 
 class Mechanism(nn.Module):
-    """A layer that lets queries (b,q,dim) look at a source (b,k,source_dim), or at themselves.
+    """A layer with which queries (b,q,dim) attend to a source (b,k,source_dim), or to themselves.
 
-    `layer(query, source=None, *, mask=None)` returns (b,q,dim). With `state=` it returns `(output, state)`: what
-    was passed in stays as it was, so that one state can be continued twice.
+    `layer(query, source=None, *, mask=None)` returns (b,q,dim). With `state=` it returns `(output, state)`. The state
+    that was passed in is not modified, so that it can be continued more than once.
     """
 
     entry: ClassVar[Entry]
-    home: Tensor
+    device_marker: Tensor
     dim: int
     num_heads: int
     source_dim: int
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        # Refuses what `build` refuses: options that do not exist, and those that a preset decides itself.
+        # Raise for the same options as `build`: unknown ones, and those that a preset fixes.
         if "entry" in cls.__dict__:
             refuse_unknown(cls.entry.name, options, options_of(cls))
         return super().__new__(cls)
@@ -84,8 +84,8 @@ class Mechanism(nn.Module):
         self.num_heads = whole_number("num_heads", num_heads, 1)
         self.source_dim = self.dim if source_dim is None else whole_number("source_dim", source_dim, 1)
         self.dropout = dropout_rate(dropout)
-        # A layer without parameters, too, must know its device and dtype, to make states there.
-        self.register_buffer("home", torch.empty(0), persistent=False)
+        # Follows the layer through `.to()`, so that a layer without parameters knows its device and dtype as well.
+        self.register_buffer("device_marker", torch.empty(0), persistent=False)
 
     if TYPE_CHECKING:
 
@@ -117,13 +117,13 @@ class Mechanism(nn.Module):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """The attended queries, (b,q,dim); with a state also the state that follows."""
+        """Return the attended queries, (b,q,dim); with a state, also the next state."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
-        """The state before anything was seen, to pass as `state=` and to take back from each call."""
+        """Return the state before the first call. Pass it as `state=`; each call returns the next one."""
         raise NotImplementedError(f"{type(self).__name__} does not define initial_state")
 
     @property
@@ -133,14 +133,14 @@ class Mechanism(nn.Module):
 
     @property
     def weights_dropout(self) -> float:
-        """The dropout that acts now: none in evaluation."""
+        """The dropout rate of the current mode: 0 in evaluation."""
         return self.dropout if self.training else 0.0
 
     def placement(
         self, device: torch.device | str | None, dtype: torch.dtype | None
     ) -> tuple[torch.device | str, torch.dtype]:
-        """Where and in which dtype a state is made: as asked, else where and as the layer is."""
-        return device or self.home.device, dtype or self.home.dtype
+        """The device and dtype of a new state: those given, otherwise those of the layer."""
+        return device or self.device_marker.device, dtype or self.device_marker.dtype
 
     def extra_repr(self) -> str:
         heads = f", num_heads={self.num_heads}" if self.num_heads > 1 else ""
@@ -149,7 +149,7 @@ class Mechanism(nn.Module):
 
 
 def dropout_rate(given: object) -> float:
-    """A probability from 0 to 1, as `dropout` takes it."""
+    """Return `dropout` as a float, or raise unless it is a probability."""
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise BadType(f"dropout: expected a probability from 0 to 1, got {described(given)}.")
     if not 0 <= given <= 1:
@@ -158,7 +158,7 @@ def dropout_rate(given: object) -> float:
 
 
 def check_inputs(layer: Mechanism, query: object, source: object, remembered: bool = False) -> None:
-    """Raise unless query is (b,q,dim) and source (b,k,source_dim). `remembered`: a state holds the source."""
+    """Raise unless query is (b,q,dim) and source (b,k,source_dim). `remembered`: the state holds the source."""
     for argument, given, width in (("query", query, layer.dim), ("source", source, layer.source_dim)):
         if given is None and argument == "source":
             continue
@@ -184,17 +184,17 @@ def check_inputs(layer: Mechanism, query: object, source: object, remembered: bo
 
 
 def names() -> list[str]:
-    """Every mechanism by name, in alphabetical order."""
+    """Return the names of all mechanisms, in alphabetical order."""
     return sorted(MECHANISMS.names())
 
 
 def entry(name: str) -> Entry:
-    """What the registry says of `name`, which may be an alias."""
+    """Return the registry entry of a name or alias."""
     return MECHANISMS[_ALIASES.get(name, name)]
 
 
 def options_of(layer: type[Mechanism]) -> dict[str, inspect.Parameter]:
-    """The options of a layer by name, without those that a preset decides itself."""
+    """Return the options of a layer by name, without those that a preset fixes."""
     found = registry.options_of(layer, leading=0)
     for fixed in getattr(layer, "fixed_options", ()):
         found.pop(fixed, None)

@@ -21,22 +21,22 @@ class Multihead(HeadProjections, Attention):
 
     Paper: Vaswani et al. 2017, equation 1 and section 3.2.2; grouped heads: Ainslie et al. 2023, multi-query:
     Shazeer 2019; normalised queries and keys: Henry et al. 2020.
-    Empty row: the heads give zeros, so the row is the bias of the last projection.
+    Empty row: the heads return zeros, so the row is the bias of the output projection.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads share that width.
-        dropout: share of attention weights dropped in training.
-        source_dim: width of the source, where it differs from dim.
-        kv_heads: heads of keys and values; fewer than num_heads is grouped-query, 1 is multi-query attention.
-        positions: rotary, alibi, t5, shaw, transformer-xl or relative; None: order plays no part.
-        max_distance: distances beyond this count as this one (t5, shaw, relative).
-        qk_norm: normalise each query and key to unit mean square, with a learned gain.
+        num_heads: number of heads that share that width.
+        dropout: probability of dropping an attention weight in training.
+        source_dim: width of the source; None: dim.
+        kv_heads: number of key and value heads; fewer than num_heads: grouped-query, 1: multi-query attention.
+        positions: rotary, alibi, t5, shaw, transformer-xl or relative, or a MultiheadPositions; None: no positions.
+        max_distance: larger distances count as this one (t5, shaw, relative).
+        qk_norm: whether to normalise queries and keys to unit mean square, with a learned gain.
         normalize: softmax, sigmoid, sparsemax, entmax15 or hard.
         bias: whether the projections add a learned vector.
-        causal: a position sees itself and what came before.
-        window: how many keys a query sees, itself included; None: all.
-        align: where the first query stands in a source of another length (bottom-right or top-left).
+        causal: whether a position sees only itself and earlier positions.
+        window: number of keys a query sees, including its own position; None: all.
+        align: alignment with a source of another length: bottom-right or top-left.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("multihead", dim=32, num_heads=4, kv_heads=2, positions="rotary")

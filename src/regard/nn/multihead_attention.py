@@ -27,17 +27,17 @@ class MultiheadAttention(HeadProjections):
     and other normalisers.
 
     Paper: Vaswani et al. 2017, equation 1 and section 3.2.2; grouped heads: Ainslie et al. 2023.
-    Empty row: the heads give zeros, so the row is the bias of the last projection.
+    Empty row: the heads return zeros, so the row is the bias of the output projection.
 
     Args:
         embed_dim: width of queries and outputs.
-        num_heads: how many heads share that width.
-        dropout: share of attention weights dropped in training.
+        num_heads: number of heads that share that width.
+        dropout: probability of dropping an attention weight in training.
         bias: whether the projections add a learned vector.
         kdim: width of the keys; None: embed_dim.
         vdim: width of the values; None: embed_dim.
-        kv_heads: heads of keys and values; fewer than num_heads is grouped-query, 1 is multi-query attention.
-        qk_norm: normalise each query and key to unit mean square, with a learned gain.
+        kv_heads: number of key and value heads; fewer than num_heads: grouped-query, 1: multi-query attention.
+        qk_norm: whether to normalise queries and keys to unit mean square, with a learned gain.
         impl: the implementation, as `regard.attend` takes it.
 
     >>> import torch, regard

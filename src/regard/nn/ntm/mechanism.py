@@ -43,9 +43,9 @@ class NTM(Mechanism):
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads read for each query.
-        dropout: share of the reading weights dropped in training.
-        source_dim: width of the source, where it differs from dim.
+        num_heads: number of heads that read for each query.
+        dropout: probability of dropping a read weight in training.
+        source_dim: width of the source; None: dim.
         slots: number of places in the memory (N).
         width: width of each (M); by default dim / num_heads, rounded down.
         write_heads: how many heads write; by default as many as read. Several erase together, then add together.
