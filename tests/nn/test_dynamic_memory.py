@@ -193,7 +193,7 @@ def test_what_cannot_work_is_named():
     _, state = layer(x, state=layer.initial_state(B))
     with pytest.raises(ValueError, match="source: the memory of this state was written by the queries"):
         layer(x, x, state=state)
-    with pytest.raises(ValueError, match="state: expected a batch of .* got a batch of 3"):
+    with pytest.raises(ValueError, match=r"state: expected a batch of .* got a batch of 3"):
         layer(x[:2], state=state)
     with pytest.raises(TypeError, match="state: expected the result of initial_state"):
         layer(x, state=made("static-memory", slots=SLOTS).initial_state(B))

@@ -9,7 +9,7 @@ import regard
 from regard import masks
 from regard.masks.algebra import EMPTY, FULL
 from regard.nn import build
-from regard.nn.local_p import CenteredWindow, visible_counts
+from regard.nn.local_p import CenteredWindowMask, visible_counts
 
 B, Q, K, DIM = 2, 5, 7, 6
 SCORES = ["dot", "general", "concat"]
@@ -298,7 +298,7 @@ def test_a_long_source_walks_in_strips_to_the_same_numbers(name, options, mask):
 @pytest.mark.parametrize("reach", [0, 3, 40])
 def test_blocks_are_graded_soundly(reach):
     center = torch.rand(B, 3, 37, generator=torch.Generator().manual_seed(1)) * 53
-    mask = CenteredWindow(center, reach)
+    mask = CenteredWindowMask(center, reach)
     dense = mask.dense(37, 53, B, 3)
     assert torch.equal(dense, (torch.arange(53) - center[..., None]).abs() <= reach)
     grades = mask.classify(37, 53, 4, 5, B, 3)

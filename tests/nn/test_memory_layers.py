@@ -142,7 +142,7 @@ def test_key_value_memory_refuses_another_source_later():
     _, state = layer(query, state=layer.initial_state(B))
     with pytest.raises(regard.RegardError, match="source: the state has no source"):
         layer(query, source, state=state)
-    with pytest.raises(ValueError, match="state: expected a batch of .* got a batch of 3"):
+    with pytest.raises(ValueError, match=r"state: expected a batch of .* got a batch of 3"):
         layer(query[:2], state=state)
 
 

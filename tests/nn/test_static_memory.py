@@ -104,7 +104,7 @@ def test_a_state_can_be_copied_reordered_and_continued_twice():
     index = torch.tensor([2, 0, 0, 1])
     moved, _ = layer(x[index, :2], state=state.reorder(index))
     torch.testing.assert_close(moved, expected[index], **EXACT)
-    with pytest.raises(ValueError, match="state: expected a batch of .* got a batch of 3"):
+    with pytest.raises(ValueError, match=r"state: expected a batch of .* got a batch of 3"):
         layer(x[:1], state=state)
     with pytest.raises(TypeError, match="state: expected the result of initial_state"):
         layer(x, state=layer.reader.initial_state(B))

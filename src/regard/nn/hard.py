@@ -22,7 +22,7 @@ from regard.core.grid import Grid
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn.attention import AttentionInputs
-from regard.nn.local_p import CenteredWindow
+from regard.nn.local_p import CenteredWindowMask
 from regard.nn.masking import joined
 from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
@@ -48,7 +48,7 @@ class GumbelNoise(Bias):
         """Do nothing: a seed has no gradient."""
 
 
-class StraightThrough(normalizers.Hard):
+class StraightThrough(normalizers.Hardmax):
     """Weight 1 on the largest score, with the gradient of softmax(scores / temperature)."""
 
     temperature: float
@@ -171,7 +171,7 @@ class Hard(Multihead):
             pieces = super().pieces(inputs)
             if index is not None:
                 picking = pieces | {
-                    "mask": joined(inputs.mask, CenteredWindow(self._checked_index(index, inputs), 0))
+                    "mask": joined(inputs.mask, CenteredWindowMask(self._checked_index(index, inputs), 0))
                 }
             else:
                 picking = self._noisy(pieces, inputs) if self.training else pieces

@@ -13,7 +13,7 @@ from regard.core.arguments import whole_number
 from regard.core.grid import Grid, Sizes
 from regard.errors import BadValue
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.attention import AttentionInputs
 from regard.nn.cache import Cache
@@ -114,7 +114,7 @@ class KeyValueMemory(Multihead):
         return state
 
 
-class OverSource(Mask):
+class SourceMask(Mask):
     """A pairwise mask over the first `length` keys, those of a source; all later keys are visible."""
 
     inner: Mask
@@ -139,9 +139,9 @@ def _over_source(given: Mask | None, sizes: Sizes, seen: int, device: torch.devi
     batch, _, queries, length = sizes
     if given.by_key:  # as a tensor, so that compiled code serves every length
         real = given.real_keys(length, batch, device).expand(batch, length)
-        return Padding(torch.cat([real, real.new_ones(batch, seen - length + queries)], 1))
-    over, hidden = OverSource(given, operator.index(length)), masking.real_sides(given, sizes, device)[0]
+        return PaddingMask(torch.cat([real, real.new_ones(batch, seen - length + queries)], 1))
+    over, hidden = SourceMask(given, operator.index(length)), masking.real_sides(given, sizes, device)[0]
     if hidden is None:
         return over
     real = hidden.expand(batch, queries)
-    return over & Padding(torch.cat([real.new_ones(batch, seen), real], 1))
+    return over & PaddingMask(torch.cat([real.new_ones(batch, seen), real], 1))

@@ -16,7 +16,7 @@ from regard.core.grid import Grid, Sizes, broadcasts, lift, whole
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.algebra import And, Blocks, grade
-from regard.masks.positional import Causal, Full
+from regard.masks.positional import CausalMask, FullMask
 from regard.nn.alignment import head_weights
 from regard.nn.attention import AttentionInputs
 from regard.nn.local_m import LocalAlignment
@@ -27,7 +27,7 @@ _CELLS = 1 << 22  # pairs in memory at once while visible keys are counted
 _FEW = 64  # sorting does not pay for fewer queries: they fit into one strip
 
 
-class CenteredWindow(Mask):
+class CenteredWindowMask(Mask):
     """A query sees the keys at a distance of at most `reach` from its centre and, where `end` is given, before `end`.
 
     Both are tensors (b|1,h|1,q). A centre of NaN hides nothing, so that the NaN shows in the output.
@@ -76,7 +76,7 @@ def visible_counts(mask: Mask | None, sizes: Sizes, device: torch.device) -> Ten
     if sizes[3] == 0:
         return torch.zeros(1, 1, 1, dtype=torch.int64, device=device)
     parts = _parts(mask)
-    if any(not part.by_key and not isinstance(part, Causal) for part in parts):
+    if any(not part.by_key and not isinstance(part, CausalMask) for part in parts):
         return _counted(mask, sizes, device)
     real = torch.ones(1, sizes[3], dtype=torch.bool, device=device)
     for part in parts:
@@ -94,14 +94,14 @@ def _parts(mask: Mask | None) -> list[Mask]:
     """Return the masks joined by &, without those that show everything."""
     if isinstance(mask, And):
         return [*_parts(mask.left), *_parts(mask.right)]
-    return [] if mask is None or isinstance(mask, Full) else [mask]
+    return [] if mask is None or isinstance(mask, FullMask) else [mask]
 
 
 def _ends(parts: list[Mask], sizes: Sizes, device: torch.device) -> Tensor | None:
     """Return the first key that the causal masks among these hide from each query, (b|1,q)."""
     end = None
     for part in parts:
-        if isinstance(part, Causal):
+        if isinstance(part, CausalMask):
             shift = lift(part.align, part.offset, sizes[2], sizes[3])
             shift = shift[:, None] if isinstance(shift, Tensor) else shift
             own = (torch.arange(sizes[2], device=device)[None] + shift + 1).clamp(0, sizes[3])
@@ -201,7 +201,7 @@ class LocalP(LocalAlignment):
         return self._around(inputs, self.centers(inputs))
 
     def _around(self, inputs: AttentionInputs, center: Tensor, end: Tensor | None = None) -> dict[str, Any]:
-        near = CenteredWindow(center.detach(), self.reach, end)
+        near = CenteredWindowMask(center.detach(), self.reach, end)
         log_gaussian = None if self.reach == 0 else biases.gaussian(center, self.reach / 2)
         return super().pieces(inputs) | {"mask": joined(inputs.mask, near), "bias": log_gaussian}
 
@@ -212,7 +212,7 @@ class LocalP(LocalAlignment):
         are empty: the work is then n·w instead of n².
         """
         parts, (batch, heads, queries, _) = _parts(inputs.mask), inputs.query.shape
-        pairwise = any(not part.by_key and not isinstance(part, Causal) for part in parts)
+        pairwise = any(not part.by_key and not isinstance(part, CausalMask) for part in parts)
         if pairwise or queries <= _FEW or inputs.rows.device.type != "cpu":
             return super().mix(inputs)
         center = self.centers(inputs)

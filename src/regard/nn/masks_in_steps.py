@@ -16,8 +16,8 @@ from regard.core.grid import Sizes
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.algebra import And, Not, Or
-from regard.masks.given import Documents, Lengths, Packed, Padding
-from regard.masks.positional import Causal, Dilated, EqualBlocks, GlobalTokens, Window
+from regard.masks.from_tensors import DocumentsMask, LengthsMask, PackedMask, PaddingMask
+from regard.masks.positional import BlocksMask, CausalMask, DilatedMask, GlobalTokensMask, WindowMask
 
 Ids = tuple[
     Tensor, ...
@@ -49,14 +49,14 @@ class _Extension:
         """Extend a part of an intersection, which may show all earlier keys, because the state hides their padding."""
         if isinstance(mask, And):
             return And(self.extended(mask.left), self.extended(mask.right))
-        if isinstance(mask, Documents):
+        if isinstance(mask, DocumentsMask):
             return self._documents(mask)
         if self._fits(mask) or not self._fits_new(mask):
             return mask
         if mask.by_key:
-            return Padding(self._after_visible(self._new_keys(mask)))
-        if isinstance(mask, Padding):
-            return Padding(self._after_visible(mask.keep_keys), mask.query_keep)
+            return PaddingMask(self._after_visible(self._new_keys(mask)))
+        if isinstance(mask, PaddingMask):
+            return PaddingMask(self._after_visible(mask.keep_keys), mask.query_keep)
         if isinstance(mask, Or):
             return Or(self._exact(mask.left), self._exact(mask.right))
         if isinstance(mask, Not):
@@ -69,7 +69,7 @@ class _Extension:
             return type(mask)(self._exact(mask.left), self._exact(mask.right))
         if isinstance(mask, Not):
             return Not(self._exact(mask.inner))
-        if isinstance(mask, Documents):
+        if isinstance(mask, DocumentsMask):
             return self._documents(mask)
         if self._fits(mask) or not self._fits_new(mask):
             return mask
@@ -79,7 +79,7 @@ class _Extension:
             f"keep the size of this call."
         )
 
-    def _documents(self, mask: Documents) -> Mask:
+    def _documents(self, mask: DocumentsMask) -> Mask:
         """Add the document ids of the earlier keys; positions that the cache has dropped get -1, padding."""
         known = next(self.known, None)
         given = mask.query_ids if mask.key_ids is None else mask.key_ids
@@ -94,7 +94,7 @@ class _Extension:
         rows = max(len(known), len(given))
         dropped = known.new_full((rows, self.seen - known.shape[1]), -1)
         before = torch.cat([dropped, known.expand(rows, -1)], 1)
-        return Documents(mask.query_ids, torch.cat([before, given.expand(rows, -1)], 1))
+        return DocumentsMask(mask.query_ids, torch.cat([before, given.expand(rows, -1)], 1))
 
     def _new_keys(self, mask: Mask) -> Tensor:
         """Return which keys of this call a mask over keys shows, (b|1,new)."""
@@ -124,7 +124,7 @@ def documents_of(mask: Mask | None, batch: int) -> Ids:
         return documents_of(mask.left, batch) + documents_of(mask.right, batch)
     if isinstance(mask, Not):
         return documents_of(mask.inner, batch)
-    if not isinstance(mask, Documents):
+    if not isinstance(mask, DocumentsMask):
         return ()
     ids = mask.query_ids if mask.key_ids is None else mask.key_ids
     return (ids.expand(batch, -1),)
@@ -146,15 +146,15 @@ def _from_query(mask: Mask, steps: int, sizes: Sizes) -> Mask:
         return type(mask)(_from_query(mask.left, steps, sizes), _from_query(mask.right, steps, sizes))
     if isinstance(mask, Not):
         return Not(_from_query(mask.inner, steps, sizes))
-    if isinstance(mask, Causal) and mask.align == "top-left":
-        return Causal("bottom-right", steps)
-    if isinstance(mask, Window) and mask.align == "top-left":
-        return Window(mask.before, mask.after, "bottom-right", steps)
-    if isinstance(mask, Lengths) and mask.query_lengths is not None:
+    if isinstance(mask, CausalMask) and mask.align == "top-left":
+        return CausalMask("bottom-right", steps)
+    if isinstance(mask, WindowMask) and mask.align == "top-left":
+        return WindowMask(mask.before, mask.after, "bottom-right", steps)
+    if isinstance(mask, LengthsMask) and mask.query_lengths is not None:
         device = mask.query_lengths.device
         queries = torch.arange(steps, steps + sizes[2], device=device) < mask.query_lengths[:, None]
         every = torch.ones(1, sizes[3], dtype=torch.bool, device=device)
-        return And(Lengths(mask.key_lengths), Padding(every, queries))
+        return And(LengthsMask(mask.key_lengths), PaddingMask(every, queries))
     return mask
 
 
@@ -165,13 +165,13 @@ def refuse_counting_from_the_end(mask: Mask | None) -> None:
         refuse_counting_from_the_end(mask.right)
     elif isinstance(mask, Not):
         refuse_counting_from_the_end(mask.inner)
-    elif isinstance(mask, (Causal, Window)):
+    elif isinstance(mask, (CausalMask, WindowMask)):
         if mask.align == "bottom-right" and mask.offset is None:
             raise BadValue(
                 f"mask: {mask!r} aligns queries with the source's end, but a step does not know how many queries will "
                 f"follow. Give it align='top-left', or the position of this call's first query as offset=."
             )
-    elif isinstance(mask, (EqualBlocks, Dilated, GlobalTokens, Packed)):
+    elif isinstance(mask, (BlocksMask, DilatedMask, GlobalTokensMask, PackedMask)):
         raise BadValue(
             f"mask: {mask!r} aligns queries with the source's end, but a step does not know how many queries will "
             f"follow. Pass this call's rows of it as a bool tensor (q,k)."
