@@ -247,9 +247,9 @@ def test_dead_ends_are_explained_where_there_is_no_way_around_them():
     assert beam_search(dead, start, end=END) == [[], []]
     with pytest.raises(regard.RegardError, match="no sequence exists for row 0"):
         greedy(dead, start, end=END)
-    with pytest.raises(regard.RegardError, match=r"nothing can be drawn for row 0 .* behind \[\]"):
+    with pytest.raises(regard.RegardError, match=r"cannot sample for row 0 .* after \[\]"):
         sample(dead, start, end=END)
-    with pytest.raises(regard.RegardError, match=r"nothing can be drawn for row 1 .* behind \[1\]"):
+    with pytest.raises(regard.RegardError, match=r"cannot sample for row 1 .* after \[1\]"):
         sample(lambda p: torch.where(p[:, :1] == 1, tree({(): {1: 1.0}})(p), math.log(0.25)), start, end=END)
     with pytest.raises(regard.RegardError, match=r"beam: .*row 1 of start.*Widen the beam"):
         beam_search(

@@ -1,4 +1,4 @@
-"""The derivative of `fused_forward`, also in one kernel: a program computes one sequence from its last step to its first.
+"""The derivative of `fused_forward`, in one kernel: a program computes one sequence from its last step to its first.
 
 The gradient of the memory stays in registers. The gradients that are passed to the previous step (`carry_…`) and those
 between two parts of a step (`d_places`, `d_moved`) are exchanged through small buffers, with a barrier between writing

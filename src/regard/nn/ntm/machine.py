@@ -19,9 +19,7 @@ from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 from regard.nn.state import State, of_kind
 
-CONSTANT = (
-    1e-6  # entries of a constant first memory: small, but with a direction (Collier and Beel 2018)
-)
+CONSTANT = 1e-6  # entries of a constant first memory: small, but with a direction (Collier and Beel 2018)
 FIRST_SLOT = 5.0  # logit of the initial slot of a head with learned initial weights; 0 for other slots
 
 
@@ -106,7 +104,7 @@ class MachineCore(nn.Module):
     ) -> tuple[Tensor, Trace, MachineState]:
         """Return reads and hidden vector of each step (b,t,R·m+hidden), the trace of the heads, and the last state.
 
-        x (b,t,inputs). `keep` is (b,t), False = padding, or a mask that has one; padded steps change nothing, give zeros.
+        x (b,t,inputs). `keep` is (b,t), False = padding, or a mask that has one; padded steps give zeros.
         """
         layout, real = self.layout, self.real_steps(x, state, keep)
         state = self.initial_state(x.shape[0], x.device) if state is None else state
