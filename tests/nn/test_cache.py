@@ -243,7 +243,7 @@ def test_mistakes_with_states_are_explained():
     with pytest.raises(regard.RegardError, match="state of its own"):
         layer(x, x, state=grown)
     fixed = layer(x, x, state=layer.initial_state(B))[1]
-    with pytest.raises(regard.RegardError, match="length 4, got 3"):
+    with pytest.raises(regard.RegardError, match="length 4, got length 3"):
         layer(x, x[:, :3], state=fixed)
     with pytest.raises(regard.RegardError, match="top-left"):
         build("local(window=3)", dim=DIM)(x, x, state=layer.initial_state(B))

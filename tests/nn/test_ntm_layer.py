@@ -123,7 +123,7 @@ def test_a_source_is_written_once_however_often_it_is_passed():
         found.append(out)
     torch.testing.assert_close(torch.cat(found, 1), expected)
     assert state.seen == state.source == K
-    with pytest.raises(BadValue, match=r"length 5, got a source of length 4.*write\(piece, state\)"):
+    with pytest.raises(BadValue, match=r"length 5, got a source of length 4.*write\(part, state\)"):
         layer(query, source[:, 1:], state=state)
 
 
