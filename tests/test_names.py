@@ -1,4 +1,4 @@
-"""A name where a value was expected, or a name that is misspelt: the error says what to write."""
+"""Names of the public surface, and errors that say what to write in place of a wrong name or value."""
 
 import ast
 import inspect
@@ -12,7 +12,7 @@ from regard.registry import calls_of
 
 X = torch.randn(1, 2, 5, 4)
 
-# what was passed, what the error says
+# case: (arguments, text of the error)
 WRONG = {
     "a misspelt score with weights": ({"score": "addtive"}, "Did you mean scores.additive(weight)?"),
     "a score with weights": ({"score": "additive"}, "Did you mean scores.additive(weight)?"),
@@ -50,13 +50,13 @@ def test_the_error_says_what_to_write(name, verb):
     assert words in str(caught.value) and str(caught.value).startswith(next(iter(given)))
 
 
-def test_a_layer_says_what_to_write_for_a_mask():
+def test_the_error_of_a_layer_says_what_to_write_for_a_mask():
     with pytest.raises(regard.RegardError, match=r"mask: .* Did you mean masks\.causal\(\)\?"):
         regard.nn.build("multihead", dim=4)(X[:, 0], mask="causal")
 
 
 @pytest.mark.parametrize("room", ["masks", "scores", "biases", "normalizers"])
-def test_every_constructor_is_offered_with_what_it_needs(room):
+def test_every_constructor_is_listed_with_its_required_arguments(room):
     calls = calls_of(f"regard.{room}")
     public = [name for name in getattr(regard, room).__all__ if name.islower() and name != "named"]
     assert list(calls) == public and len(calls) >= 5

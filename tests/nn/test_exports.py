@@ -35,13 +35,13 @@ def test_the_class_is_exported_and_makes_the_layer_that_build_makes(name):
 
 
 @by_name
-def test_num_heads_dropout_and_source_dim_may_be_passed_by_place(name):
+def test_num_heads_dropout_and_source_dim_may_be_positional(name):
     layer = exported_class(name)(6, 2, 0.25, 10)
     assert (layer.dim, layer.num_heads, layer.dropout, layer.source_dim) == (6, 2, 0.25, 10)
 
 
 @by_name
-def test_an_option_that_does_not_exist_is_refused_with_those_that_do(name):
+def test_an_unknown_option_is_refused_with_the_known_ones(name):
     for make in (exported_class(name), lambda dim, **options: build(name, dim, **options)):
         with pytest.raises(regard.RegardError, match=f"option of {name}: there is no 'num_head'.*num_heads"):
             make(6, num_head=2)
@@ -56,12 +56,12 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do(name):
         (regard.nn.LocalM, {"align": "bottom-right"}),
     ],
 )
-def test_an_option_that_a_preset_decides_is_refused(make, option):
+def test_an_option_that_a_preset_fixes_is_refused(make, option):
     with pytest.raises(regard.RegardError, match=f"there is no '{next(iter(option))}'"):
         make(6, **option)
 
 
-def test_a_subclass_may_have_options_of_its_own():
+def test_a_subclass_may_add_options():
     class Sharper(regard.nn.Local):
         def __init__(self, dim, *, sharpness, **options):
             super().__init__(dim, **options)

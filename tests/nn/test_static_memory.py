@@ -1,4 +1,4 @@
-"""Static memory: slots that are written once and read by all, against the definition written as loops."""
+"""Static memory against loops over its definition."""
 
 import copy
 import pickle
@@ -54,7 +54,7 @@ def test_one_query_sees_everything_through_the_memory():
     assert not torch.allclose(layer(changed)[:, :-1], layer(x)[:, :-1])
 
 
-def test_a_source_of_which_nothing_is_real_leaves_the_slots_alone():
+def test_a_source_that_is_all_padding_does_not_reach_the_slots():
     layer, query, source = layer_of(), rows(B, Q, DIM), rows(B, K, DIM)
     nothing = masks.padding(torch.zeros(B, K, dtype=torch.bool))
     out = layer(query, source * torch.nan, mask=nothing)
@@ -82,7 +82,7 @@ def test_the_first_call_writes_and_later_ones_only_read():
         layer(query, source[:, 1:], state=state)
 
 
-def test_without_a_source_the_first_call_is_what_is_remembered():
+def test_without_a_source_the_queries_of_the_first_call_are_the_memory():
     layer, x = layer_of(), rows(B, K, DIM)
     keep = HOLES[:, :4]
     _, state = layer(x[:, :4], mask=masks.padding(keep), state=layer.initial_state(B))
@@ -117,7 +117,7 @@ def test_masks_that_depend_on_the_query_are_refused():
             layer(x, mask=mask)
 
 
-def test_slots_are_counted_from_one():
+def test_at_least_one_slot_is_needed():
     with pytest.raises(ValueError, match="slots: expected a whole number of at least 1"):
         build("static-memory", dim=DIM, slots=0)
     assert "slots=4" in repr(layer_of())
