@@ -286,8 +286,8 @@ def test_the_surrogate_by_hand():
     log_prob = torch.tensor([[[-1.0, -2.0]], [[-0.5, 0.0]]], requires_grad=True)
     entropy = torch.tensor([[[0.3, 0.5]], [[0.7, 0.0]]], requires_grad=True)
     choice = Choice(torch.tensor([[[0, 1]], [[2, -1]]]), log_prob, entropy)
-    # Σ log p = −3 and −0.5; rewards 2 and 1 less 0.5: mean of 1.5·−3 and 0.5·−0.5 = −2.375. Three queries have a choice: the
-    # mean entropy is 0.5. −(−2.375) − 0.1·0.5 = 2.325.
+    # Σ log p = −3 and −0.5; rewards 2 and 1 less 0.5: mean of 1.5·−3 and 0.5·−0.5 = −2.375. Three queries have a
+    # choice, so the mean entropy is 0.5. −(−2.375) − 0.1·0.5 = 2.325.
     reward = torch.tensor([2.0, 1.0], requires_grad=True)
     found = surrogate(choice, reward, 0.5, 0.1)
     assert float(found.detach()) == pytest.approx(2.325)
