@@ -249,7 +249,7 @@ def test_a_folder_that_cannot_be_used_is_refused(quick, tmp_path):
 
 
 def test_two_commands_do_not_work_in_one_folder(quick, tmp_path):
-    with RunFolder(tmp_path).alone(), pytest.raises(BadValue, match="another process"):
+    with RunFolder(tmp_path).locked(), pytest.raises(BadValue, match="another process"):
         compare(plan_of(tmp_path))
 
 

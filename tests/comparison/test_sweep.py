@@ -49,7 +49,7 @@ class Computer:
             hear(Event(job, "began"))
             run = RunFolder(Path(job.folder))
             if not run.exists:
-                run.begin(complete(job.settings))
+                run.create(complete(job.settings))
             outcome = self.outcome(job)
             outcome.save()
             outcomes.append(outcome)

@@ -197,7 +197,7 @@ def test_seconds_of_all_processes_that_worked_on_a_run_count(tmp_path):
 
 def test_a_checkpoint_from_before_tokens_were_counted_still_loads(tmp_path):
     train(settings(tmp_path / "run", steps=2), quiet=True)
-    (path, *_) = checkpoints.found(tmp_path / "run" / "checkpoints")
+    (path, *_) = checkpoints.paths(tmp_path / "run" / "checkpoints")
     made = checkpoints.load(path)
     del made.state["progress"]["tokens"]
     checkpoints.save(path.parent, made)

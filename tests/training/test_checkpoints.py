@@ -91,7 +91,7 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
     for step in range(1, 8):
         checkpoints.save(tmp_path, checkpoint(step, best_step=min(step, 3)))
         checkpoints.keep(tmp_path, checkpoints.name_of(step), checkpoints.name_of(min(step, 3)))
-    assert [path.name for path in checkpoints.found(tmp_path)] == [checkpoints.name_of(s) for s in (7, 6, 3)]
+    assert [path.name for path in checkpoints.paths(tmp_path)] == [checkpoints.name_of(s) for s in (7, 6, 3)]
     assert best(tmp_path).step == 3
 
 
@@ -157,7 +157,7 @@ def test_a_disk_that_refuses_is_an_error_and_shows_no_checkpoint(tmp_path, monke
     words = {errno.ENOSPC: "disk is full", errno.EROFS: "read-only", errno.EIO: "Input/output error"}
     assert words[number] in str(caught.value)
     assert isinstance(caught.value, OSError)
-    assert [path.name for path in checkpoints.found(tmp_path)] == ["step-00000001"]
+    assert [path.name for path in checkpoints.paths(tmp_path)] == ["step-00000001"]
     if call != "open":  # without it nothing can be cleaned up either
         assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     assert checkpoints.load(tmp_path / "step-00000001").step == 1
@@ -194,7 +194,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path):
     train({**settings, "out": str(tmp_path / "whole")})
     run, told = tmp_path / "run", []
     train({**settings, "out": str(run)})
-    newest = checkpoints.found(run / "checkpoints")[0]
+    newest = checkpoints.paths(run / "checkpoints")[0]
     data = (newest / "optimizer.safetensors").read_bytes()
     (newest / "optimizer.safetensors").write_bytes(data[: len(data) // 2])
     result = train({**settings, "out": str(run)}, resume="auto", tell=told.append)

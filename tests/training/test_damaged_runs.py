@@ -55,7 +55,7 @@ class Made:
         shutil.copytree(self.run, self.later)
         train({"steps": 8}, resume=str(self.later), tell=lambda text: None)
         self.right = metrics_in(called("evaluate", self.run, "--json")[1])
-        there = checkpoints.found(self.run / "checkpoints")
+        there = checkpoints.paths(self.run / "checkpoints")
         self.answers = [metrics_in(called("evaluate", path, "--json")[1]) for path in there]
         self.files = sorted(str(path.relative_to(self.run)) for path in self.run.rglob("*") if path.is_file())
 

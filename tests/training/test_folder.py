@@ -103,7 +103,7 @@ def test_a_torn_last_line_is_repaired(tmp_path, end):
     path.write_bytes(lines + end)
     assert [record["step"] for record in metrics_file.read(path)] == [1, 2, 3]
     metrics_file.cut(path, 3)
-    writer = metrics_file.Metrics(path)
+    writer = metrics_file.MetricsFile(path)
     writer.append({"step": 3, "loss": float("nan")})
     writer.close()
     assert [json.loads(line) for line in path.read_text().splitlines()][1:] == [
@@ -118,7 +118,7 @@ def test_the_settings_of_what_is_no_run_are_asked_for_in_vain(tmp_path):
 
 def test_a_line_of_metrics_that_fails_once_is_not_lost(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
-    writer, real, calls = metrics_file.Metrics(path), os.write, []
+    writer, real, calls = metrics_file.MetricsFile(path), os.write, []
 
     def write(handle, data):
         calls.append(1)

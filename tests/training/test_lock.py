@@ -42,21 +42,21 @@ def test_the_loser_is_told_who_holds_the_folder_and_since_when(tmp_path):
     run = tmp_path / "run"
     first = Command(tmp_path, *SETTINGS, "--out", run, slow=0.2)
     first.wait_for(run / "metrics.jsonl")
-    with pytest.raises(lock.Held) as refused, RunFolder(run).alone():
+    with pytest.raises(lock.FolderLocked) as refused, RunFolder(run).locked():
         pass
     pattern = rf"process {first.process.pid} on '{re.escape(socket.gethostname())}', since 20\d\d-\d\d-\d\dT"
     assert re.search(pattern, str(refused.value))
     first.send(signal.SIGKILL)
     first.wait()
-    with RunFolder(run).alone():  # a dead process holds nothing, whatever its signature says
+    with RunFolder(run).locked():  # a dead process holds nothing, whatever its signature says
         assert json.loads((run / ".lock").read_text())["pid"] == os.getpid()
     assert (run / ".lock").read_text() == ""
 
 
 def test_deleting_the_lock_file_lets_nobody_in(tmp_path):
-    with RunFolder(tmp_path).alone():
+    with RunFolder(tmp_path).locked():
         (tmp_path / ".lock").unlink()
-        with pytest.raises(lock.Held), RunFolder(tmp_path).alone():
+        with pytest.raises(lock.FolderLocked), RunFolder(tmp_path).locked():
             pass
 
 
@@ -73,19 +73,19 @@ def test_without_locks_the_signature_of_a_living_process_decides(tmp_path, monke
     without_locks(monkeypatch)
     living = {"pid": os.getppid(), "host": socket.gethostname(), "since": "2026-01-02T03:04:05Z"}
     (tmp_path / ".lock").write_text(json.dumps(living))
-    with pytest.raises(lock.Held, match=f"process {os.getppid()} .* since 2026-01-02"), lock.alone(tmp_path):
+    with pytest.raises(lock.FolderLocked, match=f"process {os.getppid()} .* since 2026-01-02"), lock.locked(tmp_path):
         pass
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
     (tmp_path / ".lock").write_text(json.dumps({**living, "pid": child}))
-    with lock.alone(tmp_path):
+    with lock.locked(tmp_path):
         pass
     (tmp_path / ".lock").write_text(json.dumps({**living, "pid": child, "host": "elsewhere"}))
     with (
-        pytest.raises(lock.Held, match=r"'elsewhere'.*If that process is gone, remove"),
-        lock.alone(tmp_path),
+        pytest.raises(lock.FolderLocked, match=r"'elsewhere'.*If that process is gone, remove"),
+        lock.locked(tmp_path),
     ):
         pass
 
@@ -93,23 +93,23 @@ def test_without_locks_the_signature_of_a_living_process_decides(tmp_path, monke
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}', "\0" * 99, "[" * 10_000])
 def test_a_lock_file_with_any_content_is_no_obstacle(tmp_path, monkeypatch, content):
     (tmp_path / ".lock").write_text(content)
-    with lock.alone(tmp_path):
+    with lock.locked(tmp_path):
         pass
     without_locks(monkeypatch)
     (tmp_path / ".lock").write_text(content)
-    with lock.alone(tmp_path):
+    with lock.locked(tmp_path):
         pass
 
 
 def test_something_else_in_the_place_of_the_lock_file_is_an_error(tmp_path):
     os.mkfifo(tmp_path / ".lock")
-    with pytest.raises(durable.StorageFailed, match="not a plain file"), lock.alone(tmp_path):
+    with pytest.raises(durable.StorageFailed, match="not a plain file"), lock.locked(tmp_path):
         pass
     (tmp_path / ".lock").unlink()
     (tmp_path / ".lock").mkdir()
-    with pytest.raises(durable.StorageFailed), lock.alone(tmp_path):
+    with pytest.raises(durable.StorageFailed), lock.locked(tmp_path):
         pass
 
 
 def test_held_is_an_error_a_caller_knows(tmp_path):
-    assert issubclass(lock.Held, BadValue)
+    assert issubclass(lock.FolderLocked, BadValue)

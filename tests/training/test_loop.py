@@ -65,7 +65,7 @@ def test_patience_stops_a_run_and_a_nan_metric_saves_no_best(tmp_path, metric):
         best = checkpoints.name_of(min(rows, key=lambda row: row["validation"]["loss"])["step"])
     else:
         best = None
-    found = selection.one(RunFolder(tmp_path / "run"), selection.BEST, print)
+    found = selection.require(RunFolder(tmp_path / "run"), selection.BEST, print)
     assert found.name == (best or checkpoints.name_of(result.steps))
     assert train({}, resume=str(tmp_path / "run")).steps == result.steps
 
@@ -138,7 +138,7 @@ def test_another_runs_weights_are_taken_where_they_fit(tmp_path):
     told = []
     init = {"init_from": str(tmp_path / "first"), "steps": 0}
     train(settings(tmp_path / "same", **init), tell=told.append)
-    best = selection.one(RunFolder(tmp_path / "first"), selection.BEST, print).weights
+    best = selection.require(RunFolder(tmp_path / "first"), selection.BEST, print).weights
     found, _ = weights(tmp_path / "same")
     assert all(torch.equal(found[name], best[name]) for name in best)
     assert "took 9 of 9 tensors" in "\n".join(told)
@@ -216,7 +216,7 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path, changes, said):
 def test_a_dry_run_of_a_resume_looks_at_its_checkpoint(tmp_path):
     train(settings(tmp_path / "run", steps=1))
     assert dry_run({}, resume=str(tmp_path / "run"))["parameters"] == 185
-    (checkpoint,) = checkpoints.found(tmp_path / "run" / "checkpoints")
+    (checkpoint,) = checkpoints.paths(tmp_path / "run" / "checkpoints")
     (checkpoint / "model.safetensors").write_bytes(b"")
     with pytest.raises(checkpoints.Damaged):
         dry_run({}, resume=str(checkpoint))
@@ -252,13 +252,13 @@ def test_a_run_is_read_back_with_its_best_weights(tmp_path):
     train(settings(tmp_path / "run"))
     task, model, config = load_run(tmp_path / "run")
     assert isinstance(task, TASKS["toy"]) and config.task == "toy"
-    best = selection.one(RunFolder(tmp_path / "run"), selection.BEST, print)
+    best = selection.require(RunFolder(tmp_path / "run"), selection.BEST, print)
     assert all(
         torch.equal(value, best.weights[name])
         for name, value in model.state_dict().items()
         if name in best.weights
     )
-    last = checkpoints.found(tmp_path / "run" / "checkpoints")[0]
+    last = checkpoints.paths(tmp_path / "run" / "checkpoints")[0]
     assert load_run(last)[1].calls == 6
     with pytest.raises(BadValue, match="no run here"):
         load_run(tmp_path)

@@ -79,14 +79,14 @@ def test_the_optimisers_memory_survives_a_round_trip(name):
 
     step(nets[0], first)
     nets[1].load_state_dict(nets[0].state_dict())
-    optim.remember(second, nets[1], optim.memory(first, nets[0]))
+    optim.restore_optimizer(second, nets[1], optim.optimizer_state(first, nets[0]))
     for _ in range(2):
         step(nets[0], first)
         step(nets[1], second)
     for one, other in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         assert torch.equal(one, other)
     with pytest.raises(BadValue, match=r"other\.weight"):
-        optim.remember(second, nets[1], {"other.weight:step": torch.ones(())})
+        optim.restore_optimizer(second, nets[1], {"other.weight:step": torch.ones(())})
 
 
 def test_a_model_without_parameters_is_refused():

@@ -55,11 +55,11 @@ def test_another_folder_in_its_place_is_not_written_to(running, tmp_path):
 
 def test_a_rename_after_the_last_checkpoint_is_noticed_too(tmp_path):
     run = RunFolder(tmp_path / "run")
-    with run.alone():
-        run.check_here()
+    with run.locked():
+        run.check_not_moved()
         os.rename(tmp_path / "run", tmp_path / "other")
         with pytest.raises(Moved, match=r"step-00000007.*regard train --resume"):
-            run.check_here("step-00000007")
+            run.check_not_moved("step-00000007")
 
 
 def test_where_the_system_does_not_say_where_a_folder_is_now_the_error_still_comes(tmp_path, monkeypatch):
@@ -78,14 +78,14 @@ def test_where_the_system_does_not_say_where_a_folder_is_now_the_error_still_com
 
 def test_metrics_deleted_while_a_run_trains_are_put_back(tmp_path, monkeypatch):
     run, told = tmp_path / "run", []
-    real = metrics_file.Metrics.append
+    real = metrics_file.MetricsFile.append
 
     def append(self, record):
         real(self, record)
         if record["step"] == 5:
             os.unlink(self.path)
 
-    monkeypatch.setattr(metrics_file.Metrics, "append", append)
+    monkeypatch.setattr(metrics_file.MetricsFile, "append", append)
     train({"task": "toy", "steps": 9, "save_every": 3, "log_every": 1, "out": str(run)}, tell=told.append)
     assert [row["step"] for row in metrics_file.read(run / "metrics.jsonl")] == list(range(1, 10))
     assert any("metrics.jsonl was deleted" in text for text in told)

@@ -88,7 +88,7 @@ def test_stopping_again_and_again_changes_nothing(tmp_path, whole, interrupted):
 def test_one_may_go_back_to_an_older_checkpoint(tmp_path, whole):
     run, told = tmp_path / "run", []
     train({**SETTINGS, "out": str(run)})
-    older = checkpoints.found(run / "checkpoints")[-1]
+    older = checkpoints.paths(run / "checkpoints")[-1]
     train({}, resume=str(older), tell=told.append)
     assert any("set-aside" in text for text in told)
     assert_same(run, whole)

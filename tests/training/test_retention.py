@@ -36,7 +36,7 @@ def test_what_is_no_rule_is_refused_with_the_three_forms(text):
 def kept_by(tmp_path, **settings):
     out = tmp_path / "run"
     result = train({**SETTINGS, "out": str(out), **settings})
-    return sorted(map(checkpoints.step_of, checkpoints.found(out / "checkpoints"))), result
+    return sorted(map(checkpoints.step_of, checkpoints.paths(out / "checkpoints"))), result
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_keeping_more_changes_no_weight_and_survives_a_resume(tmp_path):
     assert found == [0, 2, 4, 6, 8, 10, 11]
     run = tmp_path / "run"
     train({"steps": 7}, resume=str(run))
-    assert sorted(map(checkpoints.step_of, checkpoints.found(run / "checkpoints"))) == [0, 2, 4, 5, 6, 7]
+    assert sorted(map(checkpoints.step_of, checkpoints.paths(run / "checkpoints"))) == [0, 2, 4, 5, 6, 7]

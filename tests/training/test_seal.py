@@ -43,7 +43,7 @@ def flipped(data, place):
 
 
 def read_settings(run):
-    return RunFolder(run).begun()
+    return RunFolder(run).initial_settings()
 
 
 def assert_no_flip_trains_something_else(run, places):
@@ -76,9 +76,9 @@ def test_a_changed_setting_is_refused_by_everyone_and_named(run, sealed):
     text = path.read_text().replace("lr: 0.01", "lr: 0.03")
     path.write_text(text if sealed else re.sub(r"# sha256.*\n", "", text))
     words = r"config\.yaml is not what was written" if sealed else r"optim\.lr: .*0\.03.*trained with 0\.01"
-    with pytest.raises(checksum.Changed, match=words):
+    with pytest.raises(checksum.FileChanged, match=words):
         train({"steps": 8}, resume=str(run), tell=lambda text: None)
-    with pytest.raises(checksum.Changed, match=words):
+    with pytest.raises(checksum.FileChanged, match=words):
         load(run, device="cpu", tell=lambda text: None)
 
 
@@ -116,7 +116,7 @@ def without_checksums(run):
     """A run as an earlier version left it."""
     path = run / "config.yaml"
     path.write_text(re.sub(r"# sha256.*\n", "", path.read_text()))
-    for folder in checkpoints.found(run / "checkpoints"):
+    for folder in checkpoints.paths(run / "checkpoints"):
         found = checkpoints.load(folder)
         found.state.pop("settings")
         found.state.pop("metrics")

@@ -137,11 +137,11 @@ def test_the_fused_optimiser_leaves_everything_alone_when_told_that_the_loss_is_
     optimizer = torch.optim.AdamW(optim.groups(net, 0.1), lr=0.1, fused=True)
     net(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    before = {**{k: v.clone() for k, v in net.state_dict().items()}, **optim.memory(optimizer, net)}
+    before = {**{k: v.clone() for k, v in net.state_dict().items()}, **optim.optimizer_state(optimizer, net)}
     before = {name: value.clone() for name, value in before.items()}
     optimizer.found_inf = torch.ones(())
     optimizer.step()
-    after = {**net.state_dict(), **optim.memory(optimizer, net)}
+    after = {**net.state_dict(), **optim.optimizer_state(optimizer, net)}
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
@@ -154,7 +154,7 @@ def test_rmsprop_in_a_graph_takes_the_steps_of_torchs_and_leaves_everything_alon
     assert isinstance(ours, SkippableRMSprop) and not isinstance(theirs, SkippableRMSprop)
 
     def everything():
-        return [x.clone() for x in (*nets[0].parameters(), *optim.memory(ours, nets[0]).values())]
+        return [x.clone() for x in (*nets[0].parameters(), *optim.optimizer_state(ours, nets[0]).values())]
 
     for number in range(12):
         x = torch.randn(7, 5)
@@ -168,7 +168,7 @@ def test_rmsprop_in_a_graph_takes_the_steps_of_torchs_and_leaves_everything_alon
         nets[0].weight.grad.fill_(torch.nan)
         ours.step()
         assert all(torch.equal(x, y) for x, y in zip(before, everything(), strict=True))
-    pairs = zip(optim.memory(ours, nets[0]).values(), optim.memory(theirs, nets[1]).values(), strict=True)
+    pairs = zip(optim.optimizer_state(ours, nets[0]).values(), optim.optimizer_state(theirs, nets[1]).values(), strict=True)
     for mine, wanted in (*zip(nets[0].parameters(), nets[1].parameters(), strict=True), *pairs):
         torch.testing.assert_close(mine, wanted, rtol=1e-6, atol=1e-6)
 
@@ -241,15 +241,15 @@ def test_every_shape_that_repeats_is_recorded_up_to_a_bound():
     ways = [step([sized(rows)]) for rows in (3, 4, 5, 6, 7) * 9]
     assert ways == ["aside"] * 15 + ["replayed"] * 30
     step = Pretended()
-    many = range(1, graphed_step.MOST + 3)
+    many = range(1, graphed_step.MAX_SHAPES + 3)
     ways = [[step([sized(rows)]) for _ in range(5)] for rows in many]
-    assert [way[-1] for way in ways] == ["replayed"] * graphed_step.MOST + ["usual"] * 2
+    assert [way[-1] for way in ways] == ["replayed"] * graphed_step.MAX_SHAPES + ["usual"] * 2
     assert not step.told
 
 
 def test_shapes_that_never_repeat_and_recordings_that_fail_end_it_with_a_message():
     step = Pretended()
-    ways = [step([sized(rows)]) for rows in range(1, graphed_step.PATIENCE + 3)]
+    ways = [step([sized(rows)]) for rows in range(1, graphed_step.MAX_BATCHES_PER_REPEAT + 3)]
     assert ways[-1] == "usual" and "batches differ in shape" in step.told[0] and len(step.told) == 1
     step = Pretended(fails=True)
     ways = [step([sized(5)]) for _ in range(6)]

@@ -109,7 +109,7 @@ def test_a_checkpoint_of_two_processes_is_one_of_one(tmp_path, place, found, str
 @pytest.mark.parametrize("name", TASKS)
 def test_a_checkpoint_of_two_processes_measures_the_same_in_one(place, found, name):
     for strategy in STRATEGIES:
-        last = checkpoints.found(place / f"{name}-{strategy}" / "checkpoints")[0]
+        last = checkpoints.paths(place / f"{name}-{strategy}" / "checkpoints")[0]
         task, model, config = load_run(last)
         again = evaluate(task, model, batch_size=3, limit=9, seed=config.seed)
         assert again == pytest.approx(found[f"{name}-{strategy}"][0]["metrics"], rel=1e-6)
@@ -172,7 +172,7 @@ def test_mixed_precision_is_close_to_that_of_one_process(tmp_path, place, found)
     for one, two in zip(records(tmp_path / "one"), records(place / "mixed"), strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=2e-2)
     assert all(tensor.dtype == torch.float32 for tensor in checkpoints.load(
-        checkpoints.found(place / "mixed" / "checkpoints")[0]).weights.values())  # fmt: skip
+        checkpoints.paths(place / "mixed" / "checkpoints")[0]).weights.values())  # fmt: skip
 
 
 def test_another_number_of_processes_goes_on_and_says_so(tmp_path, place, found):

@@ -59,7 +59,7 @@ def _weigh(sizes):
 
     def weighing(self, boundary):
         weights = list(self.model.parameters())
-        memory = [value for value in optim.memory(self.optimizer, self.model).values() if value.dim()]
+        memory = [value for value in optim.optimizer_state(self.optimizer, self.model).values() if value.dim()]
         sizes["whole"] = sum(weight.numel() for weight in weights)
         sizes["kept"] = sum(here(weight).numel() for weight in weights)
         sizes["remembered"] = sum(here(value).numel() for value in memory)

@@ -118,7 +118,7 @@ def weights(folder, name=None):
     from regard.training.run_folder import checkpoints
 
     place = folder / "checkpoints"
-    found = checkpoints.load(place / name if name else checkpoints.found(place)[0])
+    found = checkpoints.load(place / name if name else checkpoints.paths(place)[0])
     progress = {
         key: value for key, value in found.state["progress"].items() if key not in ("seconds", "pending")
     }

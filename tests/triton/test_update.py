@@ -78,7 +78,7 @@ def test_steps_are_those_of_torch(monkeypatch, limit, chunks):
         assert left_out == 0
     for mine_now, theirs_now in zip(mine.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine_now, theirs_now, rtol=1e-5, atol=1e-6)
-    memory, wanted = optim.memory(ours, mine), optim.memory(usual, theirs)
+    memory, wanted = optim.optimizer_state(ours, mine), optim.optimizer_state(usual, theirs)
     for name, value in wanted.items():
         # The weights differ in their last bits by now, so the gradients do, too.
         torch.testing.assert_close(memory[name], value, rtol=1e-5, atol=1e-7)
@@ -91,12 +91,12 @@ def test_after_a_loss_that_is_no_number_nothing_changes_any_more(bad):
     optimizer = adamw(model, 0.01)
     ending = Update(optimizer, 1.0)
     step(ending, graded(model, optimizer, 1.0))
-    before = {**model.state_dict(), **optim.memory(optimizer, model)}
+    before = {**model.state_dict(), **optim.optimizer_state(optimizer, model)}
     before = {name: value.clone() for name, value in before.items()}
     found = step(ending, graded(model, optimizer, bad))
     assert not math.isfinite(found[0]) and found[2] == 1
     assert step(ending, graded(model, optimizer, 1.0))[2] == 1
-    after = {**model.state_dict(), **optim.memory(optimizer, model)}
+    after = {**model.state_dict(), **optim.optimizer_state(optimizer, model)}
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
@@ -114,9 +114,9 @@ def test_a_state_that_was_loaded_is_found_where_it_lies_now():
     optimizer = adamw(model, 0.01)
     ending = Update(optimizer, 1.0)
     step(ending, graded(model, optimizer, 1.0))
-    optim.remember(optimizer, model, {name: t.clone() for name, t in optim.memory(optimizer, model).items()})
+    optim.restore_optimizer(optimizer, model, {name: t.clone() for name, t in optim.optimizer_state(optimizer, model).items()})
     step(ending, graded(model, optimizer, 1.0))
-    assert optim.memory(optimizer, model)["0.bias:step"] == 2
+    assert optim.optimizer_state(optimizer, model)["0.bias:step"] == 2
 
 
 def test_only_a_plain_adamw_of_float32_fits():

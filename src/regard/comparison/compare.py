@@ -197,7 +197,7 @@ def _folder(out: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             durable.make_folder(out)
-            stack.enter_context(RunFolder(out).alone())
+            stack.enter_context(RunFolder(out).locked())
         except OSError as trouble:
             cause = trouble.__cause__ if isinstance(trouble.__cause__, OSError) else trouble
             raise BadValue(

@@ -47,7 +47,7 @@ def _of_another(outcome: Outcome, job: Job) -> str:
     if not outcome.checkpoint:  # of an earlier version
         return ""
     try:
-        best = selection.one(RunFolder(Path(job.folder)), selection.BEST, lambda text: None)
+        best = selection.require(RunFolder(Path(job.folder)), selection.BEST, lambda text: None)
     except RegardError as trouble:
         return f"its outcome cannot be compared with its checkpoints: {trouble}"
     if (best.name, best.sha256) != (outcome.checkpoint, outcome.checkpoint_sha256):
@@ -93,7 +93,7 @@ def longer(job: Job) -> str:
 
 def steps_taken(job: Job) -> int:
     """The step of the run's newest checkpoint; 0 where there is none."""
-    found = checkpoints.found(RunFolder(Path(job.folder)).checkpoints)
+    found = checkpoints.paths(RunFolder(Path(job.folder)).checkpoints)
     return checkpoints.step_of(found[0]) if found else 0
 
 

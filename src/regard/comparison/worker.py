@@ -40,8 +40,8 @@ from regard.training.position import seed_everything
 from regard.training.protocol import Asked, Fingerprint, decoding_of
 from regard.training.run import Result, train
 from regard.training.run_folder import selection
-from regard.training.run_folder.folder import RunFolder, surroundings
-from regard.training.run_folder.lock import Held
+from regard.training.run_folder.folder import RunFolder, environment
+from regard.training.run_folder.lock import FolderLocked
 from regard.training.run_folder.metrics_file import plain
 
 BLOCKS = 200  # enough for the test of a difference, few enough to be kept as text
@@ -150,7 +150,7 @@ def _outcome(job: Job, result: Result) -> Outcome:
         data_sha256=read, command=command_of(job), versions=_versions(device), sacrebleu=bleu,
         beam=job.beam, direction=str(task.direction() or ""), changes=[str(change) for change in found.changes],
         checkpoint=found.checkpoint, checkpoint_sha256=found.sha256, settings_sha256=found.settings_sha256,
-        metrics=selection.one(RunFolder(Path(job.folder)), selection.LAST, lambda text: None).state.get("metrics"),
+        metrics=selection.require(RunFolder(Path(job.folder)), selection.LAST, lambda text: None).state.get("metrics"),
     )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def _numbers(found: dict[str, float]) -> dict[str, float]:
 
 
 def _versions(device: torch.device) -> dict[str, str]:
-    facts = surroundings(str(device))
+    facts = environment(str(device))
     return {
         "regard": facts["regard"],
         "torch": str(torch.__version__),
@@ -174,9 +174,9 @@ def _wait_for_the_folder(run: RunFolder) -> None:
     limit = time.monotonic() + PATIENCE
     while run.path.is_dir() and time.monotonic() < limit:
         try:
-            with run.alone():
+            with run.locked():
                 return
-        except Held:
+        except FolderLocked:
             time.sleep(0.1)
 
 

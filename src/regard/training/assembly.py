@@ -22,7 +22,7 @@ from regard.training import config as settings
 from regard.training.budget import parse as parse_budget
 from regard.training.config import FIXED, Config
 from regard.training.run_folder import schema
-from regard.training.run_folder.checkpoints import MANIFEST, Damaged, found, step_of
+from regard.training.run_folder.checkpoints import MANIFEST, Damaged, paths, step_of
 from regard.training.run_folder.folder import HOME, RunFolder, checked_name, free_name, locate
 
 
@@ -94,7 +94,7 @@ def arrange(values: Mapping[str, Any], resume: str | None) -> tuple[Config, RunF
     if resume is not None and resume != "auto":
         path = Path(resume)
         if (path / MANIFEST).is_file() and path.parent.name == "checkpoints":
-            if path not in found(path.parent):
+            if path not in paths(path.parent):
                 raise BadValue(
                     f"resume: {path.name} is not named as a checkpoint. Rename it to step-NNNNNNNN."
                 )
@@ -113,7 +113,7 @@ def arrange(values: Mapping[str, Any], resume: str | None) -> tuple[Config, RunF
             return config, RunFolder(where or locate(None, None, fresh)), None
         run = RunFolder(where)
         if resume is None:
-            run.refuse_taken()
+            run.check_free()
         stored = run.settings()
     return _continued(stored, given, run), run, checkpoint
 
@@ -212,7 +212,7 @@ def rebuild_model(config: Config, task: Task, weights: Mapping[str, Any], where:
         except Exception:  # a model that needs real tensors while it is built
             outline = None
     if outline is not None:
-        schema.of_sizes(where, weights, outline.state_dict())
+        schema.check_sizes(where, weights, outline.state_dict())
     try:
         return build_model(config, task)
     except (RuntimeError, OverflowError, MemoryError) as trouble:
@@ -237,7 +237,7 @@ def own_tensors(model: nn.Module) -> dict[str, Any]:
 def take_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> None:
     """Load the weights of the same model; anything missing or left over is an error."""
     wanted = own_tensors(model)
-    schema.of_weights(where, weights, wanted, {name for name, _ in model.named_parameters()})
+    schema.check_weights(where, weights, wanted, {name for name, _ in model.named_parameters()})
     for name, tensor in wanted.items():
         tensor.copy_(weights[name])
 

@@ -19,7 +19,7 @@ from regard.training.assembly import arrange, build_model, build_task, rebuild_m
 from regard.training.budget import of, positions
 from regard.training.config import Config
 from regard.training.data import Order, generator
-from regard.training.hardware import check_surroundings
+from regard.training.hardware import check_environment
 from regard.training.loading import to_stderr
 from regard.training.position import seed_everything
 from regard.training.run_folder import selection
@@ -34,8 +34,8 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
     """The facts of a run that is not begun. One batch goes through the model on the CPU; nothing is written."""
     config, run, chosen = arrange(values, resume)
     assert config.batch_size and config.accumulate
-    check_surroundings(config)
-    run.check_place()
+    check_environment(config)
+    run.check_path()
     seed_everything(config.seed)
     task, model, told = _built(config, run, chosen)
     examples = task.examples("train")

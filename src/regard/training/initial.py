@@ -35,7 +35,7 @@ def source(path: str, tell: Callable[[str], None]) -> Checkpoint:
     run = RunFolder(Path(path))
     if not run.exists:
         raise BadValue(f"init_from: there is no run in {path} (no config.yaml). Pass the folder of a run.")
-    return selection.one(run, selection.BEST, tell)
+    return selection.require(run, selection.BEST, tell)
 
 
 def share_state(task: Task, theirs: Mapping[str, Any], tell: Callable[[str], None]) -> None:

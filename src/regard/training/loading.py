@@ -71,7 +71,7 @@ def load(
         hint = f"The newest is {newest}." if newest else "`regard train dates` makes one."
         raise BadValue(f"run: there is no run here: {str(run)!r} holds no config.yaml. {hint}")
     place = device if isinstance(device, torch.device) else choose_device(device)
-    taken = selection.one(folder, checkpoint or selection.BEST, tell)
+    taken = selection.require(folder, checkpoint or selection.BEST, tell)
     where = str(folder.checkpoints / taken.name)
     values = folder.settings(taken.step)
     own = paths(values.get("data") or [])

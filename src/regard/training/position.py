@@ -1,4 +1,4 @@
-"""Where a run stands: counters, the best so far, and what is left to do for the last step, all as plain data."""
+"""Where a run stands: counters, the best validation, an unfinished validation; and snapshots taken before a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Position:
 
     @classmethod
     def read(cls, state: Mapping[str, Any]) -> Position:
-        """From what a checkpoint holds."""
+        """Read the counters of a checkpoint."""
         known = {one.name for one in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in state.items() if name in known})
 
@@ -55,15 +55,15 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Boundary:
-    """What a forward pass may change besides gradients, as it was before the step began: draws and buffers."""
+class Snapshot:
+    """What a forward pass changes besides gradients, copied before a step: random states and buffers."""
 
     random: RandomState
     buffers: dict[str, Tensor]
 
 
 class Buffers:
-    """Copies of a model's kept buffers (running statistics, baselines), made only of those that changed."""
+    """Copies of a model's persistent buffers (running statistics, baselines); only changed buffers are copied again."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -73,14 +73,14 @@ class Buffers:
         self._copies: dict[str, Tensor] = {}
 
     def now(self) -> dict[str, Tensor]:
-        """The buffers as they are; later changes do not reach what is returned."""
+        """Copies of the current buffers; later changes do not affect them."""
         if not self.names:
             return {}
         for name, buffer in self.model.named_buffers():
             if name not in self.names:
                 continue
             mark = self._marks.get(name)
-            # A graph's replay changes buffers without counting it, so on a device they are always copied.
+            # The replay of a CUDA graph changes buffers but not their versions, so those on a GPU are always copied.
             if mark is None or mark[0] is not buffer or mark[1] != buffer._version or buffer.is_cuda:
                 self._copies[name] = buffer.detach().clone()
                 self._marks[name] = (buffer, buffer._version)
@@ -88,7 +88,7 @@ class Buffers:
 
 
 def seed_everything(seed: int) -> None:
-    """Start every random generator from one number."""
+    """Seed the generators of Python, NumPy and torch."""
     import random
 
     import numpy as np

@@ -1,4 +1,4 @@
-"""The state of every random generator a run may draw from, as tensors and plain data: torch, CUDA, Python, NumPy."""
+"""The states of all random generators a run may use (torch, CUDA, Python, NumPy), as tensors and plain data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.training.run_folder import schema
 
 @dataclass(frozen=True)
 class RandomState:
-    """All generators at one moment."""
+    """The states of all generators at one moment."""
 
     torch: Tensor
     cuda: list[Tensor]
@@ -26,16 +26,16 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """The present state; drawing goes on undisturbed."""
-        cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []  # this process's device
+        """Read the current states."""
+        cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []  # of this process's device
         return cls(torch.get_rng_state(), cuda, random.getstate(), np.random.get_state(legacy=True))
 
     def later(self) -> RandomState:
-        """The state after draws on the device alone."""
+        """Read the state of the device again, and keep those of the host."""
         return replace(self, cuda=[torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])
 
     def restore(self) -> None:
-        """Draw from here on as if nothing had been drawn since."""
+        """Set all generators to these states."""
         try:
             torch.set_rng_state(self.torch)
             if self.cuda and torch.cuda.is_available():
@@ -44,13 +44,13 @@ class RandomState:
             np.random.set_state(self.numpy)
         except (RuntimeError, ValueError, TypeError) as refused:
             raise BadValue(
-                f"random: a generator does not take its state: {str(refused).splitlines()[0]}."
+                f"random: a generator rejects its state: {str(refused).splitlines()[0]}."
             ) from None
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """As tensors and JSON."""
+        """Convert to tensors and JSON."""
         kind, words, gauss = self.python
-        name, keys, place, has_gauss, cached = self.numpy
+        name, keys, index, has_gauss, cached = self.numpy
         tensors = {
             "torch": self.torch,
             "python": torch.tensor(words, dtype=torch.int64),
@@ -61,7 +61,7 @@ class RandomState:
             "python": {"version": kind, "gauss": gauss},
             "numpy": {
                 "name": name,
-                "place": int(place),
+                "place": int(index),
                 "has_gauss": int(has_gauss),
                 "cached": float(cached),
             },
@@ -70,7 +70,7 @@ class RandomState:
 
     @classmethod
     def pack_all(cls, states: Sequence[RandomState]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Those of several processes; the first stands where a single one would."""
+        """Convert the states of several processes; rank 0 has the names that a single process has."""
         tensors, plain = states[0].pack()
         plain["others"] = []
         for number, state in enumerate(states[1:], start=1):
@@ -81,7 +81,7 @@ class RandomState:
 
     @classmethod
     def unpack_all(cls, tensors: dict[str, Tensor], plain: dict[str, Any]) -> list[RandomState]:
-        """What `pack_all`, or `pack`, made."""
+        """Read what `pack_all` or `pack` returned."""
         found = [cls.unpack(tensors, plain)]
         others = plain.get("others", [])
         if not isinstance(others, list):
@@ -94,8 +94,8 @@ class RandomState:
 
     @classmethod
     def unpack(cls, tensors: dict[str, Tensor], plain: dict[str, Any]) -> RandomState:
-        """What `pack` made."""
-        schema.of_random(tensors, plain)
+        """Read what `pack` returned."""
+        schema.check_random(tensors, plain)
         python, numpy = plain["python"], plain["numpy"]
         cuda = [tensors[name] for name in sorted(t for t in tensors if t.startswith("cuda."))]
         keys = tensors["numpy"].numpy().astype(np.uint32)

@@ -106,7 +106,7 @@ def _run(
     seed_everything(config.seed)
     checkpoint: Checkpoint | None = None
     if going_on and leads:
-        stack.enter_context(run.alone())
+        stack.enter_context(run.locked())
         checkpoint = _pick_up(run, chosen, tell)
     hardware.accelerator.wait_for_everyone()  # nobody reads before the folder is in order, or writes before all looked
     if going_on and not leads:
@@ -122,7 +122,7 @@ def _run(
     if going_on and leads:
         _record_changes(config, run, 0 if checkpoint is None else checkpoint.step, tell)
     elif leads:
-        stack.enter_context(run.alone())
+        stack.enter_context(run.locked())
         run.begin(config, str(hardware.device))
     trainer = Trainer(config, run, Parts(task, model), hardware, signals, checkpoint, tell, quiet)
     if checkpoint is None and not leads:
@@ -144,7 +144,7 @@ def _record_changes(config: Config, run: RunFolder, step: int, tell: Callable[[s
     kept = changes.until(
         known, step - 1
     )  # those at this very step are worked out anew, so that each stands there once
-    now = [*kept, *changes.between(complete(changes.applied(run.begun(), kept)), config, step)]
+    now = [*kept, *changes.between(complete(changes.applied(run.initial_settings(), kept)), config, step)]
     if now == known:
         return
     changes.write(run.path, now)

@@ -24,7 +24,7 @@ from regard.tasks.task import Task
 from regard.training.distributed.sharding import here, unshared, whole
 
 if TYPE_CHECKING:  # its kernels are for a GPU
-    from regard.training.cuda_graph.fused_update import Update
+    from regard.training.cuda_graph.fused_update import FusedUpdate
 
 
 class NonFinite(RegardError, ArithmeticError):
@@ -75,7 +75,7 @@ class Step:
         if inner is not None and self.processes == 1:
             self.model = inner
             self.forward = torch.compile(self._forward)
-        self.update: Update | None = (
+        self.update: FusedUpdate | None = (
             None  # takes the place of clipping and optimiser, where a graph may be recorded
         )
 
@@ -120,13 +120,13 @@ class Step:
         loss.backward()
         return loss.detach()
 
-    def _on_device(self, batch: Batch, update: Update) -> Taken:
+    def _on_device(self, batch: Batch, update: FusedUpdate) -> Taken:
         """A step whose update is left out on the device itself where it must not happen."""
         self.optimizer.zero_grad(set_to_none=True)
         update.ready()
         loss = self.backward(batch)
-        update.write(update.loose)
-        loss_value, norm_value, _ = update(loss, update.loose).tolist()
+        update.write(update.eager_table)
+        loss_value, norm_value, _ = update(loss, update.eager_table).tolist()
         self._check(loss_value, norm_value, [loss], [batch.index])
         return Taken(loss_value, norm_value)
 

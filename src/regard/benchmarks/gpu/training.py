@@ -106,7 +106,7 @@ def _done(trainer: Trainer) -> None:
 def _loss(trainer: Trainer) -> float:
     """The loss on the first batches, with the weights as they are."""
     with torch.no_grad():
-        sums = [trainer.task.loss(trainer.raw(batch), batch) for batch in map(trainer.batch, range(5))]
+        sums = [trainer.task.loss(trainer.model(batch), batch) for batch in map(trainer.batch, range(5))]
     return float(sum(float(total) for total, _ in sums) / sum(float(count) for _, count in sums))
 
 

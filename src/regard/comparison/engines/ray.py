@@ -238,7 +238,7 @@ def _take_in(job: Job, said: Return) -> Outcome:
     if said.parcel is not None:
         parcel.unpack(said.parcel, run.path)
         if run.exists:  # not if it failed before it began
-            run.note(dataclasses.replace(complete(run.begun()), out=job.folder))
+            run.write_config(dataclasses.replace(complete(run.initial_settings()), out=job.folder))
     _unmark(job)
     earlier.note(job)
     outcome = dataclasses.replace(said.outcome, folder=job.folder, command=worker.command_of(job))
