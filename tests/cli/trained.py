@@ -86,7 +86,7 @@ def written_by_hand(model, inputs):
     tokens = []
     while len(tokens) < model.problem.max_target:
         targets = torch.tensor([[*tokens, 0]])
-        tokens.append(int(model(Batch(inputs, targets=targets))[0, -1].argmax()))
+        tokens.append(int(model(Batch.of(inputs, targets=targets))[0, -1].argmax()))
         if tokens[-1] == model.problem.end:
             break
     return tokens

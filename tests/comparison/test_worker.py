@@ -99,7 +99,7 @@ class Counting(Task):
         return range(self.size)
 
     def collate(self, examples, generator):
-        return Batch(torch.tensor(examples)[:, None])
+        return Batch.of(torch.tensor(examples)[:, None])
 
     def measure(self, model, batch):
         return {"sum": (float(batch.inputs.sum()), float(batch.size))}

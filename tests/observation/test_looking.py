@@ -69,7 +69,7 @@ def test_an_encoder_shows_the_weights_of_its_last_layer():
     batch, ground = stand(task, choose(task))
     (looked,), _ = look(model, batch, ground)
     layer = model.stack.layers[-1]
-    rows = model.entrance(batch.inputs)
+    rows = model.embedding(batch.inputs)
     expected = layer.attention.weights(layer.around_attention.enter(rows))[0]
     assert torch.allclose(looked.heads, expected, atol=1e-6)
     assert looked.source == "multihead of the last layer" and looked.how == "exact"
@@ -116,10 +116,10 @@ def test_the_gradient_is_what_a_difference_says():
     """gradient × input of a logit, by moving each row of the embedding a little along itself."""
     model, task = made("lstm-attention", "classify")
     model, (batch, ground) = model.double(), stand(task, choose(task))
-    rows = model.entrance.rows(batch.inputs).detach()
+    rows = model.embedding.rows(batch.inputs).detach()
 
     def logit(scale):
-        hook = model.entrance.rows.register_forward_hook(lambda *_: rows * scale[None, :, None])
+        hook = model.embedding.rows.register_forward_hook(lambda *_: rows * scale[None, :, None])
         try:
             with torch.no_grad():
                 return float(model(batch)[0, 1])
@@ -134,7 +134,7 @@ def test_the_gradient_is_what_a_difference_says():
 
 
 class Bare(Model):
-    """Somebody's model without an attention and without our entrance."""
+    """Somebody's model without an attention and without our embedding."""
 
     name = "bare"
 
@@ -151,7 +151,7 @@ def test_a_model_that_shows_nothing_says_why():
     batch, ground = stand(task, choose(task))
     model = Bare(task.problem)
     found, missing = look(model, batch, ground)
-    assert not found and missing == ["bare has no entrance through which gradients could be followed."]
+    assert not found and missing == ["bare has no embedding through which gradients could be followed."]
     with pytest.raises(Unseen):
         gradient(model, batch, 0)
 

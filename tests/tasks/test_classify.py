@@ -103,7 +103,7 @@ def test_macro_f1_over_batches_is_that_of_scikit_learn():
     for begin in range(0, 97, 13):
         part = slice(begin, begin + 13)
         logits = torch.nn.functional.one_hot(torch.tensor(guessed[part]), 5).float()
-        batch = tasks.Batch(torch.zeros(len(logits), 1, dtype=torch.long), targets=torch.tensor(true[part]))
+        batch = tasks.Batch.of(torch.zeros(len(logits), 1, dtype=torch.long), targets=torch.tensor(true[part]))
         for name, (total, count) in task.measure(Fixed(lambda b, x=logits: x), batch).items():
             before = sums.get(name, (0.0, 0.0))
             sums[name] = (before[0] + total, before[1] + count)

@@ -91,7 +91,7 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_examples(task):
                 part[row : row + 1, :length] for part in (batch.inputs, batch.targets, batch.target_keep)
             )
             inputs, targets, asked = taken
-            single = tasks.Batch(inputs, None, targets, asked)
+            single = tasks.Batch.of(inputs, None, targets, asked)
         length = 1 if task.problem.kind == "classify" else single.targets.shape[1]
         part = outputs[row : row + 1] if outputs.dim() == 2 else outputs[row : row + 1, :length]
         loss, number = task.loss(part, single)

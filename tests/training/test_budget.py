@@ -108,14 +108,14 @@ def test_tokens_are_real_positions_and_those_of_both_sides_of_a_translation():
     keep = torch.tensor([[True, True, False], [True, False, False]])
     targets, target_keep = torch.zeros(2, 4, dtype=torch.long), torch.ones(2, 4, dtype=torch.bool)
     target_keep[0, 3] = False
-    batch = Batch(torch.zeros(2, 3, dtype=torch.long), keep, targets, target_keep)
+    batch = Batch.of(torch.zeros(2, 3, dtype=torch.long), keep, targets, target_keep)
     kinds = {kind: Problem(kind, Tokens(5), 5, 3) for kind in ("language", "translate")}
     assert positions(batch, kinds["language"]) == 3
     assert positions(batch, kinds["translate"]) == 3 + 7
-    bare = Batch(torch.zeros(2, 3, dtype=torch.long), targets=targets)
+    bare = Batch.of(torch.zeros(2, 3, dtype=torch.long), targets=targets)
     assert positions(bare, kinds["language"]) == 6
     assert positions(bare, kinds["translate"]) == 6 + 8
-    assert positions(Batch(torch.zeros(2, 3, 9)), kinds["language"]) == 6
+    assert positions(Batch.of(torch.zeros(2, 3, 9)), kinds["language"]) == 6
 
 
 def settings(folder, **changes):

@@ -171,9 +171,9 @@ def test_another_runs_vocabulary_is_taken_with_its_weights(tmp_path, monkeypatch
 
 
 def _with_words(task, count):
-    from regard.tasks import Problem, Tokens
+    from regard.tasks import OneOf, Problem, Tokens
 
-    return Problem("classify", Tokens(count), toy.CLASSES, max_length=11)
+    return Problem.of(Tokens(count, length=11), OneOf(toy.CLASSES))
 
 
 def test_a_dry_run_says_what_would_be_and_leaves_nothing(tmp_path):

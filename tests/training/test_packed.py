@@ -10,7 +10,7 @@ from regard.training.cuda_graph.graphed_step import Packed
 
 def batch(seed):
     random = torch.Generator().manual_seed(seed)
-    return Batch(
+    return Batch.of(
         torch.randn(3, 5, 7, generator=random),
         torch.rand(3, 5, generator=random) < 0.5,
         torch.randint(9, (3, 11), generator=random),

@@ -46,7 +46,7 @@ def collated(task, indices):
 def joined(batches, width=11):
     pad = lambda t: F.pad(t, (0, width - t.shape[1]))  # noqa: E731
     inputs = torch.cat([pad(batch.inputs) for batch in batches])
-    return Batch(inputs, inputs > 0, torch.cat([batch.targets for batch in batches]))
+    return Batch.of(inputs, inputs > 0, torch.cat([batch.targets for batch in batches]))
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
@@ -226,7 +226,7 @@ class Pretended(graphed_step.GraphedStep):
 
 
 def sized(rows):
-    return Batch(torch.zeros(rows, 2), index=tuple(range(rows)))
+    return dataclasses.replace(Batch.of(torch.zeros(rows, 2)), index=tuple(range(rows)))
 
 
 def test_a_step_is_recorded_when_a_shape_repeats_and_others_run_as_usual():

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from regard.models import Model, model
-from regard.tasks import Batch, Problem, Recipe, Task, Tokens, task
+from regard.tasks import Batch, OneOf, Recipe, Task, Tokens, task
 
 WORDS, CLASSES = 13, 3
 
@@ -51,7 +51,7 @@ class Toy(Task):
             inputs[place, : len(row)] = torch.tensor(row)
         noise = torch.rand(inputs.shape, generator=generator) < 0.05
         inputs = torch.where(noise & (inputs > 0), torch.ones_like(inputs), inputs)
-        return Batch(inputs, inputs > 0, torch.tensor([label for _, label in examples]))
+        return Batch.of(inputs, inputs > 0, torch.tensor([label for _, label in examples]))
 
     def loss(self, outputs, batch, smoothing=0.0):
         total, count = super().loss(outputs, batch, smoothing)

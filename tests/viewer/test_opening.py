@@ -38,7 +38,7 @@ def test_a_translation_is_shown_with_the_words_it_wrote(runs):
     assert scene["tokens"]["tokens"] == loaded.task.input_pieces(example)
     assert scene["tokens"]["targets"] == loaded.task.output_pieces(written)
     assert scene["tokens"]["read"][1:] == scene["tokens"]["targets"][:-1]
-    batch = Batch(torch.tensor([example.source]), targets=torch.tensor([written]))
+    batch = Batch.of(torch.tensor([example.source]), targets=torch.tensor([written]))
     expected = looking.alignment(loaded.model, batch).weights
     torch.testing.assert_close(weights(stage), expected, atol=1e-6, rtol=0)
     pairs = [[int(row.argmax()), number] for number, row in enumerate(expected)]
@@ -70,7 +70,7 @@ def test_a_text_is_written_step_by_step_and_every_step_is_a_call(runs):
     prompt = loaded.task.encode("The sea was").tokens.tolist()
     tokens, odds = list(prompt), []
     for _ in range(5):
-        found = loaded.model(Batch(torch.tensor([tokens])))[0, -1].detach().softmax(-1)
+        found = loaded.model(Batch.of(torch.tensor([tokens])))[0, -1].detach().softmax(-1)
         tokens.append(int(found.argmax()))
         odds.append(found.max().item())
     steps = scene["generation"]["steps"]
@@ -91,7 +91,7 @@ def test_a_text_is_written_step_by_step_and_every_step_is_a_call(runs):
 def test_beams_are_told_step_by_step_and_the_best_is_shown(runs):
     scene = opened(runs["dates"], text=DATE, generate=4, beams=3).scene()
     loaded = load(runs["dates"], device="cpu", tell=lambda text: None)
-    batch = Batch(torch.tensor([loaded.task.encode(DATE).source]))
+    batch = Batch.of(torch.tensor([loaded.task.encode(DATE).source]))
     (best, *_) = loaded.model.generate(batch, method="beam", beam=3, n_best=3, max_length=4)[0]
     steps = scene["generation"]["steps"]
     assert [step["token"] for step in steps] == loaded.task.output_pieces(best.tokens)
@@ -106,7 +106,7 @@ def test_the_first_beams_are_the_likeliest_tokens(runs):
     scene = opened(runs["dates"], text=DATE, generate=2, beams=3).scene()
     first = scene["generation"]["steps"][0]
     loaded = load(runs["dates"], device="cpu", tell=lambda text: None)
-    batch = Batch(torch.tensor([loaded.task.encode(DATE).source]), targets=torch.tensor([[0]]))
+    batch = Batch.of(torch.tensor([loaded.task.encode(DATE).source]), targets=torch.tensor([[0]]))
     values, ids = loaded.model(batch)[0, 0].log_softmax(-1).topk(3)
     assert [beam["tokens"] for beam in first["beams"]] == [
         [p] for p in loaded.task.output_pieces(ids.tolist())
@@ -189,7 +189,7 @@ def test_a_model_that_reads_in_segments_shows_one_map_of_all_it_read(runs):
     (call,) = scene["sites"][0]["calls"]
     assert call == {"queries": 19, "keys": 19, "start": 0}
     loaded = load(runs["segments"], device="cpu", tell=lambda text: None)
-    batch = Batch(loaded.task.encode("The sea was calm. A").tokens[None])
+    batch = Batch.of(loaded.task.encode("The sea was calm. A").tokens[None])
     apart = loaded.model(batch)
     loaded.model.segment = 19
     torch.testing.assert_close(loaded.model(batch), apart)
@@ -204,7 +204,7 @@ def test_importance_is_what_the_answer_loses_without_a_head(runs):
         for n, head in enumerate(entry["heads"])
     }
     loaded = load(runs["classify-encoder"], device="cpu", tell=lambda text: None)
-    batch = Batch(torch.tensor([loaded.task.encode("a calm sea").tokens]))
+    batch = Batch.of(torch.tensor([loaded.task.encode("a calm sea").tokens]))
     with torch.no_grad():
         before = loaded.model(batch)[0]
         layer = loaded.model.stack.layers[1].attention
@@ -219,7 +219,7 @@ def test_a_run_that_classifies_tells_its_answer(runs):
     (variant,) = opened(runs["classify-encoder"], text="a calm sea").scene()["variants"]
     loaded = load(runs["classify-encoder"], device="cpu", tell=lambda text: None)
     with torch.no_grad():
-        odds = loaded.model(Batch(torch.tensor([loaded.task.encode("a calm sea").tokens])))[0].softmax(-1)
+        odds = loaded.model(Batch.of(torch.tensor([loaded.task.encode("a calm sea").tokens])))[0].softmax(-1)
     label = loaded.task.labels[int(odds.argmax())]
     assert variant["answer"]["text"] == f"{label} {100 * float(odds.max()):.1f} %"
     assert len(variant["answer"]["others"]) == min(5, len(odds) - 1)

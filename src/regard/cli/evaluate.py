@@ -130,9 +130,8 @@ def _protocol(found: dict[str, Any]) -> dict[str, str]:
         lines["decoding"] = f"{decoding['method']}{width}, at most {decoding['max_length']} tokens"
     if "bleu" in signature:
         lines["bleu"] = signature["bleu"]
-    if "continuation" in signature:
-        continued = signature["continuation"]
-        lines["continuation"] = f"{continued['sentences']:,} sentences: {continued['how']}"
+    if "completion" in signature:
+        lines["completion"] = signature["completion"]
     lines["with"] = (
         f"regard {signature['regard']}, torch {signature['torch']}, {signature['device']}, {signature['dtype']}"
     )

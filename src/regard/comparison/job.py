@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard.tasks.metrics import States
 from regard.training.run_folder import checksum, durable
 
 FILE = "outcome.json"
 Settings = dict[str, Any]  # by dotted name, as `regard.training.train` takes them
-Sums = dict[str, tuple[float, float]]  # metric → (sum, count), as `Task.measure` gives them
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class Outcome:
     validation: dict[str, float] = field(default_factory=dict)  # of the best checkpoint
     test: dict[str, float] = field(default_factory=dict)  # of the same checkpoint
     best_step: int | None = None
-    blocks: list[Sums] = field(
+    blocks: list[States] = field(
         default_factory=list
-    )  # the test split in pieces, the same in every run of the task
+    )  # the test split in pieces, the same in every run of the task, with the state of each metric
     data_sha256: str = ""  # of the test examples as the model read them
     command: str = ""  # what to type to get this run alone
     versions: dict[str, str] = field(default_factory=dict)  # regard, torch, python, device
@@ -107,10 +107,6 @@ class Outcome:
         path = Path(folder) / FILE
         try:
             found, sealed = checksum.read_json(durable.read(path), path)
-            found["blocks"] = [
-                {name: (float(pair[0]), float(pair[1])) for name, pair in block.items()}
-                for block in found["blocks"]
-            ]
             outcome = cls(**found)
         except FileNotFoundError:
             return None

@@ -26,7 +26,7 @@ import torch
 from regard.comparison import flops, use
 from regard.comparison.job import Cost, Settings
 from regard.comparison.memory import peak_memory
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.training.assembly import Parts, build_model, build_task, complete
 from regard.training.config import Config
 from regard.training.hardware import prepare

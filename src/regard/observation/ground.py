@@ -5,15 +5,14 @@ The same example for every model of a task, so that their pictures can be compar
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from regard.tasks.batch import Batch
 from regard.tasks.digits import SIDE, Digits
-from regard.tasks.problem import Batch
 from regard.tasks.task import Task
 from regard.training.data import generator
 
@@ -43,7 +42,8 @@ def choose(task: Task, split: str = "validation") -> Any:
 def stand(task: Task, example: Any) -> tuple[Batch, Ground]:
     """A batch of one example, cut where it is too long to be shown, and what its positions are."""
     batch = task.collate([example], generator(0, "validation", 0))
-    if task.problem.kind not in ("translate", "classify"):
+    needs = task.problem.answer.needs
+    if needs not in ("decoder", "pooled"):
         batch = _cut(batch)
     length = batch.inputs.shape[1]
     if isinstance(task, Digits):
@@ -54,23 +54,17 @@ def stand(task: Task, example: Any) -> tuple[Batch, Ground]:
     if batch.inputs.dim() == 3:
         return batch, Ground([f"step {number}" for number in range(length)], words=f"{length} steps")
     inputs = _pieces(task, "input_pieces", example, length)
-    if task.problem.kind == "masked":
+    if needs == "rows":
         inputs = _pieces(task, "output_pieces", batch.inputs[0].tolist(), length)
     targets: list[str] = []
-    if task.problem.kind == "translate" and batch.targets is not None:
+    if needs == "decoder" and batch.targets is not None:
         written = batch.targets[0].tolist()
         targets = _pieces(task, "output_pieces", written, len(written))
     return batch, Ground(inputs, targets, words=f"“{_sentence(inputs)}”")
 
 
 def _cut(batch: Batch) -> Batch:
-    def shorter(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor[:, :LONGEST]
-
-    return dataclasses.replace(
-        batch, inputs=batch.inputs[:, :LONGEST], keep=shorter(batch.keep), targets=shorter(batch.targets),
-        target_keep=shorter(batch.target_keep),
-    )  # fmt: skip
+    return batch.map(lambda tensor: tensor[:, :LONGEST])
 
 
 def _pieces(task: Task, method: str, given: Any, length: int) -> list[str]:

@@ -24,7 +24,8 @@ from regard.models.transformer import Transformer
 from regard.nn.mechanism import Mechanism
 from regard.observation.ground import Ground
 from regard.observation.watching import How, Side, Unseen, Weighed, named, weighed
-from regard.tasks.problem import Batch
+from regard.tasks.answers import Bits
+from regard.tasks.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -176,15 +177,15 @@ def slots(count: int) -> list[str]:
 
 def _moved(model: models.Model, batch: Batch, ground: Ground) -> Looked:
     """Which inputs moved the answer, where no layer has weights over them."""
-    kind = model.problem.kind
-    if kind not in ("classify", "language", "masked"):
+    needs = model.problem.answer.needs
+    if needs == "decoder" or isinstance(model.problem.answer, Bits):
         raise Unseen(f"{model.name} writes many answers, so that there is no one gradient to show.")
     with torch.no_grad():
-        logits = model(dataclasses.replace(batch, targets=None))[0]
+        logits = model(dataclasses.replace(batch, answers={}))[0]
     place: tuple[int, ...] = ()
     words = "gradient × input of the class"
-    if kind != "classify":
-        asked = None if batch.target_keep is None or kind == "language" else batch.target_keep[0].nonzero()
+    if needs != "pooled":
+        asked = None if batch.target_keep is None or needs == "past" else batch.target_keep[0].nonzero()
         at = len(logits) - 1 if asked is None or not len(asked) else int(asked[0])
         place, logits = (at,), logits[at]
         words = f"gradient × input of the guess at “{ground.inputs[at]}”"
@@ -198,9 +199,9 @@ def _moved(model: models.Model, batch: Batch, ground: Ground) -> Looked:
 
 def gradient(model: models.Model, batch: Batch, *logit: int) -> Tensor:
     """|∂ logit / ∂ embedding · embedding| of each input, as shares; `logit` says which of the outputs."""
-    embedding = getattr(getattr(model, "entrance", None), "rows", None)
+    embedding = getattr(getattr(model, "embedding", None), "rows", None)
     if not isinstance(embedding, nn.Module):
-        raise Unseen(f"{model.name} has no entrance through which gradients could be followed.")
+        raise Unseen(f"{model.name} has no embedding through which gradients could be followed.")
     rows: list[Tensor] = []
 
     def catch(_: nn.Module, __: Any, found: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from regard import models
 from regard.observation.ground import Ground, choose, stand
 from regard.observation.looking import Looked, look
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.tasks.task import Task
 from regard.training.evaluation import load_run
 
@@ -40,12 +40,12 @@ def of(model: models.Model, task: Task) -> Sight:
 
 @torch.no_grad()
 def _answer(model: models.Model, task: Task, batch: Batch) -> str:
-    if task.problem.kind == "classify":
+    if task.problem.answer.needs == "pooled":
         said, right = int(model(batch)[0].argmax()), None if batch.targets is None else int(batch.targets[0])
         if right is None or said == right:
             return f"says “{task.decode([said])}”" + (", which is right" if right is not None else "")
         return f"says “{task.decode([said])}”; it is “{task.decode([right])}”"
-    if task.problem.kind == "translate":
+    if task.problem.answer.needs == "decoder":
         best = model.generate(batch)[0]
         return f"writes “{task.decode(best[0].tokens)}”" if best else ""
     return ""

@@ -194,9 +194,9 @@ def build_task(config: Config, state: Mapping[str, Any] | None = None, *, whole:
 
 
 def build_model(config: Config, task: Task) -> models.Model:
-    """The model for the first of the task's problems that it serves."""
+    """The model for the first of the task's problems that it fits."""
     assert config.model is not None
-    problem = models.serving(task.problems(), config.model)
+    problem = models.problem_for(config.model, task.problems())
     task.pose(problem)
     return models.build(config.model, problem, attention=config.attention)
 

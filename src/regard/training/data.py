@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.tasks.problem import Batch
+from regard.models import Model
+from regard.tasks.batch import Batch
 from regard.tasks.task import Task
 from regard.training import heartbeat
 from regard.training.budget import positions
@@ -84,17 +85,17 @@ class Order:
 class TrainingData:
     """The training split of a task in the order of a run, as batches on the CPU."""
 
-    def __init__(self, task: Task, config: Config) -> None:
+    def __init__(self, task: Task, model: Model, config: Config) -> None:
         assert config.batch_size is not None
-        self.task, self.seed = task, config.seed
+        self.task, self.model, self.seed = task, model, config.seed
         self.examples = task.examples("train")
         self.order = Order(self.examples, config.batch_size, config.seed, task.length, config.bucket)
 
     def batch(self, index: int) -> Batch:
-        """Collate batch `index`. The same seed and index always give the same batch."""
+        """Collate batch `index`. Unless the task lets the model act, seed and index determine it."""
         heartbeat.beat()
         chosen = self.order[index]
-        batch = self.task.batch(self.examples, chosen, generator(self.seed, "batch", index))
+        batch = self.task.batch(self.examples, chosen, generator(self.seed, "batch", index), self.model)
         return dataclasses.replace(batch, index=tuple(chosen))
 
     def epoch(self, index: int) -> int:

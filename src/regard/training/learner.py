@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import models
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.training import optim
 from regard.training.assembly import Parts, own_tensors, take_weights
 from regard.training.config import Config
@@ -36,7 +36,7 @@ class Learner:
         tell: Callable[[str], None],
     ) -> None:
         self.config, self.hardware, self.processes, self.tell = config, hardware, processes, tell
-        self.task, self.model = parts.task, parts.model
+        self.model = parts.model
         self.sharded = config.strategy == "fsdp" and not hardware.single_process
         if config.strategy == "fsdp" and hardware.single_process:
             tell(
@@ -47,7 +47,9 @@ class Learner:
         if checkpoint is not None:
             with torch.no_grad():
                 take_weights(model, checkpoint.weights, "resume")
-        self.names = list(own_tensors(model))  # before sharding: shards do not show which names share one tensor
+        self.names = list(
+            own_tensors(model)
+        )  # before sharding: shards do not show which names share one tensor
         self._step = self._prepare(checkpoint)
         self.buffers = Buffers(model)
         self._random: RandomState | None = None
@@ -72,10 +74,14 @@ class Learner:
         if config.compile:
             model = torch.compile(model)  # type: ignore[assignment]
         step = Step(
-            accelerator, model, prepared, self.task, accumulate=config.accumulate or 1, clip=config.optim.clip or 0.0,
-            smoothing=config.optim.smoothing or 0.0,
+            accelerator, model, prepared, self.model.loss, accumulate=config.accumulate or 1,
+            clip=config.optim.clip or 0.0, smoothing=config.optim.smoothing or 0.0,
         )  # fmt: skip
-        return GraphedStep(step, self.optimizer, self.tell, MAX_PENDING, hardware.to_device) if captured else step
+        return (
+            GraphedStep(step, self.optimizer, self.tell, MAX_PENDING, hardware.to_device)
+            if captured
+            else step
+        )
 
     def step(self, batches: Iterable[Batch]) -> Taken | PendingStep:
         """Take one optimiser step, or launch it on a GPU without waiting for its result."""
@@ -103,7 +109,9 @@ class Learner:
 
     def _sync_buffers(self) -> None:
         """Copy the buffers of rank 0, which are the ones saved; they differ because each rank sees other batches."""
-        self.processes.broadcast([one for name, one in self.model.named_buffers() if name in self.buffers.names])
+        self.processes.broadcast(
+            [one for name, one in self.model.named_buffers() if name in self.buffers.names]
+        )
 
     def state(self, snapshot: Snapshot | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Full weights and optimiser state for a checkpoint, with the buffers of `snapshot` if there is one.

@@ -132,7 +132,7 @@ def _run(
     position = trainer.position
     best = None
     if position.best_step is not None:
-        best = {"step": position.best_step, "metric": task.metric, "value": position.best}
+        best = {"step": position.best_step, "metric": task.metric.name, "value": position.best}
     return Result(
         run.path, position.step, position.metrics, best, position.seconds, trainer.speed, reason, position.tokens
     )  # fmt: skip

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from regard.errors import BadValue
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.training import optim
 from regard.training.assembly import Parts
 from regard.training.budget import of
@@ -80,7 +80,7 @@ class Trainer:
         self.saved_seconds = self.position.seconds
         self.launched: deque[LaunchedStep] = deque()
         self.last_result: Taken | None = None
-        self.data = TrainingData(self.task, config)
+        self.data = TrainingData(self.task, self.model, config)
         self.has_validation = len(self.task.examples("validation")) > 0
         self.learner = Learner(config, hardware, self.processes, parts, checkpoint, tell)
         if checkpoint is not None:  # last, so that nothing draws random numbers after it
@@ -188,7 +188,9 @@ class Trainer:
         self.synchronize()
         passed = time.perf_counter() - started
         self.step_seconds += passed
-        position.seconds += passed if self.processes.single else 0.0  # several processes have no pending steps
+        position.seconds += (
+            passed if self.processes.single else 0.0
+        )  # several processes have no pending steps
         self._show()
         position.pending = self._with_result(self._record(rate))
         try:
@@ -236,10 +238,10 @@ class Trainer:
             if found is None:
                 return
             deciding = self._deciding_metric(found)
-            best = self.position.validated(deciding, self.task.higher_is_better, found.get("loss"))
+            best = self.position.validated(deciding, self.task.metric.higher_is_better, found.get("loss"))
             self.position.metrics = plain(found)
             record["validation"] = plain(found)
-            self.display.validated(self.task.metric, found[self.task.metric], best)
+            self.display.validated(self.task.metric.name, deciding, best)
         self.position.pending = None
         if validation_due or self._log_due():
             self._log(record)
@@ -256,12 +258,13 @@ class Trainer:
             )  # fmt: skip
 
     def _deciding_metric(self, found: dict[str, float]) -> float:
-        if self.task.metric not in found:
+        name = self.task.metric.name
+        if name not in found:
             raise BadValue(
-                f"task: {self.task.name} is decided by {self.task.metric!r}, but its validation measured only "
+                f"task: {self.task.name} is decided by {name!r}, but its validation measured only "
                 f"{', '.join(found) or 'nothing'}."
             )
-        return found[self.task.metric]
+        return found[name]
 
     def _log_due(self) -> bool:
         assert self.config.log_every
@@ -270,7 +273,9 @@ class Trainer:
 
     def _save_due(self, tenth: bool) -> bool:
         assert self.config.save_every
-        late = self.position.seconds - self.saved_seconds > SECONDS_AT_RISK  # by the clock all processes agree on
+        late = (
+            self.position.seconds - self.saved_seconds > SECONDS_AT_RISK
+        )  # by the clock all processes agree on
         step = self.position.step
         return tenth or late or step % self.config.save_every == 0 or self.keep.due(step)
 

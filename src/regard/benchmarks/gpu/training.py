@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.benchmarks.case import Measurement, Setting, Wrong, case
 from regard.benchmarks.timing import quartiles
 from regard.models import Model
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 
 if TYPE_CHECKING:  # the loop's libraries take time to load, and the other cases do without
     from regard.training.config import Config

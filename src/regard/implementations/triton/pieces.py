@@ -192,7 +192,7 @@ def spoilt_rows(query):
 
 @triton.jit
 def row_state(seed, batch, head, rows):
-    """What decides dropout in a row: the seed, the batch entry, the head and the query, mixed (`regard.core.dropout`)."""
+    """What decides dropout in a row: the seed, the batch entry, the head and the query (see `core.dropout`)."""
     low = (seed & 0xFFFFFFFF).to(tl.uint32)
     state = _mix(_mix(low) ^ (seed >> 32).to(tl.uint32))
     state = _mix(state ^ (batch.to(tl.uint32) * 0x9E3779B1))

@@ -45,7 +45,12 @@ class _Plain(yaml.SafeLoader):
             )
         try:
             found = super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError, TypeError):  # `!!bool maybe`, a number of 5000 digits
+        except (
+            ValueError,
+            LookupError,
+            AttributeError,
+            TypeError,
+        ):  # `!!bool maybe`, a number of 5000 digits
             kind = node.tag.removeprefix(_TAG)
             raise _Refused(f"{str(node.value)[:40]!r} is not of type {kind}", node.start_mark) from None
         return _in_range(found, node.start_mark)

@@ -100,8 +100,7 @@ def paths(given: object) -> tuple[str, ...]:
     """Paths joined by commas, unless the text is one path; made absolute, so that a run can resume from any folder."""
     one = isinstance(given, str) and _exists(given)
     return tuple(
-        os.path.abspath(part) if _exists(part) else part
-        for part in ((str(given),) if one else texts(given))
+        os.path.abspath(part) if _exists(part) else part for part in ((str(given),) if one else texts(given))
     )
 
 

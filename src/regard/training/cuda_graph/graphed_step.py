@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,14 +21,16 @@ import torch
 from torch import Tensor
 
 from regard.implementations import HAS_TRITON
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.training.config import Config
 from regard.training.cuda_graph.packed_batch import PackedBatch
 from regard.training.hardware import Hardware
 from regard.training.step import NonFinite, Step, Taken
 
 WARMUP = 3  # eager steps of a shape before it is captured
-MAX_BATCHES_PER_REPEAT = 24  # give up if more batches than this came for each time the commonest shape was seen
+MAX_BATCHES_PER_REPEAT = (
+    24  # give up if more batches than this came for each time the commonest shape was seen
+)
 MAX_SHAPES = 32  # captured shapes
 MAX_PENDING = 16  # launched steps whose results were not read yet
 
@@ -162,12 +163,11 @@ class GraphedStep:
     def _capture(self, batch: Batch) -> CapturedStep:
         step, batch = self.step, self.to_device(batch)
         packed = PackedBatch(batch, len(self.pending))
-        parts: dict[str, Any] = packed.parts
-        inputs = replace(batch, **parts)
+        inputs = batch.filled(packed.parts)
         self.optimizer.zero_grad(set_to_none=True)
         if self.slots is None or self.skipping is None:
             self.slots = torch.empty(len(self.pending), 3, dtype=torch.float64, pin_memory=True)
-            self.skipping = torch.zeros((), device=batch.inputs.device)
+            self.skipping = torch.zeros((), device=batch.device)
             self.pool = torch.cuda.graph_pool_handle()
         update, gradients = step.update, None
         if update is not None:

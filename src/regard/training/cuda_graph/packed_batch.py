@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 
 ALIGNMENT = 64  # bytes, of the start of each tensor
 MAX_PINNED = 2**25  # bytes of pinned memory for the batches of one shape; above this, one host buffer must do
@@ -27,7 +27,7 @@ class PackedBatch:
             begin = -(-total // ALIGNMENT) * ALIGNMENT
             total = begin + tensor.numel() * tensor.element_size()
             spans[name] = (begin, total)
-        device = batch.inputs.device
+        device = batch.device
         buffers = buffers if buffers * total <= MAX_PINNED else 1
 
         def views(memory: Tensor) -> dict[str, Tensor]:
@@ -47,7 +47,7 @@ class PackedBatch:
     def put(self, batch: Batch, number: int) -> None:
         """Replace the contents with another batch of the same shape, from the host or the device, without waiting."""
         tensors = batch.tensors()
-        if batch.inputs.device == self.memory.device and self.memory.is_cuda:
+        if batch.device == self.memory.device and self.memory.is_cuda:
             for name, tensor in tensors.items():
                 self.parts[name].copy_(tensor, non_blocking=True)
             return

@@ -48,7 +48,9 @@ class SkippableRMSprop(torch.optim.RMSprop):
             stopped = stop != 0
             grads = [grad.masked_fill(stopped, 0) for grad in grads]
         if isinstance(one, Tensor):
-            torch._foreach_add_(steps, [one] * len(steps))  # as a single tensor it would be copied to the host
+            torch._foreach_add_(
+                steps, [one] * len(steps)
+            )  # as a single tensor it would be copied to the host
         else:
             torch._foreach_add_(steps, one)
         torch._foreach_mul_(squares, fading)

@@ -95,7 +95,9 @@ def load(path: Path) -> Checkpoint:
         contents: dict[str, bytes] = {}
         for name in _FILES:
             expected = manifest["files"][name]
-            contents[name] = durable.read(path / name, int(expected["bytes"]))  # allocate no more than was written
+            contents[name] = durable.read(
+                path / name, int(expected["bytes"])
+            )  # allocate no more than was written
             if hashlib.sha256(contents[name]).hexdigest() != expected["sha256"]:
                 raise Damaged(f"{path / name} is not what was written (its SHA-256 differs)")
         state = schema.check_state(json.loads(contents.pop("state.json")), step_of(path))
@@ -161,7 +163,9 @@ def keep(folder: Path, last: str, best: str | None, rule: Keep = Keep()) -> None
     """Delete the checkpoints that are not the last, not the best and not kept by the rule."""
     kept = {best, last, *map(name_of, rule.chosen([step_of(path) for path in paths(folder)]))}
     with durable.reporting(folder):
-        (folder / "index.json").unlink(missing_ok=True)  # of earlier versions; it could name another best checkpoint
+        (folder / "index.json").unlink(
+            missing_ok=True
+        )  # of earlier versions; it could name another best checkpoint
         for path in paths(folder):
             if path.name not in kept:
                 _discard(path)

@@ -16,7 +16,9 @@ from typing import Any
 from regard.errors import BadValue
 
 KEY = "sha256"
-NO_CHECKSUM = "it was written by an earlier version without checksums, so a later change of it cannot be detected"
+NO_CHECKSUM = (
+    "it was written by an earlier version without checksums, so a later change of it cannot be detected"
+)
 _HEX = rb"[0-9a-f]{64}"
 _LINE = re.compile(rb"\A(.*)^# sha256: (" + _HEX + rb") [^\n]*\n\Z", re.DOTALL | re.MULTILINE)
 _TRACE = re.compile(rb"# sha256|" + _HEX)  # no setting looks like this, so it is a damaged checksum

@@ -143,7 +143,9 @@ def changed(path: Path, expected: Any) -> str:
     return " ".join([f"{path} is not what was written (its SHA-256 differs){short}.", *damage])
 
 
-def cut(path: Path, before: int, expected: Any = None, tell: Callable[[str], None] = lambda text: None) -> None:
+def cut(
+    path: Path, before: int, expected: Any = None, tell: Callable[[str], None] = lambda text: None
+) -> None:
     """Truncate to the lines of `expected`, a checkpoint's `checksum()`; without one, to the steps before `before`.
 
     If the file was changed, it is kept under another name, and the run continues with the lines that can be read.

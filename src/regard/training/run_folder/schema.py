@@ -84,7 +84,9 @@ def check_optimizer(rule: str, state: Mapping[str, Tensor], parameters: Mapping[
         _expect(piece in wanted, f"resume: {name}", f"one of step, {', '.join(wanted)} of {rule}", piece)
         _floats(f"resume: {name}", tensor, parameters[parameter].shape)
         non_negative = wanted[piece]
-        _expect(not non_negative or not bool((tensor < 0).any()), f"resume: {name}", "no number below 0", "one")
+        _expect(
+            not non_negative or not bool((tensor < 0).any()), f"resume: {name}", "no number below 0", "one"
+        )
     for parameter, pieces in seen.items():
         missing = {"step", *wanted} - pieces
         _expect(

@@ -51,7 +51,7 @@ class RunWriter:
             "random": numbers,
             "scaler": None if scaler is None else scaler.state_dict(),
             "task": self.task.state(),
-            "metric": self.task.metric,
+            "metric": self.task.metric.name,
             "settings": self.settings,
         }
         self.run.check_not_moved(checkpoints.name_of(previous) if previous >= 0 else "")

@@ -79,7 +79,7 @@ def of_pretrained(model: Any, pieces: Sequence[str]) -> Callable[[Any], Answer |
 
 def of_run(task: Any) -> Callable[[Any], Answer | None] | None:
     """How to read the answer of a model of ours off its logits; None where its task is no classification."""
-    if task.problem.kind != "classify":
+    if task.problem.answer.needs != "pooled":
         return None
     return lambda logits: classes(logits[0].detach().cpu(), lambda label: str(task.decode([label])))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,19 +14,17 @@ from torch import Tensor
 from regard.errors import BadValue
 from regard.models.stack import CachedStep
 from regard.observation import ground
+from regard.tasks.batch import Batch
 from regard.tasks.digits import SIDE, Digits, Image
 from regard.tasks.language import Language
 from regard.tasks.parallel import ParallelTask
-from regard.tasks.problem import Batch
 from regard.tasks.vocabulary import END, UNKNOWN, whole_characters
 from regard.training.data import generator
 from regard.training.loading import Loaded, load
 from regard.training.run_folder import checkpoints, metrics_file
 from regard.viewer.opening import answering
-from regard.viewer.opening.pictures import on_grid, read_image
+from regard.viewer.opening.pictures import on_grid
 from regard.viewer.opening.wish import Opened, Wish
-
-BRIGHT = 0.5  # the mean above which an image is dark writing on light paper
 
 
 def is_run(where: str) -> bool:
@@ -60,7 +57,7 @@ def open_run(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str
     task = loaded.task
     batch, labels, image, words = _input(loaded, wish)
     batch = batch.to(loaded.device)
-    two_sides = task.problem.kind == "translate"
+    two_sides = task.problem.answer.needs == "decoder"
     ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else None
     name = f"{loaded.config.model} {loaded.checkpoint}"
     made = Opened(
@@ -73,7 +70,7 @@ def open_run(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str
         batch = _answered(loaded, task, batch, wish, made)  # type: ignore[arg-type]
         made.run = lambda: loaded.model(batch)
     segment = getattr(loaded.model, "segment", None)
-    if isinstance(segment, int) and task.problem.kind == "language":
+    if isinstance(segment, int) and task.problem.answer.needs == "past":
         made.run = partial(_unsegmented, loaded.model, made.run, max(segment, batch.inputs.shape[1]))
     made.notes += _notes(loaded, ids, wish.text)
     return made
@@ -105,11 +102,11 @@ def _input(loaded: Loaded, wish: Wish) -> tuple[Batch, dict[str, list[str]], dic
     if wish.image is not None:
         if not isinstance(task, Digits):
             raise BadValue(f"--image: {loaded.config.task} reads no images. Give --text, or leave it out.")
-        return _digit(task, _drawn(task, wish.image), f"the image {Path(wish.image).name}")
+        return _digit(task, task.parse({"image": wish.image}), f"the image {Path(wish.image).name}")
     if wish.text is not None:
         if isinstance(task, Digits):
             raise BadValue("--text: digits reads images. Give --image picture.png, or leave it out.")
-        example = task.encode(whole_characters(wish.text))
+        example = task.parse({"text": whole_characters(wish.text)})
     else:
         example = ground.choose(task)
         if isinstance(task, Digits):
@@ -141,15 +138,6 @@ def _digit(task: Digits, image: Image, words: str) -> tuple[Batch, dict[str, lis
     return batch, {"patches": names}, on_grid(pixels, rows, columns), words
 
 
-def _drawn(task: Digits, path: str) -> Image:
-    """A picture as the 8 × 8 numbers the task is about: light writing on a dark ground."""
-    grey = read_image(path).convert("L").resize((SIDE, SIDE))
-    pixels = np.asarray(grey, np.float32) / 255
-    if pixels.mean() > BRIGHT:
-        pixels = 1 - pixels
-    return Image(torch.from_numpy(pixels.copy()).reshape(task.shape), 0)
-
-
 def _notes(loaded: Loaded, ids: list[int] | None, text: str | None) -> list[str]:
     """How much of a text was understood."""
     found = []
@@ -175,21 +163,22 @@ def _answered(loaded: Loaded, task: ParallelTask, batch: Batch, wish: Wish, made
     if not ids:
         raise BadValue("--text: the model writes nothing for it, so there is nothing to see. Give --target.")
     pieces = task.output_pieces(ids)
-    start = task.output_pieces([task.problem.start or 0])
+    start = task.output_pieces([task.problem.answer.start])  # type: ignore[attr-defined]
     made.labels = {**made.labels, "targets": pieces, "read": [*start, *pieces[:-1]]}
     made.input += f" → “{task.decode(ids)}”"
-    return dataclasses.replace(batch, targets=torch.tensor([ids], device=loaded.device), target_keep=None)
+    return batch.answered(torch.tensor([ids], device=loaded.device))
 
 
 def _give_writer(made: Opened, loaded: Loaded, batch: Batch) -> None:
     problem, model = loaded.task.problem, loaded.model
-    if problem.kind not in ("language", "translate"):
+    if not problem.answer.writes:
         made.no_writer = f"{loaded.config.model} on {loaded.config.task} writes nothing"
     elif not callable(getattr(model, "step", None)):
         made.no_writer = f"{loaded.config.model} does not write step by step"
     else:
         made.writer = RunWriter(loaded, batch)
-        made.room = problem.max_target if made.two_sides else problem.max_length - batch.inputs.shape[1]
+        answer: Any = problem.answer
+        made.room = answer.length if made.two_sides else (problem.inputs.length or 0) - batch.inputs.shape[1]
 
 
 class RunWriter:
@@ -197,10 +186,10 @@ class RunWriter:
 
     def __init__(self, loaded: Loaded, batch: Batch) -> None:
         self.loaded, self.batch = loaded, batch
-        problem = loaded.task.problem
-        self.two_sides = problem.kind == "translate"
-        self.end, self.vocabulary = problem.end, problem.outputs
-        self.prompt = [problem.start or 0] if self.two_sides else batch.inputs[0].tolist()
+        answer: Any = loaded.task.problem.answer
+        self.two_sides = answer.needs == "decoder"
+        self.end, self.vocabulary = answer.end, answer.outputs
+        self.prompt = [answer.start] if self.two_sides else batch.inputs[0].tolist()
 
     def begin(self) -> Any:
         """The state before the prompt."""

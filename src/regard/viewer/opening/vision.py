@@ -14,9 +14,10 @@ from torch import Tensor
 
 from regard.core.files import read_bytes
 from regard.errors import BadValue
+from regard.tasks.image_files import read_image
 from regard.viewer.opening import answering
 from regard.viewer.opening.loading import LOCAL
-from regard.viewer.opening.pictures import on_grid, patch_labels, read_image
+from regard.viewer.opening.pictures import on_grid, patch_labels
 from regard.viewer.opening.wish import Opened, Wish
 
 MOST_SETTINGS = 2**20  # bytes of preprocessor_config.json

@@ -1,4 +1,4 @@
-"""How well a language model continues a sentence from its opening.
+"""How well a language model completes a sentence from its opening.
 
 The first half of a sentence is given, the second is judged token by token, each given all that stands before it: how
 often the likeliest token is the right one, and the negative log-likelihood of the right one. A model of hidden words
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import torch
 import torch.nn.functional as F
 
-from regard.tasks.problem import Batch, Kind
-from regard.tasks.task import Answers, Sums
+from regard.tasks.batch import Batch
+from regard.tasks.metrics import SHARE, Answered, Mean
 from regard.tasks.vocabulary import BLANK, Vocabulary
 
 # A sentence ends at . ! or ? (with what closes a quotation) before white space, or with its line.
@@ -35,13 +35,14 @@ def evenly(things: Sequence[str], most: int) -> list[str]:
 
 
 def batches(
-    sentences: Sequence[str], known: Vocabulary, kind: Kind, context: int, batch_size: int
+    sentences: Sequence[str], known: Vocabulary, context: int, batch_size: int, *, hidden: bool
 ) -> Iterator[Batch]:
-    """Batches in which only the second halves count. Sentences longer than the context are cut.
+    """Batches in which only the second halves count, `hidden` all at once or given token by token.
 
-    Those of one length go together: nothing is padded, so that models which take no padding are judged too.
+    Sentences longer than the context are cut. Those of one length go together: nothing is padded, so that models which
+    take no padding are judged too.
     """
-    sequences = [ids[: context + (kind == "language")] for ids in known.encode_all(sentences)]
+    sequences = [ids[: context + (not hidden)] for ids in known.encode_all(sentences)]
     by_length: dict[int, list[list[int]]] = {}
     for ids in sequences:
         by_length.setdefault(len(ids), []).append(ids)
@@ -49,20 +50,26 @@ def batches(
         group = torch.tensor(by_length[length])
         judged = (torch.arange(length) >= length // 2).expand(group.shape)
         for ids, counts in zip(group.split(batch_size), judged.split(batch_size), strict=True):
-            if kind == "language":
-                yield Batch(ids[:, :-1], None, ids[:, 1:], counts[:, 1:])
+            if hidden:
+                yield Batch.of(ids.masked_fill(counts, BLANK), None, ids, counts)
             else:
-                yield Batch(ids.masked_fill(counts, BLANK), None, ids, counts)
+                yield Batch.of(ids[:, :-1], None, ids[:, 1:], counts[:, 1:])
 
 
-def measure(model: Answers, batch: Batch) -> Sums:
-    """The sums of a batch."""
-    assert batch.targets is not None and batch.target_keep is not None
-    outputs = model(batch).float()
-    right = (outputs.argmax(-1) == batch.targets)[batch.target_keep]
-    cost = F.cross_entropy(outputs[batch.target_keep], batch.targets[batch.target_keep], reduction="sum")
-    count = float(right.numel())
-    return {
-        "continuation_accuracy": (float(right.sum()), count),
-        "continuation_nll": (float(cost), count),
-    }
+def _negative_log_likelihood(answered: Answered) -> tuple[float, float]:
+    targets, keep = answered.batch.targets, answered.batch.target_keep
+    assert targets is not None and keep is not None
+    cost = F.cross_entropy(answered.outputs.float()[keep], targets[keep], reduction="sum")
+    return float(cost), float(keep.sum())
+
+
+def _right(answered: Answered) -> tuple[float, float]:
+    right = answered.right[answered.counts]
+    return float(right.sum()), float(right.numel())
+
+
+OVER = "completed tokens"
+METRICS = (
+    Mean("completion_accuracy", unit=SHARE, over=OVER, look=_right),
+    Mean("completion_nll", higher_is_better=False, over=OVER, look=_negative_log_likelihood),
+)
