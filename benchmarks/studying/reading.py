@@ -14,8 +14,8 @@ from regard.comparison.comparison import Comparison
 from regard.comparison.costs import FILE as COSTS
 from regard.comparison.grid import RUNS
 from regard.comparison.job import Contestant, Cost, Outcome
-from regard.training import budget
-from regard.training.assembly import complete
+from regard.training.config import budget
+from regard.training.config.recipe import complete
 
 OWN = ("model", "attention", "seed")  # settings of a single run
 

@@ -12,7 +12,7 @@ from regard.comparison.engines.engine import Event
 from regard.comparison.engines.local import LocalEngine
 from regard.comparison.job import Contestant, Outcome
 from regard.errors import BadValue
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 from regard.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 

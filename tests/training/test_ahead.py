@@ -12,7 +12,7 @@ from regard.training import learner, train
 from regard.training.cuda_graph import graphed_step
 from regard.training.data import generator
 from regard.training.run_folder import checkpoints
-from regard.training.step import NonFinite, Taken
+from regard.training.step import NonFinite, StepResult
 
 
 class Late:
@@ -25,7 +25,7 @@ class Late:
     def ready(self):
         return self.owner.sent - self.number >= 3
 
-    def landed(self):
+    def result(self):
         if not math.isfinite(self.taken.loss):
             raise NonFinite(
                 f"the loss is {self.taken.loss} for the batch of training examples {list(self.index)}"
@@ -42,12 +42,12 @@ class Ahead:
     def __call__(self, batches):
         (batch,) = batches
         self.sent += 1
-        taken = Taken(1.0, 1.0)
+        taken = StepResult(1.0, 1.0)
         if not self.spoilt:
             try:
                 taken = self.step([batch])
             except NonFinite:
-                self.spoilt, taken = True, Taken(math.nan, 1.0)
+                self.spoilt, taken = True, StepResult(math.nan, 1.0)
         return Late(taken, batch.index, self)
 
 
@@ -151,11 +151,11 @@ def test_a_flight_reads_its_slot_once_and_raises_what_a_step_raises():
     slot, arrived = torch.tensor([0.5, 2.0, 0.0]), Arrived()
     flight = graphed_step.PendingStep(slot, arrived, check)
     assert not flight.ready
-    assert flight.landed() == Taken(0.5, 2.0) and flight.ready
+    assert flight.result() == StepResult(0.5, 2.0) and flight.ready
     slot.fill_(7.0)  # another step uses it now
-    assert flight.landed() == Taken(0.5, 2.0) and arrived.asked == 1
+    assert flight.result() == StepResult(0.5, 2.0) and arrived.asked == 1
     with pytest.raises(NonFinite, match="not taken"):
-        graphed_step.PendingStep(torch.tensor([0.5, 2.0, 1.0]), arrived, check).landed()
+        graphed_step.PendingStep(torch.tensor([0.5, 2.0, 1.0]), arrived, check).result()
 
 
 @pytest.mark.parametrize("context", [7, 8, 4000, 10**6])

@@ -7,9 +7,9 @@ import pytest
 from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.sweep import Study
 from regard.training import train
-from regard.training.position import Position
 from regard.training.run_folder import selection
 from regard.training.run_folder.folder import RunFolder
+from regard.training.state import Position
 from tests.training import toy
 from tests.training.registered import toy_registered  # noqa: F401
 

@@ -8,13 +8,14 @@ import torch
 from regard.errors import BadValue
 from regard.tasks import Batch, Problem, Tokens
 from regard.training import Config, optim, train
-from regard.training.assembly import complete
-from regard.training.budget import Budget, parse, positions
 from regard.training.config import Optim
-from regard.training.estimate import dry_run
-from regard.training.position import Position
+from regard.training.config.budget import Budget, parse
+from regard.training.config.recipe import complete
+from regard.training.data import token_count
+from regard.training.dry_run import dry_run
 from regard.training.progress import Display
 from regard.training.run_folder import checkpoints, metrics_file
+from regard.training.state import Position
 from tests.training.toy import assert_same, weights
 
 
@@ -110,12 +111,12 @@ def test_tokens_are_real_positions_and_those_of_both_sides_of_a_translation():
     target_keep[0, 3] = False
     batch = Batch.of(torch.zeros(2, 3, dtype=torch.long), keep, targets, target_keep)
     kinds = {kind: Problem(kind, Tokens(5), 5, 3) for kind in ("language", "translate")}
-    assert positions(batch, kinds["language"]) == 3
-    assert positions(batch, kinds["translate"]) == 3 + 7
+    assert token_count(batch, kinds["language"]) == 3
+    assert token_count(batch, kinds["translate"]) == 3 + 7
     bare = Batch.of(torch.zeros(2, 3, dtype=torch.long), targets=targets)
-    assert positions(bare, kinds["language"]) == 6
-    assert positions(bare, kinds["translate"]) == 6 + 8
-    assert positions(Batch.of(torch.zeros(2, 3, 9)), kinds["language"]) == 6
+    assert token_count(bare, kinds["language"]) == 6
+    assert token_count(bare, kinds["translate"]) == 6 + 8
+    assert token_count(Batch.of(torch.zeros(2, 3, 9)), kinds["language"]) == 6
 
 
 def settings(folder, **changes):

@@ -6,8 +6,8 @@ import yaml
 from regard.errors import BadValue
 from regard.training import Config, Optim
 from regard.training import config as settings
-from regard.training.assembly import complete
 from regard.training.config.readers import texts
+from regard.training.config.recipe import complete
 from tests.training import toy
 
 

@@ -73,7 +73,10 @@ def test_without_locks_the_signature_of_a_living_process_decides(tmp_path, monke
     without_locks(monkeypatch)
     living = {"pid": os.getppid(), "host": socket.gethostname(), "since": "2026-01-02T03:04:05Z"}
     (tmp_path / ".lock").write_text(json.dumps(living))
-    with pytest.raises(lock.FolderLocked, match=f"process {os.getppid()} .* since 2026-01-02"), lock.locked(tmp_path):
+    with (
+        pytest.raises(lock.FolderLocked, match=f"process {os.getppid()} .* since 2026-01-02"),
+        lock.locked(tmp_path),
+    ):
         pass
     child = os.fork()
     if child == 0:

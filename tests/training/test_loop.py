@@ -9,11 +9,11 @@ import torch
 from regard.errors import BadValue
 from regard.tasks import TASKS
 from regard.training import Config, Optim, evaluate, load_run, train
-from regard.training.estimate import dry_run
-from regard.training.position import Position
+from regard.training.dry_run import dry_run
 from regard.training.run_folder import checkpoints, metrics_file, selection
 from regard.training.run_folder.durable import StorageFailed
 from regard.training.run_folder.folder import RunFolder
+from regard.training.state import Position
 from regard.training.step import NonFinite
 from tests.training import toy
 from tests.training.toy import weights

@@ -4,7 +4,7 @@ import pytest
 
 from regard.errors import BadValue
 from regard.training import train
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 from regard.training.config.retention import Keep
 from regard.training.run_folder import checkpoints
 from tests.training.registered import toy_registered  # noqa: F401
@@ -57,7 +57,7 @@ def test_a_run_keeps_what_the_rule_says_and_the_best(tmp_path, rule, steps):
 
 
 def test_the_best_stays_whatever_the_rule(tmp_path, monkeypatch):
-    from regard.training.position import Position
+    from regard.training.state import Position
 
     def only_the_first(self, value, higher_is_better, loss=None):
         if self.best_step is not None:

@@ -13,8 +13,8 @@ from regard.cli.main import main
 from regard.errors import RegardError
 from regard.training import train
 from regard.training.loading import load
-from regard.training.random_state import RandomState
 from regard.training.run_folder import checkpoints
+from regard.training.state import RandomState
 from tests.training.toy import assert_same
 
 LAST = "checkpoints/step-00000004"

@@ -56,7 +56,7 @@ def test_a_layer_with_another_idea_of_states_is_left_alone():
 
 def test_a_tensor_that_is_not_cut_up_stays_as_it_is():
     tensor = torch.ones(3)
-    assert sharding.whole(tensor) is tensor and sharding.here(tensor) is tensor
-    assert sharding.part(tensor, torch.ones(3)) is tensor
-    assert sharding.collected({"b": tensor, "a": tensor}, keep=True) == {"a": tensor, "b": tensor}
-    assert sharding.collected({"a": tensor}, keep=False) == {}
+    assert sharding.full_tensor(tensor) is tensor and sharding.local_shard(tensor) is tensor
+    assert sharding.shard_like(tensor, torch.ones(3)) is tensor
+    assert sharding.gather_tensors({"b": tensor, "a": tensor}, keep=True) == {"a": tensor, "b": tensor}
+    assert sharding.gather_tensors({"a": tensor}, keep=False) == {}

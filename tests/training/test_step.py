@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.tasks import Batch
 from regard.training import Config, hardware, optim
-from regard.training.assembly import build_model, build_task, complete
+from regard.training.build import build_model, build_task
 from regard.training.config import Optim
+from regard.training.config.recipe import complete
 from regard.training.cuda_graph import graphed_step
 from regard.training.cuda_graph.rmsprop import SkippableRMSprop
 from regard.training.step import NonFinite, Step
@@ -168,7 +169,11 @@ def test_rmsprop_in_a_graph_takes_the_steps_of_torchs_and_leaves_everything_alon
         nets[0].weight.grad.fill_(torch.nan)
         ours.step()
         assert all(torch.equal(x, y) for x, y in zip(before, everything(), strict=True))
-    pairs = zip(optim.optimizer_state(ours, nets[0]).values(), optim.optimizer_state(theirs, nets[1]).values(), strict=True)
+    pairs = zip(
+        optim.optimizer_state(ours, nets[0]).values(),
+        optim.optimizer_state(theirs, nets[1]).values(),
+        strict=True,
+    )
     for mine, wanted in (*zip(nets[0].parameters(), nets[1].parameters(), strict=True), *pairs):
         torch.testing.assert_close(mine, wanted, rtol=1e-6, atol=1e-6)
 

@@ -52,20 +52,22 @@ def _work(job, place):
 def _weigh(sizes):
     """Note, whenever a checkpoint is made, how many numbers this process keeps, and how many there are."""
     from regard.training import optim
-    from regard.training.distributed.sharding import here
+    from regard.training.distributed.sharding import local_shard
     from regard.training.learner import Learner
 
-    tensors = _ORIGINAL.setdefault("tensors", Learner.tensors)
+    tensors = _ORIGINAL.setdefault("state", Learner.state)
 
-    def weighing(self, boundary):
+    def weighing(self, snapshot):
         weights = list(self.model.parameters())
-        memory = [value for value in optim.optimizer_state(self.optimizer, self.model).values() if value.dim()]
+        memory = [
+            value for value in optim.optimizer_state(self.optimizer, self.model).values() if value.dim()
+        ]
         sizes["whole"] = sum(weight.numel() for weight in weights)
-        sizes["kept"] = sum(here(weight).numel() for weight in weights)
-        sizes["remembered"] = sum(here(value).numel() for value in memory)
-        return tensors(self, boundary)
+        sizes["kept"] = sum(local_shard(weight).numel() for weight in weights)
+        sizes["remembered"] = sum(local_shard(value).numel() for value in memory)
+        return tensors(self, snapshot)
 
-    Learner.tensors = weighing
+    Learner.state = weighing
 
 
 def _stop_at(number):

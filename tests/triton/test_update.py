@@ -15,7 +15,7 @@ from regard.training import optim
 pytest.importorskip("triton")
 
 from regard.training.cuda_graph import fused_update
-from regard.training.cuda_graph.fused_update import Update, fits
+from regard.training.cuda_graph.fused_update import FusedUpdate, fits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [
@@ -53,8 +53,8 @@ def graded(model, optimizer, factor):
 
 def step(update, loss):
     update.ready()
-    update.write(update.loose)
-    return update(loss, update.loose).tolist()
+    update.write(update.eager_table)
+    return update(loss, update.eager_table).tolist()
 
 
 @pytest.mark.parametrize("limit", [0.3, math.inf])
@@ -64,7 +64,7 @@ def test_steps_are_those_of_torch(monkeypatch, limit, chunks):
     monkeypatch.setattr(fused_update, "BLOCK", 256)
     mine, theirs = net(), net()
     ours, usual = adamw(mine, 0.01), adamw(theirs, 0.01)
-    ending = Update(ours, limit)
+    ending = FusedUpdate(ours, limit)
     for number in range(4):
         for optimizer in (ours, usual):
             optim.set_rate(optimizer, 0.01 * (number + 1))
@@ -89,7 +89,7 @@ def test_steps_are_those_of_torch(monkeypatch, limit, chunks):
 def test_after_a_loss_that_is_no_number_nothing_changes_any_more(bad):
     model = net()
     optimizer = adamw(model, 0.01)
-    ending = Update(optimizer, 1.0)
+    ending = FusedUpdate(optimizer, 1.0)
     step(ending, graded(model, optimizer, 1.0))
     before = {**model.state_dict(), **optim.optimizer_state(optimizer, model)}
     before = {name: value.clone() for name, value in before.items()}
@@ -103,7 +103,7 @@ def test_after_a_loss_that_is_no_number_nothing_changes_any_more(bad):
 def test_a_gradient_that_is_no_number_stops_it_too():
     model = net()
     optimizer = adamw(model, 0.01)
-    ending, loss = Update(optimizer, 1.0), graded(model, optimizer, 1.0)
+    ending, loss = FusedUpdate(optimizer, 1.0), graded(model, optimizer, 1.0)
     model[0].weight.grad[3, 5] = math.inf
     before = model[2].weight.clone()
     assert step(ending, loss)[2] == 1 and torch.equal(model[2].weight, before)
@@ -112,9 +112,10 @@ def test_a_gradient_that_is_no_number_stops_it_too():
 def test_a_state_that_was_loaded_is_found_where_it_lies_now():
     model = net()
     optimizer = adamw(model, 0.01)
-    ending = Update(optimizer, 1.0)
+    ending = FusedUpdate(optimizer, 1.0)
     step(ending, graded(model, optimizer, 1.0))
-    optim.restore_optimizer(optimizer, model, {name: t.clone() for name, t in optim.optimizer_state(optimizer, model).items()})
+    state = {name: tensor.clone() for name, tensor in optim.optimizer_state(optimizer, model).items()}
+    optim.restore_optimizer(optimizer, model, state)
     step(ending, graded(model, optimizer, 1.0))
     assert optim.optimizer_state(optimizer, model)["0.bias:step"] == 2
 

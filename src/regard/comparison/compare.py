@@ -24,9 +24,8 @@ from regard.comparison.job import Job, Outcome, Settings
 from regard.comparison.limits import HEARTBEAT
 from regard.comparison.results import Row, rows
 from regard.errors import BadValue, unknown_name
-from regard.training import budget
-from regard.training.assembly import complete
-from regard.training.config import refuse
+from regard.training.config import budget, refuse
+from regard.training.config.recipe import complete
 from regard.training.hardware import choose_device
 from regard.training.run_folder import durable, metrics_file
 from regard.training.run_folder.folder import RunFolder

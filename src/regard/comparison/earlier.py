@@ -14,9 +14,8 @@ from typing import Any
 
 from regard.comparison.job import FILE, Job, Outcome, Settings
 from regard.errors import RegardError
-from regard.training import budget
-from regard.training.assembly import complete
-from regard.training.config import flat
+from regard.training.config import budget, flat
+from regard.training.config.recipe import complete
 from regard.training.run_folder import checkpoints, durable, selection
 from regard.training.run_folder.folder import RunFolder
 

@@ -12,7 +12,7 @@ from regard.observation.ground import Ground, choose, stand
 from regard.observation.looking import Looked, look
 from regard.tasks.batch import Batch
 from regard.tasks.task import Task
-from regard.training.evaluation import load_run
+from regard.training.loading import load_run
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ from torch import Tensor
 from regard.errors import BadValue
 from regard.models import Model
 from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
 from regard.tasks.task import Task
-from regard.training import heartbeat
-from regard.training.budget import positions
 from regard.training.config import Config
-from regard.training.signals import Interrupted
+from regard.training.signals import Interrupted, heartbeat
 
 
 def generator(*purpose: object) -> torch.Generator:
@@ -82,6 +81,14 @@ class Order:
         return [batches[i] for i in torch.randperm(len(batches), generator=random).tolist()]
 
 
+def token_count(batch: Batch, problem: Problem) -> int:
+    """The number of tokens of a batch: the real positions of its streams, and of the text a decoder writes."""
+    count = sum(stream.count() for stream in batch.streams.values())
+    if problem.answer.needs == "decoder":
+        count += sum(stream.count() for stream in batch.answers.values())
+    return count
+
+
 class TrainingData:
     """The training split of a task in the order of a run, as batches on the CPU."""
 
@@ -93,7 +100,7 @@ class TrainingData:
 
     def batch(self, index: int) -> Batch:
         """Collate batch `index`. Unless the task lets the model act, seed and index determine it."""
-        heartbeat.beat()
+        heartbeat()
         chosen = self.order[index]
         batch = self.task.batch(self.examples, chosen, generator(self.seed, "batch", index), self.model)
         return dataclasses.replace(batch, index=tuple(chosen))
@@ -120,5 +127,5 @@ class StepBatches:
                 raise Interrupted
             batch = self.data.batch(index)
             # Count here, on the CPU: counting on a GPU would wait for it.
-            self.tokens += positions(batch, self.data.task.problem)
+            self.tokens += token_count(batch, self.data.task.problem)
             yield batch

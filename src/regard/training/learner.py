@@ -11,16 +11,15 @@ from torch import Tensor
 from regard import models
 from regard.tasks.batch import Batch
 from regard.training import optim
-from regard.training.assembly import Parts, own_tensors, take_weights
+from regard.training.build import Parts, load_weights, unique_tensors
 from regard.training.config import Config
 from regard.training.cuda_graph.graphed_step import MAX_PENDING, GraphedStep, PendingStep, refusal
 from regard.training.distributed import sharding
 from regard.training.distributed.processes import Processes
 from regard.training.hardware import Hardware
-from regard.training.position import Buffers, Snapshot
-from regard.training.random_state import RandomState
 from regard.training.run_folder.checkpoints import Checkpoint
-from regard.training.step import Step, Taken
+from regard.training.state import Buffers, RandomState, Snapshot
+from regard.training.step import Step, StepResult
 
 
 class Learner:
@@ -40,21 +39,23 @@ class Learner:
         self.sharded = config.strategy == "fsdp" and not hardware.single_process
         if config.strategy == "fsdp" and hardware.single_process:
             tell(
-                "strategy: fsdp shards nothing in a single process. Start several: torchrun --nproc_per_node=N -m regard"
+                "strategy: fsdp shards nothing in one process. Start several: torchrun --nproc_per_node=N -m regard"
             )
         model = self.model
         model.to(hardware.dtype)
         if checkpoint is not None:
             with torch.no_grad():
-                take_weights(model, checkpoint.weights, "resume")
+                load_weights(model, checkpoint.weights, "resume")
         self.names = list(
-            own_tensors(model)
+            unique_tensors(model)
         )  # before sharding: shards do not show which names share one tensor
         self._step = self._prepare(checkpoint)
         self.buffers = Buffers(model)
         self._random: RandomState | None = None
 
-    def _prepare(self, checkpoint: Checkpoint | None) -> Callable[[Iterable[Batch]], Taken | PendingStep]:
+    def _prepare(
+        self, checkpoint: Checkpoint | None
+    ) -> Callable[[Iterable[Batch]], StepResult | PendingStep]:
         config, hardware = self.config, self.hardware
         accelerator = hardware.accelerator
         model: torch.nn.Module = self.model
@@ -83,7 +84,7 @@ class Learner:
             else step
         )
 
-    def step(self, batches: Iterable[Batch]) -> Taken | PendingStep:
+    def step(self, batches: Iterable[Batch]) -> StepResult | PendingStep:
         """Take one optimiser step, or launch it on a GPU without waiting for its result."""
         if self.sharded:  # DDP does this itself
             self._sync_buffers()
@@ -119,8 +120,10 @@ class Learner:
         A collective: all processes call it, and only the main process gets the tensors.
         """
         held = self.model.state_dict()
-        weights = sharding.collected({name: held[name] for name in self.names}, keep=self.processes.is_main)
+        weights = sharding.gather_tensors(
+            {name: held[name] for name in self.names}, keep=self.processes.is_main
+        )
         if snapshot is not None:
             weights.update({name: copy for name, copy in snapshot.buffers.items() if name in weights})
         optimizer = optim.optimizer_state(self.optimizer, self.model)
-        return weights, sharding.collected(optimizer, keep=self.processes.is_main)
+        return weights, sharding.gather_tensors(optimizer, keep=self.processes.is_main)

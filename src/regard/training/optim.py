@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.errors import BadValue
 from regard.training.config import Optim
 from regard.training.cuda_graph.rmsprop import SkippableRMSprop
-from regard.training.distributed.sharding import part
+from regard.training.distributed.sharding import shard_like
 from regard.training.run_folder import schema
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
@@ -41,8 +41,8 @@ def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.op
         raise BadValue("model: it has no parameters to train.")
     rate = torch.tensor(optim.lr, device=given[0]["params"][0].device)
     if optim.optimizer == "rmsprop":
-        # With the constants of Graves 2013, section 4.2, as Neural Turing Machines are trained. No weight decay: RMSprop
-        # treats it as part of the gradient, and scales it up where the gradient is small.
+        # With the constants of Graves 2013, section 4.2, as Neural Turing Machines are trained. No weight decay: to
+        # RMSprop it is part of the gradient, and is scaled up where the gradient is small.
         plain = [{"params": group["params"]} for group in given]
         kind = SkippableRMSprop if captured else torch.optim.RMSprop
         return kind(plain, lr=rate if captured else optim.lr, alpha=0.95, momentum=0.9)
@@ -115,7 +115,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensor
     order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state["state"] = {
         order[id(parameters[name])]: {
-            piece: part(value, parameters[name]).clone() for piece, value in kept.items()
+            piece: shard_like(value, parameters[name]).clone() for piece, value in kept.items()
         }
         for name, kept in pieces.items()
     }

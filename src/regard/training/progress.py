@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard.training.budget import Budget
-from regard.training.position import Position
+from regard.training.config.budget import Budget
+from regard.training.state import Position
 
 SECONDS_BETWEEN_LINES = 2.0
 

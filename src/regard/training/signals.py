@@ -1,4 +1,7 @@
-"""Ctrl-C, SIGTERM, SIGHUP and SIGUSR1: the first signal asks the loop to save and stop, the second quits at once."""
+"""Signals in, heartbeats out: how the outside stops a run, and how a run shows that it makes progress.
+
+Of Ctrl-C, SIGTERM, SIGHUP and SIGUSR1, the first asks the loop to save and stop, the second quits at once.
+"""
 
 from __future__ import annotations
 
@@ -73,3 +76,20 @@ def _is_closed(handle: int) -> bool:
     except OSError:
         return True
     return False
+
+
+_listeners: list[Callable[[], None]] = []
+
+
+def on_heartbeat(listener: Callable[[], None]) -> None:
+    """Call `listener` at every heartbeat of this process from now on."""
+    _listeners.append(listener)
+
+
+def heartbeat() -> None:
+    """Report progress: called for each batch of training or evaluation.
+
+    A process that is alive but stuck (a deadlock, an endless loop, a call that never returns) gives no heartbeat.
+    """
+    for listener in _listeners:
+        listener()

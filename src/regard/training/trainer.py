@@ -5,7 +5,7 @@ as it was before that step, and the batches of the step are repeated on resume.
 
 On a GPU, steps are launched without waiting for their results, and the loop reads each result once it is available.
 Validations, checkpoints and the end of the run wait for all pending steps. If a pending step turns out to be
-non-finite, neither it nor the steps after it changed the weights, and the loop restores its state from before that step.
+non-finite, neither it nor the steps after it changed the weights, and the loop restores its state before that step.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import NoReturn
 from regard.errors import BadValue
 from regard.tasks.batch import Batch
 from regard.training import optim
-from regard.training.assembly import Parts
-from regard.training.budget import of
+from regard.training.build import Parts
 from regard.training.config import Config
+from regard.training.config.budget import budget_of
 from regard.training.config.retention import Keep
 from regard.training.cuda_graph.graphed_step import MAX_PENDING, PendingStep
 from regard.training.data import StepBatches, TrainingData, generator
@@ -32,16 +32,15 @@ from regard.training.distributed.processes import Processes
 from regard.training.evaluation import evaluate
 from regard.training.hardware import Hardware, any_shape
 from regard.training.learner import Learner
-from regard.training.position import Position, Snapshot, seed_everything
 from regard.training.progress import Display, TensorBoard
-from regard.training.random_state import RandomState
 from regard.training.run_folder import checkpoints
 from regard.training.run_folder.checkpoints import Checkpoint
 from regard.training.run_folder.folder import RunFolder
 from regard.training.run_folder.metrics_file import Record, plain
 from regard.training.run_folder.writer import RunWriter
 from regard.training.signals import Interrupted, Signals
-from regard.training.step import NonFinite, Taken
+from regard.training.state import Position, RandomState, Snapshot, seed_everything
+from regard.training.step import NonFinite, StepResult
 
 SECONDS_AT_RISK = 300.0  # with slow steps, save at least this often, whatever --save-every says
 
@@ -50,7 +49,7 @@ SECONDS_AT_RISK = 300.0  # with slow steps, save at least this often, whatever -
 class LaunchedStep:
     """A step whose result was not read yet, and the state to restore if it turns out to be non-finite."""
 
-    result: Taken | PendingStep
+    result: StepResult | PendingStep
     snapshot: Snapshot
     position: Position  # before the step
     record: Record | None = None  # its line of metrics, if it is logged
@@ -73,13 +72,17 @@ class Trainer:
         self.config, self.run, self.task, self.model = config, run, parts.task, parts.model
         self.hardware, self.signals, self.tell, self.quiet = hardware, signals, tell, quiet
         assert config.accumulate is not None
-        self.budget, self.processes, self.accumulate = of(config), Processes(hardware), config.accumulate
+        self.budget, self.processes, self.accumulate = (
+            budget_of(config),
+            Processes(hardware),
+            config.accumulate,
+        )
         self.keep = Keep.parse(config.keep)
         self.position = Position() if checkpoint is None else Position.read(checkpoint.state["progress"])
         self.saved_step = -1 if checkpoint is None else checkpoint.step
         self.saved_seconds = self.position.seconds
         self.launched: deque[LaunchedStep] = deque()
-        self.last_result: Taken | None = None
+        self.last_result: StepResult | None = None
         self.data = TrainingData(self.task, self.model, config)
         self.has_validation = len(self.task.examples("validation")) > 0
         self.learner = Learner(config, hardware, self.processes, parts, checkpoint, tell)
@@ -93,8 +96,8 @@ class Trainer:
             states[self.processes.rank].restore()
             return
         self.tell(
-            f"resume: the number of processes was {len(states)} and is {self.processes.count} now. From here on, batches "
-            "and random draws (dropout) differ from those of an uninterrupted run."
+            f"resume: the number of processes was {len(states)} and is {self.processes.count} now. From here on, "
+            "batches and random draws (dropout) differ from those of an uninterrupted run."
         )
         seed = generator(self.config.seed, "process", self.processes.rank, self.position.step).initial_seed()
         seed_everything(seed)
@@ -148,7 +151,7 @@ class Trainer:
         return self.hardware.single_process and bool(self.signals.received)
 
     def advance(self) -> None:
-        """Take one step, then log, validate and save where due. A signal inside the step restores the state before it."""
+        """Take one step, then log, validate and save where due. A signal inside the step undoes it."""
         started = time.perf_counter()
         self.synchronize(pending=MAX_PENDING - 1)
         snapshot = self.learner.snapshot()
@@ -168,7 +171,7 @@ class Trainer:
         except Exception:  # out of memory, a mistake in a task: keep what was learned
             self._save_before_error(snapshot)
             raise
-        tenths = self.budget.marks(position)
+        tenths = self.budget.tenths(position)
         position.step += 1
         position.batches += self.accumulate * self.processes.count
         self.launched.append(LaunchedStep(result, snapshot, before))
@@ -177,7 +180,7 @@ class Trainer:
         tokens, seconds = self.processes.total_used(batches.tokens, passed)
         position.tokens += tokens
         position.seconds += seconds
-        tenth = self.budget.marks(position) > tenths
+        tenth = self.budget.tenths(position) > tenths
         if not self._must_synchronize(tenth):
             if self._log_due():
                 self.launched[-1].record = self._record(rate)
@@ -207,7 +210,7 @@ class Trainer:
                 return
             self.launched.popleft()
             try:
-                self.last_result = oldest.result.landed()
+                self.last_result = oldest.result.result()
             except NonFinite as error:
                 self.launched.clear()
                 vars(self.position).update(vars(oldest.position))
@@ -252,8 +255,8 @@ class Trainer:
         with self.learner.gathered() as model:
             return evaluate(
                 self.task, model, batch_size=self.config.batch_size or 1, limit=self.config.eval_limit,
-                seed=self.config.seed, place=self.hardware.to_device, stop=self._interrupted,
-                surrounding=self.hardware.accelerator.autocast, share=(self.processes.rank, self.processes.count),
+                seed=self.config.seed, to_device=self.hardware.to_device, stop=self._interrupted,
+                autocast=self.hardware.accelerator.autocast, share=(self.processes.rank, self.processes.count),
                 gather=self.processes.gather,
             )  # fmt: skip
 

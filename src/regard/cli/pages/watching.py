@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from regard.comparison.engines.engine import Event
 from regard.comparison.job import Job
-from regard.training import budget
-from regard.training.assembly import complete
+from regard.training.config import budget
+from regard.training.config.recipe import complete
 
 SECONDS_BETWEEN_LINES = 10.0
 _WORDS = {"began": "begins", "silent": "silent", "again": "again", "done": "done", "failed": "FAILED"}

@@ -30,7 +30,7 @@ from regard.comparison.engines.stopped import ClusterLost, Stopped
 from regard.comparison.engines.warden import kill
 from regard.comparison.job import Job, Outcome
 from regard.errors import BadValue
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 from regard.training.run_folder import durable
 from regard.training.run_folder.folder import RunFolder
 from regard.training.signals import Signals

@@ -25,7 +25,7 @@ from regard.tasks.batch import Batch
 from regard.training.config import Config
 from regard.training.cuda_graph.packed_batch import PackedBatch
 from regard.training.hardware import Hardware
-from regard.training.step import NonFinite, Step, Taken
+from regard.training.step import NonFinite, Step, StepResult
 
 WARMUP = 3  # eager steps of a shape before it is captured
 MAX_BATCHES_PER_REPEAT = (
@@ -51,7 +51,7 @@ def refusal(config: Config, hardware: Hardware) -> str:
 
 
 class PendingStep:
-    """A step that was launched on the device. `landed` waits for its result, and raises what a step raises."""
+    """A step that was launched on the device. `result` waits for its result, and raises what a step raises."""
 
     def __init__(self, slot: Tensor, done: torch.cuda.Event, check: Callable[..., None]) -> None:
         self._slot, self._done, self._check = slot, done, check
@@ -69,11 +69,11 @@ class PendingStep:
             self._values = self._slot.tolist()
         return self._values
 
-    def landed(self) -> Taken:
+    def result(self) -> StepResult:
         """Wait for the result; raise `NonFinite` if this step or one before it was skipped."""
         loss, norm, skipped = self.read()
         self._check(loss, norm, skipped)
-        return Taken(loss, norm)
+        return StepResult(loss, norm)
 
 
 class CapturedStep(NamedTuple):
@@ -114,7 +114,7 @@ class GraphedStep:
         if optimizer.param_groups[0]["params"][0].is_cuda:
             step.update = _fused_update(optimizer, step.limit)
 
-    def __call__(self, batches: Iterable[Batch]) -> Taken | PendingStep:
+    def __call__(self, batches: Iterable[Batch]) -> StepResult | PendingStep:
         """Take one step."""
         (batch,) = batches
         self.replayed = False
@@ -144,21 +144,21 @@ class GraphedStep:
         _reset_generator(self.optimizer.param_groups[0]["params"][0].device)
         self.tell(f"No CUDA graph: {why}. Steps run one kernel at a time.")
 
-    def _eager(self, batch: Batch) -> Taken:
+    def _eager(self, batch: Batch) -> StepResult:
         """A step without a graph. It does not know whether pending steps were skipped, so it waits for the latest."""
         latest = self.pending[(self.count - 1) % len(self.pending)]
         if latest is not None:
-            latest.landed()
+            latest.result()
         return self.step([self.to_device(batch)])
 
-    def _warm_up(self, batch: Batch) -> Taken:
-        """An eager step on the side stream. One stream serves all shapes: the allocator keeps memory for each stream."""
+    def _warm_up(self, batch: Batch) -> StepResult:
+        """An eager step on the side stream. One stream for all shapes: the allocator reserves memory per stream."""
         self.stream = stream = self.stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            taken = self.step([self.to_device(batch)])
+            result = self.step([self.to_device(batch)])
         torch.cuda.current_stream().wait_stream(stream)
-        return taken
+        return result
 
     def _capture(self, batch: Batch) -> CapturedStep:
         step, batch = self.step, self.to_device(batch)
@@ -198,7 +198,7 @@ class GraphedStep:
         self.optimizer.found_inf = None  # type: ignore[attr-defined]
         return result
 
-    def _replay(self, batch: Batch, captured: CapturedStep) -> Taken | PendingStep:
+    def _replay(self, batch: Batch, captured: CapturedStep) -> StepResult | PendingStep:
         assert self.slots is not None
         captured.inputs.put(batch, self.count)
         captured.graph.replay()
@@ -213,7 +213,7 @@ class GraphedStep:
         pending = PendingStep(slot, done, partial(self._check, batch.index))
         self.pending[index] = pending
         self.count += 1
-        return pending if self.max_pending else pending.landed()
+        return pending if self.max_pending else pending.result()
 
     def _check(self, index: tuple[int, ...], loss: float, norm: float, skipped: float) -> None:
         if not (math.isfinite(loss) and math.isfinite(norm)):

@@ -39,7 +39,7 @@ class Processes:
 
     @contextmanager
     def report_loss(self, folder: object, tell: Callable[[str], None]) -> Iterator[None]:
-        """Raise `ProcessLost` if another process is gone; tell it at once, because the launcher may end this one too."""
+        """Raise `ProcessLost` if another process is gone; tell at once, because the launcher may end this one too."""
         try:
             yield
         except RuntimeError as error:
@@ -47,8 +47,8 @@ class Processes:
             if self.single or not lost:
                 raise
             text = (
-                f"Another of the {self.count} processes of this run is gone. The run is saved as of its last checkpoint "
-                f"in {folder}; start all of them again with --resume {folder} to continue from there."
+                f"Another of the {self.count} processes of this run is gone. The run is saved as of its last "
+                f"checkpoint in {folder}; start all of them again with --resume {folder} to continue from there."
             )
             tell(text)
             raise ProcessLost(text) from error

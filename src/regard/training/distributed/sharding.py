@@ -1,7 +1,7 @@
 """FSDP: each process keeps a shard of every weight, of its gradient and of its optimiser state.
 
 The weights of a layer are gathered while it computes and released afterwards. Checkpoints hold full tensors, as a
-single process would write them: `whole` gathers one, and `part` shards it again.
+single process would write them: `full_tensor` gathers one, and `shard_like` shards it again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def shard(model: nn.Module, device: torch.device, processes: int, *, mixed: bool
 def units(model: nn.Module) -> list[nn.Module]:
     """The layers to gather one at a time: the outermost of every `nn.ModuleList`, where that is safe.
 
-    All other weights stay gathered during a whole forward pass. So do those of a layer that shares a weight with another
-    module, and of one whose weights may be read before it runs: the initial state of a memory is a weight.
+    All other weights stay gathered during a whole forward pass. So do those of a layer that shares a weight with
+    another module, and of one whose weights may be read before it runs: the initial state of a memory is a weight.
     """
     uses = _uses(model)
     found: list[nn.Module] = []
@@ -89,56 +89,54 @@ def _has_learned_state(layer: nn.Module) -> bool:
     return any(learned)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor as one process alone would have it. All processes must ask together."""
-    found: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return found
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather a sharded tensor. A collective: all processes must call it."""
+    full: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full
 
 
-def collected(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """Tensors made whole, one after the other, and where `keep` is said put aside in the machine's own memory."""
+def gather_tensors(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Gather sharded tensors one after the other; with `keep`, return them, the gathered ones on the CPU."""
     found: dict[str, Tensor] = {}
-    for name in sorted(
-        tensors
-    ):  # in one order everywhere: dictionaries that came from files need not have it
-        made = whole(tensors[name])
+    for name in sorted(tensors):  # the same order in all processes: dictionaries from files may differ
+        full = full_tensor(tensors[name])
         if keep:
-            found[name] = made if made is tensors[name] else made.cpu()
+            found[name] = full if full is tensors[name] else full.cpu()
     return found
 
 
-def here(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process keeps; changes to it are changes to the tensor."""
-    found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return found
+def local_shard(tensor: Tensor) -> Tensor:
+    """The shard of a tensor in this process, as a view."""
+    local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local
 
 
-def part(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, which all processes have, cut up as `like` is; one of another shape stays as it is."""
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Shard a full tensor, equal in all processes, as `like` is sharded; one of another shape stays full."""
     if not isinstance(like, DTensor) or tensor.shape != like.shape:
         return tensor
-    placed = tensor.to(like.device)
-    return distribute_tensor(placed, like.device_mesh, like.placements, src_data_rank=None)
+    on_device = tensor.to(like.device)
+    return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
 
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """All weights in every process, so that each can use the model on its own, as often as it likes."""
-    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    for module in parts:
+    """Keep all weights gathered in every process, so that each can call the model on its own."""
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for module in sharded:
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
     try:
         yield
     finally:
-        for module in parts:
+        for module in sharded:
             module.set_reshard_after_forward(module is not model, recurse=False)
             module.reshard()
 
 
 @contextmanager
-def unshared(model: nn.Module) -> Iterator[None]:
-    """Gradients stay where they arise: they are brought together with those of a later batch."""
+def no_sync(model: nn.Module) -> Iterator[None]:
+    """Accumulate gradients locally; they are reduced with those of a later batch."""
     assert isinstance(model, FSDPModule)
     model.set_requires_gradient_sync(False)
     try:

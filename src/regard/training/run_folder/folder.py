@@ -64,10 +64,23 @@ def locate(out: str | None, name: str | None, fallback: str) -> Path:
     return found
 
 
-def free_name(start: str) -> str:
+def unused_name(start: str) -> str:
     """Make a name for an unnamed run from a text, the time and the process id."""
     plain = re.sub(r"[^\w-]+", "-", start).strip("-_")[:60] or "run"
     return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def newest_run(task: str) -> Path | None:
+    """The newest run of a task in the default folder, or of any task if `task` is empty."""
+    home = Path(HOME)
+    configs = list(home.glob("*/config.yaml")) if home.is_dir() else []
+    for config in sorted(configs, key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            if from_yaml(config).get("task") == task or not task:
+                return config.parent
+        except BadValue:
+            continue
+    return None
 
 
 class RunFolder:

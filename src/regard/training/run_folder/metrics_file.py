@@ -1,8 +1,8 @@
 """`metrics.jsonl`: one JSON object per line, with `step` and `loss`, append-only.
 
-A process killed during a write leaves a partial last line; one killed between two checkpoints leaves lines of steps that
-will be repeated. `cut` removes both on resume, so that each step appears once. A checkpoint keeps the length and the
-SHA-256 of the lines before it, so that a line changed later is detected.
+A process killed during a write leaves a partial last line; one killed between two checkpoints leaves lines of steps
+that will be repeated. `cut` removes both on resume, so that each step appears once. A checkpoint keeps the length and
+the SHA-256 of the lines before it, so that a line changed later is detected.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MetricsFile:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
 
     def append(self, record: Record) -> None:
-        """Append a line in one write, so that readers see complete lines; a failed line is written with the next one."""
+        """Append a line in one write, so that readers see complete lines; a failed line is retried with the next."""
         self._unwritten += (json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
         self._write()
 
@@ -99,7 +99,7 @@ class MetricsFile:
 
 
 def read(path: Path, tell: Callable[[str], None] = lambda text: None) -> list[Record]:
-    """Read all complete lines. Damaged lines are reported to `tell`; a partial last line is ignored, as it may be in writing."""
+    """Read all complete lines. Damaged ones are reported to `tell`; a partial last line may still be being written."""
     if not path.exists():
         return []
     try:

@@ -97,7 +97,7 @@ def check_optimizer(rule: str, state: Mapping[str, Tensor], parameters: Mapping[
 def check_weights(
     where: str, weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], learned: set[str]
 ) -> None:
-    """Raise unless weights and buffers match those of a model in name, shape and dtype, and `learned` ones are finite."""
+    """Raise unless weights and buffers match a model in name, shape and dtype, and the `learned` ones are finite."""
     missing, surplus = [n for n in wanted if n not in weights], [n for n in weights if n not in wanted]
     if missing or surplus:
         raise BadValue(
@@ -116,7 +116,7 @@ def check_weights(
 
 
 def check_sizes(where: str, weights: Mapping[str, Tensor], outline: Mapping[str, Tensor]) -> None:
-    """Raise if a model would have other sizes than its weights. `outline`: the tensors of the model on the meta device."""
+    """Raise if a model would have other sizes than its weights. `outline`: its tensors on the meta device."""
     for name, given in weights.items():
         if name in outline and outline[name].shape != given.shape:
             wanted = tuple(outline[name].shape)

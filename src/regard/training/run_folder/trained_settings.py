@@ -1,7 +1,7 @@
 """The settings a checkpoint was trained with, compared with those in the run folder now.
 
-`state.json` holds under `settings` the contents of `config.yaml` and `changes.json` when the checkpoint was written, and
-the SHA-256 of both. A run whose settings differ from those of its weights is refused, and the error names the setting.
+`state.json` holds under `settings` the contents of `config.yaml` and `changes.json` when the checkpoint was written,
+and the SHA-256 of both. A run whose settings differ from those of its weights is refused; the error names the setting.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def check(run: RunFolder, checkpoint: Checkpoint, tell: Callable[[str], None]) -
             tell(f"{name}: {run.path} was started with {was!r}, but config.yaml says {found!r} now.")
             continue
         raise checksum.FileChanged(
-            f"{name}: {run.path / 'config.yaml'} says {found!r}, but {checkpoint.name} was trained with {was!r}. Restore "
-            f"that value. To continue with another one: regard train --resume {run.path} --{name.replace('_', '-')} VALUE"
+            f"{name}: {run.path / 'config.yaml'} says {found!r}, but {checkpoint.name} was trained with {was!r}. "
+            f"Restore it. To change it: regard train --resume {run.path} --{name.replace('_', '-')} VALUE"
         )
     # Changes at the checkpoint's own step were made after it, and may differ.
     earlier = [row for row in _rows(changes.read(run.path)) if row["step"] < checkpoint.step]
     if earlier != [row for row in known if isinstance(row, dict) and row.get("step", 0) < checkpoint.step]:
         raise checksum.FileChanged(
-            f"{run.path / changes.FILE}: it differs from what {checkpoint.name} was trained with. Restore it from a copy."
+            f"{run.path / changes.FILE} differs from what {checkpoint.name} was trained with. Restore it from a copy."
         )
 
 

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from regard.tasks.task import Task
 from regard.training.config.retention import Keep
-from regard.training.position import Position
-from regard.training.random_state import RandomState
 from regard.training.run_folder import checkpoints
 from regard.training.run_folder.checkpoints import Checkpoint
 from regard.training.run_folder.folder import RunFolder
 from regard.training.run_folder.metrics_file import MetricsFile, Record
 from regard.training.run_folder.trained_settings import settings_of
+from regard.training.state import Position, RandomState
 
 
 class RunWriter:
