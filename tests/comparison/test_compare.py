@@ -21,7 +21,7 @@ from regard.training.run_folder import metrics_file
 from regard.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 from tests.comparison.test_local import logged, plain
-from tests.training.processes import until
+from tests.training.commands import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"steps": 30, "eval_every": 6, "save_every": 5, "log_every": 1, "device": "cpu"}

@@ -15,7 +15,7 @@ from tests.training.registered import toy_registered  # noqa: F401
 
 
 def best_of(rows, higher=True):
-    """The step of the best among (value, loss) rows, validated at steps 1, 2, 3 …"""
+    """The position after validations with these (value, loss) at steps 1, 2, 3 …, and whether each was the best."""
     position = Position()
     kept = []
     for position.step, (value, loss) in enumerate(rows, 1):
@@ -32,7 +32,7 @@ def best_of(rows, higher=True):
         ([(0.5, 0.9), (0.6, 5.0), (0.6, 4.0), (0.5, 0.1)], True, 3),
         ([(3.0, 0.9), (3.0, 0.7), (2.0, 0.8), (2.0, 0.8)], False, 3),
         ([(0.5, 0.9), (0.5, math.nan), (0.5, None), (0.5, 0.8)], True, 4),
-        ([(0.5, None), (0.5, 0.1)], True, 1),  # which loss is lower is unknown
+        ([(0.5, None), (0.5, 0.1)], True, 1),  # the first loss is unknown
         ([(math.nan, 0.1), (0.5, 0.9)], True, 2),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_run_keeps_the_checkpoint_with_the_lower_loss_among_equals(tmp_path, m
     assert selection.require(RunFolder(tmp_path / "run"), selection.BEST, print).name == "step-00000004"
 
 
-def test_a_checkpoint_from_before_losses_were_kept_still_loads():
+def test_a_checkpoint_without_a_best_loss_still_loads():
     position = Position.read({"step": 3, "best": 0.5, "best_step": 2, "stale": 1})
     position.step = 4
     assert not position.validated(0.5, True, 0.1)

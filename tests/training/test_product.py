@@ -1,4 +1,4 @@
-"""Every model trains on every task it claims to serve: two steps through the real loop, and a measurement."""
+"""Every model trains on every task it fits: two steps of the real loop, and a validation."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""`--keep`: which checkpoints stay."""
+"""`--keep`: which checkpoints are kept."""
 
 import pytest
 
@@ -17,7 +17,7 @@ SETTINGS = {"task": "toy", "steps": 11, "save_every": 2, "eval_every": 50, "devi
     ("text", "rule"),
     [("all", Keep(None)), ("3", Keep(3)), (5, Keep(5)), ("every:70", Keep(2, 70)), (" every:7 ", Keep(2, 7))],
 )
-def test_a_rule_is_read_as_people_write_it(text, rule):
+def test_a_rule_is_parsed(text, rule):
     assert Keep.parse(text) == rule
     assert Keep.parse(str(rule)) == rule
 
@@ -25,7 +25,7 @@ def test_a_rule_is_read_as_people_write_it(text, rule):
 @pytest.mark.parametrize(
     "text", ["", "0", "-1", "none", "every", "every:", "every:0", "1.5", True, None, "all:3"]
 )
-def test_what_is_no_rule_is_refused_with_the_three_forms(text):
+def test_an_invalid_rule_is_refused_with_the_three_forms(text):
     with pytest.raises(BadValue, match=r"all, a whole number .* every:N"):
         Keep.parse(text)
     if text is not None:
@@ -56,7 +56,7 @@ def test_a_run_keeps_what_the_rule_says_and_the_best(tmp_path, rule, steps):
     assert found == steps
 
 
-def test_the_best_stays_whatever_the_rule(tmp_path, monkeypatch):
+def test_the_best_is_kept_by_every_rule(tmp_path, monkeypatch):
     from regard.training.state import Position
 
     def only_the_first(self, value, higher_is_better, loss=None):
