@@ -59,7 +59,7 @@ def _record_sizes(sizes):
 
     def recording(self, snapshot):
         weights = list(self.model.parameters())
-        memory = [
+        optimizer = [
             value for value in optim.optimizer_state(self.optimizer, self.model).values() if value.dim()
         ]
         sizes["whole"] = sum(weight.numel() for weight in weights)

@@ -95,7 +95,7 @@ def compare(
             outcomes=outcomes,
             costs=costs_of(todo, outcomes, plan.out, tell, _shorter(plan.timeout, plan.heartbeat)),
             left_out=grid.left_out,
-            budget=words(budget.of(config)),
+            budget=words(budget.budget_of(config)),
             command=plan.command,
             out=plan.out.absolute(),
             engine=plan.engine,

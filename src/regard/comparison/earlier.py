@@ -73,7 +73,7 @@ def refusal(job: Job) -> str:
     if changed:
         what = ", ".join(f"{name} was {before.get(name)!r} and is now {now[name]!r}" for name in changed)
         return f"{job.folder}: {what}. Choose another --out."
-    was, wanted = budget.of(complete(run.settings())), budget.of(complete(job.settings))
+    was, wanted = budget.budget_of(complete(run.settings())), budget.budget_of(complete(job.settings))
     if (was.kind, was.amount) == (wanted.kind, wanted.amount) or longer(job):
         return ""
     return (
@@ -86,7 +86,7 @@ def longer(job: Job) -> str:
     run = RunFolder(Path(job.folder))
     if not run.exists:
         return ""
-    was, wanted = budget.of(complete(run.settings())), budget.of(complete(job.settings))
+    was, wanted = budget.budget_of(complete(run.settings())), budget.budget_of(complete(job.settings))
     return str(was) if was.kind == wanted.kind and was.amount < wanted.amount else ""
 
 

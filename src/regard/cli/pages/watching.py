@@ -68,7 +68,7 @@ class Watch:
                 progress.stop()
             return
         if folder not in self.bars:
-            length = budget.of(complete(event.job.settings))
+            length = budget.budget_of(complete(event.job.settings))
             total = length.amount if length.kind == "steps" else None
             self.bars[folder] = progress.add_task(name_of(event.job), total=total)
             progress.start()
