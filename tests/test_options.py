@@ -131,7 +131,7 @@ def test_what_a_type_does_not_understand_is_refused(given, kind):
 
 
 class Unannotated:
-    def __init__(self, flag=False, size=3, free=None, lost: "NoSuchName" = 2):
+    def __init__(self, flag=False, size=3, free=None, lost: "NoSuchName" = 2):  # noqa: F821
         pass
 
 
