@@ -1,4 +1,4 @@
-"""Real processes that train and can be killed. They are forked from a server with everything imported, to start fast."""
+"""Real processes that train and can be killed, forked from a server with everything imported, to start fast."""
 
 import contextlib
 import multiprocessing

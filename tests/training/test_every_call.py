@@ -1,7 +1,7 @@
 """A run is killed in each file-system call; then every reader is run: evaluate, predict, view, resume, compare.
 
-Their expected answers come from an uninterrupted run and from hashes made here (benchmarks/killing/judging.py). A sample
-always runs, all of it with `make nightly`; `python -m benchmarks.kills` runs the same trials and prints counts.
+Their expected answers come from an uninterrupted run and from hashes made here (benchmarks/killing/judging.py). A
+sample always runs, all of it with `make nightly`; `python -m benchmarks.kills` runs the same trials and prints counts.
 """
 
 import argparse

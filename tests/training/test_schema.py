@@ -101,14 +101,14 @@ def test_a_missing_a_negative_and_an_unknown_piece_of_the_optimiser_are_refused(
     square = "exp_avg_sq" if "adamw" in (made / "config.yaml").read_text() else "square_avg"
     changes = {
         "a complete .* state": lambda tensors, name: (
-            tensors.pop(name) if name == f"head.bias:{square}" else None
+            tensors.pop(name) if name == f"head.logits.bias:{square}" else None
         ),
-        "below 0": set_to(lambda tensor: tensor - 1, only=f"head.bias:{square}"),
+        "below 0": set_to(lambda tensor: tensor - 1, only=f"head.logits.bias:{square}"),
         "which this model does not have": lambda tensors, name: tensors.update(
             {"other:step": torch.ones(())}
         ),
-        "one of step": lambda tensors, name: tensors.update({"head.bias:evil": torch.ones(3)}),
-        "number of steps": set_to(lambda tensor: -torch.ones(()), only="head.bias:step"),
+        "one of step": lambda tensors, name: tensors.update({"head.logits.bias:evil": torch.ones(3)}),
+        "number of steps": set_to(lambda tensor: -torch.ones(()), only="head.logits.bias:step"),
     }
     for words, change in changes.items():
         shutil.rmtree(run)
@@ -120,10 +120,10 @@ def test_a_missing_a_negative_and_an_unknown_piece_of_the_optimiser_are_refused(
 
 @pytest.mark.parametrize("wrong", WRONG_TENSORS)
 def test_a_wrong_weight_is_refused_by_every_reader(run, wrong):
-    change_tensors(run, "model", set_to(WRONG_TENSORS[wrong], only="head.weight"))
-    with pytest.raises(RegardError, match=r"head\.weight"):
+    change_tensors(run, "model", set_to(WRONG_TENSORS[wrong], only="head.logits.weight"))
+    with pytest.raises(RegardError, match=r"head\.logits\.weight"):
         load(run, device="cpu", checkpoint="last", tell=lambda text: None)
-    with pytest.raises(RegardError, match=r"head\.weight"):
+    with pytest.raises(RegardError, match=r"head\.logits\.weight"):
         train({"steps": 6}, resume=str(run), tell=lambda text: None)
 
 

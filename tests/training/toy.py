@@ -1,8 +1,8 @@
 """A toy task and a toy model, registered as real ones are, small enough to train in milliseconds.
 
 `python -m tests.training.toy train toy …` is the command line with both registered. `REGARD_TOY_SLOW` makes every
-forward pass take that many seconds, so that a signal can arrive anywhere. `REGARD_TOY_PAUSE` (see `_pause`) pauses a run
-at one batch until a test creates a file.
+forward pass take that many seconds, so that a signal can arrive anywhere. `REGARD_TOY_PAUSE` (see `_pause`) pauses a
+run at one batch until a test creates a file.
 """
 
 import math
