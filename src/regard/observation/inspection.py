@@ -12,7 +12,7 @@ from regard.observation.attribution import Attribution, attributions
 from regard.observation.examples import ShownExample, choose, prepare
 from regard.tasks.batch import Batch
 from regard.tasks.task import Task
-from regard.training.evaluation import load_run
+from regard.training.loading import load_run
 
 
 @dataclass(frozen=True)
