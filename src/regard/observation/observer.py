@@ -13,11 +13,10 @@ from regard.observation.capture.huggingface import Eager
 from regard.observation.capture.interception import Adapter, CallEvent, Function, Patching
 from regard.observation.capture.mechanisms import sides
 from regard.observation.capture.patch_points import patch_points
-from regard.observation.capture.reading import Pairs, Reading, UnreadableCall
+from regard.observation.capture.reading import Pairs, Reading, Side, UnreadableCall
 from regard.observation.capture.storage import Storage
 from regard.observation.coverage import Unseen, unseen_parts, warn_if_partial
 from regard.observation.seen import Seen, Site
-from regard.observation.watching import Side
 
 
 class Observer:

@@ -14,9 +14,8 @@ from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.core.summary import Summary
 from regard.errors import BadValue, unknown_name
-from regard.observation.capture.reading import IN_FLIGHT, Reading
+from regard.observation.capture.reading import IN_FLIGHT, How, Reading, Side
 from regard.observation.coverage import Unseen, label_partial
-from regard.observation.watching import How, Side
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -156,7 +156,7 @@ class FusedTwin(Adapter):
         return rows.shape[0], heads, length, length
 
 
-class Attend(FusedTwin):
+class XTransformersAttend(FusedTwin):
     """x-transformers' `Attend`, which is handed queries, keys and values."""
 
     def __init__(self) -> None:

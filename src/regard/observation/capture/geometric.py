@@ -19,9 +19,8 @@ import regard.core.attention as core
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.observation.capture.interception import Adapter, CallEvent, Function
-from regard.observation.capture.reading import Reading, UnreadableCall
+from regard.observation.capture.reading import Reading, Side, UnreadableCall
 from regard.observation.capture.storage import StoredTensor
-from regard.observation.watching import Side
 
 
 @dataclass

@@ -15,14 +15,14 @@ from torch import nn
 
 import regard
 import regard.core.attention as core
-from regard.nn.ntm.machine import Tape
 from regard.observation.capture import fused_twins
+from regard.observation.capture.attend_calls import AttendAdapter
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.geometric import EdgeSoftmax
 from regard.observation.capture.huggingface import EagerFlex, EagerForward
 from regard.observation.capture.identity import Substitute, untouched
 from regard.observation.capture.interception import Adapter, PatchPoint
-from regard.observation.capture.mechanisms import ACCOUNTING, Attend, MechanismAdapter, TapeAdapter
+from regard.observation.capture.mechanisms import adapter_of
 from regard.observation.capture.torch_calls import (
     MultiheadFunction,
     NativeEncoderLayer,
@@ -47,8 +47,8 @@ def patch_points(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> li
         PatchPoint(torch, "_native_multi_head_attention", NativeMultihead()),
         PatchPoint(torch, "_transformer_encoder_layer_fwd", NativeEncoderLayer()),
         PatchPoint(flex_module, "flex_attention", Flex()),
-        PatchPoint(core, "attend", Attend()),
-        PatchPoint(regard, "attend", Attend()),
+        PatchPoint(core, "attend", AttendAdapter()),
+        PatchPoint(regard, "attend", AttendAdapter()),
     ]
     transformers = sys.modules.get("transformers.integrations.flex_attention")
     if transformers is not None and hasattr(transformers, "compile_friendly_flex_attention"):
@@ -73,12 +73,10 @@ def _of_class(module: nn.Module) -> Adapter | None:
     """For a module of a class that writes its attention out, or whose weights are more than one call."""
     x_transformers = sys.modules.get("x_transformers.attend")
     if x_transformers is not None and isinstance(module, x_transformers.Attend):
-        return fused_twins.Attend()
+        return fused_twins.XTransformersAttend()
     if isinstance(getattr(module, "fused_attn", None), bool) and hasattr(module, "num_heads"):
         return fused_twins.FusedTwin("fused_attn")
-    if isinstance(module, ACCOUNTING):
-        return MechanismAdapter()
-    return TapeAdapter() if isinstance(module, Tape) else None
+    return adapter_of(module)
 
 
 def _wraps_own_forward(module: nn.Module) -> bool:
@@ -146,7 +144,7 @@ def _originals() -> dict[Any, Adapter]:
     found: dict[Any, Adapter] = {
         untouched(torch.nn.functional.scaled_dot_product_attention): ScaledDotProduct(),
         untouched(flex_module.flex_attention): Flex(),
-        untouched(core.attend): Attend(),
+        untouched(core.attend): AttendAdapter(),
     }
     geometric = sys.modules.get("torch_geometric.utils")
     if geometric is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,10 +22,16 @@ from regard.normalizers import Normalizer
 from regard.observation.capture.fingerprints import changed_error
 from regard.observation.capture.proof import Proof
 from regard.observation.capture.storage import StoredKeys, StoredTensor, StoredValue
-from regard.observation.watching import How, Side
 from regard.scores import Score
 from regard.scores.base import spread_heads
 
+# exact: the weights the layer mixes its values with. effective: the layer never makes them, but its output is the mean
+# of its values by these weights. gradient × input: how much each input moves the answer; not a weight of any layer.
+# unverified: computed from what is known of the layer, but not confirmed by its output.
+How = Literal["exact", "effective", "gradient × input", "unverified"]
+# What rows or columns are. position: the queries' sequence; source: the sequence attended to; slot: slots of a memory;
+# memory: the slots, then the positions.
+Side = Literal["position", "source", "slot", "memory"]
 IN_FLIGHT = 2**22  # weights at once while rows are walked: 16 MiB
 MODEST = 128.0  # a log-sum-exp beyond it is rounded too coarsely to be taken off scores: to more than 1e-5
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.tasks.answers import OneOf
 from regard.viewer.page_model import finite, shortened
 
 Answer = dict[
@@ -78,8 +79,8 @@ def of_pretrained(model: Any, pieces: Sequence[str]) -> Callable[[Any], Answer |
 
 
 def of_run(task: Any) -> Callable[[Any], Answer | None] | None:
-    """How to read the answer of a model of ours off its logits; None where its task is no classification."""
-    if task.problem.answer.needs != "pooled":
+    """How to read the answer of a run's model off its logits; None where its task is not classification."""
+    if not isinstance(task.problem.answer, OneOf):
         return None
     return lambda logits: classes(logits[0].detach().cpu(), lambda label: str(task.decode([label])))
 

@@ -13,11 +13,10 @@ import regard.core.attention as core
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.observation.capture.interception import Adapter, CallEvent, Function
-from regard.observation.capture.reading import GradientInputs, Reading, UnreadableCall, chosen
+from regard.observation.capture.reading import GradientInputs, How, Reading, Side, UnreadableCall, chosen
 from regard.observation.capture.written.layout import WeightLayout, layout_of
 from regard.observation.capture.written.replay import NotReplayable, ReplayGraph
 from regard.observation.capture.written.tape import Node, OperationTape, shown
-from regard.observation.watching import How, Side
 
 CLOSE = 1e-3  # between our slice and the model's own, relative to its largest weight: half precision included
 
