@@ -23,7 +23,7 @@ class TensorChanged(RegardError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Fingerprint:
+class TensorFingerprint:
     """What a tensor was at some time."""
 
     version: int | None  # None: it has no counter, as tensors of inference mode
@@ -43,20 +43,20 @@ class Fingerprint:
         )  # NaN stays NaN
 
 
-def fingerprint_of(tensor: Tensor, sampled: bool = True) -> Fingerprint:
+def fingerprint_of(tensor: Tensor, sampled: bool = True) -> TensorFingerprint:
     """The mark of a tensor as it is now."""
     sample = _spread(tensor.detach()) if sampled else None
-    return Fingerprint(
+    return TensorFingerprint(
         None if tensor.is_inference() else tensor._version, None if sample is None else sample.clone()
     )
 
 
-def fingerprints_of(tensors: Iterable[Tensor]) -> tuple[Fingerprint, ...]:
+def fingerprints_of(tensors: Iterable[Tensor]) -> tuple[TensorFingerprint, ...]:
     """The marks of several tensors."""
     return tuple(fingerprint_of(tensor) for tensor in tensors)
 
 
-def check_fingerprints(tensors: Iterable[Tensor], fingerprints: Iterable[Fingerprint], words: str) -> None:
+def check_fingerprints(tensors: Iterable[Tensor], fingerprints: Iterable[TensorFingerprint], words: str) -> None:
     """Raise if one of the tensors was written to since."""
     for tensor, fingerprint in zip(tensors, fingerprints, strict=True):
         if not fingerprint.fits(tensor):

@@ -15,7 +15,7 @@ from regard.core import formula
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.observation.capture.fingerprints import (
-    Fingerprint,
+    TensorFingerprint,
     changed_error,
     check_fingerprints,
     fingerprints_of,
@@ -42,7 +42,7 @@ class Flexed(Reading):
     block_mask: Any
     scale: float
     captured: list[Tensor]  # tensors that the functions read
-    fingerprints: tuple[Fingerprint, ...]
+    fingerprints: tuple[TensorFingerprint, ...]
     sink: StoredTensor | None = None
     graph: GradientInputs | None = None
     proof: Proof | None = None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.core.value import Value
 from regard.observation.capture.fingerprints import (
-    Fingerprint,
+    TensorFingerprint,
     TensorChanged,
     changed_error,
     check_fingerprints,
@@ -26,7 +26,7 @@ class StoredTensor:
     """A tensor of a noted call."""
 
     tensor: Tensor
-    fingerprint: Fingerprint | None  # None: a copy of our own, which nobody writes to
+    fingerprint: TensorFingerprint | None  # None: a copy of our own, which nobody writes to
     dtype: torch.dtype
     words: str
 
@@ -51,7 +51,7 @@ class StoredValue(Generic[V]):
     """A mask, score or bias of a noted call, and the marks of its tensors."""
 
     value: V
-    fingerprints: tuple[Fingerprint, ...]
+    fingerprints: tuple[TensorFingerprint, ...]
     words: str
 
     def get(self) -> V:
