@@ -49,7 +49,7 @@ def adapter_of(module: nn.Module) -> Adapter | None:
 class OwnWeights(Adapter):
     """A mechanism whose `weights` computes the weights of a call; what it calls inside is part of that."""
 
-    kind = "own account"
+    kind = "own weights"
 
     def readings(self, event: CallEvent) -> Readings:
         """One call, its weights computed by the layer for the rows and heads asked for."""
@@ -80,7 +80,7 @@ class GlobalQueryWeights(OwnWeights):
 class LinearWeights(Adapter):
     """`linear`: its weights are never made, but its output is the mean of its values by just these weights."""
 
-    kind = "own account"
+    kind = "own weights"
 
     def readings(self, event: CallEvent) -> Readings:
         """One map, computed from the inputs."""
@@ -103,7 +103,7 @@ class LinearWeights(Adapter):
 class DynamicMemoryMaps(Adapter):
     """`dynamic-memory`: slots that are written by each segment, and positions that read slots and their segment."""
 
-    kind = "own account"
+    kind = "own weights"
 
     def readings(self, event: CallEvent) -> Readings:
         """How the slots were written and read; over a source only how they were read."""

@@ -1,4 +1,4 @@
-"""Weights that a mechanism of ours never makes: computed from a call of it that is made again."""
+"""Weights that a mechanism of ours never computes itself, from a repeated call of it."""
 
 from __future__ import annotations
 

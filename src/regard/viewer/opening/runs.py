@@ -1,4 +1,4 @@
-"""A run of ours, opened: its model, and a text, an image or an example of its task as the input."""
+"""Opening a run of regard: its model, and a text, an image or an example of its task as input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_run(where: str) -> bool:
 
 
 def checkpoint_steps(where: str) -> list[int]:
-    """The steps of a run's checkpoints, the first first."""
+    """The steps of a run's checkpoints, ascending."""
     found = checkpoints.found(Path(where) / "checkpoints")
     return sorted(checkpoints.step_of(path) for path in found)
 
@@ -40,7 +40,7 @@ def checkpoint_steps(where: str) -> list[int]:
 def losses(
     where: str, steps: Sequence[int], tell: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any] | None:
-    """The training loss nearest each step, as far as the run's own record has it; `tell` hears of damaged lines."""
+    """The training loss nearest to each step, from the run's metrics; damaged lines are reported to `tell`."""
     rows = metrics_file.read(Path(where) / "metrics.jsonl", tell)
     known = {row["step"]: float(row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)}
     if not known:
@@ -79,7 +79,7 @@ def open_run(
 
 
 def _unsegmented(model: Any, run: Callable[[], Any], length: int) -> Any:
-    """A model that reads in segments reads all as one: without gradients the same result, and one map of all keys."""
+    """Let a model that reads in segments read all as one: the same output, and one map over all keys."""
     before, model.segment = model.segment, length
     try:
         return run()
@@ -160,7 +160,7 @@ def _give_writer(made: OpenedModel, loaded: Loaded, batch: Batch) -> None:
 
 
 class RunWriter:
-    """A model of ours that writes step by step."""
+    """A model of a run that generates step by step."""
 
     def __init__(self, loaded: Loaded, batch: Batch) -> None:
         self.loaded, self.batch = loaded, batch
@@ -175,7 +175,7 @@ class RunWriter:
         return model.initial_state(self.batch if self.two_sides else 1)
 
     def advance(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Logits for tokens that go on from a state, and the state that follows."""
+        """Logits for tokens that continue a state, and the next state."""
         model: Any = self.loaded.model
         found: tuple[Tensor, Any] = model.step(tokens.to(self.loaded.device), state)
         return found
@@ -185,5 +185,5 @@ class RunWriter:
         return CachedStep(self.advance, self.begin())
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each token is called."""
+        """Labels of tokens."""
         return self.loaded.task.output_pieces(list(ids))
