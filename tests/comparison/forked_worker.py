@@ -10,7 +10,7 @@ import sys
 from multiprocessing import reduction
 
 from benchmarks import forked
-from tests.training.processes import context, until
+from tests.training.commands import context, until
 
 WORKER = [sys.executable, "-m", "regard.comparison.worker"]
 _HIGH = 100  # above every file that a server or a worker has open
