@@ -16,14 +16,8 @@ from regard.training import train
 FOLDER = Path(__file__).parent / "fields"
 # What each task reaches within its recipe; chance lies far below (or, for the error rate, far above).
 REACHES = {
-    "tagger": 0.9,
-    "two_streams": 0.85,
-    "graph": 0.85,
-    "ctc": 0.05,
-    "boxes": 0.7,
-    "agent": 0.95,
-    "ranking": 0.5,
-}
+    "tagger": 0.7, "two_streams": 0.75, "graph": 0.9, "ctc": 0.1, "boxes": 0.3, "agent": 0.95, "ranking": 0.6,
+}  # fmt: skip
 ONLY = {"random", "dataclasses", "torch", "scipy", "regard"}
 
 

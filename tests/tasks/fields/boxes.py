@@ -20,10 +20,7 @@ class Boxes(Answer):
     needs = "rows"
     words = "a set of intervals"
     terms = "proposals"
-
-    @property
-    def outputs(self):
-        return 3  # score, center, size
+    outputs = 3  # score, center, size
 
     def head(self, dim=None, tied=None):
         return BoxesHead(3, dim)
@@ -44,8 +41,8 @@ class BoxesHead(Head):
             ours, theirs = linear_sum_assignment((5 * cost - row[:, :1].sigmoid()).detach().cpu().numpy())
             asked = torch.zeros(len(row), device=row.device)
             asked[ours] = 1.0
-            total = total + F.binary_cross_entropy_with_logits(row[:, 0], asked, reduction="sum")
-            total = total + 5 * len(row) * cost[ours, theirs].mean()
+            found = F.binary_cross_entropy_with_logits(row[:, 0], asked, reduction="sum")
+            total = total + found + 5 * len(row) * cost[ours, theirs].mean()
         return total, torch.tensor(float(outputs.shape[:2].numel()), device=total.device)
 
     def predict(self, outputs, batch):
@@ -54,8 +51,8 @@ class BoxesHead(Head):
 
 def overlap(one, other):
     (a, w), (b, v) = one, other
-    shared = min(a + w / 2, b + v / 2) - max(a - w / 2, b - v / 2)
-    return max(0.0, shared) / max(1e-9, w + v - max(0.0, shared))
+    shared = max(0.0, min(a + w / 2, b + v / 2) - max(a - w / 2, b - v / 2))
+    return shared / max(1e-9, w + v - shared)
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class AveragePrecision(Metric):
         return {"hits": hits, "boxes": sum(state["boxes"] for state in states)}
 
     def value(self, state):
-        right, area = 0, 0.0
+        right = area = 0
         for rank, (_, hit) in enumerate(sorted(state["hits"], reverse=True), 1):
             right += hit
             area += hit * right / rank
