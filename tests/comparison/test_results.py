@@ -242,14 +242,14 @@ def test_different_test_data_are_told_loudly():
     ("given", "words"),
     [
         (comparison(trials=20), "the same effort: 20 trials"),
-        (comparison(costs={}), "may have run beside each other"),
+        (comparison(costs={}), "may have run side by side"),
         (comparison(settings={"budget": "90 seconds"}, budget="90 seconds"), "depends on the machine"),
         (comparison(left_out=[("ntm · dot", "ntm takes none.")]), "Left out: ntm · dot: ntm takes none."),
         (
             changed(comparison(), 3, error="no"),
             "NOTE: failed, and not part of any mean: dynamic-transformer with seed 0.",
         ),
-        (changed(comparison(), 0, stopped_by="patience"), "1 of 9 stopped earlier"),
+        (changed(comparison(), 0, stopped_by="patience"), "1 of 9 stopped early"),
         (changed(comparison(), 0, parameters=5678), "from 1,234 to 5,678 parameters"),
         (
             changed(comparison(), 0, settings={"task": "digits", "batch_size": 64}),

@@ -163,8 +163,8 @@ class ProgressDisplay:
             self._update_bar(self.progress, event)
 
     def _update_bar(self, progress: Progress, event: Event) -> None:
-        from regard.training import budget
-        from regard.training.assembly import complete
+        from regard.training.config import budget
+        from regard.training.config.recipe import complete
 
         folder = event.job.folder
         if event.news in ("done", "failed"):
@@ -174,7 +174,7 @@ class ProgressDisplay:
                 progress.stop()
             return
         if folder not in self.bars:
-            length = budget.of(complete(event.job.settings))
+            length = budget.budget_of(complete(event.job.settings))
             total = length.amount if length.kind == "steps" else None
             self.bars[folder] = progress.add_task(name_of(event.job), total=total)
             progress.start()

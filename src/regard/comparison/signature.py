@@ -14,7 +14,7 @@ from typing import Any
 
 from regard.comparison.job import Outcome, Settings
 from regard.training import config as known
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 
 # Settings with a part of their own, or without influence on results.
 _ELSEWHERE = (
