@@ -98,7 +98,7 @@ def test_a_contestant_that_failed_altogether_still_has_its_row():
 def test_without_a_measurement_of_its_own_speed_comes_from_training_and_says_so():
     row = rows(comparison(costs={}))[0]
     assert row["steps_per_second"] == pytest.approx(100.0) and row["peak_memory_mib"] is None
-    assert "not measured alone" in row["warnings"][0]
+    assert "may have run side by side" in row["warnings"][0]
 
 
 def test_what_tuning_chose_is_told():
