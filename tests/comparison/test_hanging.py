@@ -69,7 +69,7 @@ def test_a_process_that_ends_as_if_all_were_well_hands_back_no_older_outcome(tmp
     (tmp_path / "quits").mkdir()
     old.save()
     (outcome,) = LocalEngine(1).run([job], Heard())
-    assert "ended without a result, with exit code 0" in outcome.error and outcome.steps == 0
+    assert "ended with exit code 0 but without an outcome" in outcome.error and outcome.steps == 0
 
 
 def test_the_second_ctrl_c_kills_what_ignores_the_first(tmp_path):

@@ -173,7 +173,7 @@ def test_a_run_that_can_be_looked_into_shows_where_it_looked(page):
     text = Page(page).text
     assert "static-memory of the last layer: writing the memory" in text
     assert "seed 0 says “" in text
-    assert text.count("It could not be inspected") == 2  # the made-up runs have no checkpoint
+    assert text.count("The run could not be inspected") == 2  # the made-up runs have no checkpoint
 
 
 def test_the_same_runs_give_the_same_bytes_with_files_or_without(page, three, monkeypatch):
