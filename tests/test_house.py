@@ -18,6 +18,7 @@ FLOORS = [
     ["errors", "core.files", "registry", "core.options", "core.autocast"],
     ["core.arguments", "core.value", "core.grid", "core.differentiate", "core.dropout"],
     ["masks", "scores", "biases", "normalizers"],
+    ["core.call"],
     ["core.request", "core.formula"],
     ["implementations"],
     ["core.plan", "core.summary"],

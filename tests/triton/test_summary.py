@@ -7,6 +7,7 @@ import torch
 
 from regard import biases, masks, scores
 from regard.core import request
+from regard.core.call import Call
 from regard.core.summary import Summary, walked
 from regard.implementations.triton import summary as kernels
 from tests.contracts.harness import Case
@@ -24,9 +25,8 @@ CASES |= {
 }
 
 
-def reduced(query, key, *, score="scaled-dot", mask=None, bias=None, scale=None, sink=None):
-    asked = request.build(query, key, key, score, mask, bias, "softmax", scale, 0.0, sink, False)
-    return asked.widened().reduced()
+def reduced(query, key, **options):
+    return request.build(Call(query, key, key, **options)).widened().reduced()
 
 
 def fused(query, key, top=8, **options):

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.biases import Bias
 from regard.core import formula, plan, request
 from regard.core.arguments import described, is_hollow
 from regard.core.autocast import without_autocast
+from regard.core.call import OPTIONS, SCORING, Call, Options, Scoring, read_call, spell_out
 from regard.core.differentiate import transforming
 from regard.core.grid import Part, whole
 from regard.core.plan import Plan
 from regard.core.summary import Summary, summarize_request
 from regard.errors import BadType, BadValue
 from regard.implementations import HAS_TRITON, sdpa
-from regard.masks import Mask
-from regard.normalizers import Normalizer
-from regard.scores import Score
 from regard.scores.base import spread_heads
 
 Rows = Sequence[int] | slice | Tensor | None
-
-
-class Options(TypedDict, total=False):
-    """What `attend` takes beside query, key and value, for type checkers."""
-
-    score: str | Score
-    mask: Mask | Tensor | None
-    bias: Bias | Tensor | None
-    normalize: str | Normalizer
-    scale: float | None
-    dropout: float
-    sink: Tensor | None
-    impl: str
 
 
 _PLANS: dict[Any, plan.Implementation] = {}
@@ -58,21 +42,8 @@ def attend(
     return_logsumexp: Literal[False] = False,
     **options: Unpack[Options],
 ) -> Tensor: ...
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: str | Score = "scaled-dot",
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    normalize: str | Normalizer = "softmax",
-    scale: float | None = None,
-    dropout: float = 0.0,
-    sink: Tensor | None = None,
-    return_logsumexp: bool = False,
-    impl: str = "auto",
-) -> Tensor | tuple[Tensor, Tensor]:
+@spell_out(OPTIONS)
+def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of queries over keys and values: softmax(score(q, k) + bias) v, and every relative of it.
 
     Shapes: query (b,h,q,d), key (b,g,k,d), value (b,g,k,v), with h a multiple of g; or three axes for one head.
@@ -97,41 +68,25 @@ def attend(
         impl: auto, reference, tiled, sdpa, flex or triton. A named one runs or raises `Unsupported`.
     """
     compiling = torch.compiler.is_compiling()
-    is_plain = (
-        mask is None and bias is None and sink is None and impl == "auto" and dropout == 0 and scale is None
-        and not return_logsumexp and score == "scaled-dot" and normalize == "softmax" and not compiling
-    )  # fmt: skip
+    call = read_call("attend", OPTIONS, query, key, value, options) if options else None
+    is_plain = not compiling and (call is None or call.is_plain)
     if is_plain and _plain_signature(query, key, value) in _PLAIN:
         return sdpa.direct(query, key, value, None, 0.0)
-    runner, signature = None, None
+    call = call or Call(query, key, value)
+    implementation, signature = None, None
     if not compiling:
         try:
-            signature = plan.signature(
-                query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp, impl
-            )
-            runner = _PLANS.get(signature)
+            signature = plan.signature(call)
+            implementation = _PLANS.get(signature)
         except (AttributeError, TypeError):
-            pass  # something is not what it should be: the check below says what
-    asked = request.build(
-        query,
-        key,
-        value,
-        score,
-        mask,
-        bias,
-        normalize,
-        scale,
-        dropout,
-        sink,
-        return_logsumexp,
-        check=runner is None,
-    )
-    if runner is None:
-        runner = plan.implementation(plan.make(asked, impl).impl)
+            pass  # an argument of a wrong type: the check below raises for it
+    asked = request.build(call, check=implementation is None)
+    if implementation is None:
+        implementation = plan.implementation(plan.make(asked, call.impl).impl)
         if signature is not None:
-            direct = is_plain and runner is sdpa and query.dim() == 4 and sdpa.is_direct(asked)
-            _remember(signature, runner, _plain_signature(query, key, value) if direct else None)
-    output, logsumexp = runner.run(asked)
+            direct = is_plain and implementation is sdpa and query.dim() == 4 and sdpa.is_direct(asked)
+            _remember(signature, implementation, _plain_signature(query, key, value) if direct else None)
+    output, logsumexp = implementation.run(asked)
     if query.dim() == 3:
         output = output.squeeze(1)
         logsumexp = None if logsumexp is None else logsumexp.squeeze(1)
@@ -166,46 +121,24 @@ def _remember(signature: Any, runner: plan.Implementation, plain_signature: Any)
         _PLAIN.add(plain_signature)
 
 
+@spell_out(OPTIONS)
 def explain(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: str | Score = "scaled-dot",
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    normalize: str | Normalizer = "softmax",
-    scale: float | None = None,
-    dropout: float = 0.0,
-    sink: Tensor | None = None,
-    return_logsumexp: bool = False,
-    impl: str = "auto",
+    query: Tensor, key: Tensor, value: Tensor, *, return_logsumexp: bool = False, **options: Unpack[Options]
 ) -> Plan:
     """What `attend` would do with the same arguments: the implementation, the reason, and why not the others."""
-    asked = request.build(
-        query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp
-    )
-    return plan.make(asked, impl, complete=True)
+    call = read_call("explain", OPTIONS, query, key, value, {**options, "return_logsumexp": return_logsumexp})
+    return plan.make(request.build(call), call.impl, complete=True)
 
 
+@spell_out(SCORING)
 def weights(
-    query: Tensor,
-    key: Tensor,
-    *,
-    score: str | Score = "scaled-dot",
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    normalize: str | Normalizer = "softmax",
-    scale: float | None = None,
-    sink: Tensor | None = None,
-    rows: Rows = None,
-    heads: Rows = None,
+    query: Tensor, key: Tensor, *, rows: Rows = None, heads: Rows = None, **options: Unpack[Scoring]
 ) -> Tensor:
     """The exact weights (b, heads, rows, k) of chosen query rows and heads; differentiable.
 
     They are what `attend` multiplies the values with, before dropout, whichever implementation ran it.
     """
-    asked = request.build(query, key, key, score, mask, bias, normalize, scale, 0.0, sink, False)
+    asked = request.build(read_call("weights", SCORING, query, key, key, options))
     dtype, wide, device = asked.query.dtype, formula.accumulator(asked.query.dtype), asked.query.device
     _, head_count, row_count, _ = asked.sizes
     chosen_rows = selection("rows", rows, row_count, device)
@@ -243,20 +176,10 @@ def _fused_weights(asked: request.Request, rows: Part | None, heads: Part | None
     return kernels.run(reduced, rows, heads, asked.query.dtype) if kernels.runs(reduced) else None
 
 
-def summarize(
-    query: Tensor,
-    key: Tensor,
-    *,
-    score: str | Score = "scaled-dot",
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    normalize: str | Normalizer = "softmax",
-    scale: float | None = None,
-    sink: Tensor | None = None,
-    top: int = 8,
-) -> Summary:
+@spell_out(SCORING)
+def summarize(query: Tensor, key: Tensor, *, top: int = 8, **options: Unpack[Scoring]) -> Summary:
     """What the weights look like, in memory linear in the length: entropy, received weight, strongest keys."""
-    asked = request.build(query, key, key, score, mask, bias, normalize, scale, 0.0, sink, False)
+    asked = request.build(read_call("summarize", SCORING, query, key, key, options))
     found = summarize_request(asked, top)
     return found.without_heads() if query.dim() == 3 else found
 

@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 from regard.core.arguments import is_hollow
 from regard.core.autocast import autocasts
+from regard.core.call import Call
 from regard.core.differentiate import transforming
 from regard.core.request import Request
 from regard.core.value import Value
@@ -137,22 +138,20 @@ def _fastest_first(request: Request) -> tuple[str, ...]:
     return ("triton", "sdpa", "tiled", "reference")
 
 
-def signature(
-    query: Tensor, key: Tensor, value: Tensor, score: Any, mask: Any, bias: Any, normalize: Any, scale: Any,
-    dropout: float, sink: Any, want_logsumexp: bool, impl: str,
-) -> tuple[Any, ...]:  # fmt: skip
+def signature(call: Call) -> tuple[Any, ...]:
     """Everything a plan may depend on, hashable and cheap."""
-    device = query.device
+    query, key, value = call.query, call.key, call.value
+    score, normalize, dropout, device = call.score, call.normalize, call.dropout, query.device
     return (
         query.shape, query.dtype, device, query.requires_grad,
         key.shape, key.dtype, key.device, key.requires_grad,
         value.shape, value.dtype, value.device, value.requires_grad,
         score if isinstance(score, str) else _part(score),
-        None if mask is None else _part(mask),
-        None if bias is None else _part(bias),
+        None if call.mask is None else _part(call.mask),
+        None if call.bias is None else _part(call.bias),
         normalize if isinstance(normalize, str) else _part(normalize),
-        None if sink is None else _part(sink),
-        scale is None, (dropout > 0) + (dropout >= 1), want_logsumexp, impl,
+        None if call.sink is None else _part(call.sink),
+        call.scale is None, (dropout > 0) + (dropout >= 1), call.return_logsumexp, call.impl,
         torch.is_grad_enabled(),
         forward_ad._current_level, transforming(), is_hollow(query),
         torch._C._is_any_autocast_enabled() and autocasts(device) and torch.get_autocast_dtype(device.type),

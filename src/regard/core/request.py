@@ -16,6 +16,7 @@ from regard import biases, normalizers, scores
 from regard.biases import Bias
 from regard.core.arguments import described, finite_number, float_tensor
 from regard.core.autocast import autocast_dtype, autocasts
+from regard.core.call import Call
 from regard.core.grid import Sizes, broadcasts
 from regard.core.value import Value
 from regard.errors import BadType, BadValue
@@ -89,35 +90,23 @@ class Request:
         return replace(self, query=query, key=key, value=value, score=score)
 
 
-def build(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score: str | Score,
-    mask: Mask | Tensor | None,
-    bias: Bias | Tensor | None,
-    normalize: str | Normalizer,
-    scale: float | None,
-    dropout: float,
-    sink: Tensor | None,
-    want_logsumexp: bool,
-    check: bool = True,
-) -> Request:
-    """The request these arguments make. `check=False`: a request of the same signature was checked before.
+def build(call: Call, check: bool = True) -> Request:
+    """The request that a call makes. `check=False`: a call of the same signature was checked before.
 
     What a signature does not hold (plain numbers, contents of tensors) is checked in any case.
     """
+    query, key, value = call.query, call.key, call.value
+    mask, bias, dropout = call.mask, call.bias, call.dropout
     if check:
         _check_tensors(query, key, value)
-    if scale is not None:
-        scale = finite_number("scale", scale)
+    scale = None if call.scale is None else finite_number("scale", call.scale)
     if check:
         _check_kinds(mask, bias)
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
         raise BadType(f"dropout: expected a probability from 0 to 1, got {described(dropout)}.")
     if not 0 <= dropout <= 1:
         raise BadValue(f"dropout: expected a probability from 0 to 1, got {dropout}.")
-    chosen, normalizer = scores.named(score), normalizers.named(normalize)
+    chosen, normalizer = scores.named(call.score), normalizers.named(call.normalize)
     single = query.dim() == 3
     if isinstance(mask, Tensor):
         mask = _mask_value(mask, query, key)
@@ -134,8 +123,8 @@ def build(
         if isinstance(bias, biases.DenseBias):
             bias = biases.DenseBias(bias.tensor.to(autocast_dtype(bias.tensor)))
     request = Request(
-        query, key, value, chosen, mask, bias, normalizer, chosen.factor(scale, query.shape[3]), float(dropout), sink,
-        want_logsumexp,
+        query, key, value, chosen, mask, bias, normalizer, chosen.factor(scale, query.shape[3]), float(dropout),
+        call.sink, call.return_logsumexp,
     )  # fmt: skip
     if check:
         _check_values(request)

@@ -54,10 +54,7 @@ def summarize_request(request: Request, top: int) -> Summary:
 
 def walked(request: Request, top: int) -> Summary:
     """Walk the strips of a request, whose score is one of pairs, and keep what is linear in its length."""
-    attention = TiledAttention(
-        request.query, request.key, request.score, request.mask, request.bias, request.normalizer, request.scale,
-        request.sink,
-    )  # fmt: skip
+    attention = TiledAttention(request)
     (batch, heads, queries, keys), new = request.sizes, request.query.new_zeros
     entropy, received = (
         new(batch, heads, queries, dtype=attention.dtype),

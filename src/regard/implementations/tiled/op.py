@@ -14,24 +14,20 @@ from torch import Tensor
 from regard.core import formula
 from regard.core.autocast import without_autocast
 from regard.core.value import Value
-from regard.implementations.packing import recorded, unpack
+from regard.implementations.packing import SCHEMA, recorded_backward, unpack
 from regard.implementations.tiled.scored_strip import TiledAttention
 
 _LIBRARY = torch.library.Library("regard", "DEF")
-_INPUTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? seed, Tensor[] tensors, str spec, "
-    "float scale, float dropout"
-)
-_LIBRARY.define(f"tiled({_INPUTS}, bool want_logsumexp) -> (Tensor, Tensor)")
-_LIBRARY.define(f"tiled_backward(Tensor grad, Tensor? grad_logsumexp, {_INPUTS}, bool[] needed) -> Tensor[]")
+_LIBRARY.define(f"tiled({SCHEMA}, bool want_logsumexp) -> (Tensor, Tensor)")
+_LIBRARY.define(f"tiled_backward(Tensor grad, Tensor? grad_logsumexp, {SCHEMA}, bool[] needed) -> Tensor[]")
 
 
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    score, mask, bias, normalizer = unpack(spec, tensors)
-    attention = TiledAttention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    request = unpack(query, key, value, sink, tensors, spec, scale)
+    attention = TiledAttention(request, drops=seed is not None)
     output = query.new_empty(*query.shape[:3], value.shape[3])
     attention.blank_rows(output)
     logsumexp = query.new_full(query.shape[:3] if want_logsumexp else (0,), -torch.inf, dtype=attention.dtype)
@@ -47,8 +43,9 @@ def _backward(
     grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
     seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    score, mask, bias, normalizer = unpack(spec, tensors)
-    attention = TiledAttention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    request = unpack(query, key, value, sink, tensors, spec, scale)
+    score, mask, bias, normalizer = request.score, request.mask, request.bias, request.normalizer
+    attention = TiledAttention(request, drops=seed is not None)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
     dtypes = [attention.dtype] * 3 + [attention.summation(tensor) for tensor in inputs[3:]]
     totals = [
@@ -140,7 +137,7 @@ def _differentiate(ctx: Any, grad: Tensor, grad_logsumexp: Tensor) -> tuple[Any,
     upstream = grad_logsumexp if want_logsumexp else None
     with without_autocast(query.device):  # backward() may be called where autocast is on
         if torch.is_grad_enabled():
-            found = recorded(inputs, seed, spec, scale, dropout, grad, upstream)
+            found = recorded_backward(inputs, seed, spec, scale, dropout, grad, upstream)
         else:
             parts = torch.ops.regard.tiled_backward.default(
                 grad, upstream, query, key, value, sink, seed, tensors, spec, scale, dropout, needed

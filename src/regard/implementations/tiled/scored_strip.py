@@ -4,46 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from regard.biases import Bias
 from regard.core import formula
 from regard.core.differentiate import summation
 from regard.core.dropout import drop
-from regard.core.grid import Grid, Sizes, whole
+from regard.core.grid import Grid, whole
+from regard.core.request import Request
 from regard.implementations.tiled.strips import KeyRun, Strip, strips
 from regard.masks import Mask
-from regard.normalizers import Normalizer, Softmax
-from regard.scores import Score
+from regard.normalizers import Softmax
 from regard.scores.dot import fold
 
 _MANY_PAIRS = 64  # so many pairs for each entry of a tensor make its gradient worth a wider sum
 _TAME = 1e30  # products below this, added up over any dimension, are far from float32's largest number
 
 
-@dataclass
 class TiledAttention:
-    """A request whose score is one of pairs, ready to be walked strip by strip. Nothing here is recorded."""
+    """A request whose score is one of pairs, ready to be computed strip by strip. Nothing here is recorded.
 
-    query: Tensor  # (b,h,q,d)
-    key: Tensor  # (b,g,k,d)
-    score: Score
-    mask: Mask | None
-    bias: Bias | None
-    normalizer: Normalizer
-    scale: float
-    sink: Tensor | None
-    drops: bool = False  # whether there is dropout, whose bits take memory of their own
+    `drops`: whether there is dropout, whose bits take memory of their own.
+    """
 
-    def __post_init__(self) -> None:
-        batch, heads, queries, _ = self.query.shape
-        self.sizes: Sizes = (batch, heads, queries, self.key.shape[2])
-        self.dtype = formula.accumulator(self.query.dtype)
-        self.shared = self.query.shape[1] // max(1, self.key.shape[1])
-        self.grid = whole(self.sizes, self.query.device)
+    def __init__(self, request: Request, drops: bool = False) -> None:
+        self.request, self.drops = request, drops
+        self.sizes = request.sizes
+        self.dtype = formula.accumulator(request.query.dtype)
+        self.shared = request.query.shape[1] // max(1, request.key.shape[1])
+        self.grid = whole(self.sizes, request.query.device)
         self.tiles: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
 
     def summation(self, tensor: Tensor) -> torch.dtype:
@@ -60,8 +50,10 @@ class TiledAttention:
 
     def strips(self) -> Iterator[Strip]:
         """Every strip; together they hold every row."""
-        light = isinstance(self.normalizer, Softmax) and not self.drops
-        return strips(self.mask, self.sizes, self.key.shape[1], self.query.device, light)
+        light = isinstance(self.request.normalizer, Softmax) and not self.drops
+        return strips(
+            self.request.mask, self.sizes, self.request.key.shape[1], self.request.query.device, light
+        )
 
     def blank_rows(self, output: Tensor) -> None:
         """Set the rows of an output (b,h,q,v) that see nothing to zero; no strip will write them."""
@@ -79,20 +71,20 @@ class ScoredStrip:
     """A strip with its scores: queries (b,h,r,d), keys (b,g,c,d), values (b,g,c,v), scores (b,h,r,c)."""
 
     def __init__(self, attention: TiledAttention, strip: Strip, value: Tensor | None, tame: bool) -> None:
-        self.attention, self.strip = attention, strip
+        self.attention, self.request, self.strip = attention, attention.request, strip
         self.place = attention.place(strip)
         self.spans = strip.spans
         self.grid = self._grid(self.spans)
-        self.query = attention.query[self.place].to(attention.dtype)
-        self.key = self._gather(attention.key)
+        self.query = self.request.query[self.place].to(attention.dtype)
+        self.key = self._gather(self.request.key)
         self.value = None if value is None else self._gather(value)
         visible = list(self._visible())
         if not tame:
             self._blank_hidden([(columns, seen) for columns, seen, _ in visible])
-        scores = attention.score.strip(self.query, self.key, self.grid, attention.scale)
+        scores = self.request.score.strip(self.query, self.key, self.grid, self.request.scale)
         sunk = None if tame else scores == -torch.inf
-        if attention.bias is not None:
-            scores = scores.add_(attention.bias.values(self.grid, scores.dtype))
+        if self.request.bias is not None:
+            scores = scores.add_(self.request.bias.values(self.grid, scores.dtype))
         for columns, seen, penalty in visible:
             if tame:  # adding is several times as fast as filling
                 scores[..., columns] += penalty
@@ -104,7 +96,7 @@ class ScoredStrip:
             scores = scores.masked_fill_(formula.lost_pairs(scores, sunk), torch.nan)
         self.scores = scores
         self.visible = [(columns, seen) for columns, seen, _ in visible]
-        self.alive = tame and attention.bias is None and self._every_row_sees(self.visible)
+        self.alive = tame and self.request.bias is None and self._every_row_sees(self.visible)
         self.tame = tame
 
     def weights(self, keep_scores: bool = True) -> Tensor:
@@ -112,17 +104,19 @@ class ScoredStrip:
 
         `keep_scores=False`: the weights may take the scores' place in memory, which spares the cache.
         """
-        attention, scores = self.attention, self.scores
-        if attention.sink is not None:
-            scores = formula.with_sink(scores, attention.sink, self.grid)
+        scores = self.scores
+        if self.request.sink is not None:
+            scores = formula.with_sink(scores, self.request.sink, self.grid)
         self.complete_scores = scores
         if (
             not self.alive and scores.device.type == "cpu"
         ):  # to look is cheaper than to mend rows without need
             self.alive = not bool((scores.amax(-1) == -torch.inf).any())
-        if self.alive and not keep_scores and isinstance(attention.normalizer, Softmax):
+        if self.alive and not keep_scores and isinstance(self.request.normalizer, Softmax):
             return torch.softmax(scores, -1, out=scores)
-        weights = attention.normalizer.live_rows(scores) if self.alive else attention.normalizer.rows(scores)
+        weights = (
+            self.request.normalizer.live_rows(scores) if self.alive else self.request.normalizer.rows(scores)
+        )
         if not self.tame:  # in a row that is NaN, what is hidden stays at zero
             for columns, seen in self.visible:
                 weights[..., columns] = weights[..., columns].masked_fill(~seen, 0)
@@ -131,12 +125,12 @@ class ScoredStrip:
     @property
     def sees_all(self) -> bool:
         """Whether every score of this strip is above −inf."""
-        return self.tame and self.attention.bias is None and not self.visible
+        return self.tame and self.request.bias is None and not self.visible
 
     @property
     def is_softmax(self) -> bool:
         """Whether the weights are a softmax of the scores and of nothing else, in rows that see something."""
-        return self.alive and isinstance(self.attention.normalizer, Softmax) and self.attention.sink is None
+        return self.alive and isinstance(self.request.normalizer, Softmax) and self.request.sink is None
 
     def log_sum_exp(self, largest: Tensor) -> Tensor:
         """log Σ exp of the scores, (b,h,r), given the largest weight of each row."""
@@ -149,10 +143,10 @@ class ScoredStrip:
         self, weights: Tensor, grad_weights: Tensor, grad_logsumexp: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
         """The gradient of the complete scores, the sink's column included, and of the normaliser's own tensors."""
-        attention, scores = self.attention, self.complete_scores
-        if attention.sink is not None:
+        scores = self.complete_scores
+        if self.request.sink is not None:
             grad_weights = torch.cat([grad_weights, torch.zeros_like(grad_weights[..., :1])], -1)
-        grad, to_normalizer = attention.normalizer.backward(scores, weights, grad_weights)
+        grad, to_normalizer = self.request.normalizer.backward(scores, weights, grad_weights)
         if grad_logsumexp is not None:
             grad[..., : self.scores.shape[-1]] += (
                 Softmax().rows(self.scores) * grad_logsumexp[self.place][..., None]
@@ -201,8 +195,8 @@ class ScoredStrip:
         for run in self.strip.runs:
             columns = slice(offset, offset + run.stop - run.start)
             offset = columns.stop
-            if run.partial and self.attention.mask is not None:
-                yield columns, *self._tile(self.attention.mask, run)
+            if run.partial and self.request.mask is not None:
+                yield columns, *self._tile(self.request.mask, run)
 
     def _tile(self, mask: Mask, run: KeyRun) -> tuple[Tensor, Tensor]:
         """A mask that looks at distances alone gives the same tile for every strip along a diagonal."""
@@ -247,13 +241,14 @@ def _tame(attention: TiledAttention, value: Tensor | None) -> bool:
 
     Only a CPU can look: on a GPU it would mean to wait for the device.
     """
-    if attention.query.device.type != "cpu" or 0 in attention.sizes:
+    request = attention.request
+    if request.query.device.type != "cpu" or 0 in attention.sizes:
         return False
     largest = 1.0
-    for tensor in (attention.query, attention.key, *attention.score.tensors):
+    for tensor in (request.query, request.key, *request.score.tensors):
         low, high = (float(end) for end in torch.aminmax(tensor))
         largest *= max(-low, high, 1.0) if low == low else torch.inf
-    if not largest * max(1.0, abs(attention.scale)) * attention.query.shape[3] < _TAME:
+    if not largest * max(1.0, abs(request.scale)) * request.query.shape[3] < _TAME:
         return False
     # In the backward pass hidden values meet the gradient of the output, of which nothing is known yet.
     if (
@@ -262,5 +257,5 @@ def _tame(attention: TiledAttention, value: Tensor | None) -> bool:
         and not float(torch.stack(torch.aminmax(value)).abs().amax()) < _TAME**0.5
     ):
         return False
-    floats = attention.bias.tensors if attention.bias is not None else ()
+    floats = request.bias.tensors if request.bias is not None else ()
     return all(float(tensor.max()) < _TAME for tensor in floats if tensor.numel())

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from regard.core.autocast import without_autocast
-from regard.core.request import Request
 from regard.implementations import reference
 from regard.implementations.packing import unpack
 
@@ -66,22 +65,8 @@ class TiledBackward(torch.autograd.Function):
     ) -> Tensors:  # fmt: skip
         with without_autocast(query.device):
             flags = [flag == "1" for flag in needed]
-            return tuple(
-                torch.ops.regard.tiled_backward.default(
-                    grad,
-                    grad_logsumexp,
-                    query,
-                    key,
-                    value,
-                    sink,
-                    seed,
-                    list(tensors),
-                    spec,
-                    scale,
-                    dropout,
-                    flags,
-                )
-            )
+            inputs = (query, key, value, sink, seed, list(tensors), spec, scale, dropout)
+            return tuple(torch.ops.regard.tiled_backward.default(grad, grad_logsumexp, *inputs, flags))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -101,21 +86,7 @@ class TiledBackward(torch.autograd.Function):
             parts: list[Any] = list(inputs)
             for n, one in zip(moving, moved, strict=True):
                 parts[n] = one
-            score, mask, bias, normalizer = unpack(ctx.spec, parts[4:])
-            query, key, value, sink = parts[:4]
-            request = Request(
-                query,
-                key,
-                value,
-                score,
-                mask,
-                bias,
-                normalizer,
-                ctx.scale,
-                ctx.dropout,
-                sink,
-                len(heads) == 2,
-            )
+            request = unpack(*parts[:4], parts[4:], ctx.spec, ctx.scale, ctx.dropout, len(heads) == 2)
             output, logsumexp = reference.compute(request, seed)
             return (output,) if logsumexp is None else (output, logsumexp)
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from regard.biases import Bias
 from regard.core.autocast import without_autocast
 from regard.core.request import Request
-from regard.implementations.packing import pack, recorded, unpack
+from regard.implementations.packing import SCHEMA, pack, recorded_backward, unpack_values
 from regard.implementations.triton import additive
 from regard.implementations.triton.block_sizes import INTERPRETED
 from regard.implementations.triton.blocks import prepare
@@ -20,13 +20,9 @@ from regard.implementations.triton.launch import Backward, KernelWork, run_forwa
 from regard.scores.additive import AdditiveScore
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
-_INPUTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? seed, Tensor[] tensors, str spec, float scale, "
-    "float dropout"
-)
-_LIBRARY.define(f"fused({_INPUTS}) -> (Tensor, Tensor)")
+_LIBRARY.define(f"fused({SCHEMA}) -> (Tensor, Tensor)")
 _LIBRARY.define(
-    f"fused_backward(Tensor grad, Tensor? grad_logsumexp, Tensor output, Tensor logsumexp, {_INPUTS}, bool[] needed) "
+    f"fused_backward(Tensor grad, Tensor? grad_logsumexp, Tensor output, Tensor logsumexp, {SCHEMA}, bool[] needed) "
     "-> Tensor[]"
 )
 
@@ -35,7 +31,7 @@ def _work(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float,
 ) -> tuple[KernelWork, Bias | None]:  # fmt: skip
-    score, mask, bias, _ = unpack(spec, tensors)
+    score, mask, bias, _ = unpack_values(spec, tensors)
     prepared = prepare(mask, bias, (*query.shape[:3], key.shape[2]), query.device)
     return _rows_of(query, key, value, sink, seed, score, prepared, scale, dropout), bias
 
@@ -130,7 +126,7 @@ class Direct(torch.autograd.Function):
         with without_autocast(query.device):
             inputs = [query, key, value, sink, *tensors]
             if torch.is_grad_enabled():
-                found = recorded(inputs, seed, ctx.spec, scale, dropout, grad, grad_logsumexp)
+                found = recorded_backward(inputs, seed, ctx.spec, scale, dropout, grad, grad_logsumexp)
             else:
                 work = _rows_of(query, key, value, sink, seed, score, prepared, scale, dropout)
                 found = _graded(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
@@ -193,7 +189,7 @@ def _differentiate(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None)
     with without_autocast(query.device):
         if torch.is_grad_enabled():
             inputs = [query, key, value, sink, *tensors]
-            found = recorded(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
+            found = recorded_backward(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
         else:
             parts = torch.ops.regard.fused_backward.default(
                 grad, grad_logsumexp, output, logsumexp, query, key, value, sink, seed, tensors, spec, scale, dropout,

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.core.grid import Part
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
-from regard.implementations.packing import pack, unpack
+from regard.implementations.packing import pack, unpack_values
 from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.decode import processors
@@ -174,7 +174,7 @@ def _run(
     if INTERPRETED:  # which cannot multiply bfloat16
         query, key = query.float(), key.float()
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
-    score, mask, bias, _ = unpack(spec, tensors)
+    score, mask, bias, _ = unpack_values(spec, tensors)
     prepared = prepare(mask, bias, (batch, all_heads, queries, keys), query.device)
     exact = query.dtype == torch.float32
     block_r = 16 if row_count <= 16 or exact else 64

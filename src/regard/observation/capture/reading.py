@@ -14,6 +14,7 @@ from regard import masks
 from regard.biases import Bias
 from regard.core import formula, request
 from regard.core.attention import Rows
+from regard.core.call import Call
 from regard.core.grid import Sizes, whole
 from regard.core.summary import Summary, strongest
 from regard.errors import RegardError
@@ -176,19 +177,7 @@ class Pairs(Reading):
         query, key, options = self._asked()
         if self._logsumexp is None:
             self._logsumexp = core.summarize(query, key, **options, top=0).logsumexp
-        asked = request.build(
-            query,
-            key,
-            key,
-            options["score"],
-            options["mask"],
-            options["bias"],
-            "softmax",
-            self.scale,
-            0.0,
-            None,
-            False,
-        )
+        asked = request.build(Call(query, key, key, **options))
         columns = core.selection("keys", keys, self.sizes[3], query.device)
         chosen = core.selection("heads", heads, self.sizes[1], query.device)
         wide = formula.accumulator(query.dtype)
