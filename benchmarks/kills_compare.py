@@ -35,7 +35,8 @@ from regard.comparison import compare as module
 from regard.comparison import use
 from regard.comparison.compare import Plan, compare
 from regard.comparison.job import Job, Outcome
-from regard.training import evaluate, load_run, metrics
+from regard.training import evaluate, load_run
+from regard.training.run_folder import metrics_file
 
 STRANGERS = str(Path(__file__).resolve().parents[1] / "tests" / "comparison" / "strangers.py")
 SETTINGS = {"task": "toy", "steps": 24, "eval_every": 5, "save_every": 3, "log_every": 1, "device": "cpu"}
@@ -154,7 +155,7 @@ def facts(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for folder in sorted(out.glob("runs/*")):
         outcome, job = Outcome.load(folder), Job.from_json((folder / "job.json").read_text())
-        lines = metrics.read(folder / "metrics.jsonl")
+        lines = metrics_file.read(folder / "metrics.jsonl")
         # The checksum of the metrics covers what a clock said.
         unlike = {"folder": "", "seconds": 0, "versions": {}, "metrics": None}
         shown = None if outcome is None else {**vars(outcome), **unlike}

@@ -27,7 +27,7 @@ from regard.benchmarks.gpu.machine import captured
 from regard.benchmarks.ntm import HIDDEN, INPUTS, OUTPUTS, SLOTS, WIDTH, PlainMachine, same_weights
 from regard.nn.ntm import Machine, fused
 from regard.training import train as run
-from regard.training.rmsprop import SkippableRMSprop
+from regard.training.cuda_graph.rmsprop import SkippableRMSprop
 from regard.training.trainer import Trainer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

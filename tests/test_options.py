@@ -11,10 +11,10 @@ from regard import models, tasks
 from regard.comparison import space
 from regard.core.options import converted, read_options
 from regard.registry import options_of
-from regard.tasks.problem import Problem, Tokens
+from regard.tasks import HiddenTokens, NextToken, Problem, Tokens
 from regard.training.assembly import complete
 
-LANGUAGE = Problem("language", Tokens(7), 7, max_length=31)
+LANGUAGE = Problem.of(Tokens(7, length=31), NextToken(7))
 FALSE = ["false", "False", "FALSE", "no", "off", "0"]
 TRUE = ["true", "True", "yes", "ON", "1"]
 
@@ -31,7 +31,7 @@ def test_a_layer_reads_a_word_as_the_truth_value_it_says(words, meaning):
 def test_a_model_reads_a_word_as_the_truth_value_it_says(words, meaning):
     for word in words:
         made = models.build(f"decoder(tied={word}, gated={word}, dim=8, num_heads=1, layers=1)", LANGUAGE)
-        assert (made.exit.logits.weight is made.entrance.rows.weight) is meaning, word
+        assert (made.head.logits.weight is made.embedding.rows.weight) is meaning, word
         assert (made.stack.layers[0].feed_forward.gate is not None) is meaning, word
 
 
@@ -45,7 +45,7 @@ def test_a_task_reads_a_word_as_the_truth_value_it_says(words, meaning):
 def test_an_attention_inside_a_model_is_read_alike():
     made = models.build(
         "encoder(dim=8, layers=1, num_heads=1, attention=multihead(causal=off, window=none))",
-        Problem("masked", Tokens(7), 7, max_length=31),
+        Problem.of(Tokens(7, length=31), HiddenTokens(7, 1)),
     )
     layer = made.stack.layers[0].attention
     assert layer.causal is False and layer.window is None

@@ -118,7 +118,8 @@ class Ground:
 def _answers(folder: str, text: str) -> None:
     """What each reader says of each checkpoint of a run that keeps them all; and the outcome of the untouched run."""
     from regard.comparison.job import Outcome
-    from regard.training import checkpoints, train
+    from regard.training import train
+    from regard.training.run_folder import checkpoints
 
     run = Path(folder) / "all"
     train(trial.settings(Path(text), out=str(run), keep="all"), quiet=True)

@@ -24,7 +24,7 @@ from regard.comparison.figures.style import (
     titled,
     within,
 )
-from regard.training import durable
+from regard.training.run_folder import durable
 
 from .entries import Entry
 from .verdict import Verdict

@@ -11,7 +11,7 @@ from pathlib import Path
 from regard.comparison.grid import compose
 from regard.nn.mechanism import MECHANISMS
 from regard.registry import parse
-from regard.training import durable
+from regard.training.run_folder import durable
 
 from . import figure, prose, reading, yardsticks
 from .question import Question

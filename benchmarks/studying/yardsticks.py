@@ -19,8 +19,8 @@ import numpy as np
 
 from regard.registry import parse
 from regard.tasks.task import Task
-from regard.training import durable
 from regard.training.assembly import build_task, complete
+from regard.training.run_folder import durable
 
 from .wording import count
 
@@ -92,7 +92,7 @@ def _texts(task: Task) -> list[Yardstick]:
 
 def _letters(task: Task) -> list[Yardstick]:
     train, test = (task.tokens(part).tolist() for part in ("train", "test"))  # type: ignore[attr-defined]
-    size = task.problem.outputs
+    size = task.problem.answer.outputs
     return [
         Yardstick("guessing by letter frequency", perplexity(train, test, 0, size), guess=True),
         Yardstick("counting which letter follows which", perplexity(train, test, 1, size)),

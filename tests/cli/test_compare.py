@@ -18,7 +18,7 @@ from regard.comparison.engines.engine import Event
 from regard.comparison.engines.stopped import ClusterLost, Stopped
 from regard.comparison.job import Contestant, Job
 from regard.errors import BadValue
-from regard.training.durable import StorageFailed
+from regard.training.run_folder.durable import StorageFailed
 from tests.comparison.made_up import comparison, outcome
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 

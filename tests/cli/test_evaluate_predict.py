@@ -29,7 +29,7 @@ def test_loss_accuracy_and_exact_match_are_those_of_one_example_after_the_other(
     cost, right, exact, tokens = 0.0, 0, 0, 0
     for pair in task.examples("test"):
         inputs, target = torch.tensor([pair.source]), torch.tensor([pair.target])
-        odds = model(Batch(inputs, targets=target))[0].double().log_softmax(-1)
+        odds = model(Batch.of(inputs, targets=target))[0].double().log_softmax(-1)
         cost -= sum(float(odds[i, token]) for i, token in enumerate(pair.target))
         right += sum(int(odds[i].argmax()) == token for i, token in enumerate(pair.target))
         exact += task.decode(written_by_hand(model, inputs)) == pair.reference
@@ -85,7 +85,7 @@ def test_perplexity_and_continuation_of_a_language_run(runs, capsys):
             begin, len(ids) - 24
         )  # the last window is full: it repeats some, and asks for none of that twice
         window = ids[start : start + 24]
-        logits = model(Batch(window[None, :-1]))[0, begin - start :]
+        logits = model(Batch.of(window[None, :-1]))[0, begin - start :]
         cost += float(F.cross_entropy(logits, window[1 + begin - start :], reduction="sum"))
     assert rows["loss"]["count"] == len(ids) - 1
     assert rows["perplexity"]["value"] == pytest.approx(math.exp(cost / (len(ids) - 1)), rel=1e-5)
@@ -94,7 +94,7 @@ def test_perplexity_and_continuation_of_a_language_run(runs, capsys):
     nll, right, judged = 0.0, 0, 0
     for sentence in sentences:
         ids = torch.tensor(task.vocabulary.encode(sentence)[:24])
-        odds = model(Batch(ids[None, :-1]))[0].log_softmax(-1)
+        odds = model(Batch.of(ids[None, :-1]))[0].log_softmax(-1)
         for place in range(len(ids) // 2, len(ids)):
             nll -= float(odds[place - 1, ids[place]])
             right += int(odds[place - 1].argmax()) == int(ids[place])
@@ -136,7 +136,7 @@ def test_hidden_tokens_and_classes_and_bits_have_their_measures(runs, capsys):
     for index in range(7):
         tape = task.examples("test")[index]
         with torch.no_grad():
-            logits = model(Batch(torch.from_numpy(tape.inputs)[None].float()))[0, tape.answer :]
+            logits = model(Batch.of(torch.from_numpy(tape.inputs)[None].float()))[0, tape.answer :]
         wanted = torch.from_numpy(tape.targets)[tape.answer :].float()
         cost -= float(
             (wanted * F.logsigmoid(logits) + (1 - wanted) * F.logsigmoid(-logits)).sum()

@@ -28,8 +28,8 @@ def test_a_date_is_written_with_its_alignment(runs, capsys):
     assert found["tokens"] == tokens and found["output"] == task.decode(tokens)
     seen = found["alignment"]
     assert seen["columns"] == list(text)
-    weights = model.alignments(Batch(inputs, targets=torch.tensor([tokens])))[0]
-    rows = len(tokens) - (tokens[-1] == model.problem.end)
+    weights = model.alignments(Batch.of(inputs, targets=torch.tensor([tokens])))[0]
+    rows = len(tokens) - (tokens[-1] == model.answer.end)
     assert seen["rows"] == task.output_pieces(tokens[:rows])
     torch.testing.assert_close(torch.tensor(seen["weights"]), weights[:rows], atol=1e-4, rtol=1e-4)
 
@@ -38,9 +38,9 @@ def test_a_date_is_written_with_its_alignment(runs, capsys):
 def test_the_alignment_of_a_transformer_is_its_last_cross_attention(runs, capsys):
     (found,) = predicted(capsys, runs["dates-transformer"], "--text", "May 3 1979", "--beam", 3)
     task, model, _ = load_run(runs["dates-transformer"])
-    source = model.read(Batch(torch.tensor([task.encode("May 3 1979").source])))
-    tokens = [model.problem.start, *found["tokens"][:-1]]
-    rows = model.target_entrance(torch.tensor([tokens]))
+    source = model.read(Batch.of(torch.tensor([task.encode("May 3 1979").source])))
+    tokens = [model.answer.start, *found["tokens"][:-1]]
+    rows = model.target_embedding(torch.tensor([tokens]))
     first, last = model.decoder.layers
     rows = first(rows, source)
     rows = last.around_attention(rows, last.attention)
@@ -84,7 +84,7 @@ def test_a_completion_is_the_likeliest_continuation_and_may_be_longer_than_the_c
     prompt = task.vocabulary.encode("The sea")
     with torch.no_grad():
         for _ in range(9):
-            made.append(int(model(Batch(torch.tensor([[*prompt, *made]])))[0, -1].argmax()))
+            made.append(int(model(Batch.of(torch.tensor([[*prompt, *made]])))[0, -1].argmax()))
     assert found["tokens"] == made
     assert found["whole"] == "The sea" + found["output"]
     (long,) = predicted(capsys, runs["language"], "--text", "The sea", "--max-length", 61)
@@ -117,10 +117,10 @@ def test_a_class_comes_with_the_attention_over_its_words(runs, capsys):
     (found,) = predicted(capsys, runs["classify"], "--text", text)
     task, model, _ = load_run(runs["classify"])
     inputs = torch.tensor([task.encode(text).tokens])
-    odds = model(Batch(inputs))[0].softmax(-1).tolist()
+    odds = model(Batch.of(inputs))[0].softmax(-1).tolist()
     assert list(found["probabilities"].values()) == pytest.approx(odds, rel=1e-3)
     assert found["output"] == task.labels[max(range(len(odds)), key=odds.__getitem__)]
-    rows, _ = model.recurrent(model.entrance(inputs))
+    rows, _ = model.recurrent(model.embedding(inputs))
     weights = model.attention.weights(rows.mean(1, keepdim=True), rows)[0, 0, 0]
     seen = found["looked_at"]["pieces"]
     assert [one["piece"] for one in seen] == text.split() and not seen[-1]["known"]
@@ -132,7 +132,7 @@ def test_a_class_comes_with_the_attention_over_its_words(runs, capsys):
 def test_an_encoder_shows_the_mean_attention_of_its_last_layer(runs, capsys):
     (found,) = predicted(capsys, runs["classify-encoder"], "--text", "this film is dull")
     task, model, _ = load_run(runs["classify-encoder"])
-    rows = model.entrance(torch.tensor([task.encode("this film is dull").tokens]))
+    rows = model.embedding(torch.tensor([task.encode("this film is dull").tokens]))
     first, last = model.stack.layers
     weights = last.attention.weights(last.around_attention.norm(first(rows))).mean((0, 1, 2))
     assert [one["weight"] for one in found["looked_at"]["pieces"]] == pytest.approx(
@@ -149,13 +149,13 @@ def test_without_weights_the_gradient_times_the_input_is_shown(runs, capsys):
     task, model, _ = load_run(runs["classify-static"])
     model = model.double()
     ids = task.encode(text).tokens
-    best, table, moved = task.labels.index(found["output"]), model.entrance.rows.weight, []
+    best, table, moved = task.labels.index(found["output"]), model.embedding.rows.weight, []
     for token in ids:  # how the class moves when a word's row is scaled; every word comes once
         logits = []
         for factor in (1 + 1e-5, 1 - 1e-5):
             before = table[token].clone()
             table[token] = before * factor
-            logits.append(float(model(Batch(torch.tensor([ids])))[0, best]))
+            logits.append(float(model(Batch.of(torch.tensor([ids])))[0, best]))
             table[token] = before
         moved.append(abs(logits[0] - logits[1]))
     expected = [value / sum(moved) for value in moved]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from regard.cli.main import main
 from regard.errors import BadValue, RegardError
-from regard.training import plain_yaml
-from regard.training.config import Config, Optim, flat, from_yaml, make, read, to_yaml
+from regard.training.config import Config, Optim, flat, from_yaml, make, plain_yaml, read, to_yaml
 
 DOUBLING = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{p: *a{n - 1}, q: *a{n - 1}}}\n" for n in range(1, 27))
 LISTS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(

@@ -17,8 +17,8 @@ from regard.comparison.compare import Plan, compare
 from regard.comparison.job import Cost, Job, Outcome
 from regard.comparison.worker import perform
 from regard.errors import BadValue
-from regard.training import metrics
-from regard.training.folder import RunFolder
+from regard.training.run_folder import metrics_file
+from regard.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 from tests.comparison.test_local import logged, plain
 from tests.training.processes import until
@@ -65,7 +65,7 @@ class Story:
         return process.returncode
 
     def step(self):
-        return max((line["step"] for line in metrics.read(self.third() / "metrics.jsonl")), default=0)
+        return max((line["step"] for line in metrics_file.read(self.third() / "metrics.jsonl")), default=0)
 
     def rows(self):
         return {row["model"]: row for row in json.loads((self.out / "results.json").read_bytes())}
@@ -91,7 +91,7 @@ def test_the_broken_run_noticed_saved_and_went_on(story):
     log = (story.third() / "log.txt").read_text()
     assert log.count("--- ") == 2
     assert "SIGTERM: saving" in log and "Going on from step-" in log
-    assert [line["step"] for line in metrics.read(story.third() / "metrics.jsonl")] == list(range(1, 31))
+    assert [line["step"] for line in metrics_file.read(story.third() / "metrics.jsonl")] == list(range(1, 31))
 
 
 def test_the_broken_run_ends_as_if_nobody_had_touched_it(story, tmp_path):

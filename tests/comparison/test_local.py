@@ -14,7 +14,7 @@ from regard.comparison.engines import local
 from regard.comparison.engines.local import LocalEngine, Process, last_step, room_for
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Contestant, Job
-from regard.training import metrics
+from regard.training.run_folder import metrics_file
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 from tests.training.processes import until
 
@@ -48,7 +48,7 @@ def plain(outcome):
 
 def logged(folder):
     """Every line of metrics.jsonl, without what the clock says."""
-    found = metrics.read(Path(folder) / "metrics.jsonl")
+    found = metrics_file.read(Path(folder) / "metrics.jsonl")
     return [{k: v for k, v in line.items() if k not in ("seconds", "steps_per_second")} for line in found]
 
 

@@ -22,7 +22,7 @@ from regard.comparison.engines.node import Errand
 from regard.comparison.engines.ray import RayEngine
 from regard.comparison.job import Contestant, Job, Outcome
 from regard.errors import BadValue
-from regard.training import checkpoints, metrics
+from regard.training.run_folder import checkpoints, metrics_file
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 
 SETTINGS = {"task": "toy", "steps": 40, "eval_every": 8, "save_every": 8, "log_every": 1, "batch_size": 5,
@@ -162,7 +162,7 @@ def test_after_kill_nine_a_job_goes_on_from_its_checkpoint(engine, untouched, tm
         )  # its last checkpoint may have come before the kill
         assert event.text.endswith(f"; goes on from step {event.step}")
     assert facts(found) == facts(untouched[0])
-    logged = [record["step"] for record in metrics.read(Path(job.folder) / "metrics.jsonl")]
+    logged = [record["step"] for record in metrics_file.read(Path(job.folder) / "metrics.jsonl")]
     assert logged == list(range(1, SETTINGS["steps"] + 1))
     assert capsys.readouterr().out == ""  # Ray reports the death of its worker, but not among the results
 
@@ -311,7 +311,7 @@ def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path, slow):
     assert training not in processes("regard.comparison.worker")
     assert left_of(session) == []
     (saved,) = checkpoints.found(Path(job.folder) / "checkpoints")
-    logged = [record["step"] for record in metrics.read(lines)]
+    logged = [record["step"] for record in metrics_file.read(lines)]
     assert checkpoints.load(saved).step == logged[-1] < 1000
     assert own_places(job) == []
 

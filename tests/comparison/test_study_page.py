@@ -15,7 +15,7 @@ from benchmarks.studying.wording import gap, interval, joined, value, wrapped
 
 from regard.cli.main import main
 from regard.comparison.engines.stopped import Stopped
-from regard.training import seal
+from regard.training.run_folder import checksum
 from tests.comparison.made_up_study import CLEAR, folder, question, told, verdict_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def rewrite(path, **changes):
     """An outcome with other contents, as a run that ended so would have written it: with its checksum."""
-    content, _ = seal.read_json(path.read_bytes(), path)
-    path.write_bytes(seal.json_bytes({**content, **changes}))
+    content, _ = checksum.read_json(path.read_bytes(), path)
+    path.write_bytes(checksum.json_bytes({**content, **changes}))
 
 
 def test_runs_older_than_the_recipe_are_refused(tmp_path):

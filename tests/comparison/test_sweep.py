@@ -13,7 +13,7 @@ from regard.comparison.engines.local import LocalEngine
 from regard.comparison.job import Contestant, Outcome
 from regard.errors import BadValue
 from regard.training.assembly import complete
-from regard.training.folder import RunFolder
+from regard.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 
 ENCODER, GLOBAL = Contestant("encoder"), Contestant("encoder", "global")

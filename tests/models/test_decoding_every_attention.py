@@ -8,19 +8,19 @@ import torch
 import regard
 from regard import models
 from regard.models import MODELS
-from regard.models.ends import shifted
+from regard.models.embedding import shifted
 from regard.nn import entry, names
 from regard.nn.mechanism import options_of
-from regard.tasks.problem import Batch, Problem, Tokens
+from regard.tasks import Batch, HiddenTokens, NextToken, OneOf, Problem, Tokens, Writes
 
 WORDS, SOURCE, TARGET = 11, 5, 8  # the target goes on behind the end of the source
 PROBLEMS = {
-    "language": Problem("language", Tokens(WORDS), WORDS, 2 * TARGET),
-    "translate": Problem("translate", Tokens(WORDS), WORDS, SOURCE, TARGET, start=1, end=2),
+    "language": Problem.of(Tokens(WORDS, length=2 * TARGET), NextToken(WORDS)),
+    "translate": Problem.of(Tokens(WORDS, length=SOURCE), Writes(WORDS, TARGET, start=1, end=2)),
 }
 WRITERS = [
-    (name, kind) for name in models.names() for kind in MODELS[name].serves
-    if kind in PROBLEMS and MODELS[name].takes_attention
+    (name, kind) for name in models.names() for kind in PROBLEMS
+    if models.fits(MODELS[name], PROBLEMS[kind]) and MODELS[name].takes_attention
 ]  # fmt: skip
 POSITIONS = ("rotary", "alibi", "t5", "shaw", "transformer-xl", "relative")
 FORMS = [
@@ -56,9 +56,9 @@ def tokens(rows, length, seed=3):
 def question(kind):
     """Inputs of unequal length where there is a source, and the answer."""
     if kind == "language":
-        return Batch(tokens(2, TARGET))
+        return Batch.of(tokens(2, TARGET))
     keep = torch.tensor([[True] * SOURCE, [True] * 3 + [False] * 2])
-    return Batch(tokens(2, SOURCE), keep, tokens(2, TARGET, seed=4))
+    return Batch.of(tokens(2, SOURCE), keep, tokens(2, TARGET, seed=4))
 
 
 def assert_steps_are_one_call(model, kind):
@@ -67,7 +67,7 @@ def assert_steps_are_one_call(model, kind):
     if kind == "language":
         fed, state = asked.inputs, model.initial_state(len(asked.inputs))
     else:
-        fed, state = shifted(asked.targets, model.problem.start), model.initial_state(asked)
+        fed, state = shifted(asked.targets, model.answer.start), model.initial_state(asked)
     found, done = [], 0
     with torch.no_grad():
         for size in (1, 1, 2, 1, 3):
@@ -80,16 +80,16 @@ def assert_steps_are_one_call(model, kind):
 def assert_generates(model, kind):
     asked = question(kind)
     for options in ({"method": "greedy"}, {"method": "beam", "beam": 3, "n_best": 2}):
-        found = model.generate(Batch(asked.inputs, asked.keep), max_length=4, **options)
+        found = model.generate(Batch.of(asked.inputs, asked.keep), max_length=4, **options)
         for row, best in enumerate(found):
             assert len(best) == options.get("n_best", 1)
             # The score of what was written is that of a forward pass over it.
             written = torch.tensor([best[0].tokens])
             if kind == "language":
                 whole = torch.cat([asked.inputs[row : row + 1], written], 1)
-                logits = model(Batch(whole[:, :-1]))[:, TARGET - 1 :]
+                logits = model(Batch.of(whole[:, :-1]))[:, TARGET - 1 :]
             else:
-                logits = model(Batch(asked.inputs[row : row + 1], asked.keep[row : row + 1], written))
+                logits = model(Batch.of(asked.inputs[row : row + 1], asked.keep[row : row + 1], written))
             total = logits.log_softmax(-1).gather(-1, written[..., None]).sum().item()
             assert best[0].score == pytest.approx(total / len(best[0].tokens), abs=1e-5)
 
@@ -136,19 +136,21 @@ def test_an_attention_to_the_source_that_counts_from_its_end_is_refused_at_once(
 
 
 def test_padding_does_not_move_the_question_of_an_lstm():
-    problem = Problem("classify", Tokens(WORDS), 3, SOURCE)
+    problem = Problem.of(Tokens(WORDS, length=SOURCE), OneOf(3))
     for form in ("relative", "local(window=3)", "multihead(positions=alibi)"):
         torch.manual_seed(5)
         model = models.build("lstm-attention", problem, dim=8, num_heads=2, attention=form).double().eval()
         asked = question("translate")
-        together = model(Batch(asked.inputs, asked.keep))
-        torch.testing.assert_close(model(Batch(asked.inputs[1:, :3])), together[1:], rtol=1e-9, atol=1e-9)
+        together = model(Batch.of(asked.inputs, asked.keep))
+        torch.testing.assert_close(model(Batch.of(asked.inputs[1:, :3])), together[1:], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["decoder", "dynamic-transformer", "transformer", "encoder"])
 def test_options_inside_an_attentions_name_win_over_those_of_the_model(name):
     kind = {"transformer": "translate", "encoder": "masked"}.get(name, "language")
-    problem = {**PROBLEMS, "masked": Problem("masked", Tokens(WORDS), WORDS, SOURCE, blank=1)}[kind]
+    problem = {**PROBLEMS, "masked": Problem.of(Tokens(WORDS, length=SOURCE), HiddenTokens(WORDS, blank=1))}[
+        kind
+    ]
     model = models.build(
         name,
         problem,

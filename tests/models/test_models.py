@@ -9,19 +9,21 @@ import torch
 import regard
 from regard import models
 from regard.models import MODELS
-from regard.models.ends import shifted
-from regard.tasks.problem import Batch, Problem, Tokens, Vectors
+from regard.models.embedding import shifted
+from regard.tasks import Batch, Bits, HiddenTokens, NextToken, OneOf, Problem, Tokens, Vectors, Writes
 
 WORDS, OUT, N, T, B = 23, 19, 11, 7, 3
 
 PROBLEMS = {
-    "classify": Problem("classify", Tokens(WORDS), 5, N),
-    "language": Problem("language", Tokens(WORDS), WORDS, 4 * N),
-    "masked": Problem("masked", Tokens(WORDS), WORDS, N, blank=1),
-    "translate": Problem("translate", Tokens(WORDS), OUT, N, T, start=1, end=2),
-    "bits": Problem("bits", Vectors(6), 4, N),
+    "classify": Problem.of(Tokens(WORDS, length=N), OneOf(5)),
+    "language": Problem.of(Tokens(WORDS, length=4 * N), NextToken(WORDS)),
+    "masked": Problem.of(Tokens(WORDS, length=N), HiddenTokens(WORDS, blank=1)),
+    "translate": Problem.of(Tokens(WORDS, length=N), Writes(OUT, T, start=1, end=2)),
+    "bits": Problem.of(Vectors(6, length=N), Bits(4)),
 }
-SERVED = [(name, kind) for name in models.names() for kind in MODELS[name].serves]
+SERVED = [
+    (name, kind) for name in models.names() for kind in PROBLEMS if models.fits(MODELS[name], PROBLEMS[kind])
+]
 
 
 def small(name, kind, **options):
@@ -38,18 +40,20 @@ def batch(kind, lengths=(N, 6, 1)):
     else:
         inputs = torch.randint(3, WORDS, (size, longest), generator=generator)
     keep = torch.arange(longest) < torch.tensor(lengths)[:, None]
-    shape = {"classify": (size,), "translate": (size, T), "bits": (size, longest, problem.outputs)}.get(
-        kind, (size, longest)
-    )
-    targets = torch.randint(0, 2 if kind == "bits" else problem.outputs, shape, generator=generator)
-    return Batch(inputs, None if all(n == longest for n in lengths) else keep, targets)
+    shape = {
+        "classify": (size,),
+        "translate": (size, T),
+        "bits": (size, longest, problem.answer.outputs),
+    }.get(kind, (size, longest))
+    targets = torch.randint(0, 2 if kind == "bits" else problem.answer.outputs, shape, generator=generator)
+    return Batch.of(inputs, None if all(n == longest for n in lengths) else keep, targets)
 
 
 def shape_of(kind, given):
     problem = PROBLEMS[kind]
     size, length = given.inputs.shape[:2]
-    return {"classify": (size, problem.outputs), "translate": (size, T, problem.outputs)}.get(
-        kind, (size, length, problem.outputs)
+    return {"classify": (size, problem.answer.outputs), "translate": (size, T, problem.answer.outputs)}.get(
+        kind, (size, length, problem.answer.outputs)
     )
 
 
@@ -70,9 +74,9 @@ def test_a_padded_batch_equals_its_examples(name, kind):
     given = batch(kind)
     together = model(given)
     for row, length in enumerate((N, 6, 1)):
-        single = Batch(given.inputs[row : row + 1, :length], None, given.targets[row : row + 1])
+        single = Batch.of(given.inputs[row : row + 1, :length], None, given.targets[row : row + 1])
         if kind == "bits":
-            single = Batch(single.inputs, None, given.targets[row : row + 1, :length])
+            single = Batch.of(single.inputs, None, given.targets[row : row + 1, :length])
         alone = model(single)[0]
         expected = together[row] if kind in ("classify", "translate") else together[row, :length]
         assert torch.allclose(alone, expected, atol=1e-9), (row, length)
@@ -89,7 +93,7 @@ def test_models_that_write_never_see_the_future(name, kind):
     given = batch(kind, (N, N, N))
     changed = given.inputs.clone()
     changed[:, 7:] = 1 - changed[:, 7:] if kind == "bits" else 3
-    assert torch.allclose(model(Batch(changed))[:, :7], model(given)[:, :7], atol=1e-12)
+    assert torch.allclose(model(Batch.of(changed))[:, :7], model(given)[:, :7], atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [n for n, k in SERVED if k == "translate"])
@@ -98,7 +102,7 @@ def test_the_target_is_read_one_behind(name):
     given = batch("translate", (N, N, N))
     later = given.targets.clone()
     later[:, 4:] = 3
-    changed = model(Batch(given.inputs, None, later))
+    changed = model(Batch.of(given.inputs, None, later))
     assert torch.allclose(changed[:, :5], model(given)[:, :5], atol=1e-12)
     assert not torch.allclose(changed[:, 5:], model(given)[:, 5:], atol=1e-6)
 
@@ -107,7 +111,7 @@ def test_the_target_is_read_one_behind(name):
 @pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
 def test_continuations_with_a_cache_are_those_without(name, method):
     model = small(name, "language").eval()
-    prompts = Batch(batch("language", (5, 5, 5)).inputs)
+    prompts = Batch.of(batch("language", (5, 5, 5)).inputs)
     options = {"method": method, "max_length": 12} | ({"beam": 3, "n_best": 2} if method == "beam" else {})
     found = []
     for cached in (True, False):
@@ -122,9 +126,11 @@ def test_continuations_with_a_cache_are_those_without(name, method):
 def test_prompts_of_different_lengths_are_continued_as_if_alone(name):
     model = small(name, "language").eval()
     given = batch("language", (5, 3, 4))
-    together = model.generate(Batch(given.inputs, given.keep), max_length=6)
+    together = model.generate(Batch.of(given.inputs, given.keep), max_length=6)
     for row, length in enumerate((5, 3, 4)):
-        assert model.generate(Batch(given.inputs[row : row + 1, :length]), max_length=6)[0] == together[row]
+        assert (
+            model.generate(Batch.of(given.inputs[row : row + 1, :length]), max_length=6)[0] == together[row]
+        )
 
 
 @pytest.mark.parametrize("name", [n for n, k in SERVED if k == "language"])
@@ -133,9 +139,9 @@ def test_padding_of_prompts_is_left_out_wherever_it_stands(name):
     tokens = batch("language", (6, 6, 6)).inputs
     keep = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1], [1, 1, 1, 1, 0, 0]]).bool()
     for real in (keep, keep.roll(1, 0)[:2], torch.cat([keep[:2], ~keep[:1]])):  # the last: of unequal lengths
-        found = model.generate(Batch(tokens[: len(real)], real), max_length=4)
+        found = model.generate(Batch.of(tokens[: len(real)], real), max_length=4)
         for row in range(len(real)):
-            alone = model.generate(Batch(tokens[row : row + 1, real[row]]), max_length=4)[0]
+            alone = model.generate(Batch.of(tokens[row : row + 1, real[row]]), max_length=4)[0]
             assert [h.tokens for h in found[row]] == [h.tokens for h in alone]
 
 
@@ -143,22 +149,22 @@ def test_padding_of_prompts_is_left_out_wherever_it_stands(name):
 def test_a_prompt_without_a_token_is_refused_and_no_prompts_are_none(name):
     model, tokens = small(name, "language").eval(), batch("language", (4, 4, 4)).inputs
     with pytest.raises(regard.RegardError, match="row 0 of the inputs holds no token"):
-        model.generate(Batch(tokens[:, :0]))
+        model.generate(Batch.of(tokens[:, :0]))
     keep = torch.tensor([[True] * 4, [False] * 4, [True] * 4])
     with pytest.raises(regard.RegardError, match="row 1 of the inputs holds no token"):
-        model.generate(Batch(tokens, keep))
-    assert model.generate(Batch(tokens[:0]), max_length=3) == []
-    assert [h[0].tokens for h in model.generate(Batch(tokens), max_length=0)] == [[], [], []]
+        model.generate(Batch.of(tokens, keep))
+    assert model.generate(Batch.of(tokens[:0]), max_length=3) == []
+    assert [h[0].tokens for h in model.generate(Batch.of(tokens), max_length=0)] == [[], [], []]
 
 
 @pytest.mark.parametrize("name", [n for n, k in SERVED if k == "translate"])
 def test_sources_without_a_token_are_written_for_as_if_all_were_padding(name):
     model, given = small(name, "translate").eval(), batch("translate")
-    nothing = Batch(given.inputs, torch.zeros_like(given.inputs, dtype=torch.bool))
+    nothing = Batch.of(given.inputs, torch.zeros_like(given.inputs, dtype=torch.bool))
     expected = model.generate(nothing, max_length=3)
-    found = model.generate(Batch(given.inputs[:, :0]), max_length=3)
+    found = model.generate(Batch.of(given.inputs[:, :0]), max_length=3)
     assert [h[0].tokens for h in found] == [h[0].tokens for h in expected]
-    assert model.generate(Batch(given.inputs[:0]), max_length=3) == []
+    assert model.generate(Batch.of(given.inputs[:0]), max_length=3) == []
 
 
 @pytest.mark.parametrize("name", [n for n, k in SERVED if k == "translate"])
@@ -171,7 +177,7 @@ def test_translations_are_the_likeliest_under_the_model(name, method):
     for row, length in enumerate((N, 6, 1)):
         best = found[row][0]
         targets = torch.tensor([best.tokens])
-        logits = model(Batch(given.inputs[row : row + 1, :length], None, targets))
+        logits = model(Batch.of(given.inputs[row : row + 1, :length], None, targets))
         total = logits.log_softmax(-1).gather(-1, targets[..., None]).sum().item()
         assert best.score == pytest.approx(total / len(best.tokens), abs=1e-4)
         if method == "greedy":
@@ -222,9 +228,11 @@ def test_a_decoder_refuses_an_attention_that_looks_ahead():
 
 
 def test_a_problem_that_is_not_served_names_who_can():
-    with pytest.raises(regard.RegardError, match=r"encoder serves classify, masked.*transformer"):
+    with pytest.raises(regard.RegardError, match=r"encoder cannot answer with another sequence.*transformer"):
         small("encoder", "translate")
-    assert models.serving([PROBLEMS["language"], PROBLEMS["masked"]], "encoder").kind == "masked"
+    with pytest.raises(regard.RegardError, match=r"ntm does not read tokens.*decoder"):
+        small("ntm", "language")
+    assert models.problem_for("encoder", [PROBLEMS["language"], PROBLEMS["masked"]]) is PROBLEMS["masked"]
 
 
 def test_options_may_stand_in_the_name_and_unknown_ones_are_listed():
@@ -249,7 +257,7 @@ def test_the_transformer_has_six_layers_on_each_side_by_default():
 def test_an_encoders_weights_carry_over_from_blanks_to_classes():
     filled, judge = small("encoder", "masked").state_dict(), small("encoder", "classify").state_dict()
     shared = {n for n in filled if n in judge and filled[n].shape == judge[n].shape}
-    assert {n for n in judge if not n.startswith("exit.")} <= shared
+    assert {n for n in judge if not n.startswith("head.")} <= shared
 
 
 def test_segments_of_transformer_xl_are_one_reading_without_gradients():

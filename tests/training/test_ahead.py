@@ -8,8 +8,10 @@ import torch
 
 from regard import tasks
 from regard.tasks import Batch
-from regard.training import checkpoints, graph, learner, train
-from regard.training.order import generator
+from regard.training import learner, train
+from regard.training.cuda_graph import graphed_step
+from regard.training.data import generator
+from regard.training.run_folder import checkpoints
 from regard.training.step import NonFinite, Taken
 
 
@@ -147,13 +149,13 @@ def test_a_flight_reads_its_slot_once_and_raises_what_a_step_raises():
             raise NonFinite("not taken")
 
     slot, arrived = torch.tensor([0.5, 2.0, 0.0]), Arrived()
-    flight = graph.Flight(slot, arrived, check)
+    flight = graphed_step.Flight(slot, arrived, check)
     assert not flight.ready
     assert flight.landed() == Taken(0.5, 2.0) and flight.ready
     slot.fill_(7.0)  # another step uses it now
     assert flight.landed() == Taken(0.5, 2.0) and arrived.asked == 1
     with pytest.raises(NonFinite, match="not taken"):
-        graph.Flight(torch.tensor([0.5, 2.0, 1.0]), arrived, check).landed()
+        graphed_step.Flight(torch.tensor([0.5, 2.0, 1.0]), arrived, check).landed()
 
 
 @pytest.mark.parametrize("context", [7, 8, 4000, 10**6])

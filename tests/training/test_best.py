@@ -6,9 +6,10 @@ import pytest
 
 from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.sweep import Study
-from regard.training import reading, train
-from regard.training.folder import RunFolder
+from regard.training import train
 from regard.training.position import Position
+from regard.training.run_folder import selection
+from regard.training.run_folder.folder import RunFolder
 from tests.training import toy
 from tests.training.registered import toy_registered  # noqa: F401
 
@@ -66,7 +67,7 @@ def test_a_run_keeps_the_checkpoint_with_the_lower_loss_among_equals(tmp_path, m
         {"task": "rising", "steps": 8, "eval_every": 2, "save_every": 2, "out": str(tmp_path / "run"), "device": "cpu"}
     )  # fmt: skip
     assert result.best == {"step": 4, "metric": "accuracy", "value": 0.5}
-    assert reading.one(RunFolder(tmp_path / "run"), reading.BEST, print).name == "step-00000004"
+    assert selection.one(RunFolder(tmp_path / "run"), selection.BEST, print).name == "step-00000004"
 
 
 def test_a_checkpoint_from_before_losses_were_kept_still_loads():

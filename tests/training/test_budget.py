@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from regard.errors import BadValue
-from regard.tasks import Batch, Problem, Tokens
-from regard.training import Config, checkpoints, metrics, optim, train
+from regard.tasks import Batch, NextToken, Problem, Tokens, Writes
+from regard.training import Config, optim, train
 from regard.training.assembly import complete
 from regard.training.budget import Budget, parse, positions
 from regard.training.config import Optim
 from regard.training.estimate import dry_run
 from regard.training.position import Position
 from regard.training.progress import Display
+from regard.training.run_folder import checkpoints, metrics_file
 from tests.training.toy import assert_same, weights
 
 
@@ -107,14 +108,17 @@ def test_tokens_are_real_positions_and_those_of_both_sides_of_a_translation():
     keep = torch.tensor([[True, True, False], [True, False, False]])
     targets, target_keep = torch.zeros(2, 4, dtype=torch.long), torch.ones(2, 4, dtype=torch.bool)
     target_keep[0, 3] = False
-    batch = Batch(torch.zeros(2, 3, dtype=torch.long), keep, targets, target_keep)
-    kinds = {kind: Problem(kind, Tokens(5), 5, 3) for kind in ("language", "translate")}
+    batch = Batch.of(torch.zeros(2, 3, dtype=torch.long), keep, targets, target_keep)
+    kinds = {
+        "language": Problem.of(Tokens(5, length=3), NextToken(5)),
+        "translate": Problem.of(Tokens(5, length=3), Writes(5, 4, start=1, end=2)),
+    }
     assert positions(batch, kinds["language"]) == 3
     assert positions(batch, kinds["translate"]) == 3 + 7
-    bare = Batch(torch.zeros(2, 3, dtype=torch.long), targets=targets)
+    bare = Batch.of(torch.zeros(2, 3, dtype=torch.long), targets=targets)
     assert positions(bare, kinds["language"]) == 6
     assert positions(bare, kinds["translate"]) == 6 + 8
-    assert positions(Batch(torch.zeros(2, 3, 9)), kinds["language"]) == 6
+    assert positions(Batch.of(torch.zeros(2, 3, 9)), kinds["language"]) == 6
 
 
 def settings(folder, **changes):
@@ -125,7 +129,7 @@ def settings(folder, **changes):
 def test_a_run_of_tokens_ends_with_them_and_is_looked_at_each_tenth(tmp_path):
     result = train(settings(tmp_path / "run", budget="2k tokens"), quiet=True)
     assert result.stopped_by == "budget" and result.exit_code == 0
-    records = metrics.read(tmp_path / "run" / "metrics.jsonl")
+    records = metrics_file.read(tmp_path / "run" / "metrics.jsonl")
     used = [record["tokens"] for record in records]
     assert used == sorted(used) and used[-2] < 2000 <= used[-1] == result.tokens
     tenths = {
@@ -149,12 +153,12 @@ def test_tokens_add_up_over_the_batches_of_the_steps(tmp_path):
 
 def test_steps_between_validations_still_count(tmp_path):
     train(settings(tmp_path / "run", budget="500 tokens", eval_every=1), quiet=True)
-    assert all("validation" in record for record in metrics.read(tmp_path / "run" / "metrics.jsonl"))
+    assert all("validation" in record for record in metrics_file.read(tmp_path / "run" / "metrics.jsonl"))
 
 
 def test_a_run_of_seconds_ends_with_them(tmp_path):
     result = train(settings(tmp_path / "run", budget="0.3s"), quiet=True)
-    records = metrics.read(tmp_path / "run" / "metrics.jsonl")
+    records = metrics_file.read(tmp_path / "run" / "metrics.jsonl")
     assert result.stopped_by == "budget" and result.seconds >= 0.3
     assert records[-2]["seconds"] <= 0.3 and records[-1]["validation"]
     again = train({}, resume=str(tmp_path / "run"), quiet=True)
@@ -182,7 +186,7 @@ def test_a_run_of_tokens_that_was_stopped_goes_on_to_the_same_end(tmp_path, monk
         runs += 1
     assert runs > 5
     assert_same(tmp_path / "run", tmp_path / "whole")
-    lines = [metrics.read(tmp_path / name / "metrics.jsonl") for name in ("run", "whole")]
+    lines = [metrics_file.read(tmp_path / name / "metrics.jsonl") for name in ("run", "whole")]
     clock = {"seconds": 0, "steps_per_second": 0}
     assert [{**r, **clock} for r in lines[0]] == [{**r, **clock} for r in lines[1]]
 

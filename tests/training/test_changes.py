@@ -7,11 +7,12 @@ import torch
 import yaml
 
 from regard.errors import BadValue
-from regard.training import changes, checkpoints, metrics, train
-from regard.training.changes import Change
+from regard.training import train
 from regard.training.config import FIXED, Config, settings
-from regard.training.folder import RunFolder
 from regard.training.loading import load
+from regard.training.run_folder import changes, checkpoints, metrics_file
+from regard.training.run_folder.changes import Change
+from regard.training.run_folder.folder import RunFolder
 from tests.training.registered import toy_registered  # noqa: F401
 from tests.training.toy import weights
 
@@ -40,7 +41,7 @@ def test_a_changed_learning_rate_is_recorded_with_its_step_and_config_stays(run)
 def test_a_recorded_change_takes_effect_and_holds_for_later_resumes(run):
     train({"steps": 6, "optim.lr": 9.0, "optim.schedule": "constant"}, resume=str(run))
     train({"steps": 7}, resume=str(run))
-    rates = {row["step"]: row["lr"] for row in metrics.read(run / "metrics.jsonl")}
+    rates = {row["step"]: row["lr"] for row in metrics_file.read(run / "metrics.jsonl")}
     assert rates[6] == rates[7] == 9.0 and rates[5] < 0.01
     kept = changes.read(run)
     assert [(one.step, one.setting) for one in kept] == [
@@ -99,7 +100,7 @@ def test_going_back_to_a_checkpoint_takes_the_settings_of_that_time(tmp_path):
     assert result.steps == 5
     assert changes.read(run) == []
     assert any("optim.lr 9.0" in text and "no longer applies" in text for text in told)
-    rates = {row["step"]: row["lr"] for row in metrics.read(run / "metrics.jsonl")}
+    rates = {row["step"]: row["lr"] for row in metrics_file.read(run / "metrics.jsonl")}
     assert rates[5] < 0.01
 
 

@@ -10,9 +10,10 @@ import shutil
 import pytest
 import torch
 
-from regard.training import Config, checkpoints, durable, load_run, train
-from regard.training.checkpoints import Checkpoint, Damaged
+from regard.training import Config, load_run, train
 from regard.training.random_state import RandomState
+from regard.training.run_folder import checkpoints, durable
+from regard.training.run_folder.checkpoints import Checkpoint, Damaged
 from tests.training.toy import assert_same
 
 

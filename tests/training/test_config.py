@@ -7,7 +7,7 @@ from regard.errors import BadValue
 from regard.training import Config, Optim
 from regard.training import config as settings
 from regard.training.assembly import complete
-from regard.training.readers import texts
+from regard.training.config.readers import texts
 from tests.training import toy
 
 

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from regard.cli.main import main
-from regard.training import checkpoints, train
+from regard.training import train
+from regard.training.run_folder import checkpoints
 from tests.training.toy import weights
 
 SETTINGS = {

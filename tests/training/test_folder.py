@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from regard.errors import BadValue
-from regard.training import Config, durable, metrics, train
-from regard.training.folder import RunFolder, checked_name, locate
+from regard.training import Config, train
+from regard.training.run_folder import durable, metrics_file
+from regard.training.run_folder.folder import RunFolder, checked_name, locate
 
 BAD = ["", " ", ".", "..", "../../x", "/etc/x", "a/b", "a\\b", "C:\\x", "C:x", "\\\\host\\x", "x\0y", "x" * 300, "CON",
        "con", "nul.txt", "LPT1", "com¹", "a\nb", "a\x1bb", "~x", "-rf", ".hidden", "x.", "x ", "a:b", "a*", "a\u202eb",
@@ -100,9 +101,9 @@ def test_a_torn_last_line_is_repaired(tmp_path, end):
     path = tmp_path / "metrics.jsonl"
     lines = b"".join(json.dumps({"step": step, "loss": 1.5}).encode() + b"\n" for step in (1, 2, 3))
     path.write_bytes(lines + end)
-    assert [record["step"] for record in metrics.read(path)] == [1, 2, 3]
-    metrics.cut(path, 3)
-    writer = metrics.Metrics(path)
+    assert [record["step"] for record in metrics_file.read(path)] == [1, 2, 3]
+    metrics_file.cut(path, 3)
+    writer = metrics_file.Metrics(path)
     writer.append({"step": 3, "loss": float("nan")})
     writer.close()
     assert [json.loads(line) for line in path.read_text().splitlines()][1:] == [
@@ -117,7 +118,7 @@ def test_the_settings_of_what_is_no_run_are_asked_for_in_vain(tmp_path):
 
 def test_a_line_of_metrics_that_fails_once_is_not_lost(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
-    writer, real, calls = metrics.Metrics(path), os.write, []
+    writer, real, calls = metrics_file.Metrics(path), os.write, []
 
     def write(handle, data):
         calls.append(1)
@@ -134,7 +135,7 @@ def test_a_line_of_metrics_that_fails_once_is_not_lost(tmp_path, monkeypatch):
     writer.sync()  # what comes before a checkpoint pays what is owed
     writer.append({"step": 3, "loss": 3.0})
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
-    assert metrics.changed(path, writer.seal()) == ""
+    assert metrics_file.changed(path, writer.seal()) == ""
     writer.close()
 
 
@@ -154,15 +155,15 @@ def test_a_run_in_which_one_write_of_metrics_failed_has_every_row_in_the_end(tmp
     with pytest.raises(durable.StorageFailed):
         train(settings)
     train(settings, resume="auto")
-    assert [row["step"] for row in metrics.read(run / "metrics.jsonl")] == list(range(1, 9))
-    whole = [row for row in metrics.read(run / "metrics.jsonl") if row["step"] % 2 == 0]
+    assert [row["step"] for row in metrics_file.read(run / "metrics.jsonl")] == list(range(1, 9))
+    whole = [row for row in metrics_file.read(run / "metrics.jsonl") if row["step"] % 2 == 0]
     assert all("validation" in row for row in whole)
 
 
 def test_the_lines_that_cannot_be_read_are_named(tmp_path):
     path, told = tmp_path / "metrics.jsonl", []
     path.write_bytes(b'{"step": 1}\n{"st\n\xff\n{"step": "2"}\n{"step": 5}\n{"step": 6, "lo')
-    assert [row["step"] for row in metrics.read(path, told.append)] == [1, 5]
+    assert [row["step"] for row in metrics_file.read(path, told.append)] == [1, 5]
     assert told == [f"{path} is damaged in line 2, 3, 4: what stood there is left out."]
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from regard.training import metrics
+from regard.training.run_folder import metrics_file
 from tests.training.processes import Command
 from tests.training.toy import assert_same
 
@@ -28,12 +28,14 @@ def untouched(tmp_path_factory):
 
 def assert_every_step_is_logged_once(folder, steps=30):
     lines = (folder / "metrics.jsonl").read_bytes().splitlines()
-    assert [record["step"] for record in metrics.read(folder / "metrics.jsonl")] == list(range(1, steps + 1))
+    assert [record["step"] for record in metrics_file.read(folder / "metrics.jsonl")] == list(
+        range(1, steps + 1)
+    )
     assert len(lines) == steps
 
 
 def logged(folder):
-    records = metrics.read(folder / "metrics.jsonl")
+    records = metrics_file.read(folder / "metrics.jsonl")
     return [{k: v for k, v in r.items() if k not in ("seconds", "steps_per_second")} for r in records]
 
 

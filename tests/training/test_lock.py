@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from regard.errors import BadValue
-from regard.training import durable, lock
-from regard.training.folder import RunFolder
+from regard.training.run_folder import durable, lock
+from regard.training.run_folder.folder import RunFolder
 from tests.training.processes import Command
 from tests.training.toy import weights
 

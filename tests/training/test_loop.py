@@ -8,11 +8,12 @@ import torch
 
 from regard.errors import BadValue
 from regard.tasks import TASKS
-from regard.training import Config, Optim, checkpoints, evaluate, load_run, metrics, reading, train
-from regard.training.durable import StorageFailed
+from regard.training import Config, Optim, evaluate, load_run, train
 from regard.training.estimate import dry_run
-from regard.training.folder import RunFolder
 from regard.training.position import Position
+from regard.training.run_folder import checkpoints, metrics_file, selection
+from regard.training.run_folder.durable import StorageFailed
+from regard.training.run_folder.folder import RunFolder
 from regard.training.step import NonFinite
 from tests.training import toy
 from tests.training.toy import weights
@@ -26,7 +27,7 @@ def settings(folder, **changes):
 def test_training_lowers_the_loss(tmp_path):
     result = train(Config(task="toy(size=200)", steps=150, batch_size=20, eval_every=50, device="cpu",
                           optim=Optim(lr=3e-2), out=str(tmp_path / "run")))  # fmt: skip
-    losses = [record["loss"] for record in metrics.read(tmp_path / "run" / "metrics.jsonl")]
+    losses = [record["loss"] for record in metrics_file.read(tmp_path / "run" / "metrics.jsonl")]
     assert sum(losses[-3:]) / 3 < 0.8 * losses[0]
     assert result.metrics["accuracy"] > 0.5
     assert result.best["metric"] == "accuracy" and result.best["value"] >= result.metrics["accuracy"]
@@ -58,13 +59,13 @@ def test_patience_stops_a_run_and_a_nan_metric_saves_no_best(tmp_path, metric):
     )
     assert result.stopped_by == "patience"
     assert result.steps == (8 if metric == "accuracy" else 6)
-    rows = [row for row in metrics.read(tmp_path / "run" / "metrics.jsonl") if "validation" in row]
+    rows = [row for row in metrics_file.read(tmp_path / "run" / "metrics.jsonl") if "validation" in row]
     if metric == "accuracy":  # it never moves, the loss does: a buffer drifts
         assert len({row["validation"]["accuracy"] for row in rows}) == 1
         best = checkpoints.name_of(min(rows, key=lambda row: row["validation"]["loss"])["step"])
     else:
         best = None
-    found = reading.one(RunFolder(tmp_path / "run"), reading.BEST, print)
+    found = selection.one(RunFolder(tmp_path / "run"), selection.BEST, print)
     assert found.name == (best or checkpoints.name_of(result.steps))
     assert train({}, resume=str(tmp_path / "run")).steps == result.steps
 
@@ -95,7 +96,7 @@ def test_every_precision_trains_and_goes_on(tmp_path, precision):
     train(settings(tmp_path / "run", precision=precision, steps=3))
     result = train({"steps": 5}, resume=str(tmp_path / "run"))
     assert result.steps == 5 and all(
-        math.isfinite(r["loss"]) for r in metrics.read(tmp_path / "run/metrics.jsonl")
+        math.isfinite(r["loss"]) for r in metrics_file.read(tmp_path / "run/metrics.jsonl")
     )
     kinds = {"32-true": torch.float32, "bf16-mixed": torch.float32, "bf16-true": torch.bfloat16}
     saved, _ = weights(tmp_path / "run")
@@ -137,7 +138,7 @@ def test_another_runs_weights_are_taken_where_they_fit(tmp_path):
     told = []
     init = {"init_from": str(tmp_path / "first"), "steps": 0}
     train(settings(tmp_path / "same", **init), tell=told.append)
-    best = reading.one(RunFolder(tmp_path / "first"), reading.BEST, print).weights
+    best = selection.one(RunFolder(tmp_path / "first"), selection.BEST, print).weights
     found, _ = weights(tmp_path / "same")
     assert all(torch.equal(found[name], best[name]) for name in best)
     assert "took 9 of 9 tensors" in "\n".join(told)
@@ -170,9 +171,9 @@ def test_another_runs_vocabulary_is_taken_with_its_weights(tmp_path, monkeypatch
 
 
 def _with_words(task, count):
-    from regard.tasks import Problem, Tokens
+    from regard.tasks import OneOf, Problem, Tokens
 
-    return Problem("classify", Tokens(count), toy.CLASSES, max_length=11)
+    return Problem.of(Tokens(count, length=11), OneOf(toy.CLASSES))
 
 
 def test_a_dry_run_says_what_would_be_and_leaves_nothing(tmp_path):
@@ -251,7 +252,7 @@ def test_a_run_is_read_back_with_its_best_weights(tmp_path):
     train(settings(tmp_path / "run"))
     task, model, config = load_run(tmp_path / "run")
     assert isinstance(task, TASKS["toy"]) and config.task == "toy"
-    best = reading.one(RunFolder(tmp_path / "run"), reading.BEST, print)
+    best = selection.one(RunFolder(tmp_path / "run"), selection.BEST, print)
     assert all(
         torch.equal(value, best.weights[name])
         for name, value in model.state_dict().items()

@@ -3,13 +3,14 @@
 import torch
 
 from regard.tasks import Batch
-from regard.training import graph, optim
-from regard.training.graph import Packed
+from regard.training import optim
+from regard.training.cuda_graph import graphed_step
+from regard.training.cuda_graph.graphed_step import Packed
 
 
 def batch(seed):
     random = torch.Generator().manual_seed(seed)
-    return Batch(
+    return Batch.of(
         torch.randn(3, 5, 7, generator=random),
         torch.rand(3, 5, generator=random) < 0.5,
         torch.randint(9, (3, 11), generator=random),
@@ -41,7 +42,7 @@ def test_tensors_do_not_overlap():
 
 
 def test_large_batches_get_one_place_on_the_host(monkeypatch):
-    monkeypatch.setattr(graph, "MOST_PINNED", 1000)
+    monkeypatch.setattr(graphed_step, "MOST_PINNED", 1000)
     assert len(Packed(batch(0), 16).rooms) == 1
 
 

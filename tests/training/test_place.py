@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
-from regard.training import checkpoints, metrics, train
-from regard.training.folder import RunFolder
-from regard.training.place import Moved, Place
+from regard.training import train
+from regard.training.run_folder import checkpoints, metrics_file
+from regard.training.run_folder.folder import RunFolder
+from regard.training.run_folder.open_folder import Moved, Place
 from tests.training.processes import Command
 
 SETTINGS = ["train", "toy", "--steps", "400", "--save-every", "5", "--eval-every", "50", "--log-every", "1"]
@@ -30,9 +31,9 @@ def test_a_folder_renamed_while_a_run_trains_ends_it_and_names_the_last_checkpoi
     assert str(tmp_path / "other" / "checkpoints" / last.name) in command.text
     assert "Traceback" not in command.text
     assert not run.exists()
-    assert [row["step"] for row in metrics.read(tmp_path / "other" / "metrics.jsonl")][: last.step] == list(
-        range(1, last.step + 1)
-    )
+    assert [row["step"] for row in metrics_file.read(tmp_path / "other" / "metrics.jsonl")][
+        : last.step
+    ] == list(range(1, last.step + 1))
 
 
 def test_a_folder_deleted_while_a_run_trains_ends_it(running):
@@ -77,14 +78,14 @@ def test_where_the_system_does_not_say_where_a_folder_is_now_the_error_still_com
 
 def test_metrics_deleted_while_a_run_trains_are_put_back(tmp_path, monkeypatch):
     run, told = tmp_path / "run", []
-    real = metrics.Metrics.append
+    real = metrics_file.Metrics.append
 
     def append(self, record):
         real(self, record)
         if record["step"] == 5:
             os.unlink(self.path)
 
-    monkeypatch.setattr(metrics.Metrics, "append", append)
+    monkeypatch.setattr(metrics_file.Metrics, "append", append)
     train({"task": "toy", "steps": 9, "save_every": 3, "log_every": 1, "out": str(run)}, tell=told.append)
-    assert [row["step"] for row in metrics.read(run / "metrics.jsonl")] == list(range(1, 10))
+    assert [row["step"] for row in metrics_file.read(run / "metrics.jsonl")] == list(range(1, 10))
     assert any("metrics.jsonl was deleted" in text for text in told)

@@ -3,7 +3,8 @@
 import pytest
 
 from regard.errors import BadValue
-from regard.training import Config, checkpoints, metrics, train
+from regard.training import Config, train
+from regard.training.run_folder import checkpoints, metrics_file
 from regard.training.signals import Signals
 from tests.training import toy
 from tests.training.toy import assert_same
@@ -35,7 +36,7 @@ def interrupted(monkeypatch):
     """Let SIGTERM arrive in forward pass number n, validation's included."""
     calls = 0
     forward = toy.ToyNet.forward
-    import regard.training.loop as loop
+    import regard.training.run as loop
 
     monkeypatch.setattr(loop, "Signals", Raised)
 
@@ -66,9 +67,10 @@ def test_a_run_stopped_in_any_forward_pass_goes_on_bit_for_bit(tmp_path, whole, 
     assert second.stopped_by == "steps" and second.steps == 12
     assert_same(tmp_path / "run", whole)
     kept = [
-        {**r, "seconds": 0, "steps_per_second": 0} for r in metrics.read(tmp_path / "run" / "metrics.jsonl")
+        {**r, "seconds": 0, "steps_per_second": 0}
+        for r in metrics_file.read(tmp_path / "run" / "metrics.jsonl")
     ]
-    want = [{**r, "seconds": 0, "steps_per_second": 0} for r in metrics.read(whole / "metrics.jsonl")]
+    want = [{**r, "seconds": 0, "steps_per_second": 0} for r in metrics_file.read(whole / "metrics.jsonl")]
     assert kept == want
 
 
@@ -99,7 +101,7 @@ def test_a_finished_run_is_left_as_it_is_and_may_be_given_more_steps(tmp_path):
     assert again.steps == 12 and again.metrics
     more = train({**SETTINGS, "out": run, "steps": 14}, resume="auto")
     assert more.steps == 14
-    assert [r["step"] for r in metrics.read(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 15))
+    assert [r["step"] for r in metrics_file.read(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 15))
 
 
 def test_auto_begins_where_there_is_nothing(tmp_path):

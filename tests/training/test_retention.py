@@ -3,9 +3,10 @@
 import pytest
 
 from regard.errors import BadValue
-from regard.training import checkpoints, train
+from regard.training import train
 from regard.training.assembly import complete
-from regard.training.retention import Keep
+from regard.training.config.retention import Keep
+from regard.training.run_folder import checkpoints
 from tests.training.registered import toy_registered  # noqa: F401
 from tests.training.toy import assert_same
 

@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from regard.cli.main import main
 from regard.errors import RegardError
-from regard.training import checkpoints, train
+from regard.training import train
 from regard.training.loading import load
 from regard.training.random_state import RandomState
+from regard.training.run_folder import checkpoints
 from tests.training.toy import assert_same
 
 LAST = "checkpoints/step-00000004"

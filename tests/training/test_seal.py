@@ -14,9 +14,10 @@ from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.results import fairness
 from regard.comparison.worker import perform
 from regard.errors import RegardError
-from regard.training import checkpoints, metrics, seal, train
-from regard.training.folder import RunFolder
+from regard.training import train
 from regard.training.loading import load
+from regard.training.run_folder import checkpoints, checksum, metrics_file
+from regard.training.run_folder.folder import RunFolder
 from tests.comparison import made_up
 from tests.training.toy import assert_same
 
@@ -75,9 +76,9 @@ def test_a_changed_setting_is_refused_by_everyone_and_named(run, sealed):
     text = path.read_text().replace("lr: 0.01", "lr: 0.03")
     path.write_text(text if sealed else re.sub(r"# sha256.*\n", "", text))
     words = r"config\.yaml is not what was written" if sealed else r"optim\.lr: .*0\.03.*trained with 0\.01"
-    with pytest.raises(seal.Changed, match=words):
+    with pytest.raises(checksum.Changed, match=words):
         train({"steps": 8}, resume=str(run), tell=lambda text: None)
-    with pytest.raises(seal.Changed, match=words):
+    with pytest.raises(checksum.Changed, match=words):
         load(run, device="cpu", tell=lambda text: None)
 
 
@@ -152,9 +153,9 @@ def test_a_changed_line_of_metrics_is_named_and_kept_aside(run, before, after, w
     load(run, device="cpu", tell=told.append)
     assert any("metrics.jsonl" in text and re.search(words, text) for text in told)
     train({"steps": 7}, resume=str(run), tell=told.append)
-    assert (run / metrics.ASIDE).read_bytes() == as_found
-    assert any(metrics.ASIDE in text for text in told)
-    assert [row["step"] for row in metrics.read(run / "metrics.jsonl")][-1] == 7
+    assert (run / metrics_file.ASIDE).read_bytes() == as_found
+    assert any(metrics_file.ASIDE in text for text in told)
+    assert [row["step"] for row in metrics_file.read(run / "metrics.jsonl")][-1] == 7
     assert as_it_was != as_found
 
 

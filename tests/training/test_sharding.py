@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from regard import models
-from regard.tasks import Problem, Tokens
-from regard.training import sharding
+from regard.tasks import NextToken, Problem, Tokens
+from regard.training.distributed import sharding
 
-LANGUAGE = Problem("language", Tokens(11), 11, 8)
+LANGUAGE = Problem.of(Tokens(11, length=8), NextToken(11))
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.tasks import Batch
-from regard.training import Config, graph, hardware, optim
+from regard.training import Config, hardware, optim
 from regard.training.assembly import build_model, build_task, complete
 from regard.training.config import Optim
-from regard.training.rmsprop import SkippableRMSprop
+from regard.training.cuda_graph import graphed_step
+from regard.training.cuda_graph.rmsprop import SkippableRMSprop
 from regard.training.step import NonFinite, Step
 
 
@@ -45,7 +46,7 @@ def collated(task, indices):
 def joined(batches, width=11):
     pad = lambda t: F.pad(t, (0, width - t.shape[1]))  # noqa: E731
     inputs = torch.cat([pad(batch.inputs) for batch in batches])
-    return Batch(inputs, inputs > 0, torch.cat([batch.targets for batch in batches]))
+    return Batch.of(inputs, inputs > 0, torch.cat([batch.targets for batch in batches]))
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
@@ -123,9 +124,9 @@ def test_a_batch_in_which_nothing_counts_does_no_harm():
 
 def test_no_cuda_graph_is_taken_where_there_is_no_gpu():
     config = complete(Config(task="toy", device="cpu"))
-    assert "no GPU" in graph.refusal(config, hardware.prepare(config))
+    assert "no GPU" in graphed_step.refusal(config, hardware.prepare(config))
     assert (
-        graph.refusal(dataclasses.replace(config, graph=False), hardware.prepare(config))
+        graphed_step.refusal(dataclasses.replace(config, graph=False), hardware.prepare(config))
         == "graph is switched off"
     )
 
@@ -199,11 +200,11 @@ def test_rmsprop_reads_no_number_back_and_sends_none():
 
 def test_layouts_tell_batches_of_different_shape_apart():
     task, _, _ = parts()
-    assert graph.layout(collated(task, [0])) == graph.layout(collated(task, [0]))
-    assert graph.layout(collated(task, [0])) != graph.layout(collated(task, [0, 1, 2]))
+    assert graphed_step.layout(collated(task, [0])) == graphed_step.layout(collated(task, [0]))
+    assert graphed_step.layout(collated(task, [0])) != graphed_step.layout(collated(task, [0, 1, 2]))
 
 
-class Pretended(graph.GraphedStep):
+class Pretended(graphed_step.GraphedStep):
     """A recorded step where there is no GPU: it notes how each batch was run."""
 
     def __init__(self, fails=False):
@@ -225,7 +226,7 @@ class Pretended(graph.GraphedStep):
 
 
 def sized(rows):
-    return Batch(torch.zeros(rows, 2), index=tuple(range(rows)))
+    return dataclasses.replace(Batch.of(torch.zeros(rows, 2)), index=tuple(range(rows)))
 
 
 def test_a_step_is_recorded_when_a_shape_repeats_and_others_run_as_usual():
@@ -240,15 +241,15 @@ def test_every_shape_that_repeats_is_recorded_up_to_a_bound():
     ways = [step([sized(rows)]) for rows in (3, 4, 5, 6, 7) * 9]
     assert ways == ["aside"] * 15 + ["replayed"] * 30
     step = Pretended()
-    many = range(1, graph.MOST + 3)
+    many = range(1, graphed_step.MOST + 3)
     ways = [[step([sized(rows)]) for _ in range(5)] for rows in many]
-    assert [way[-1] for way in ways] == ["replayed"] * graph.MOST + ["usual"] * 2
+    assert [way[-1] for way in ways] == ["replayed"] * graphed_step.MOST + ["usual"] * 2
     assert not step.told
 
 
 def test_shapes_that_never_repeat_and_recordings_that_fail_end_it_with_a_message():
     step = Pretended()
-    ways = [step([sized(rows)]) for rows in range(1, graph.PATIENCE + 3)]
+    ways = [step([sized(rows)]) for rows in range(1, graphed_step.PATIENCE + 3)]
     assert ways[-1] == "usual" and "batches differ in shape" in step.told[0] and len(step.told) == 1
     step = Pretended(fails=True)
     ways = [step([sized(5)]) for _ in range(6)]

@@ -8,7 +8,8 @@ import time
 import pytest
 import torch
 
-from regard.training import checkpoints, evaluate, load_run, metrics, train
+from regard.training import evaluate, load_run, train
+from regard.training.run_folder import checkpoints, metrics_file
 from tests.training import together
 from tests.training.processes import lives, until
 from tests.training.toy import assert_same, weights
@@ -74,7 +75,7 @@ def found(place):
 
 
 def records(folder):
-    return metrics.read(folder / "metrics.jsonl")
+    return metrics_file.read(folder / "metrics.jsonl")
 
 
 @pytest.mark.parametrize("name", TASKS)

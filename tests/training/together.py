@@ -52,8 +52,8 @@ def _work(job, place):
 def _weigh(sizes):
     """Note, whenever a checkpoint is made, how many numbers this process keeps, and how many there are."""
     from regard.training import optim
+    from regard.training.distributed.sharding import here
     from regard.training.learner import Learner
-    from regard.training.sharding import here
 
     tensors = _ORIGINAL.setdefault("tensors", Learner.tensors)
 

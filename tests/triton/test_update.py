@@ -14,8 +14,8 @@ from regard.training import optim
 
 pytest.importorskip("triton")
 
-from regard.training import update
-from regard.training.update import Update, fits
+from regard.training.cuda_graph import fused_update
+from regard.training.cuda_graph.fused_update import Update, fits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
     ),
     # The interpreter computes with numpy, which warns of what a GPU does without a word: inf − inf.
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:regard.training.update"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:regard.training.cuda_graph.fused_update"),
 ]
 BETAS = (0.9, 0.98)
 
@@ -60,8 +60,8 @@ def step(update, loss):
 @pytest.mark.parametrize("limit", [0.3, math.inf])
 @pytest.mark.parametrize("chunks", [1024, 2])
 def test_steps_are_those_of_torch(monkeypatch, limit, chunks):
-    monkeypatch.setattr(update, "CHUNKS", chunks)
-    monkeypatch.setattr(update, "BLOCK", 256)
+    monkeypatch.setattr(fused_update, "CHUNKS", chunks)
+    monkeypatch.setattr(fused_update, "BLOCK", 256)
     mine, theirs = net(), net()
     ours, usual = adamw(mine, 0.01), adamw(theirs, 0.01)
     ending = Update(ours, limit)

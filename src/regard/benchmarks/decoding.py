@@ -7,7 +7,9 @@ import torch
 from regard import models
 from regard.benchmarks.case import Measurement, Setting, case
 from regard.benchmarks.timing import speedup
-from regard.tasks.problem import Batch, Problem, Tokens
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.streams import Tokens
 
 LAYERS, DIM, WRITTEN, VOCABULARY = 4, 128, 512, 256
 WORK = f"{WRITTEN} tokens written greedily, decoder, {LAYERS} layers, {DIM} wide, "

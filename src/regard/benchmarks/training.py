@@ -13,7 +13,9 @@ from torch import Tensor
 from regard import models
 from regard.benchmarks.case import Measurement, Setting, case
 from regard.benchmarks.timing import Call, slowdown
-from regard.tasks.problem import Batch, Problem, Tokens
+from regard.tasks.answers import NextToken
+from regard.tasks.batch import INPUTS, Batch
+from regard.tasks.streams import Tokens
 from regard.tasks.task import Task
 
 LAYERS, DIM, LENGTH, BATCH, VOCABULARY, ROWS = 4, 128, 256, 16, 256, 64
@@ -29,9 +31,13 @@ class Letters(Task):
         self.rows = torch.randint(VOCABULARY, (ROWS, LENGTH + 1), generator=torch.Generator().manual_seed(0))
         self.pose(self.problems()[0])
 
-    def problems(self) -> list[Problem]:
-        """A language of noise."""
-        return [Problem("language", Tokens(VOCABULARY), VOCABULARY, LENGTH)]
+    def streams(self) -> dict[str, Tokens]:
+        """Random tokens."""
+        return {INPUTS: Tokens(VOCABULARY, length=LENGTH)}
+
+    def answers(self) -> list[NextToken]:
+        """The next one."""
+        return [NextToken(VOCABULARY)]
 
     def examples(self, split: str) -> Sequence[Tensor]:
         """The same rows in every split; no validation."""
@@ -40,7 +46,7 @@ class Letters(Task):
     def collate(self, examples: Sequence[Tensor], generator: torch.Generator) -> Batch:
         """Rows on top of each other."""
         rows = torch.stack(list(examples))
-        return Batch(rows[:, :-1], targets=rows[:, 1:])
+        return Batch.of(rows[:, :-1], targets=rows[:, 1:])
 
 
 @case("loop-overhead", work=WORK, peer="bare torch loop", unit="× its time", at_most=1.05)
@@ -48,8 +54,8 @@ def loop(setting: Setting) -> Measurement:
     """Order, collation, loss, clipping, update, random states, log line and display, against the bare necessities."""
     from regard.training.assembly import Parts, complete
     from regard.training.config import Config
-    from regard.training.folder import RunFolder
     from regard.training.hardware import prepare
+    from regard.training.run_folder.folder import RunFolder
     from regard.training.signals import Signals
     from regard.training.trainer import Trainer
 
@@ -87,7 +93,7 @@ def _bare_step(model: models.Model, rows: Tensor) -> Call:
         chosen = rows[place % ROWS : place % ROWS + BATCH]
         place += BATCH
         optimizer.zero_grad()
-        logits = model(Batch(chosen[:, :-1]))
+        logits = model(Batch.of(chosen[:, :-1]))
         loss = F.cross_entropy(logits.flatten(0, 1), chosen[:, 1:].flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -83,7 +83,7 @@ def run(options: Namespace) -> int:
     from regard.comparison.compare import compare
     from regard.comparison.engines.stopped import ClusterLost, Stopped
     from regard.comparison.results import rows
-    from regard.training.durable import StorageFailed
+    from regard.training.run_folder.durable import StorageFailed
 
     try:
         with Watch() as watch:
@@ -151,7 +151,7 @@ def _names(option: str, given: str | None, usual: object) -> list[str]:
 
 def _usual_folder(task: str, asked: list[Any]) -> Path:
     """Where a comparison goes when nothing is said: the same place for the same question, so that it can go on."""
-    from regard.training.folder import HOME, checked_name
+    from regard.training.run_folder.folder import HOME, checked_name
 
     mark = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return Path(HOME) / checked_name(f"compare-{parse(task)[0]}-{mark}")

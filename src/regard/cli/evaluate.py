@@ -53,8 +53,8 @@ def run(options: Namespace) -> int:
             raise BadValue(f"--{name.replace('_', '-')}: expected at least 1, got {options[name]}.")
 
     from regard.cli.pages.measuring import measured
-    from regard.training.checkpoints import Damaged
     from regard.training.loading import load
+    from regard.training.run_folder.checkpoints import Damaged
 
     try:
         loaded = load(options.run, options.checkpoint, options.device, options.data)
@@ -111,7 +111,7 @@ def _show(found: dict[str, Any]) -> None:
 def _protocol(found: dict[str, Any]) -> dict[str, str]:
     """How the numbers came about, line by line."""
     from regard.tasks.direction import Direction
-    from regard.training.changes import Change
+    from regard.training.run_folder.changes import Change
 
     signature = found["signature"]
     data = ", ".join(signature["data"] or ["the task's own"])
@@ -130,9 +130,8 @@ def _protocol(found: dict[str, Any]) -> dict[str, str]:
         lines["decoding"] = f"{decoding['method']}{width}, at most {decoding['max_length']} tokens"
     if "bleu" in signature:
         lines["bleu"] = signature["bleu"]
-    if "continuation" in signature:
-        continued = signature["continuation"]
-        lines["continuation"] = f"{continued['sentences']:,} sentences: {continued['how']}"
+    if "completion" in signature:
+        lines["completion"] = signature["completion"]
     lines["with"] = (
         f"regard {signature['regard']}, torch {signature['torch']}, {signature['device']}, {signature['dtype']}"
     )

@@ -55,8 +55,8 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Answer each text. 0; 2 for a wrong call or a text the run cannot take; 1 where a checkpoint is damaged."""
     from regard.cli.pages.answers import answer, check
-    from regard.training.checkpoints import Damaged
     from regard.training.loading import load
+    from regard.training.run_folder.checkpoints import Damaged
 
     writing = _writing(options)
     try:

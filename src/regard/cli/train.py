@@ -15,7 +15,7 @@ from regard.training.config import to_yaml
 
 if TYPE_CHECKING:
     from regard.cli.parser import Parser
-    from regard.training.loop import Result
+    from regard.training.run import Result
 
 SUMMARY = "Train a model on a task, from the task's own recipe or your settings."
 EXAMPLES = (
@@ -58,9 +58,9 @@ def run(options: Namespace) -> int:
         _show_estimate(dry_run(values, options.resume), options.json)
         return 0
 
-    from regard.training.company import ProcessLost
-    from regard.training.durable import StorageFailed
-    from regard.training.loop import train
+    from regard.training.distributed.processes import ProcessLost
+    from regard.training.run import train
+    from regard.training.run_folder.durable import StorageFailed
     from regard.training.step import NonFinite
 
     try:

@@ -24,11 +24,12 @@ from regard.comparison.job import Job, Outcome, Settings
 from regard.comparison.limits import HEARTBEAT
 from regard.comparison.results import Row, rows
 from regard.errors import BadValue, unknown_name
-from regard.training import budget, durable, metrics
+from regard.training import budget
 from regard.training.assembly import complete
 from regard.training.config import refuse
-from regard.training.folder import RunFolder
 from regard.training.hardware import choose_device
+from regard.training.run_folder import durable, metrics_file
+from regard.training.run_folder.folder import RunFolder
 
 ENGINES = ("local", "ray")
 REPORT = "report.html"
@@ -85,7 +86,7 @@ def compare(
             _look_back(todo, tell)
             outcomes = engine.run(todo, hear)
             for outcome in outcomes:
-                if why := metrics.changed(RunFolder(Path(outcome.folder)).metrics, outcome.metrics):
+                if why := metrics_file.changed(RunFolder(Path(outcome.folder)).metrics, outcome.metrics):
                     tell(why)
         comparison = Comparison(
             task=config.task,

@@ -20,7 +20,7 @@ from regard.comparison.engines.child import Child
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Cost, Job, Outcome
 from regard.comparison.limits import words
-from regard.training import durable
+from regard.training.run_folder import durable
 from regard.training.signals import Signals
 
 FILE = "costs.json"

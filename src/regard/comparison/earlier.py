@@ -14,10 +14,11 @@ from typing import Any
 
 from regard.comparison.job import FILE, Job, Outcome, Settings
 from regard.errors import RegardError
-from regard.training import budget, checkpoints, durable, reading
+from regard.training import budget
 from regard.training.assembly import complete
 from regard.training.config import flat
-from regard.training.folder import RunFolder
+from regard.training.run_folder import checkpoints, durable, selection
+from regard.training.run_folder.folder import RunFolder
 
 TOLD = "job.json"
 # What a run's result does not depend on, and how long it is, which is looked at by itself.
@@ -46,7 +47,7 @@ def _of_another(outcome: Outcome, job: Job) -> str:
     if not outcome.checkpoint:  # of an earlier version
         return ""
     try:
-        best = reading.one(RunFolder(Path(job.folder)), reading.BEST, lambda text: None)
+        best = selection.one(RunFolder(Path(job.folder)), selection.BEST, lambda text: None)
     except RegardError as trouble:
         return f"its outcome cannot be compared with its checkpoints: {trouble}"
     if (best.name, best.sha256) != (outcome.checkpoint, outcome.checkpoint_sha256):

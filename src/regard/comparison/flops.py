@@ -27,7 +27,7 @@ from regard.models import Model
 from regard.nn import scan
 from regard.nn.ntm import op as ntm
 from regard.tasks import Task
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 
 Shape = Sequence[int]
 aten = torch.ops.aten

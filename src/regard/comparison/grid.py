@@ -19,15 +19,15 @@ import torch
 
 from regard.comparison.job import Contestant, Job, Settings
 from regard.errors import BadValue, RegardError
-from regard.models.model import MODELS
+from regard.models.model import MODELS, fits
 from regard.nn.mechanism import MECHANISMS, entry, names, options_of
 from regard.registry import parse, split
 from regard.tasks.task import TASKS, Task
 from regard.training import config
 from regard.training.assembly import build_model, build_task, complete
-from regard.training.folder import checked_name
-from regard.training.order import generator
+from regard.training.data import generator
 from regard.training.protocol import decoding_of
+from regard.training.run_folder.folder import checked_name
 
 ALL = "all"
 RUNS = "runs"  # the folder of the runs inside that of the comparison
@@ -73,20 +73,20 @@ def compose(
 
 
 def _tried(settings: Settings, task: Task, cells: Sequence[Contestant], beam: int | None) -> Grid:
-    kinds: dict[str, str] = {}  # of problem, and who was first asked it
+    asked: dict[str, str] = {}  # the answer in words, and the first contestant that was asked for it
     taken, left_out = [], []
     for cell in cells:
         try:
-            kind = _try(task, settings, cell, beam)
+            answer = _try(task, settings, cell, beam)
         except RegardError as mistake:
             left_out.append((cell.label, str(mistake)))
             continue
-        if kinds and kind not in kinds:
-            (other, who), *_ = kinds.items()
-            why = f"it would be asked another question ({kind}) than {who} ({other}): their numbers do not compare."
+        if asked and answer not in asked:
+            (other, who), *_ = asked.items()
+            why = f"it would be asked for {answer}, {who} for {other}: their numbers do not compare."
             left_out.append((cell.label, why))
             continue
-        kinds.setdefault(kind, cell.label)
+        asked.setdefault(answer, cell.label)
         taken.append(cell)
     if not taken:
         if len(left_out) == 1:
@@ -97,21 +97,21 @@ def _tried(settings: Settings, task: Task, cells: Sequence[Contestant], beam: in
 
 
 def _try(task: Task, settings: Settings, cell: Contestant, beam: int | None) -> str:
-    """Build the cell's model and let it answer; returns the kind of its problem. Raises what the run would raise."""
+    """Build the cell's model and let it answer; returns its answer in words. Raises what the run would raise."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             model = build_model(complete({**settings, **_named(cell)}), task)
             decoding_of(task, beam)
             examples = task.examples("train")
-            batch = task.collate([examples[i] for i in range(min(2, len(examples)))], generator("grid"))
+            batch = task.batch(examples, range(min(2, len(examples))), generator("grid"), model)
             model.eval()(batch)
         except RegardError:
             raise
         except (
             Exception
         ):  # a model of the user may fail in any way; its run will say so, and the others go on
-            return task.problem.kind
-    return task.problem.kind
+            return task.problem.answer.words
+    return task.problem.answer.words
 
 
 def _short(why: str) -> str:
@@ -121,8 +121,8 @@ def _short(why: str) -> str:
 
 def _serving(task: Task) -> list[str]:
     """Every model for the usual question of a task."""
-    kind = task.problems()[0].kind
-    return [name for name in sorted(MODELS.names()) if kind in MODELS[name].serves]
+    problem = task.problems()[0]
+    return [name for name in sorted(MODELS.names()) if fits(MODELS[name], problem)]
 
 
 def _mechanisms() -> list[str]:
@@ -205,8 +205,6 @@ def read_seeds(given: str) -> list[int]:
 
 
 def usual_models(task: str, attentions: Sequence[str]) -> list[str]:
-    """Who is compared when nobody is named: on digits the three models of the user's table, else the recipe's model."""
-    name = parse(task)[0]
-    if name == "digits" and not attentions:
-        return ["static-transformer", "dynamic-transformer", "lstm-attention"]
-    return [TASKS[name].recipe.model]
+    """The models that are compared when none is named: those of the recipe; one of them where attentions are."""
+    recipe = TASKS[parse(task)[0]].recipe
+    return list(recipe.compared) if recipe.compared and not attentions else [recipe.model]

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.training import durable, seal
+from regard.tasks.metrics import States
+from regard.training.run_folder import checksum, durable
 
 FILE = "outcome.json"
 Settings = dict[str, Any]  # by dotted name, as `regard.training.train` takes them
-Sums = dict[str, tuple[float, float]]  # metric → (sum, count), as `Task.measure` gives them
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class Outcome:
     validation: dict[str, float] = field(default_factory=dict)  # of the best checkpoint
     test: dict[str, float] = field(default_factory=dict)  # of the same checkpoint
     best_step: int | None = None
-    blocks: list[Sums] = field(
+    blocks: list[States] = field(
         default_factory=list
-    )  # the test split in pieces, the same in every run of the task
+    )  # the test split in pieces, the same in every run of the task, with the state of each metric
     data_sha256: str = ""  # of the test examples as the model read them
     command: str = ""  # what to type to get this run alone
     versions: dict[str, str] = field(default_factory=dict)  # regard, torch, python, device
@@ -99,29 +99,25 @@ class Outcome:
 
     def save(self) -> None:
         """Write it beside the run, whole or not at all."""
-        durable.replace(Path(self.folder) / FILE, seal.json_bytes(dataclasses.asdict(self)))
+        durable.replace(Path(self.folder) / FILE, checksum.json_bytes(dataclasses.asdict(self)))
 
     @classmethod
     def load(cls, folder: str | Path, tell: Callable[[str], None] = lambda text: None) -> Outcome | None:
         """What a run left in its folder; None if there is nothing, or, which `tell` hears, something else is there."""
         path = Path(folder) / FILE
         try:
-            found, sealed = seal.read_json(durable.read(path), path)
-            found["blocks"] = [
-                {name: (float(pair[0]), float(pair[1])) for name, pair in block.items()}
-                for block in found["blocks"]
-            ]
+            found, sealed = checksum.read_json(durable.read(path), path)
             outcome = cls(**found)
         except FileNotFoundError:
             return None
-        except seal.Changed as changed:
+        except checksum.Changed as changed:
             tell(f"{changed} The run is measured again.")
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as trouble:
             tell(f"{path} cannot be read ({type(trouble).__name__}: {trouble}). The run is measured again.")
             return None
         if not sealed:
-            tell(f"{path}: {seal.UNSEALED}.")
+            tell(f"{path}: {checksum.UNSEALED}.")
         return outcome
 
 

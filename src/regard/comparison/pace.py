@@ -26,12 +26,12 @@ import torch
 from regard.comparison import flops, use
 from regard.comparison.job import Cost, Settings
 from regard.comparison.memory import peak_memory
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.training.assembly import Parts, build_model, build_task, complete
 from regard.training.config import Config
-from regard.training.folder import RunFolder
 from regard.training.hardware import prepare
 from regard.training.position import seed_everything
+from regard.training.run_folder.folder import RunFolder
 from regard.training.signals import Signals
 from regard.training.trainer import Trainer
 

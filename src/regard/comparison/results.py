@@ -12,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.comparison.bootstrap import Finish, Numbers, bootstrap, draws, resampled
+from regard.comparison.bootstrap import bootstrap, draws
 from regard.comparison.comparison import Comparison
 from regard.comparison.job import Contestant, Outcome
 from regard.comparison.signature import signature
 from regard.comparison.statistics import Bootstrap, holm, interval, judge, paired
 from regard.models.model import MODELS
 from regard.registry import parse
+from regard.tasks.metrics import SHARE, Metric, Numbers
 from regard.tasks.task import TASKS
 from regard.training.assembly import complete
 from regard.training.budget import parse as parse_budget
-from regard.training.folder import RunFolder
-from regard.training.metrics import changed, plain
+from regard.training.run_folder.folder import RunFolder
+from regard.training.run_folder.metrics_file import changed, plain
 
 Row = dict[str, Any]
-SHARES = ("accuracy", "exact_match", "macro_f1")  # metrics from 0 to 1, which people read as per cent
 
 
 def rows(comparison: Comparison) -> list[Row]:
@@ -40,7 +40,7 @@ def _row(comparison: Comparison, contestant: Contestant) -> Row:
     cost = comparison.costs.get(contestant.label)
     attention = attention_of(contestant, comparison.task)
     task = TASKS[parse(comparison.task)[0]]
-    metric = next((run.metric for run in done), task.metric)
+    metric = next((run.metric for run in done), task.metric.name)
     warnings: list[str] = []
     row: Row = {
         "label": contestant.label,
@@ -58,7 +58,7 @@ def _row(comparison: Comparison, contestant: Contestant) -> Row:
         "seconds": _mean([run.seconds for run in done]),
         "budget": comparison.budget,
         "decides": metric,
-        "higher_is_better": next((run.higher_is_better for run in done), task.higher_is_better),
+        "higher_is_better": next((run.higher_is_better for run in done), task.metric.higher_is_better),
         "failed": {str(run.seed): run.error for run in runs if run.error},
         "commands": {str(run.seed): run.command for run in runs},
         "data_sha256": ",".join(dict.fromkeys(run.data_sha256 for run in done if run.data_sha256)),
@@ -121,11 +121,10 @@ def _pace(done: Sequence[Outcome]) -> float | None:
     return _mean([run.steps / run.seconds for run in done if run.seconds > 0])
 
 
-def pairs(comparison: Comparison, finish: Finish) -> list[Row]:
+def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
     """Every two contestants on the deciding metric of the test: the difference first − second, and what it is worth.
 
-    `finish` makes metrics from summed blocks, as the task's does. p values come as they are and after Holm's correction
-    over all pairs.
+    p values come as they are and after Holm's correction over all pairs.
     """
     everyone = [contestant.label for contestant in comparison.contestants]
     done = {
@@ -136,10 +135,11 @@ def pairs(comparison: Comparison, finish: Finish) -> list[Row]:
     if first_run is None:
         return []
     metric, higher = first_run.metric, first_run.higher_is_better
+    assert metric == decides.name, (metric, decides.name)
     reached = {
         label: {run.seed: _number(run.test.get(metric)) for run in runs} for label, runs in done.items()
     }
-    drawn, blocks = _resamples([run for runs in done.values() for run in runs], metric, finish)
+    drawn, blocks = _resamples([run for runs in done.values() for run in runs], decides)
     couples = list(itertools.combinations(everyone, 2))
     differences = [paired(reached[first], reached[second]) for first, second in couples]
     boots: list[Bootstrap | None] = [
@@ -155,7 +155,12 @@ def pairs(comparison: Comparison, finish: Finish) -> list[Row]:
         couples, differences, boots, by_seeds, by_examples, strict=True
     ):
         verdict = judge(
-            couple, difference, boot, (p_seeds, p_examples), higher_is_better=higher, share=metric in SHARES
+            couple,
+            difference,
+            boot,
+            (p_seeds, p_examples),
+            higher_is_better=higher,
+            share=decides.unit == SHARE,
         )
         over = difference.interval
         row: Row = {
@@ -177,16 +182,20 @@ def pairs(comparison: Comparison, finish: Finish) -> list[Row]:
 
 
 def _resamples(
-    runs: Sequence[Outcome], metric: str, finish: Finish
+    runs: Sequence[Outcome], metric: Metric
 ) -> tuple[dict[tuple[str, str | None, int], Numbers], int]:
     """The metric of each run in every resample, and the number of blocks; nothing where runs saw different tests."""
     counts = {len(run.blocks) for run in runs}
-    if len(counts) != 1 or 0 in counts or len({run.data_sha256 for run in runs}) != 1:
+    known = all(metric.name in block for run in runs for block in run.blocks)
+    if len(counts) != 1 or 0 in counts or not known or len({run.data_sha256 for run in runs}) != 1:
         return {}, 0
     (blocks,) = counts
     drawn = draws(blocks)
     return {
-        (run.model, run.attention, run.seed): resampled(run.blocks, metric, finish, drawn) for run in runs
+        (run.model, run.attention, run.seed): metric.resampled(
+            [block[metric.name] for block in run.blocks], drawn
+        )
+        for run in runs
     }, blocks
 
 

@@ -22,8 +22,8 @@ from regard.comparison.engines.engine import Engine, Event
 from regard.comparison.grid import slug
 from regard.comparison.job import Contestant, Job, Outcome, Settings
 from regard.errors import BadValue
-from regard.training import durable
 from regard.training.assembly import complete
+from regard.training.run_folder import durable
 
 if TYPE_CHECKING:
     import optuna

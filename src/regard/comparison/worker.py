@@ -25,23 +25,24 @@ import torch
 from regard.comparison import earlier, use
 from regard.comparison.engines.child import VARIABLE
 from regard.comparison.engines.stopped import Stopped
-from regard.comparison.job import Job, Outcome, Sums
+from regard.comparison.job import Job, Outcome
 from regard.errors import RegardError
 from regard.models import Model
 from regard.tasks import Task
-from regard.tasks.problem import Batch
-from regard.tasks.translate import Translate
-from regard.training import heartbeat, reading
+from regard.tasks.batch import Batch
+from regard.tasks.metrics import States, merged
+from regard.training import heartbeat
 from regard.training.config import Config
-from regard.training.evaluation import add, evaluate
-from regard.training.folder import RunFolder, surroundings
+from regard.training.evaluation import evaluate
 from regard.training.hardware import choose_device
 from regard.training.loading import load, to_stderr
-from regard.training.lock import Held
-from regard.training.loop import Result, train
-from regard.training.metrics import plain
 from regard.training.position import seed_everything
 from regard.training.protocol import Asked, Fingerprint, decoding_of
+from regard.training.run import Result, train
+from regard.training.run_folder import selection
+from regard.training.run_folder.folder import RunFolder, surroundings
+from regard.training.run_folder.lock import Held
+from regard.training.run_folder.metrics_file import plain
 
 BLOCKS = 200  # enough for the test of a difference, few enough to be kept as text
 LARGEST_BATCH = 32
@@ -105,15 +106,15 @@ def command_of(job: Job) -> str:
     return shlex.join(words)
 
 
-def in_blocks(task: Task, model: Model, config: Config) -> tuple[dict[str, float], list[Sums], str]:
-    """The metrics of the test split, what each block of it adds to them, and a hash of what the model read.
+def in_blocks(task: Task, model: Model, config: Config) -> tuple[dict[str, float], list[States], str]:
+    """The metrics of the test split, their states in each block of it, and a hash of what the model read.
 
     The blocks are cut by the number of examples alone, and what is random in a task (hidden words) is drawn in the same
     way for everyone, so that two runs can be compared block by block.
     """
     count = len(task.examples("test"))
     size = min(LARGEST_BATCH, -(-count // BLOCKS)) or 1
-    pieces: list[Sums] = []
+    pieces: list[States] = []
     device = choose_device(config.device)
     fingerprint = Fingerprint()
 
@@ -123,11 +124,8 @@ def in_blocks(task: Task, model: Model, config: Config) -> tuple[dict[str, float
 
     found = evaluate(task, model, "test", batch_size=size, place=place, each=pieces.append) or {}
     together = -(-len(pieces) // BLOCKS) or 1
-    blocks: list[Sums] = []
-    for start in range(0, len(pieces), together):
-        blocks.append({})
-        for piece in pieces[start : start + together]:
-            add(blocks[-1], piece)
+    metrics = task.metrics()
+    blocks = [merged(metrics, pieces[start : start + together]) for start in range(0, len(pieces), together)]
     return found, blocks, fingerprint.hexdigest
 
 
@@ -139,17 +137,17 @@ def _outcome(job: Job, result: Result) -> Outcome:
     seed_everything(config.seed)  # whatever draws while it answers draws the same, however the run came here
     validation = evaluate(task, asked, batch_size=config.batch_size or LARGEST_BATCH, seed=config.seed) or {}
     test, blocks, read = in_blocks(task, asked, config) if job.test else ({}, [], "")
-    bleu = task.signature() if isinstance(task, Translate) and "bleu" in test else ""
+    bleu = str(task.protocol().get("bleu", "")) if "bleu" in test else ""
     return Outcome(
         **dataclasses.asdict(job.contestant), seed=job.seed, settings=job.settings, folder=job.folder,
         steps=result.steps, seconds=result.seconds, stopped_by=result.stopped_by,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        metric=task.metric, higher_is_better=task.higher_is_better,
+        metric=task.metric.name, higher_is_better=task.metric.higher_is_better,
         validation=_numbers(validation), test=_numbers(test), best_step=(result.best or {}).get("step"), blocks=blocks,
         data_sha256=read, command=command_of(job), versions=_versions(device), sacrebleu=bleu,
         beam=job.beam, direction=str(task.direction() or ""), changes=[str(change) for change in found.changes],
         checkpoint=found.checkpoint, checkpoint_sha256=found.sha256, settings_sha256=found.settings_sha256,
-        metrics=reading.one(RunFolder(Path(job.folder)), reading.LAST, lambda text: None).state.get("metrics"),
+        metrics=selection.one(RunFolder(Path(job.folder)), selection.LAST, lambda text: None).state.get("metrics"),
     )  # fmt: skip
 
 

@@ -12,10 +12,12 @@ from regard.errors import BadValue
 from regard.models.model import model
 from regard.models.reader import Reader
 from regard.models.stack import CachedStep, StackState, write
-from regard.tasks.problem import Batch, Problem
+from regard.tasks.answers import NextToken
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
 
 
-@model("decoder", serves=("language", "bits"))
+@model("decoder", gives=("past",))
 class Decoder(Reader):
     """A Transformer decoder without an encoder: causal layers, and a guess of the next token at every position.
 
@@ -29,18 +31,17 @@ class Decoder(Reader):
     def __init__(self, problem: Problem, *, layers: int = 4, tied: bool = True, **options: Any) -> None:
         super().__init__(problem, layers=layers, tied=tied, **options)
 
-    def forward(self, batch: Batch) -> Tensor:
-        found: Tensor = self.exit(self.rows(batch))
-        return found
+    def forward(self, batch: Batch) -> Any:
+        return self.head(self.rows(batch), batch)
 
     def step(self, tokens: Tensor, state: StackState) -> tuple[Tensor, StackState]:
         """Logits (b,n,outputs) for tokens that go on from a state, and the state that follows."""
-        rows, state = self.stack.step(self.entrance(tokens, offset=state.passed), state)
-        return self.exit(rows), state
+        rows, state = self.stack.step(self.embedding(tokens, offset=state.passed), state)
+        return self.head(rows, Batch.of(tokens)), state
 
     def initial_state(self, batch: int) -> StackState:
         """The state before anything was read."""
-        weight = self.exit.logits.weight
+        weight = next(self.head.parameters())
         return self.stack.initial_state(batch, weight.device, weight.dtype)
 
     @torch.no_grad()
@@ -57,7 +58,7 @@ class Continues(Protocol):
 
     problem: Problem
 
-    def __call__(self, batch: Batch) -> Tensor: ...
+    def __call__(self, batch: Batch) -> Any: ...
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
     def initial_state(self, batch: int) -> Any: ...
 
@@ -75,12 +76,14 @@ def prompted(owner: Continues, batch: Batch, cached: bool, **options: Any) -> li
         )
     if len(set(lengths)) > 1:
         assert batch.keep is not None
-        singles = [Batch(row[real][None]) for row, real in zip(batch.inputs, batch.keep, strict=True)]
+        singles = [Batch.of(row[real][None]) for row, real in zip(batch.inputs, batch.keep, strict=True)]
         return [prompted(owner, single, cached, **options)[0] for single in singles]
     prompts = batch.inputs
     if batch.keep is not None and batch.size:
         prompts = torch.stack([row[real] for row, real in zip(batch.inputs, batch.keep, strict=True)])
-    end = owner.problem.end
+    answer = owner.problem.answer
+    assert isinstance(answer, NextToken)
+    end = answer.end
 
     def endless(logits: Tensor) -> Tensor:
         """Where the task has no end, one more token stands for it, which never comes: the length ends the text."""
@@ -91,7 +94,7 @@ def prompted(owner: Continues, batch: Batch, cached: bool, **options: Any) -> li
         return endless(logits), state
 
     def whole(prefixes: Tensor) -> Tensor:
-        return endless(owner(Batch(prefixes))[:, -1]).float().log_softmax(-1)
+        return endless(owner(Batch.of(prefixes))[:, -1]).float().log_softmax(-1)
 
     step: Any = CachedStep(advance, owner.initial_state(len(prompts))) if cached else whole
-    return write(step, prompts, end=owner.problem.outputs if end is None else end, **options)
+    return write(step, prompts, end=answer.count if end is None else end, **options)

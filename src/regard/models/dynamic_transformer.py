@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from torch import Tensor
+from typing import Any, ClassVar
 
 from regard.models.decoder import Decoder
-from regard.models.ends import pooled
+from regard.models.embedding import pooled
 from regard.models.model import model
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 
 
-@model("dynamic-transformer", serves=("classify", "language", "bits"))
+@model("dynamic-transformer", gives=("pooled", "past"))
 class DynamicTransformer(Decoder):
     """`decoder` with `dynamic-memory` as its attention: a gated memory, rewritten segment by segment.
 
-    It reads in one direction, so that it can also write; for `classify` problems it judges the mean of what it read.
+    It reads in one direction, so that it can also write; an answer for the whole example is made from the mean row.
     """
 
     attention_default: ClassVar[str] = "dynamic-memory(segment=4)"
 
-    def forward(self, batch: Batch) -> Tensor:
-        if self.problem.kind != "classify":
-            return super().forward(batch)
-        found: Tensor = self.exit(pooled(self.rows(batch), batch.keep))
-        return found
+    def forward(self, batch: Batch) -> Any:
+        rows = self.rows(batch)
+        return self.head(pooled(rows, batch.keep) if self.problem.answer.needs == "pooled" else rows, batch)

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from torch import Tensor
-
-from regard.models.ends import pooled
+from regard.models.embedding import joined_keep, pooled
 from regard.models.model import model
 from regard.models.reader import Reader
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 
 
-@model("encoder", serves=("classify", "masked"))
+@model("encoder", gives=("pooled", "rows"), reads=None, several_streams=True)
 class Encoder(Reader):
-    """A Transformer encoder. For `masked` problems it guesses hidden words, for `classify` ones the class of the mean.
+    """A Transformer encoder: it answers for each position, for instance with hidden words, or for the mean of all.
 
     Paper: Devlin et al. 2019; the layers of Vaswani et al. 2017.
-    All weights but the exit's have the same names in both uses, so that `--init-from` carries them over.
+    All weights but the head's have the same names in both uses, so that `--init-from` carries them over.
     """
 
     takes_attention: ClassVar[str] = "each layer's attention among the positions"
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch) -> Any:
         rows = self.rows(batch)
-        found: Tensor = self.exit(pooled(rows, batch.keep) if self.problem.kind == "classify" else rows)
-        return found
+        if self.problem.answer.needs == "pooled":
+            return self.head(pooled(rows, joined_keep(batch.streams.values())), batch)
+        return self.head(rows[:, : batch.inputs.shape[1]], batch)

@@ -8,7 +8,7 @@ from regard.models.model import model
 from regard.models.transformer import Transformer
 
 
-@model("gla", serves=("translate",))
+@model("gla", gives=("decoder",))
 class GLA(Transformer):
     """`transformer` with `global-query` in encoder, decoder and between them: no attention has parameters of its own.
 

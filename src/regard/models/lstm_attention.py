@@ -10,13 +10,14 @@ from torch import Tensor
 
 from regard.decoding import Hypothesis
 from regard.models.decoder import prompted
-from regard.models.ends import Entrance, Exit, padding_mask
+from regard.models.embedding import StreamEmbedding, padding_mask
 from regard.models.model import Model, model
 from regard.models.recurrent import Joined, Recurrent, RecurrentState
 from regard.nn.blocks import mechanism_of
 from regard.nn.mechanism import Mechanism, build, build_across, build_causal
 from regard.nn.state import State
-from regard.tasks.problem import Batch, Problem
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class LSTMState(State):
     attention: State
 
 
-@model("lstm-attention", serves=("classify", "language", "masked", "bits"))
+@model("lstm-attention", gives=("pooled", "past", "rows"))
 class LSTMAttention(Model):
     """An LSTM reads; attention looks back over its rows.
 
@@ -51,20 +52,21 @@ class LSTMAttention(Model):
         dropout: float = 0.1,
     ) -> None:
         super().__init__(problem)
-        both = problem.kind in ("classify", "masked")
-        self.entrance = Entrance(problem.inputs, dim, positions="none", dropout=dropout)
+        needs = problem.answer.needs
+        both = needs in ("pooled", "rows")
+        self.embedding = StreamEmbedding(problem.inputs, dim, positions="none", dropout=dropout)
         self.recurrent = Recurrent(dim, layers, cell, both=both, dropout=dropout)
         # A question that stood at the end of its rows would stand elsewhere in a padded batch: it stands before them.
-        make = {"classify": build_across, "masked": build}.get(problem.kind, build_causal)
+        make = {"pooled": build_across, "rows": build}.get(needs, build_causal)
         chosen, common = attention or self.attention_default, {"num_heads": num_heads}
         self.attention: Mechanism = mechanism_of("attention", chosen, dim, make, common)
         self.join = Joined(dim, dropout)
-        self.exit = Exit(dim, problem.outputs)
+        self.head = problem.answer.head(dim)
 
-    def forward(self, batch: Batch) -> Tensor:
-        rows, _ = self.recurrent(self.entrance(batch.inputs), batch.keep)
+    def forward(self, batch: Batch) -> Any:
+        rows, _ = self.recurrent(self.embedding(batch.inputs), batch.keep)
         mask = padding_mask(batch.keep)
-        if self.problem.kind == "classify":
+        if self.problem.answer.needs == "pooled":
             count = (
                 max(1, rows.shape[1]) if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
             )
@@ -72,19 +74,18 @@ class LSTMAttention(Model):
             found = self.join(self.attention(question[:, None], rows, mask=mask)[:, 0], question)
         else:
             found = self.join(self.attention(rows, mask=mask), rows)
-        logits: Tensor = self.exit(found)
-        return logits
+        return self.head(found, batch)
 
     def step(self, tokens: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """Logits for tokens that go on from a state, and the state that follows."""
-        rows, recurrent = self.recurrent(self.entrance(tokens), state=state.recurrent)
+        rows, recurrent = self.recurrent(self.embedding(tokens), state=state.recurrent)
         context, attention = self.attention(rows, state=state.attention)
-        return self.exit(self.join(context, rows)), LSTMState(recurrent, attention)
+        return self.head(self.join(context, rows), Batch.of(tokens)), LSTMState(recurrent, attention)
 
     def initial_state(self, batch: int) -> LSTMState:
         """The state before anything was read."""
-        weight = self.exit.logits.weight
-        rows = weight.new_zeros(batch, 0, weight.shape[1])
+        weight = self.join.map.weight
+        rows = weight.new_zeros(batch, 0, len(weight))
         return LSTMState(
             self.recurrent.initial_state(rows),
             self.attention.initial_state(batch, weight.device, weight.dtype),

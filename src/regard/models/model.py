@@ -1,7 +1,7 @@
-"""What a model is: a network built for a problem, by name. One file with `@model("name")` adds one.
+"""What a model is: a network built for a problem, by name. One file with `@model("name", gives=…)` adds one.
 
-`models.build("decoder", problem, dim=128, layers=4, attention="local(window=65)")`. A model is called with a `Batch`
-and returns the logits that the problem's kind describes (`tasks/problem.py`).
+`models.build("decoder", problem, dim=128, layers=4, attention="local(window=65)")`. A model reads the streams of a
+`Batch` into rows; `problem.answer.head(dim)`, which it keeps as `head`, turns rows into the answer.
 """
 
 from __future__ import annotations
@@ -16,18 +16,36 @@ from regard import registry
 from regard.core.options import read_options
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
+from regard.models.embedding import readable
 from regard.registry import Registry, parse
-from regard.tasks.problem import Batch, Problem
+from regard.tasks.answers import NEEDS, Head
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.streams import Tokens, Vectors
 
 MODELS: Registry[type[Model]] = Registry("model")
-Kind = TypeVar("Kind", bound="type[Model]")
+ModelClass = TypeVar("ModelClass", bound="type[Model]")
 
 
-def model(name: str, *, serves: tuple[str, ...]) -> Callable[[Kind], Kind]:
-    """Register the decorated class under `name`; `serves` are the kinds of problems it can be built for."""
+def model(
+    name: str,
+    *,
+    gives: tuple[str, ...],
+    reads: tuple[type[Any], ...] | None = (Tokens, Vectors),
+    several_streams: bool = False,
+) -> Callable[[ModelClass], ModelClass]:
+    """Register the decorated class under `name`.
 
-    def register(cls: Kind) -> Kind:
-        cls.name, cls.serves = name, serves
+    gives: what answers may need of it: "pooled", "rows", "past", "decoder" (`regard.tasks.answers.answer`)
+    reads: the sorts of streams it takes; None: all that can be embedded
+    several_streams: whether it reads more than one
+    """
+    unknown = [need for need in gives if need not in NEEDS]
+    if unknown:
+        raise BadValue(f"gives: expected some of {', '.join(NEEDS)}, got {unknown[0]!r}.")
+
+    def register(cls: ModelClass) -> ModelClass:
+        cls.name, cls.gives, cls.reads, cls.several_streams = name, gives, reads, several_streams
         MODELS.add(name, cls)
         return cls
 
@@ -38,19 +56,31 @@ class Model(nn.Module):
     """The base of every model."""
 
     name: ClassVar[str] = ""
-    serves: ClassVar[tuple[str, ...]] = ()
+    gives: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[type[Any], ...] | None] = ()
+    several_streams: ClassVar[bool] = False
     takes_attention: ClassVar[str] = (
         ""  # where `attention=` goes, in words; empty: nowhere, and it is refused
     )
     attention_default: ClassVar[str] = ""  # the mechanism it attends with when none is asked for, by name
 
+    head: Head
+
     def __init__(self, problem: Problem) -> None:
         super().__init__()
         self.problem = problem
 
-    def forward(self, batch: Batch) -> Tensor:
-        """The logits that the problem's kind describes."""
+    def forward(self, batch: Batch) -> Any:
+        """The outputs of the head."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The sum of the losses of all that counts in a batch, in nats, and how much counts."""
+        return self.head.loss(outputs, batch, smoothing)
+
+    def predict(self, outputs: Any, batch: Batch) -> list[Any]:
+        """What the outputs say, for each example."""
+        return self.head.predict(outputs, batch)
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """What the model writes for each example, best first; for problems that write sequences."""
@@ -62,24 +92,38 @@ def names() -> list[str]:
     return sorted(MODELS.names())
 
 
-def serving(problems: list[Problem], name: str) -> Problem:
-    """The first of a task's problems that the model `name` serves."""
+def fits(cls: type[Model], problem: Problem) -> bool:
+    """Whether a model can read the streams of a problem and give what its answer needs."""
+    return not _misfit(cls, problem)
+
+
+def _misfit(cls: type[Model], problem: Problem) -> str:
+    """Why a model cannot be built for a problem; empty if it can."""
+    for spec in problem.streams.values():
+        if not isinstance(spec, readable() if cls.reads is None else cls.reads):
+            return f"does not read {spec.words}"
+    if len(problem.streams) > 1 and not cls.several_streams:
+        return f"reads one stream, not {len(problem.streams)}"
+    answer = problem.answer
+    return "" if answer.needs in cls.gives else f"cannot answer with {answer.words}"
+
+
+def problem_for(name: str, problems: list[Problem]) -> Problem:
+    """The first of a task's problems that the model `name` can be built for."""
     cls = MODELS[parse(name)[0]]
     for problem in problems:
-        if problem.kind in cls.serves:
+        if fits(cls, problem):
             return problem
-    able = [other for other in names() if any(p.kind in MODELS[other].serves for p in problems)]
-    kinds = " or ".join(dict.fromkeys(problem.kind for problem in problems))
-    raise BadValue(
-        f"model: {cls.name} serves {', '.join(cls.serves)}, but this task poses {kinds}. These can: {', '.join(able)}."
-    )
+    able = [other for other in names() if any(fits(MODELS[other], problem) for problem in problems)]
+    reasons = " and ".join(dict.fromkeys(_misfit(cls, problem) for problem in problems))
+    raise BadValue(f"model: {cls.name} {reasons}, which this task asks for. These can: {', '.join(able)}.")
 
 
 def build(name: str, problem: Problem, **options: Any) -> Model:
     """The model called `name` for a problem; options may stand in the name: `decoder(layers=4, dim=128)`."""
     plain, inside = parse(name)
     cls = MODELS[plain]
-    serving([problem], plain)
+    problem_for(plain, [problem])
     chosen = {**inside, **{key: value for key, value in options.items() if value is not None}}
     known = options_of(cls)
     if "attention" in chosen and not cls.takes_attention:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from torch import Tensor
+from typing import Any, ClassVar
 
 from regard.models.model import Model, model
 from regard.nn.ntm import Machine
-from regard.tasks.problem import Batch, Problem, Vectors
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.streams import Vectors
 
 
-@model("ntm", serves=("bits",))
+@model("ntm", gives=("past",), reads=(Vectors,))
 class NTM(Model):
     """A controller with read and write heads over a memory of slots; logits at every step.
 
@@ -36,11 +36,11 @@ class NTM(Model):
         super().__init__(problem)
         assert isinstance(problem.inputs, Vectors)
         self.machine = Machine(
-            problem.inputs.width, problem.outputs, slots=slots, width=width, read_heads=read_heads,
+            problem.inputs.width, problem.answer.outputs, slots=slots, width=width, read_heads=read_heads,
             write_heads=write_heads, controller=controller, hidden=hidden, shift_range=shift_range, initial=initial,
         )  # fmt: skip
+        self.head = problem.answer.head()  # the machine's own outputs are the answer
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch) -> Any:
         found = self.machine(batch.inputs.to(self.machine.tape.heads.weight.dtype), keep=batch.keep)
-        logits: Tensor = found[0]
-        return logits
+        return self.head(found[0], batch)

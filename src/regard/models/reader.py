@@ -1,19 +1,21 @@
-"""What `encoder` and `decoder` are made of: an entrance, one stack of layers, an exit."""
+"""What `encoder` and `decoder` are made of: embeddings of the streams, one stack of layers, a head."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from regard.models.ends import Entrance, Exit, padding_mask
+from regard.models.embedding import StreamEmbedding, stream_mask
 from regard.models.model import Model
 from regard.models.stack import Stack
-from regard.tasks.problem import Batch, Problem, Tokens
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
 
 
 class Reader(Model):
-    """Reads one sequence. The base of models; not one itself."""
+    """Reads streams, one after the other, into rows. The base of models; not one itself."""
 
     attention_default: ClassVar[str] = "multihead"
     causal: ClassVar[bool] = False  # whether a layer may not look ahead
@@ -35,17 +37,24 @@ class Reader(Model):
         tied: bool = False,
     ) -> None:
         super().__init__(problem)
-        self.entrance = Entrance(
-            problem.inputs, dim, positions=positions, max_length=problem.max_length, dropout=dropout
-        )
+        self.embedding = StreamEmbedding(problem.inputs, dim, positions=positions, dropout=dropout)
         self.stack = Stack(
             dim, layers, attention or self.attention_default, causal=self.causal, num_heads=num_heads, norm=norm,
             dropout=dropout, attention_dropout=attention_dropout, hidden=hidden, gated=gated,
         )  # fmt: skip
-        same = isinstance(problem.inputs, Tokens) and problem.inputs.count == problem.outputs
-        self.exit = Exit(dim, problem.outputs, self.entrance if tied and same else None)
+        self.head = problem.answer.head(dim, self.embedding.shared(problem.answer.outputs) if tied else None)
+        further = list(problem.streams.items())[1:]
+        self.further = nn.ModuleDict(
+            {name: StreamEmbedding(spec, dim, positions=positions, dropout=dropout) for name, spec in further}
+        )
+        if further:  # which stream a row comes from
+            self.origin = nn.Parameter(torch.randn(len(problem.streams), dim) * dim**-0.5)
 
     def rows(self, batch: Batch) -> Tensor:
-        """What the layers make of a batch, (b,n,dim)."""
-        found: Tensor = self.stack(self.entrance(batch.inputs), mask=padding_mask(batch.keep))
+        """What the layers make of a batch, (b,n,dim): the rows of all streams, one after the other."""
+        rows = self.embedding(batch.inputs)
+        if self.further:
+            more = [embed(batch.streams[name].data) for name, embed in self.further.items()]
+            rows = torch.cat([part + own for part, own in zip([rows, *more], self.origin, strict=True)], 1)
+        found: Tensor = self.stack(rows, mask=stream_mask(batch.streams.values()))
         return found

@@ -10,14 +10,17 @@ from torch import Tensor, nn
 
 from regard.core.arguments import whole_number
 from regard.decoding import Hypothesis
-from regard.models.ends import Entrance, Exit, padding_mask, shifted
+from regard.models.embedding import StreamEmbedding, padding_mask, shifted
 from regard.models.model import Model, model
 from regard.models.recurrent import Joined, Recurrent, RecurrentState
 from regard.models.stack import CachedStep, write
 from regard.nn.blocks import mechanism_of
 from regard.nn.mechanism import build_across
 from regard.nn.state import State
-from regard.tasks.problem import Batch, Problem, Tokens
+from regard.tasks.answers import Writes
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.streams import Tokens
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Seq2seqState(State):
     keep: Tensor | None = None
 
 
-@model("seq2seq", serves=("translate",))
+@model("seq2seq", gives=("decoder",))
 class Seq2seq(Model):
     """A bidirectional GRU or LSTM reads; another one writes, and each of its rows attends to what was read.
 
@@ -56,9 +59,12 @@ class Seq2seq(Model):
         tied: bool = True,
     ) -> None:
         super().__init__(problem)
-        self.entrance = Entrance(problem.inputs, dim, positions="none", dropout=dropout)
+        assert isinstance(problem.answer, Writes)
+        self.answer = problem.answer
+        self.embedding = StreamEmbedding(problem.inputs, dim, positions="none", dropout=dropout)
         self.encoder = Recurrent(dim, layers, cell, both=True, dropout=dropout)
-        self.target_entrance = Entrance(Tokens(problem.outputs), dim, positions="none", dropout=dropout)
+        target = Tokens(self.answer.count)
+        self.target_embedding = StreamEmbedding(target, dim, positions="none", dropout=dropout)
         self.decoder = Recurrent(dim, layers, cell, dropout=dropout)
         self.begin = nn.Linear(dim, layers * dim)
         count = whole_number("attention_layers", attention_layers, 1)
@@ -67,11 +73,11 @@ class Seq2seq(Model):
             mechanism_of("attention", chosen, dim, build_across, common) for _ in range(count)
         )
         self.joins = nn.ModuleList(Joined(dim, dropout) for _ in range(count))
-        self.exit = Exit(dim, problem.outputs, self.target_entrance if tied else None)
+        self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.count) if tied else None)
 
     def read(self, batch: Batch) -> tuple[Tensor, RecurrentState]:
         """The encoder's rows (b,n,dim), and the state with which the decoder begins."""
-        rows, _ = self.encoder(self.entrance(batch.inputs), batch.keep)
+        rows, _ = self.encoder(self.embedding(batch.inputs), batch.keep)
         kept = rows if batch.keep is None else rows.masked_fill(~batch.keep[..., None], 0)
         count = max(1, rows.shape[1]) if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
         mean = kept.sum(1) / count
@@ -79,13 +85,12 @@ class Seq2seq(Model):
         cell = torch.zeros_like(hidden) if isinstance(self.decoder.cells, nn.LSTM) else None
         return rows, RecurrentState(hidden, cell)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch) -> Any:
         rows, source = self._written(batch)
         mask = padding_mask(batch.keep)
         for attention, join in zip(self.attentions, self.joins, strict=True):
             rows = join(attention(rows, source, mask=mask), rows)
-        found: Tensor = self.exit(rows)
-        return found
+        return self.head(rows, batch)
 
     def alignments(self, batch: Batch) -> Tensor:
         """How much each target position attends to each source position, (b,t,n), mean over heads of the last layer."""
@@ -98,13 +103,13 @@ class Seq2seq(Model):
 
     def step(self, tokens: Tensor, state: Seq2seqState) -> tuple[Tensor, Seq2seqState]:
         """Logits for target tokens that go on from a state, and the state that follows."""
-        rows, recurrent = self.decoder(self.target_entrance(tokens), state=state.recurrent)
+        rows, recurrent = self.decoder(self.target_embedding(tokens), state=state.recurrent)
         mask, after = padding_mask(state.keep), []
         for attention, join, before in zip(self.attentions, self.joins, state.attentions, strict=True):
             context, following = attention(rows, state.source, mask=mask, state=before)
             rows = join(context, rows)
             after.append(following)
-        return self.exit(rows), replace(state, recurrent=recurrent, attentions=tuple(after))
+        return self.head(rows, Batch.of(tokens)), replace(state, recurrent=recurrent, attentions=tuple(after))
 
     def initial_state(self, batch: Batch) -> Seq2seqState:
         """The state before anything was written: the source, read once."""
@@ -115,14 +120,13 @@ class Seq2seq(Model):
     @torch.no_grad()
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """What the decoder writes for each source, best first. Options: see `write`."""
-        assert self.problem.start is not None and self.problem.end is not None
-        start = batch.inputs.new_full((batch.size, 1), self.problem.start, dtype=torch.long)
-        options.setdefault("max_length", self.problem.max_target)
-        return write(CachedStep(self.step, self.initial_state(batch)), start, end=self.problem.end, **options)
+        start = batch.inputs.new_full((batch.size, 1), self.answer.start, dtype=torch.long)
+        options.setdefault("max_length", self.answer.length)
+        return write(CachedStep(self.step, self.initial_state(batch)), start, end=self.answer.end, **options)
 
     def _written(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The decoder's rows for the batch's targets, before attention, and the source's rows."""
-        assert batch.targets is not None and self.problem.start is not None
+        assert batch.targets is not None
         source, state = self.read(batch)
-        rows, _ = self.decoder(self.target_entrance(shifted(batch.targets, self.problem.start)), state=state)
+        rows, _ = self.decoder(self.target_embedding(shifted(batch.targets, self.answer.start)), state=state)
         return rows, source

@@ -8,7 +8,7 @@ from regard.models.encoder import Encoder
 from regard.models.model import model
 
 
-@model("static-transformer", serves=("classify", "masked"))
+@model("static-transformer", gives=("pooled", "rows"))
 class StaticTransformer(Encoder):
     """`encoder` with `static-memory` as its attention: each layer summarises the sequence into slots that all read."""
 

@@ -10,11 +10,14 @@ from torch import Tensor
 
 from regard.decoding import Hypothesis
 from regard.masks import Mask
-from regard.models.ends import Entrance, Exit, padding_mask, shifted
+from regard.models.embedding import StreamEmbedding, padding_mask, shifted
 from regard.models.model import Model, model
 from regard.models.stack import CachedStep, Stack, StackState, write
 from regard.nn.state import State
-from regard.tasks.problem import Batch, Problem, Tokens
+from regard.tasks.answers import Writes
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.streams import Tokens
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class WritingState(State):
     keep: Tensor | None = None
 
 
-@model("transformer", serves=("translate",))
+@model("transformer", gives=("decoder",))
 class Transformer(Model):
     """Encoder and decoder, six layers each by default; the decoder attends to itself and to the encoder's rows.
 
@@ -61,41 +64,35 @@ class Transformer(Model):
             "num_heads": num_heads, "norm": norm, "dropout": dropout, "attention_dropout": attention_dropout,
             "hidden": hidden, "gated": gated,
         }  # fmt: skip
-        self.entrance = Entrance(
-            problem.inputs, dim, positions=positions, max_length=problem.max_length, dropout=dropout
-        )
+        assert isinstance(problem.answer, Writes)
+        self.answer = problem.answer
+        self.embedding = StreamEmbedding(problem.inputs, dim, positions=positions, dropout=dropout)
         self.encoder = Stack(dim, layers, chosen, **shared)
-        self.target_entrance = Entrance(
-            Tokens(problem.outputs),
-            dim,
-            positions=positions,
-            max_length=problem.max_target + 1,
-            dropout=dropout,
-        )
+        target = Tokens(self.answer.count, length=self.answer.length + 1)
+        self.target_embedding = StreamEmbedding(target, dim, positions=positions, dropout=dropout)
         self.decoder = Stack(
             dim, decoder_layers or layers, chosen, cross=cross or self.cross_default, causal=True, **shared
         )
-        self.exit = Exit(dim, problem.outputs, self.target_entrance if tied else None)
+        self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.count) if tied else None)
 
     def read(self, batch: Batch) -> Tensor:
         """The encoder's rows (b,n,dim)."""
-        found: Tensor = self.encoder(self.entrance(batch.inputs), mask=padding_mask(batch.keep))
+        found: Tensor = self.encoder(self.embedding(batch.inputs), mask=padding_mask(batch.keep))
         return found
 
-    def forward(self, batch: Batch) -> Tensor:
-        assert batch.targets is not None and self.problem.start is not None
-        rows = self.target_entrance(shifted(batch.targets, self.problem.start))
+    def forward(self, batch: Batch) -> Any:
+        assert batch.targets is not None
+        rows = self.target_embedding(shifted(batch.targets, self.answer.start))
         # Behind a target's end there is only padding, which looks back and is never looked back at by what counts.
         rows = self.decoder(rows, source=self.read(batch), source_mask=padding_mask(batch.keep))
-        found: Tensor = self.exit(rows)
-        return found
+        return self.head(rows, batch)
 
     def step(self, tokens: Tensor, state: WritingState) -> tuple[Tensor, WritingState]:
         """Logits for target tokens that go on from a state, and the state that follows."""
         mask: Mask | None = padding_mask(state.keep)
-        rows = self.target_entrance(tokens, offset=state.stack.passed)
+        rows = self.target_embedding(tokens, offset=state.stack.passed)
         rows, after = self.decoder.step(rows, state.stack, source=state.source, source_mask=mask)
-        return self.exit(rows), WritingState(after, state.source, state.keep)
+        return self.head(rows, Batch.of(tokens)), WritingState(after, state.source, state.keep)
 
     def initial_state(self, batch: Batch) -> WritingState:
         """The state before anything was written: the source, read once."""
@@ -107,12 +104,11 @@ class Transformer(Model):
     @torch.no_grad()
     def generate(self, batch: Batch, *, cached: bool = True, **options: Any) -> list[list[Hypothesis]]:
         """What the decoder writes for each source, best first. Options: see `write`."""
-        assert self.problem.start is not None and self.problem.end is not None
-        start = batch.inputs.new_full((batch.size, 1), self.problem.start, dtype=torch.long)
-        options.setdefault("max_length", self.problem.max_target)
+        start = batch.inputs.new_full((batch.size, 1), self.answer.start, dtype=torch.long)
+        options.setdefault("max_length", self.answer.length)
         state = self.initial_state(batch)
         step: Any = CachedStep(self.step, state) if cached else Rewriting(self, state)
-        return write(step, start, end=self.problem.end, **options)
+        return write(step, start, end=self.answer.end, **options)
 
 
 class Rewriting:

@@ -11,10 +11,12 @@ from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.models.decoder import Decoder
 from regard.models.model import model
-from regard.tasks.problem import Batch, Problem
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.streams import Tokens
 
 
-@model("transformer-xl", serves=("language",))
+@model("transformer-xl", gives=("past",), reads=(Tokens,))
 class TransformerXL(Decoder):
     """`decoder` with relative positions and recurrence between segments: each layer also sees the last `memory` rows.
 
@@ -45,7 +47,7 @@ class TransformerXL(Decoder):
     def rows(self, batch: Batch) -> Tensor:
         if batch.keep is not None and not bool(batch.keep.all()):
             raise BadValue("model: transformer-xl reads texts without padding; got a batch with some.")
-        rows = self.entrance(batch.inputs)
+        rows = self.embedding(batch.inputs)
         state = self.initial_state(batch.size)
         found = []
         for part in rows.split(self.segment, 1):

@@ -13,9 +13,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
-from regard.tasks.problem import Batch, Problem, Vectors
-from regard.tasks.task import Answers, Sums, Task
+from regard.tasks.answers import Bits
+from regard.tasks.batch import INPUTS, Batch
+from regard.tasks.metrics import SHARE, Answered, Mean, Metric
+from regard.tasks.streams import Vectors
+from regard.tasks.task import Task
 
 ENDLESS = 1_000_000  # training sequences: more than a run sees, and few enough to be shuffled
 HELD_OUT = 200  # sequences for validation, and as many for the test
@@ -36,18 +40,63 @@ def with_answer(shown: NDArray[np.uint8], answer: NDArray[np.uint8]) -> Tape:
     return Tape(np.concatenate([shown, blank]), np.concatenate([silent, answer]), len(shown))
 
 
-class BitsTask(Task):
-    """The base of tasks of kind bits. A subclass sets `bits` and `longest`; two channels beside the bits are marks."""
+def _cost(answered: Answered) -> float:
+    """The cost of a batch in nats, in double precision: well-trained runs differ far behind the point."""
+    targets, keep = answered.batch.targets, answered.batch.target_keep
+    assert targets is not None and keep is not None
+    each = F.binary_cross_entropy_with_logits(answered.outputs.float(), targets.float(), reduction="none")
+    return float(each.masked_fill(~keep[..., None], 0.0).double().sum())
 
-    metric = "bits_per_sequence"
-    higher_is_better = False
+
+def _wrong(answered: Answered) -> Tensor:
+    """The number of wrong bits of each sequence, (b,)."""
+    targets, keep = answered.batch.targets, answered.batch.target_keep
+    assert targets is not None and keep is not None
+    return (((answered.outputs > 0) != (targets > 0.5)) & keep[..., None]).sum((1, 2))
+
+
+def _vectors(answered: Answered) -> float:
+    assert answered.batch.target_keep is not None
+    return float(answered.batch.target_keep.sum())
+
+
+BITS_PER_SEQUENCE = Mean(
+    "bits_per_sequence", higher_is_better=False, over=Bits.units,
+    look=lambda answered: (answered.once(_cost) / math.log(2), answered.batch.size),
+)  # fmt: skip
+METRICS = (
+    Mean("loss", higher_is_better=False, look=lambda answered: (answered.once(_cost), _vectors(answered))),
+    BITS_PER_SEQUENCE,
+    Mean(
+        "wrong_bits", higher_is_better=False, over=Bits.units,
+        look=lambda answered: (float(answered.once(_wrong).sum()), answered.batch.size),
+    ),
+    Mean(
+        "exact_match", unit=SHARE, over=Bits.units,
+        look=lambda answered: (float((answered.once(_wrong) == 0).sum()), answered.batch.size),
+    ),
+)  # fmt: skip
+
+
+class BitsTask(Task):
+    """The base of tasks of bits. A subclass sets `bits` and `longest`; two channels beside the bits are marks."""
+
+    metric = BITS_PER_SEQUENCE
 
     bits: int
     longest: int
 
-    def problems(self) -> list[Problem]:
-        """One: bits in, bits out."""
-        return [Problem("bits", Vectors(self.bits + 2), self.bits, max_length=self.longest)]
+    def streams(self) -> dict[str, Vectors]:
+        """Bits and marks."""
+        return {INPUTS: Vectors(self.bits + 2, self.longest)}
+
+    def answers(self) -> list[Bits]:
+        """Bits."""
+        return [Bits(self.bits)]
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Cost and errors, of vectors and of whole sequences."""
+        return METRICS
 
     def length(self, example: Tape) -> int:
         """Steps of a sequence, the answer included."""
@@ -66,20 +115,4 @@ class BitsTask(Task):
             targets[row, :steps] = torch.from_numpy(example.targets)
             keep[row, :steps] = True
             target_keep[row, example.answer : steps] = True
-        return Batch(inputs, None if bool(keep.all()) else keep, targets, target_keep)
-
-    def measure(self, model: Answers, batch: Batch) -> Sums:
-        """The loss of a vector in nats, and for each sequence its cost in bits, its wrong bits, whether it is right."""
-        assert batch.targets is not None and batch.target_keep is not None
-        outputs = model(batch).float()
-        counts = batch.target_keep[..., None]
-        each = F.binary_cross_entropy_with_logits(outputs, batch.targets.float(), reduction="none")
-        total = float(each.masked_fill(~counts, 0.0).double().sum())
-        wrong = (((outputs > 0) != (batch.targets > 0.5)) & counts).sum((1, 2))
-        sequences = float(batch.size)
-        return {
-            "loss": (total, float(batch.target_keep.sum())),
-            "bits_per_sequence": (total / math.log(2), sequences),
-            "wrong_bits": (float(wrong.sum()), sequences),
-            "exact_match": (float((wrong == 0).sum()), sequences),
-        }
+        return Batch.of(inputs, None if bool(keep.all()) else keep, targets, target_keep)

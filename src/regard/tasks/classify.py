@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +13,19 @@ import torch
 from regard.core.arguments import share, whole_number
 from regard.errors import BadValue
 from regard.tasks import hub, vocabulary
+from regard.tasks.answers import OneOf
+from regard.tasks.batch import INPUTS, Batch
+from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Counts, Metric
 from regard.tasks.opinions import opinions
 from regard.tasks.padding import padded
-from regard.tasks.problem import Batch, Problem, Tokens
 from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wrong
+from regard.tasks.shown import Shown, texts
 from regard.tasks.splits import checked_split, complete, files_by_split, listed
+from regard.tasks.streams import Tokens
 from regard.tasks.tables import ENDINGS, LABEL, TEXT, Columns, Row, find_columns, labelled, read_table
-from regard.tasks.task import Answers, Recipe, Sums, Task, task
+from regard.tasks.task import Recipe, Task, task
 from regard.tasks.vocabulary import PADDING, UNKNOWN, Vocabulary
 
-_F1 = "f1 "  # names of sums from which F1 is made; none is a metric by itself
 EMBEDDED = Path("embedded sentences")
 
 
@@ -31,6 +35,32 @@ class Labelled(NamedTuple):
     tokens: Sequence[int]
     label: int | None = None
     hidden: float = 0.0  # the share of its pieces that a batch hides
+
+
+def _of_classes(answered: Answered) -> dict[str, float]:
+    """For each class the hits, how often it was guessed and how often it was right."""
+    guessed, true = answered.outputs.argmax(-1), answered.batch.targets
+    assert true is not None
+    found: dict[str, float] = {"texts": len(true)}
+    for name, values in (("hits", true[guessed == true]), ("guessed", guessed), ("true", true)):
+        for number, count in enumerate(torch.bincount(values).tolist()):
+            if count:
+                found[f"{name} {number}"] = count
+    return found
+
+
+def _macro_f1(counts: Mapping[str, float]) -> float:
+    """The mean F1 of the classes that occur or were guessed."""
+    numbers = {name.rpartition(" ")[2] for name in counts if name.startswith(("guessed ", "true "))}
+    scores = []
+    for number in sorted(numbers, key=int):
+        hits, guessed, true = (counts.get(f"{name} {number}", 0.0) for name in ("hits", "guessed", "true"))
+        if guessed + true:
+            scores.append(2 * hits / (guessed + true))
+    return sum(scores) / len(scores) if scores else math.nan
+
+
+MACRO_F1 = Counts("macro_f1", unit=SHARE, look=_of_classes, made=_macro_f1, total="texts")
 
 
 @task("classify")
@@ -51,6 +81,7 @@ class Classify(Task):
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
+    takes = ("text",)
     recipe = Recipe(model="encoder", steps=1000, batch_size=32, lr=5e-4, warmup=100)
 
     def __init__(
@@ -142,12 +173,25 @@ class Classify(Task):
         every = [row.text for split in self.rows.values() for row in split]
         self.max_length = min(self.limit, max(len(ids) for ids in self.vocabulary.encode_all(every)))
 
-    def problems(self) -> list[Problem]:
-        """One: as many classes as there are labels."""
+    def _known(self) -> Vocabulary:
+        """The vocabulary; labels and vocabulary are made from the data where no state was restored."""
         if not self.labels:
             self._prepare()
         assert self.vocabulary is not None
-        return [Problem("classify", Tokens(len(self.vocabulary), PADDING), len(self.labels), self.max_length)]
+        return self.vocabulary
+
+    def streams(self) -> dict[str, Tokens]:
+        """The pieces of a text."""
+        return {INPUTS: Tokens(len(self._known()), PADDING, self.max_length)}
+
+    def answers(self) -> list[OneOf]:
+        """As many classes as there are labels."""
+        self._known()
+        return [OneOf(len(self.labels))]
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Loss, accuracy and macro F1."""
+        return (LOSS, ACCURACY, MACRO_F1)
 
     def _split(self, split: str) -> list[Row]:
         if checked_split(split) not in self.rows:
@@ -156,7 +200,7 @@ class Classify(Task):
 
     def examples(self, split: str) -> Sequence[Labelled]:
         """The texts of a split in the order of the file."""
-        self.problems()
+        self._known()
         if split not in self._encoded:
             hidden = self.hide if split == "train" else 0.0
             self._encoded[split] = self._encode_split(self._split(split), hidden)
@@ -189,46 +233,20 @@ class Classify(Task):
             hidden = torch.rand(inputs.shape, generator=generator) < shares[:, None]
             inputs = inputs.masked_fill(hidden if keep is None else hidden & keep, UNKNOWN)
         labels = [example.label for example in examples if example.label is not None]
-        return Batch(inputs, keep, torch.tensor(labels) if labels and len(labels) == len(examples) else None)
+        known = torch.tensor(labels) if labels and len(labels) == len(examples) else None
+        return Batch.of(inputs, keep, known)
 
-    def measure(self, model: Answers, batch: Batch) -> Sums:
-        """Loss and accuracy, and for each class what F1 is made of."""
-        assert batch.targets is not None
-        outputs = model(batch)
-        total, count = self.loss(outputs, batch)
-        guessed, true = outputs.argmax(-1), batch.targets
-        found: Sums = {
-            "loss": (float(total), float(count)),
-            "accuracy": (float((guessed == true).sum()), float(len(true))),
-        }
-        classes = len(self.labels)
-        hits = torch.bincount(true[guessed == true], minlength=classes)
-        ours = torch.bincount(guessed, minlength=classes)
-        theirs = torch.bincount(true, minlength=classes)
-        for number, values in enumerate(zip(hits.tolist(), ours.tolist(), theirs.tolist(), strict=True)):
-            for name, value in zip(("hits", "guessed", "true"), values, strict=True):
-                found[f"{_F1}{name} {number}"] = (float(value), 1.0)
-        return found
+    def parse(self, given: Mapping[str, str]) -> Labelled:
+        """A text."""
+        return self.encode(given["text"]) if set(given) == {"text"} else super().parse(given)
 
-    def finish(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """The metrics; macro F1 is the mean over the classes that occur or were guessed."""
-        found = super().finish({name: pair for name, pair in sums.items() if not name.startswith(_F1)})
-        scores = []
-        for number in range(len(self.labels)):
-            hits, guessed, true = (
-                sums.get(f"{_F1}{name} {number}", (0.0, 1.0))[0] for name in ("hits", "guessed", "true")
-            )
-            if guessed + true:
-                scores.append(2 * hits / (guessed + true))
-        if scores:
-            found["macro_f1"] = sum(scores) / len(scores)
-        return found
+    def show(self, example: Labelled, batch: Batch) -> Shown:
+        """The text in pieces."""
+        return texts(self.input_pieces(example))
 
     def encode(self, text: str) -> Labelled:
         """A text that was typed, cut to the greatest length."""
-        self.problems()
-        assert self.vocabulary is not None
-        ids = self.vocabulary.encode(text.strip())
+        ids = self._known().encode(text.strip())
         if not ids:
             raise BadValue("--text: expected some text, got none.")
         return Labelled(ids[: self.max_length])
@@ -244,10 +262,8 @@ class Classify(Task):
 
     def state(self) -> dict[str, Any]:
         """Vocabulary, labels and length."""
-        self.problems()
-        assert self.vocabulary is not None
         return {
-            "vocabulary": self.vocabulary.state(),
+            "vocabulary": self._known().state(),
             "labels": list(self.labels),
             "max_length": self.max_length,
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import unknown_name
+from regard.tasks.answers import OneOf
+from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.draws import rank
-from regard.tasks.problem import Batch, Problem, Vectors
+from regard.tasks.image_files import read_image
+from regard.tasks.shown import Shown
 from regard.tasks.splits import checked_split
+from regard.tasks.streams import Vectors
 from regard.tasks.task import Recipe, Task, task
 
 SIDE, CLASSES, WHITE = 8, 10, 16.0
+BRIGHT = 0.5  # the mean above which a user's image is dark writing on light paper
 ORDERS = {"rows": (SIDE, SIDE), "pixels": (SIDE * SIDE, 1)}
 
 
@@ -25,7 +30,7 @@ class Image(NamedTuple):
     """An image as a sequence of vectors (n, width) from 0 to 1, and the digit it shows."""
 
     pixels: Tensor
-    digit: int
+    digit: int | None  # None where a user gave the image
 
 
 @functools.cache
@@ -61,6 +66,7 @@ class Digits(Task):
         order: rows (8 positions of 8 numbers) or pixels (64 positions of one)
     """
 
+    takes = ("image",)
     # Recurrent and memory models in sizes that compare with two layers of an encoder: about half a million weights.
     recipe = Recipe(
         model="encoder", steps=500, batch_size=32, lr=1e-3, warmup=50,
@@ -68,6 +74,7 @@ class Digits(Task):
             "dynamic-transformer": "dynamic-transformer(dim=96, layers=2)",
             "lstm-attention": "lstm-attention(dim=256)",
         },
+        compared=("static-transformer", "dynamic-transformer", "lstm-attention"),  # the user's table
     )  # fmt: skip
 
     def __init__(self, order: str = "rows") -> None:
@@ -75,10 +82,14 @@ class Digits(Task):
             raise unknown_name("order", order, ORDERS)
         self.shape = ORDERS[order]
 
-    def problems(self) -> list[Problem]:
-        """One: ten classes."""
+    def streams(self) -> dict[str, Vectors]:
+        """Rows or pixels."""
         length, width = self.shape
-        return [Problem("classify", Vectors(width), CLASSES, max_length=length)]
+        return {INPUTS: Vectors(width, length)}
+
+    def answers(self) -> list[OneOf]:
+        """Ten classes."""
+        return [OneOf(CLASSES)]
 
     def examples(self, split: str) -> Sequence[Image]:
         """The images of a split, in the order of the data set."""
@@ -93,10 +104,27 @@ class Digits(Task):
     def collate(self, examples: Sequence[Image], generator: torch.Generator) -> Batch:
         """Images and their digits; nothing to pad."""
         if not examples:
-            return Batch(torch.zeros(0, *self.shape), targets=torch.zeros(0, dtype=torch.long))
-        digits = torch.tensor([example.digit for example in examples])
-        return Batch(torch.stack([example.pixels for example in examples]), targets=digits)
+            return Batch.of(torch.zeros(0, *self.shape), targets=torch.zeros(0, dtype=torch.long))
+        known = [example.digit for example in examples if example.digit is not None]
+        digits = torch.tensor(known) if len(known) == len(examples) else None
+        return Batch.of(torch.stack([example.pixels for example in examples]), targets=digits)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The digit as text."""
-        return str(tokens[0])
+    def parse(self, given: Mapping[str, str]) -> Image:
+        """A picture as the 8 × 8 numbers the task is about: light writing on a dark ground."""
+        if set(given) != {"image"}:
+            return super().parse(given)  # type: ignore[no-any-return]  # which raises
+        grey = read_image(given["image"]).convert("L").resize((SIDE, SIDE))
+        pixels = np.asarray(grey, np.float32) / 255
+        if pixels.mean() > BRIGHT:
+            pixels = 1 - pixels
+        return Image(torch.from_numpy(pixels.copy()).reshape(self.shape), None)
+
+    def show(self, example: Image, batch: Batch) -> Shown:
+        """The image, with the names of its rows or pixels."""
+        rows, columns = (SIDE, 1) if len(example.pixels) == SIDE else (SIDE, SIDE)
+        pieces = [f"row {n}" for n in range(SIDE)]
+        if columns > 1:
+            pieces = [f"{n // SIDE},{n % SIDE}" for n in range(SIDE * SIDE)]
+        words = "an image" if example.digit is None else f"an image of a {example.digit}"
+        picture = np.asarray(example.pixels.reshape(SIDE, SIDE).numpy(), np.float32)
+        return Shown(words, pieces, "patches", picture=picture, grid=(rows, columns))

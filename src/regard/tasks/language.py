@@ -14,13 +14,28 @@ from torch import Tensor
 
 from regard.core.arguments import share, whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks import continuation, hub, vocabulary, windows
+from regard.tasks import completion, hub, vocabulary, windows
+from regard.tasks.answers import Answer, HiddenTokens, NextToken
+from regard.tasks.batch import INPUTS, Batch
+from regard.tasks.metrics import (
+    ACCURACY,
+    LOSS,
+    PERPLEXITY,
+    Answered,
+    Answering,
+    Mean,
+    Metric,
+    State,
+    merged,
+    observe,
+)
 from regard.tasks.padding import padded
-from regard.tasks.problem import Batch, Problem, Tokens
 from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
+from regard.tasks.shown import Shown, texts
 from regard.tasks.splits import checked_split, files_by_split, listed
 from regard.tasks.story import story_text
-from regard.tasks.task import Answers, Recipe, Task, task
+from regard.tasks.streams import Tokens
+from regard.tasks.task import Recipe, Task, task
 from regard.tasks.vocabulary import BLANK, PADDING, SPECIAL, Vocabulary
 from regard.tasks.windows import Window
 
@@ -31,6 +46,14 @@ HIDDEN = (
 
 
 OBJECTIVES = ("next", "hidden")
+BITS_PER_CHARACTER = Mean(
+    "bits_per_character", higher_is_better=False, look=lambda answered: answered.loss,
+    made=lambda loss: loss / math.log(2),
+)  # fmt: skip
+COMPLETED = (
+    "the first half of a sentence is given, each token of the second half is judged given all before it"
+)
+GUESSED = "the first half of a sentence is given, the second half is hidden at once and guessed"
 
 
 @task("language")
@@ -50,8 +73,8 @@ class Language(Task):
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
-    metric = "perplexity"
-    higher_is_better = False
+    metric = PERPLEXITY
+    takes = ("text",)
     recipe = Recipe(model="decoder", steps=2000, batch_size=16, lr=1e-3, warmup=100)
 
     def __init__(
@@ -133,26 +156,38 @@ class Language(Task):
             raise BadValue(f"data: {self.data} has no text for {split}. It has: {', '.join(self.texts)}.")
         return self.texts[split]
 
-    def problems(self) -> list[Problem]:
-        """The next token and hidden tokens, the objective first."""
+    def _known(self) -> Vocabulary:
+        """The vocabulary, made from the training text where no state was restored."""
         if self.vocabulary is None:
             split = "train" if "train" in self.texts else next(iter(self.texts))
             lines = self._text(split).splitlines(keepends=True)
             self.vocabulary = vocabulary.build(self.level, lines, self.vocabulary_size, self.min_count)
-        count = len(self.vocabulary)
-        inputs = Tokens(count, PADDING)
-        posed = [
-            Problem("language", inputs, count, max_length=self.context),
-            Problem("masked", inputs, count, max_length=self.context, blank=BLANK),
-        ]
-        return posed if self.objective == "next" else posed[::-1]
+        return self.vocabulary
+
+    def streams(self) -> dict[str, Tokens]:
+        """A window of the text."""
+        return {INPUTS: Tokens(len(self._known()), PADDING, self.context)}
+
+    def answers(self) -> list[Answer]:
+        """The next token and hidden tokens, the objective first."""
+        count = len(self._known())
+        found: list[Answer] = [NextToken(count), HiddenTokens(count, BLANK)]
+        return found if self.objective == "next" else found[::-1]
+
+    @property
+    def hides(self) -> bool:
+        """Whether hidden tokens are asked for, and not the next ones."""
+        return isinstance(self.problem.answer, HiddenTokens)
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Loss, accuracy, perplexity, and bits per character where a token is one."""
+        found = (LOSS, ACCURACY, PERPLEXITY)
+        return (*found, BITS_PER_CHARACTER) if self.level == "character" and not self.hides else found
 
     def tokens(self, split: str) -> Tensor:
         """All ids of a split in a row."""
         if split not in self._tokens:
-            self.problems()
-            assert self.vocabulary is not None
-            lines = self.vocabulary.encode_all(self._text(split).splitlines(keepends=True))
+            lines = self._known().encode_all(self._text(split).splitlines(keepends=True))
             ids = torch.tensor([number for line in lines for number in line])
             if len(ids) < 2:
                 raise BadValue(f"data: the {split} text has {len(ids)} tokens; expected at least 2.")
@@ -173,8 +208,8 @@ class Language(Task):
         """Windows padded at their ends; prompts come without targets."""
         rows = [example.drawn(generator) for example in examples]
         if any(example.prompt for example in examples):
-            return Batch(*padded(rows, PADDING))
-        if self.problem.kind == "masked":
+            return Batch.of(*padded(rows, PADDING))
+        if self.hides:
             return self._hidden([row[: self.context] for row in rows], generator)
         inputs, keep = padded([row[:-1] for row in rows], PADDING)
         targets, target_keep = padded([row[1:] for row in rows], PADDING)
@@ -182,13 +217,19 @@ class Language(Task):
             repeated = torch.tensor([example.repeated for example in examples])
             asked = torch.arange(targets.shape[1]) >= repeated[:, None]
             target_keep = asked if target_keep is None else target_keep & asked
-        return Batch(inputs, keep, targets, target_keep)
+        return Batch.of(inputs, keep, targets, target_keep)
 
-    def batch(self, examples: Sequence[Any], chosen: Sequence[int], generator: torch.Generator) -> Batch:
+    def batch(
+        self,
+        examples: Sequence[Any],
+        chosen: Sequence[int],
+        generator: torch.Generator,
+        model: Answering | None = None,
+    ) -> Batch:
         """The same batch as by `collate`, windows cut out of the text all at once where that can be done."""
-        if isinstance(examples, windows.Loose) and self.problem.kind == "language":
+        if isinstance(examples, windows.Loose) and not self.hides:
             rows = examples.rows(chosen, generator)
-            return Batch(rows[:, :-1].contiguous(), targets=rows[:, 1:].contiguous())
+            return Batch.of(rows[:, :-1].contiguous(), targets=rows[:, 1:].contiguous())
         return super().batch(examples, chosen, generator)
 
     def _hidden(self, rows: list[Tensor], generator: torch.Generator) -> Batch:
@@ -203,55 +244,51 @@ class Language(Task):
             shown = torch.where(fate < 0.9, other, row[chosen])
             inputs[number, chosen] = torch.where(fate < 0.8, torch.full_like(other, BLANK), shown)
             asked[number, chosen] = True
-        return Batch(inputs, keep, targets, asked)
+        return Batch.of(inputs, keep, targets, asked)
 
-    def finish(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """Loss, perplexity, accuracy, and bits per character where a token is one."""
-        found = super().finish(sums)
-        if self.level == "character" and self.problem.kind == "language" and "loss" in found:
-            found["bits_per_character"] = found["loss"] / math.log(2)
-        return found
-
-    def continuation_batches(
-        self, split: str = "test", batch_size: int = 32, most: int = 1000
-    ) -> list[Batch]:
+    def completion_batches(self, split: str = "test", batch_size: int = 32, most: int = 1000) -> list[Batch]:
         """Sentences of a split in which the second halves are judged, `most` of them at most, evenly spaced."""
-        self.problems()
-        assert self.vocabulary is not None
-        chosen = continuation.evenly(continuation.sentences_of(self._text(split)), most)
-        kind = self.problem.kind
-        return list(continuation.batches(chosen, self.vocabulary, kind, self.context, batch_size))
+        chosen = completion.evenly(completion.sentences_of(self._text(split)), most)
+        return list(completion.batches(chosen, self._known(), self.context, batch_size, hidden=self.hides))
 
     @torch.no_grad()
-    def continuation(
-        self, model: Answers, split: str = "test", *, batch_size: int = 32, most: int = 1000,
+    def examine(
+        self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,
         device: torch.device | str = "cpu",
-    ) -> dict[str, float]:  # fmt: skip
-        """`continuation_accuracy` and `continuation_nll`: how well a model in eval mode continues a sentence."""
-        totals = {"continuation_accuracy": (0.0, 0.0), "continuation_nll": (0.0, 0.0)}
-        for batch in self.continuation_batches(split, batch_size, most):
-            for name, (total, count) in continuation.measure(model, batch.to(device)).items():
-                totals[name] = (totals[name][0] + total, totals[name][1] + count)
-        return {name: total / count if count else math.nan for name, (total, count) in totals.items()}
+    ) -> list[tuple[Metric, State]]:  # fmt: skip
+        """How well a model completes sentences: `completion_accuracy` and `completion_nll`."""
+        batches = self.completion_batches(split, batch_size, most)
+        parts = [observe(completion.METRICS, Answered(model, batch.to(device))) for batch in batches]
+        states = merged(completion.METRICS, parts)
+        return [(metric, states[metric.name]) for metric in completion.METRICS if metric.name in states]
+
+    def protocol(self) -> dict[str, Any]:
+        """How completions are judged."""
+        return {"completion": GUESSED if self.hides else COMPLETED}
+
+    def parse(self, given: Mapping[str, str]) -> Window:
+        """A text."""
+        return self.encode(given["text"]) if set(given) == {"text"} else super().parse(given)
+
+    def show(self, example: Window, batch: Batch) -> Shown:
+        """The window in pieces, as the model reads it."""
+        return texts(self.output_pieces(batch.inputs[0].tolist()))
 
     def encode(self, text: str) -> Window:
         """A prompt; of a long one the end. Where hidden tokens are asked for, "<mask>" stands for one."""
-        self.problems()
-        assert self.vocabulary is not None
-        if self.problem.kind == "masked":
-            parts = [self.vocabulary.encode(part) for part in re.split(re.escape(SPECIAL[BLANK]), text)]
+        known = self._known()
+        if self.hides:
+            parts = [known.encode(part) for part in re.split(re.escape(SPECIAL[BLANK]), text)]
             ids = [number for part in parts for number in (BLANK, *part)][1:]
         else:
-            ids = self.vocabulary.encode(text)
+            ids = known.encode(text)
         if not ids:
             raise BadValue("--text: expected some text, got none.")
         return Window(torch.tensor(ids[-self.context :]), prompt=True)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens."""
-        self.problems()
-        assert self.vocabulary is not None
-        return self.vocabulary.decode(tokens)
+        return self._known().decode(tokens)
 
     def input_pieces(self, example: Window) -> list[str]:
         """What each position stands for, for pictures."""
@@ -259,14 +296,11 @@ class Language(Task):
 
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
         """What each token stands for."""
-        assert self.vocabulary is not None
-        return self.vocabulary.pieces(tokens)
+        return self._known().pieces(tokens)
 
     def state(self) -> dict[str, Any]:
         """Vocabulary and context."""
-        self.problems()
-        assert self.vocabulary is not None
-        return {"vocabulary": self.vocabulary.state(), "max_length": self.context}
+        return {"vocabulary": self._known().state(), "max_length": self.context}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over vocabulary and context."""

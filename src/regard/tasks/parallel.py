@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,9 +10,13 @@ from torch import Tensor
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
+from regard.tasks.answers import Writes
+from regard.tasks.batch import INPUTS, Batch
+from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.padding import padded
-from regard.tasks.problem import Batch, Problem, Tokens
-from regard.tasks.task import Answers, Sums, Task
+from regard.tasks.shown import Shown, texts
+from regard.tasks.streams import Tokens
+from regard.tasks.task import Task
 from regard.tasks.vocabulary import END, PADDING, START, Vocabulary, restored
 
 
@@ -25,47 +28,59 @@ class Pair(NamedTuple):
     reference: str | None = None
 
 
-@dataclass(frozen=True)
-class Written(Batch):
-    """A batch with the texts that a model should write, for measures that compare texts."""
+REFERENCES = "references"  # the note of a batch that holds the texts a model should write
 
-    references: tuple[str | None, ...] = ()
 
-    def asking(self) -> tuple[Batch, list[str]]:
-        """The questions that come with a reference, without their answers, and the references."""
-        rows = [row for row, text in enumerate(self.references) if text is not None]
-        index = torch.tensor(rows, device=self.inputs.device, dtype=torch.long)
-        questions = Batch(
-            inputs=self.inputs[index],
-            keep=None if self.keep is None else self.keep[index],
-            index=tuple(self.index[row] for row in rows) if self.index else (),
-        )
-        return questions, [text for text in self.references if text is not None]
+class Written(NamedTuple):
+    """The texts that a model wrote for the examples with a reference, and the references."""
+
+    texts: list[str]
+    references: list[str]
+
+    @property
+    def exact(self) -> int:
+        """How many are the reference, letter by letter."""
+        return sum(text == reference for text, reference in zip(self.texts, self.references, strict=True))
 
 
 class ParallelTask(Task):
-    """The base of tasks of kind translate. A subclass sets the two vocabularies and the two greatest lengths."""
+    """The base of tasks that turn texts into texts. A subclass sets the two vocabularies and the greatest lengths."""
 
-    metric = "exact_match"
+    metric = Mean("exact_match", unit=SHARE, over=Writes.units)  # `metrics` says how it is measured
+    takes = ("text",)
 
     source_vocabulary: Vocabulary
     target_vocabulary: Vocabulary
     max_source: int
     max_target: int  # the end included
 
-    def problems(self) -> list[Problem]:
-        """One: write the target, given the source."""
-        return [
-            Problem(
-                "translate",
-                Tokens(len(self.source_vocabulary), PADDING),
-                len(self.target_vocabulary),
-                max_length=self.max_source,
-                max_target=self.max_target,
-                start=START,
-                end=END,
-            )
-        ]
+    def streams(self) -> dict[str, Tokens]:
+        """The source."""
+        return {INPUTS: Tokens(len(self.source_vocabulary), PADDING, self.max_source)}
+
+    def answers(self) -> list[Writes]:
+        """The target."""
+        return [Writes(len(self.target_vocabulary), self.max_target, START, END)]
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Loss and accuracy of the tokens, and how often the text is right that the model writes by itself."""
+
+        def exact(answered: Answered) -> tuple[float, float] | None:
+            written = answered.once(self.written)
+            return None if written is None else (float(written.exact), float(len(written.texts)))
+
+        return (LOSS, ACCURACY, Mean("exact_match", unit=SHARE, over=Writes.units, look=exact))
+
+    def written(self, answered: Answered) -> Written | None:
+        """What a model writes where there is a reference; None where a batch has none."""
+        references = answered.batch.notes.get(REFERENCES, ())
+        rows = [row for row, text in enumerate(references) if text is not None]
+        if not rows:
+            return None
+        found = answered.model.generate(answered.batch.rows(rows))
+        return Written(
+            [self.decode(best[0].tokens) if best else "" for best in found], [references[row] for row in rows]
+        )
 
     def pair(self, source: Sequence[int], target: Sequence[int], reference: str | None) -> Pair:
         """An example, cut where it is longer than the longest."""
@@ -75,7 +90,7 @@ class ParallelTask(Task):
         """The longer of the two sides."""
         return max(len(example.source), len(example.target or ()))
 
-    def collate(self, examples: Sequence[Pair], generator: torch.Generator) -> Written:
+    def collate(self, examples: Sequence[Pair], generator: torch.Generator) -> Batch:
         """Both sides padded at their ends; without targets when an example has none."""
         inputs, keep = padded([example.source for example in examples], PADDING)
         given = [example.target for example in examples if example.target is not None]
@@ -84,21 +99,16 @@ class ParallelTask(Task):
         if given and len(given) == len(examples):
             targets, target_keep = padded(given, PADDING)
         references = tuple(example.reference for example in examples)
-        return Written(inputs, keep, targets, target_keep, references=references)
+        return Batch.of(inputs, keep, targets, target_keep, references=references)
 
-    def measure(self, model: Answers, batch: Batch) -> Sums:
-        """Loss and accuracy of the tokens, and how well the texts agree that the model writes by itself."""
-        found = super().measure(model, batch)
-        if isinstance(batch, Written) and any(text is not None for text in batch.references):
-            questions, references = batch.asking()
-            texts = [self.decode(best[0].tokens) if best else "" for best in model.generate(questions)]
-            found.update(self.compare(texts, references))
-        return found
+    def parse(self, given: Mapping[str, str]) -> Pair:
+        """The source alone."""
+        return self.encode(given["text"]) if set(given) == {"text"} else super().parse(given)
 
-    def compare(self, texts: list[str], references: list[str]) -> Sums:
-        """What is added up from texts and those they should be."""
-        right = sum(text == reference for text, reference in zip(texts, references, strict=True))
-        return {"exact_match": (float(right), float(len(texts)))}
+    def show(self, example: Pair, batch: Batch) -> Shown:
+        """Source and target in pieces."""
+        target = [] if batch.targets is None else self.output_pieces(batch.targets[0].tolist())
+        return texts(self.input_pieces(example), target)
 
     def encode(self, text: str) -> Pair:
         """The source alone, for a text that was typed."""

@@ -1,49 +1,42 @@
-"""What a task is: data, batches, a loss, metrics. One file with `@task("name")` adds one.
+"""What a task is: streams, an answer, metrics. One file with `@task("name")` adds one.
 
-    data      `examples(split)`: a sequence of examples; `collate(examples, generator)`: a `Batch` of them
-    loss      `loss(outputs, batch)`: a sum and the number of terms in it, so that any split of a batch adds up exactly
-    metrics   `measure(model, batch)`: sums and counts by name, and `finish`, which makes numbers of them
+    streams    `streams()`: what goes in, by name: tokens, vectors, nodes
+    answers    `answers()`: what may come out, the usual one first; a model gives the first it can
+    metrics    `metrics()`: how answers are judged; `metric` decides which checkpoint is best
+    data       `examples(split)`: a sequence of examples; `collate(examples, generator)`: a `Batch` of them
+    people     `parse(given)`: an example from what a user typed; `show(example)`: what its positions are called
 
-A task knows nothing of models beyond two calls: `model(batch)` gives the outputs its problem describes, and
-`model.generate(batch)` gives hypotheses, best first, for problems that write sequences.
+A task knows nothing of models beyond `tasks.metrics.Answering`: calling one with a batch, its loss, its predictions and
+the sequences it writes. A model knows nothing of tasks beyond `Problem` and `Batch`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from regard.core.options import read_options
 from regard.errors import BadValue
 from regard.registry import Registry, parse
-from regard.tasks.problem import Batch, Problem
+from regard.tasks.answers.answer import Answer
+from regard.tasks.batch import Batch
+from regard.tasks.metrics import ACCURACY, LOSS, Answering, Metric, State
+from regard.tasks.problem import Problem
+from regard.tasks.shown import Shown, numbered
+from regard.tasks.streams import StreamSpec
 
 if TYPE_CHECKING:
     from regard.tasks.direction import Direction
 
-Sums = dict[str, tuple[float, float]]  # metric → (sum, count)
 _NOT_TEXT = ("true", "false", "none", "null", "yes", "no", "on", "off")  # bare, these are not read as text
 SPLITS = ("train", "validation", "test")
-
-
-class Answers(Protocol):
-    """What a task asks of a model."""
-
-    def __call__(self, batch: Batch) -> Tensor:
-        """The outputs that the problem's kind describes."""
-
-    def generate(self, batch: Batch, **options: Any) -> list[list[Any]]:
-        """For each example hypotheses with `.tokens` and `.score`, best first."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +53,21 @@ class Recipe:
     accumulate: int = 1
     schedule: str = "cosine"
     clip: float = 1.0
-    models: Mapping[str, str] = field(
-        default_factory=dict
-    )  # "decoder" → what the bare name means here: "decoder(layers=2)"
+    # What a bare name means on this task: "transformer" → "transformer(layers=2)".
+    models: Mapping[str, str] = field(default_factory=dict)
+    compared: tuple[
+        str, ...
+    ] = ()  # the models that `regard compare` takes when none is named; default: `model`
 
 
 TASKS: Registry[type[Task]] = Registry("task")
-Kind = TypeVar("Kind", bound="type[Task]")
+TaskClass = TypeVar("TaskClass", bound="type[Task]")
 
 
-def task(name: str) -> Callable[[Kind], Kind]:
+def task(name: str) -> Callable[[TaskClass], TaskClass]:
     """Register the decorated class under `name`."""
 
-    def register(cls: Kind) -> Kind:
+    def register(cls: TaskClass) -> TaskClass:
         cls.name = name
         TASKS.add(name, cls)
         return cls
@@ -81,91 +76,100 @@ def task(name: str) -> Callable[[Kind], Kind]:
 
 
 class Task:
-    """The base of every task. A subclass sets `metric` and `recipe`, and defines `problems`, `examples`, `collate`."""
+    """The base of every task. A subclass sets `metric` and `recipe` and defines the first five methods."""
 
     name: ClassVar[str] = ""
-    metric: ClassVar[str] = "accuracy"  # the one that decides which checkpoint is best
-    higher_is_better: ClassVar[bool] = True
+    metric: ClassVar[Metric] = ACCURACY  # the one that decides which checkpoint is best
     recipe: ClassVar[Recipe] = Recipe()
 
     given: Mapping[str, Any] = MappingProxyType({})  # the options `build` was called with
 
-    def typed(self, **options: Any) -> str:
-        """This task with some options more, as the command line takes it: `"classify(encoding=latin-1)"`."""
-        chosen = {**self.given, **options}
-        return typed(self.name, {name: chosen[name] for name in chosen if name not in ("data", "whole")})
+    def streams(self) -> Mapping[str, StreamSpec]:
+        """What goes in, by name. Models that read a single stream read the first."""
+        raise NotImplementedError(f"{type(self).__name__} does not define streams")
 
-    def direction(self) -> Direction | None:
-        """What is read and what is written, where the task turns one kind of text into another."""
-        return None
+    def answers(self) -> Sequence[Answer]:
+        """What may come out, the usual answer first; a model gives the first that it can."""
+        raise NotImplementedError(f"{type(self).__name__} does not define answers")
+
+    def examples(self, split: str) -> Sequence[Any]:
+        """The examples of a split ("train", "validation", "test"); always the same ones in the same order."""
+        raise NotImplementedError(f"{type(self).__name__} does not define examples")
+
+    def collate(self, examples: Sequence[Any], generator: torch.Generator) -> Batch:
+        """A batch of examples. What is random in it (hidden words, noise) comes from `generator` alone."""
+        raise NotImplementedError(f"{type(self).__name__} does not define collate")
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """How answers are judged, `metric` among them."""
+        return (LOSS, self.metric)
 
     def problems(self) -> list[Problem]:
-        """Every problem this task can pose, the usual one first; a model takes the first it serves."""
-        raise NotImplementedError
+        """Every problem this task can pose, the usual one first."""
+        return [Problem(self.streams(), answer) for answer in self.answers()]
 
     def pose(self, problem: Problem) -> None:
         """Say which of its problems the task is to pose from now on."""
         self.problem = problem
 
-    def examples(self, split: str) -> Sequence[Any]:
-        """The examples of a split ("train", "validation", "test"); always the same ones in the same order."""
-        raise NotImplementedError
-
     def length(self, example: Any) -> int:
         """How long an example is, for batches of similar length."""
         return len(example)
 
-    def collate(self, examples: Sequence[Any], generator: torch.Generator) -> Batch:
-        """A batch of examples. What is random in it (hidden words, noise) comes from `generator` alone."""
-        raise NotImplementedError
+    def batch(
+        self,
+        examples: Sequence[Any],
+        chosen: Sequence[int],
+        generator: torch.Generator,
+        model: Answering | None = None,
+    ) -> Batch:
+        """A batch of chosen examples of a split.
 
-    def batch(self, examples: Sequence[Any], chosen: Sequence[int], generator: torch.Generator) -> Batch:
-        """A batch of chosen examples of a split. A task may be quicker than making each of them first."""
+        A task may be quicker than making each of them first. An agent makes its batch by acting with `model`; where
+        there is none, it acts at random.
+        """
         return self.collate([examples[index] for index in chosen], generator)
 
-    def loss(self, outputs: Tensor, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The sum of the losses of all that counts in a batch, in nats, and how much counts."""
-        assert batch.targets is not None
-        if self.problem.kind == "bits":
-            each = F.binary_cross_entropy_with_logits(
-                outputs.float(), batch.targets.float(), reduction="none"
-            ).sum(-1)
-        else:
-            each = F.cross_entropy(
-                outputs.float().flatten(0, -2),
-                batch.targets.flatten(),
-                reduction="none",
-                label_smoothing=smoothing,
-            ).view(batch.targets.shape)
-        counts = torch.ones_like(each) if batch.target_keep is None else batch.target_keep.to(each)
-        return each.masked_fill(counts == 0, 0).sum(), counts.sum()
+    def examine(
+        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """What else `regard evaluate` measures of a model in eval mode, beyond `metrics` of the split's examples."""
+        return []
 
-    def measure(self, model: Answers, batch: Batch) -> Sums:
-        """What the metrics add up from one batch: the loss and, where there is one right answer, how often it came."""
-        assert batch.targets is not None
-        outputs = model(batch)
-        total, count = self.loss(outputs, batch)
-        found: Sums = {"loss": (float(total.detach()), float(count))}
-        if self.problem.kind != "bits":
-            right = outputs.argmax(-1) == batch.targets
-            counts = torch.ones_like(right) if batch.target_keep is None else batch.target_keep
-            found["accuracy"] = (float((right & counts).sum()), float(counts.sum()))
-        return found
+    def protocol(self) -> dict[str, Any]:
+        """How the metrics are computed, where that needs saying beside the numbers."""
+        return {}
 
-    def finish(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """The metrics, from their sums and counts over a split."""
-        found = {name: total / count if count else math.nan for name, (total, count) in sums.items()}
-        if self.problem.kind in ("language", "masked") and "loss" in found:
-            found["perplexity"] = math.exp(min(found["loss"], 700.0))
-        return found
+    def direction(self) -> Direction | None:
+        """What is read and what is written, where the task turns one kind of text into another."""
+        return None
 
-    def encode(self, text: str) -> Any:
-        """An example made of what a user typed, for `regard predict`."""
-        raise BadValue(f"--text: the task {self.name} does not take text.")
+    takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound"
+
+    def parse(self, given: Mapping[str, str]) -> Any:
+        """An example, without its answer, from what a user typed: {"text": …}, {"image": path}, {"sound": path}."""
+        reads = " and ".join(spec.words for spec in self.streams().values())
+        takes = " or ".join(f"--{name}" for name in self.takes)
+        raise BadValue(
+            f"--{next(iter(given), 'text')}: the task {self.name} reads {reads}"
+            + (
+                f". Give {takes}."
+                if takes
+                else " and takes nothing typed; measure it with `regard evaluate`."
+            )
+        )
+
+    def show(self, example: Any, batch: Batch) -> Shown:
+        """What people see of an example; `batch` holds it alone, as a model reads it (with words hidden, or cut)."""
+        return numbered(batch)
+
+    def output_pieces(self, tokens: Sequence[int]) -> list[str]:
+        """What each token of the output is called."""
+        return [str(token) for token in tokens]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """What a model wrote, as a user reads it."""
-        raise BadValue(f"the task {self.name} writes no text.")
+        """An answer (the number of a class alone, or the tokens of a text) as a user reads it."""
+        return " ".join(self.output_pieces(tokens))
 
     def state(self) -> dict[str, Any]:
         """What must be kept beside the weights to use them again (vocabulary, labels), as plain JSON data."""
@@ -173,6 +177,11 @@ class Task:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned, in place of what the data says."""
+
+    def typed(self, **options: Any) -> str:
+        """This task with some more options, as the command line takes it: `"classify(encoding=latin-1)"`."""
+        chosen = {**self.given, **options}
+        return typed(self.name, {name: chosen[name] for name in chosen if name not in ("data", "whole")})
 
 
 def typed(name: str, options: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,17 +11,19 @@ from typing import Any, NamedTuple
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks import direction, hub, vocabulary
+from regard.tasks.answers import Writes
 from regard.tasks.dates import GENERATED, LONGEST, TRAIN, date_pair
 from regard.tasks.direction import Direction
 from regard.tasks.draws import Generated
+from regard.tasks.metrics import Answered, Counts, Metric
 from regard.tasks.parallel import Pair, ParallelTask
-from regard.tasks.problem import Problem
 from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
 from regard.tasks.splits import NAMES, checked_split, complete, files_by_split, listed, plain_name
-from regard.tasks.task import Recipe, Sums, task
+from regard.tasks.streams import Tokens
+from regard.tasks.task import Recipe, task
 from regard.tasks.vocabulary import Vocabulary
 
-_BLEU = "bleu "  # names of sums that together make the score; none is a metric by itself
+ORDERS = range(1, 5)  # of the n-grams that BLEU counts
 EMBEDDED = {"train": TRAIN, "validation": 500, "test": 1000}
 
 
@@ -50,7 +53,7 @@ class Translate(ParallelTask):
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
-    metric = "bleu"
+    metric = Counts("bleu", over=Writes.units, total="texts")  # `metrics` says how it is measured
     recipe = Recipe(model="transformer", steps=6000, batch_size=64, lr=1e-3, warmup=400, smoothing=0.1)
 
     def __init__(
@@ -197,11 +200,19 @@ class Translate(ParallelTask):
             longest[0] = max(longest[0], LONGEST)
         self.max_source, self.max_target = min(self.limit, longest[0]), min(self.limit, longest[1] + 1)
 
-    def problems(self) -> list[Problem]:
-        """One: write the translation, given the source."""
+    def _ready(self) -> None:
         if not hasattr(self, "source_vocabulary"):
             self._prepare()
-        return super().problems()
+
+    def streams(self) -> dict[str, Tokens]:
+        """The source."""
+        self._ready()
+        return super().streams()
+
+    def answers(self) -> list[Writes]:
+        """The translation."""
+        self._ready()
+        return super().answers()
 
     def _split(self, split: str) -> Sequence[Texts]:
         if checked_split(split) not in self.texts:
@@ -210,7 +221,7 @@ class Translate(ParallelTask):
 
     def examples(self, split: str) -> Sequence[Pair]:
         """The pairs of a split."""
-        self.problems()
+        self._ready()
         texts = self._split(split)
         if self.data is None:
             return Generated(len(texts), partial(self._one, split))
@@ -241,33 +252,36 @@ class Translate(ParallelTask):
                 )
         return found
 
-    def compare(self, texts: list[str], references: list[str]) -> Sums:
-        """Exact matches, and the counts of n-grams that make BLEU: they add up over batches, which BLEU does not."""
-        found = super().compare(texts, references)
-        score = self._bleu().corpus_score(texts, [references])
-        sums = {"system": score.sys_len, "reference": score.ref_len}
-        for order, (right, total) in enumerate(zip(score.counts, score.totals, strict=True), 1):
-            sums[f"right {order}"], sums[f"total {order}"] = right, total
-        found.update({_BLEU + name: (float(value), 1.0) for name, value in sums.items()})
+    def metrics(self) -> tuple[Metric, ...]:
+        """Those of the tokens, and BLEU (0 to 100) of the whole corpus, as sacrebleu computes it."""
+        return (*super().metrics(), dataclasses.replace(self.metric, look=self._ngrams, made=self._score))
+
+    def _ngrams(self, answered: Answered) -> dict[str, float] | None:
+        """The counts of n-grams that make BLEU: they add up over batches, which BLEU does not."""
+        written = answered.once(self.written)
+        if written is None:
+            return None
+        score = self._bleu().corpus_score(written.texts, [written.references])
+        found = {"texts": len(written.texts), "system": score.sys_len, "reference": score.ref_len}
+        for order, (right, total) in zip(ORDERS, zip(score.counts, score.totals, strict=True), strict=True):
+            found[f"right {order}"], found[f"total {order}"] = right, total
         return found
 
-    def finish(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """The metrics; BLEU (0 to 100) from the counts of the whole corpus, as sacrebleu computes it."""
-        counts = {name.removeprefix(_BLEU): int(s) for name, (s, _) in sums.items() if name.startswith(_BLEU)}
-        found = super().finish({name: pair for name, pair in sums.items() if not name.startswith(_BLEU)})
-        if counts:
-            bleu = self._bleu()
-            found["bleu"] = float(
-                bleu.compute_bleu(
-                    [counts[f"right {order}"] for order in range(1, 5)],
-                    [counts[f"total {order}"] for order in range(1, 5)],
-                    counts["system"],
-                    counts["reference"],
-                    smooth_method=bleu.smooth_method,
-                    smooth_value=bleu.smooth_value,
-                ).score
-            )
-        return found
+    def _score(self, counts: Mapping[str, float]) -> float:
+        bleu = self._bleu()
+        made = bleu.compute_bleu(
+            [int(counts[f"right {order}"]) for order in ORDERS],
+            [int(counts[f"total {order}"]) for order in ORDERS],
+            int(counts["system"]),
+            int(counts["reference"]),
+            smooth_method=bleu.smooth_method,
+            smooth_value=bleu.smooth_value,
+        )
+        return float(made.score)
+
+    def protocol(self) -> dict[str, Any]:
+        """The signature of BLEU."""
+        return {"bleu": self.signature()}
 
     def signature(self) -> str:
         """How BLEU is computed, in sacrebleu's own words, to be printed beside the number."""
@@ -284,7 +298,7 @@ class Translate(ParallelTask):
 
     def state(self) -> dict[str, Any]:
         """Vocabularies, lengths, and which side is read."""
-        self.problems()
+        self._ready()
         found = self.direction()
         return {**super().state(), "direction": None if found is None else list(found)}
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from regard.training.config import Config, Optim
 
-_PLACES = {"train": "loop", "Result": "loop", "evaluate": "evaluation", "load_run": "evaluation"}
+_MODULES = {"train": "run", "Result": "run", "evaluate": "evaluation", "load_run": "evaluation"}
 
 __all__ = ["Config", "Optim", "Result", "evaluate", "load_run", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,11 +19,11 @@ from regard.nn.mechanism import entry
 from regard.registry import parse
 from regard.tasks.task import TASKS, Task
 from regard.training import config as settings
-from regard.training import schema
 from regard.training.budget import parse as parse_budget
-from regard.training.checkpoints import MANIFEST, Damaged, found, step_of
 from regard.training.config import FIXED, Config
-from regard.training.folder import HOME, RunFolder, checked_name, free_name, locate
+from regard.training.run_folder import schema
+from regard.training.run_folder.checkpoints import MANIFEST, Damaged, found, step_of
+from regard.training.run_folder.folder import HOME, RunFolder, checked_name, free_name, locate
 
 
 @dataclass(frozen=True)
@@ -194,9 +194,9 @@ def build_task(config: Config, state: Mapping[str, Any] | None = None, *, whole:
 
 
 def build_model(config: Config, task: Task) -> models.Model:
-    """The model for the first of the task's problems that it serves."""
+    """The model for the first of the task's problems that it fits."""
     assert config.model is not None
-    problem = models.serving(task.problems(), config.model)
+    problem = models.problem_for(config.model, task.problems())
     task.pose(problem)
     return models.build(config.model, problem, attention=config.attention)
 

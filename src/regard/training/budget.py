@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from regard.errors import BadValue
-from regard.training.readers import Expected
+from regard.training.config.readers import Expected
 
 if TYPE_CHECKING:  # settings are read, and help is shown, without torch
-    from torch import Tensor
-
-    from regard.tasks.problem import Batch, Problem
+    from regard.tasks.batch import Batch
+    from regard.tasks.problem import Problem
     from regard.training.config import Config
     from regard.training.position import Position
 
@@ -114,12 +113,8 @@ def setting(given: object) -> str:
 
 
 def positions(batch: Batch, problem: Problem) -> int:
-    """How many tokens a batch holds: its real positions, and for a translation those of both sides."""
-    found = _real(batch.inputs.shape[:2].numel(), batch.keep)
-    if problem.kind == "translate" and batch.targets is not None:
-        found += _real(batch.targets.numel(), batch.target_keep)
+    """How many tokens a batch holds: the real positions of its streams, and those of a text that is written."""
+    found = sum(stream.count() for stream in batch.streams.values())
+    if problem.answer.needs == "decoder":
+        found += sum(stream.count() for stream in batch.answers.values())
     return found
-
-
-def _real(places: int, keep: Tensor | None) -> int:
-    return places if keep is None else int(keep.sum())

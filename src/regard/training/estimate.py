@@ -12,17 +12,18 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.models import Model
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.tasks.task import Task
-from regard.training import initial, reading
+from regard.training import initial
 from regard.training.assembly import arrange, build_model, build_task, rebuild_model, take_weights
 from regard.training.budget import of, positions
 from regard.training.config import Config
-from regard.training.folder import RunFolder
+from regard.training.data import Order, generator
 from regard.training.hardware import check_surroundings
 from regard.training.loading import to_stderr
-from regard.training.order import Order, generator
 from regard.training.position import seed_everything
+from regard.training.run_folder import selection
+from regard.training.run_folder.folder import RunFolder
 
 _BYTES = {"64": 8, "32": 4, "bf16": 2, "16": 2}
 _MIB = 2**20
@@ -39,11 +40,11 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
     task, model, told = _built(config, run, chosen)
     examples = task.examples("train")
     order = Order(examples, config.batch_size, config.seed, task.length, config.bucket)
-    batch = task.collate([examples[i] for i in order[0]], generator(config.seed, "batch", 0))
-    outputs, activations = _forward(model, task, batch)
+    batch = task.batch(examples, order[0], generator(config.seed, "batch", 0), model)
+    outputs, activations = _forward(model, batch)
     return {
         "task": config.task,
-        "problem": task.problem.kind,
+        "answer": task.problem.answer.words,
         "model": config.model,
         "attention": config.attention,
         **({"direction": str(direction)} if (direction := task.direction()) else {}),
@@ -55,7 +56,7 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
         "parameters": sum(p.numel() for p in model.parameters()),
         "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "memory_mib": _memory(model, config, activations),
-        **_length(config, task, order, examples),
+        **_length(config, task, model, order, examples),
     }
 
 
@@ -64,7 +65,9 @@ def _built(config: Config, run: RunFolder, chosen: Path | None) -> tuple[Task, M
     told: list[str] = []
     checkpoint = None
     if run.exists:
-        checkpoint = reading.find(run, reading.LAST if chosen is None else chosen.name, to_stderr).checkpoint
+        checkpoint = selection.find(
+            run, selection.LAST if chosen is None else chosen.name, to_stderr
+        ).checkpoint
     task = build_task(config, checkpoint.state.get("task") if checkpoint else None)
     if checkpoint is not None or config.init_from is None:
         if checkpoint is None:
@@ -76,13 +79,15 @@ def _built(config: Config, run: RunFolder, chosen: Path | None) -> tuple[Task, M
     return task, initial.begin(config, task, told.append), told
 
 
-def _length(config: Config, task: Task, order: Order, examples: Sequence[Any]) -> dict[str, Any]:
+def _length(
+    config: Config, task: Task, model: Model, order: Order, examples: Sequence[Any]
+) -> dict[str, Any]:
     """How long the run would be. Nobody knows how many steps fit into seconds; for tokens the first batches tell."""
     assert config.batch_size and config.accumulate
     budget, looked_at = of(config), min(LOOKED_AT, order.per_epoch)
     tokens = sum(
         positions(
-            task.collate([examples[i] for i in order[place]], generator(config.seed, "batch", place)),
+            task.batch(examples, order[place], generator(config.seed, "batch", place), model),
             task.problem,
         )
         for place in range(looked_at)
@@ -100,7 +105,7 @@ def _length(config: Config, task: Task, order: Order, examples: Sequence[Any]) -
     return facts
 
 
-def _forward(model: nn.Module, task: Task, batch: Batch) -> tuple[list[int], int]:
+def _forward(model: Model, batch: Batch) -> tuple[list[int], int]:
     """The shape of the outputs, and the bytes that training keeps for the backward pass."""
     own = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
     kept: dict[int, int] = {}
@@ -113,11 +118,10 @@ def _forward(model: nn.Module, task: Task, batch: Batch) -> tuple[list[int], int
 
     model.train()
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        outputs: Tensor = model(batch)
-        total, _ = task.loss(
-            outputs, batch
-        )  # its graph must live while addresses are counted, or they come twice
-        shape = list(outputs.shape)
+        outputs = model(batch)
+        # The graph of the loss must live while addresses are counted, or they come twice.
+        total, _ = model.loss(outputs, batch)
+        shape = list(outputs.shape) if isinstance(outputs, Tensor) else []
         del total
     return shape, sum(kept.values())
 

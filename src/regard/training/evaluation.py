@@ -12,12 +12,13 @@ from torch import nn
 
 from regard import models
 from regard.errors import BadValue
-from regard.tasks.problem import Batch
-from regard.tasks.task import SPLITS, Sums, Task
+from regard.tasks.batch import Batch
+from regard.tasks.metrics import Answered, States, merged, observe, values
+from regard.tasks.task import SPLITS, Task
 from regard.training import heartbeat
 from regard.training.config import Config
+from regard.training.data import generator
 from regard.training.loading import load, to_stderr
-from regard.training.order import generator
 from regard.training.random_state import RandomState
 
 
@@ -33,21 +34,44 @@ def evaluate(
     stop: Callable[[], bool] = lambda: False,
     surrounding: Callable[[], Any] = nullcontext,
     share: tuple[int, int] = (0, 1),
-    gather: Callable[[Sums], list[Sums]] | None = None,
-    each: Callable[[Sums], None] = lambda sums: None,
+    gather: Callable[[States], list[States]] | None = None,
+    each: Callable[[States], None] = lambda states: None,
 ) -> dict[str, float] | None:
-    """The metrics of a split: sums over all batches, divided once. None if `stop` said so before the end.
+    """The metrics of a split, from the merged states of all batches. None if `stop` said so before the end.
 
     `place` brings a batch to the model; `surrounding` is entered around each call (autocast); `share` (i, n) looks at
-    every n-th batch only, and `gather` then brings together what n processes found; `each` hears what every batch gave.
+    every n-th batch only, and `gather` then collects the states of n processes; `each` gets those of every batch.
     """
+    states = states_of(
+        task, model, split, batch_size=batch_size, limit=limit, seed=seed, place=place, stop=stop,
+        surrounding=surrounding, share=share, gather=gather, each=each,
+    )  # fmt: skip
+    return None if states is None else values(task.metrics(), states)
+
+
+def states_of(
+    task: Task,
+    model: models.Model,
+    split: str = "validation",
+    *,
+    batch_size: int = 32,
+    limit: int | None = None,
+    seed: int = 0,
+    place: Callable[[Batch], Batch] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    surrounding: Callable[[], Any] = nullcontext,
+    share: tuple[int, int] = (0, 1),
+    gather: Callable[[States], list[States]] | None = None,
+    each: Callable[[States], None] = lambda states: None,
+) -> States | None:
+    """The merged state of each metric, as `evaluate` makes values of it."""
     if split not in SPLITS:
         raise BadValue(f"split: expected one of {', '.join(SPLITS)}, got {split!r}.")
     examples = task.examples(split)
     count = len(examples) if limit is None else min(limit, len(examples))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     place = place or (lambda batch: batch.to(device))
-    sums: Sums = {}
+    metrics, parts = task.metrics(), []
     with undisturbed(model), torch.no_grad():
         for number, start in enumerate(range(0, count, batch_size)):
             heartbeat.beat()
@@ -55,24 +79,14 @@ def evaluate(
                 return None
             if number % share[1] != share[0]:
                 continue
-            chosen = [examples[i] for i in range(start, min(start + batch_size, count))]
-            batch = task.collate(chosen, generator(seed, split, number))
+            chosen = range(start, min(start + batch_size, count))
+            batch = task.batch(examples, chosen, generator(seed, split, number), model)
             with surrounding():
-                found = task.measure(model, place(batch))
+                found = observe(metrics, Answered(model, place(batch)))
             each(found)
-            add(sums, found)
-    if gather is not None:
-        everyone, sums = gather(sums), {}
-        for found in everyone:
-            add(sums, found)
-    return dict(task.finish(sums)) if sums else {}
-
-
-def add(sums: Sums, more: Sums) -> None:
-    """Add what more examples gave to the sums so far."""
-    for name, (total, count) in more.items():
-        before = sums.get(name, (0.0, 0.0))
-        sums[name] = (before[0] + total, before[1] + count)
+            parts.append(found)
+    states = merged(metrics, parts)
+    return states if gather is None else merged(metrics, gather(states))
 
 
 @contextmanager

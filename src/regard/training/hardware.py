@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 
 from regard.errors import BadValue
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 from regard.training.config import Config
 
 _MIXED = {"bf16-mixed": "bf16", "16-mixed": "fp16"}
@@ -52,13 +51,10 @@ class Hardware:
         """A batch on the device; numbers in it as the weights are."""
         if self.device.type == "cuda":
             # From memory that may be paged out, a copy waits until the device has done all it was sent.
-            pinned: dict[str, Any] = {name: tensor.pin_memory() for name, tensor in batch.tensors().items()}
-            batch = replace(batch, **pinned)
+            batch = batch.pin()
         if self.device.type != "cpu":
             batch = batch.to(self.device)
-        if batch.inputs.is_floating_point() and batch.inputs.dtype != self.dtype:
-            batch = replace(batch, inputs=batch.inputs.to(self.dtype))
-        return batch
+        return batch.cast(self.dtype)
 
 
 def choose_device(asked: str) -> torch.device:

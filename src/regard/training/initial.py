@@ -12,11 +12,11 @@ from torch import nn
 from regard.errors import BadValue
 from regard.models import Model
 from regard.tasks.task import Task
-from regard.training import reading
 from regard.training.assembly import build_model, own_tensors
-from regard.training.checkpoints import Checkpoint
 from regard.training.config import Config
-from regard.training.folder import RunFolder
+from regard.training.run_folder import selection
+from regard.training.run_folder.checkpoints import Checkpoint
+from regard.training.run_folder.folder import RunFolder
 
 
 def begin(config: Config, task: Task, tell: Callable[[str], None]) -> Model:
@@ -35,7 +35,7 @@ def source(path: str, tell: Callable[[str], None]) -> Checkpoint:
     run = RunFolder(Path(path))
     if not run.exists:
         raise BadValue(f"init_from: there is no run in {path} (no config.yaml). Pass the folder of a run.")
-    return reading.one(run, reading.BEST, tell)
+    return selection.one(run, selection.BEST, tell)
 
 
 def share_state(task: Task, theirs: Mapping[str, Any], tell: Callable[[str], None]) -> None:

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from regard import models
-from regard.tasks.problem import Batch
-from regard.training import optim, sharding
+from regard.tasks.batch import Batch
+from regard.training import optim
 from regard.training.assembly import Parts, own_tensors, take_weights
-from regard.training.checkpoints import Checkpoint
-from regard.training.company import Company
 from regard.training.config import Config
-from regard.training.graph import AHEAD, Flight, GraphedStep, refusal
+from regard.training.cuda_graph.graphed_step import AHEAD, Flight, GraphedStep, refusal
+from regard.training.distributed import sharding
+from regard.training.distributed.processes import Company
 from regard.training.hardware import Hardware
 from regard.training.position import Boundary, Buffers
 from regard.training.random_state import RandomState
+from regard.training.run_folder.checkpoints import Checkpoint
 from regard.training.step import Step, Taken
 
 
@@ -35,7 +36,7 @@ class Learner:
         tell: Callable[[str], None],
     ) -> None:
         self.config, self.hardware, self.company, self.tell = config, hardware, company, tell
-        self.task, self.model = parts.task, parts.model
+        self.model = parts.model
         self.sharded = config.strategy == "fsdp" and not hardware.alone
         if config.strategy == "fsdp" and hardware.alone:
             tell(
@@ -71,8 +72,8 @@ class Learner:
         if config.compile:
             model = torch.compile(model)  # type: ignore[assignment]
         step = Step(
-            accelerator, model, prepared, self.task, accumulate=config.accumulate or 1, clip=config.optim.clip or 0.0,
-            smoothing=config.optim.smoothing or 0.0,
+            accelerator, model, prepared, self.model.loss, accumulate=config.accumulate or 1,
+            clip=config.optim.clip or 0.0, smoothing=config.optim.smoothing or 0.0,
         )  # fmt: skip
         return GraphedStep(step, self.optimizer, self.tell, AHEAD, hardware.place) if captured else step
 

@@ -12,13 +12,13 @@ import torch
 from regard import models
 from regard.errors import BadValue
 from regard.tasks.task import Task
-from regard.training import changes, checkpoints, reading
 from regard.training.assembly import build_task, complete, newest_run, rebuild_model, take_weights
-from regard.training.changes import Change
 from regard.training.config import Config
-from regard.training.folder import RunFolder
+from regard.training.config.readers import Expected, paths
 from regard.training.hardware import choose_device
-from regard.training.readers import Expected, paths
+from regard.training.run_folder import changes, checkpoints, selection
+from regard.training.run_folder.changes import Change
+from regard.training.run_folder.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def load(
         hint = f"The newest is {newest}." if newest else "`regard train dates` makes one."
         raise BadValue(f"run: there is no run here: {str(run)!r} holds no config.yaml. {hint}")
     place = device if isinstance(device, torch.device) else choose_device(device)
-    taken = reading.one(folder, checkpoint or reading.BEST, tell)
+    taken = selection.one(folder, checkpoint or selection.BEST, tell)
     where = str(folder.checkpoints / taken.name)
     values = folder.settings(taken.step)
     own = paths(values.get("data") or [])

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import BadValue
-from regard.training import schema
 from regard.training.config import Optim
-from regard.training.rmsprop import SkippableRMSprop
-from regard.training.sharding import part
+from regard.training.cuda_graph.rmsprop import SkippableRMSprop
+from regard.training.distributed.sharding import part
+from regard.training.run_folder import schema
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from torch import Tensor
-
 from regard import models
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
-from regard.tasks.problem import Batch
+from regard.tasks.answers import Writes
+from regard.tasks.batch import Batch
 from regard.tasks.task import Task
 
 
@@ -20,10 +19,10 @@ class Asked(models.Model):
     def __init__(self, model: models.Model, decoding: dict[str, Any]) -> None:
         super().__init__(model.problem)
         self.model, self.decoding = model, decoding
+        self.head = model.head
 
-    def forward(self, batch: Batch) -> Tensor:
-        found: Tensor = self.model(batch)
-        return found
+    def forward(self, batch: Batch) -> Any:
+        return self.model(batch)
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """What the model writes, by the method that was asked for."""
@@ -32,13 +31,14 @@ class Asked(models.Model):
 
 def decoding_of(task: Task, beam: int | None) -> dict[str, Any]:
     """How a task's sequences are written: with a beam of a width, or greedily; empty where none are."""
-    if task.problem.kind != "translate":
+    answer = task.problem.answer
+    if not isinstance(answer, Writes):
         if beam is not None:
             raise BadValue(
                 f"--beam: nothing is written when {task.name} is evaluated. Leave it out; `regard predict` takes it."
             )
         return {}
-    longest = task.problem.max_target
+    longest = answer.length
     if beam is None:
         return {"method": "greedy", "max_length": longest}
     return {"method": "beam", "beam": beam, "length_penalty": 1.0, "max_length": longest}
@@ -53,11 +53,11 @@ class Fingerprint:
     def add(self, batch: Batch) -> None:
         """Add the examples of a batch."""
         for row in range(batch.size):
-            for values, keep in ((batch.inputs, batch.keep), (batch.targets, batch.target_keep)):
-                if values is not None:
-                    own = values[row] if keep is None or values.dim() < 2 else values[row][keep[row]]
-                    self._digest.update(own.cpu().contiguous().numpy().tobytes())
-                    self._digest.update(b"/")
+            for stream in (*batch.streams.values(), *batch.answers.values()):
+                values, keep = stream.data, stream.keep
+                own = values[row] if keep is None or values.dim() < 2 else values[row][keep[row]]
+                self._digest.update(own.cpu().contiguous().numpy().tobytes())
+                self._digest.update(b"/")
 
     @property
     def hexdigest(self) -> str:

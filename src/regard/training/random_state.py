@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.training import schema
+from regard.training.run_folder import schema
 
 
 @dataclass(frozen=True)

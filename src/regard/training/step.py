@@ -1,14 +1,14 @@
 """One optimiser step, from any number of batches, exact for batches of different sizes.
 
-A task's loss is a sum and a count. The gradient of a step is Σ ∇sum / Σ count over all its batches, which is that of
-one big batch. The counts are known only at the end, so each sum is divided by the count of the first batch, which keeps
+The loss of a batch is a sum and a count. The gradient of a step is Σ ∇sum / Σ count over all its batches: that of one
+big batch. The counts are known only at the end, so each sum is divided by the count of the first batch, which keeps
 numbers in range, and the gradient is multiplied once by first / Σ count.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,12 +19,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from regard.errors import RegardError
-from regard.tasks.problem import Batch
-from regard.tasks.task import Task
-from regard.training.sharding import here, unshared, whole
+from regard.tasks.batch import Batch
+from regard.training.distributed.sharding import here, unshared, whole
 
 if TYPE_CHECKING:  # its kernels are for a GPU
-    from regard.training.update import Update
+    from regard.training.cuda_graph.fused_update import Update
 
 
 class NonFinite(RegardError, ArithmeticError):
@@ -52,13 +51,13 @@ class Step:
         accelerator: Any,
         model: nn.Module,
         optimizer: Any,
-        task: Task,
+        loss: Callable[[Any, Batch, float], tuple[Tensor, Tensor]],
         *,
         accumulate: int = 1,
         clip: float = 0.0,
         smoothing: float = 0.0,
     ) -> None:
-        self.accelerator, self.model, self.optimizer, self.task = accelerator, model, optimizer, task
+        self.accelerator, self.model, self.optimizer, self.loss = accelerator, model, optimizer, loss
         self.accumulate, self.smoothing = accumulate, smoothing
         self.limit = clip or math.inf
         self.processes = accelerator.num_processes
@@ -133,7 +132,7 @@ class Step:
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         with self.surrounding():
             outputs = self.model(batch)
-        return self.task.loss(outputs, batch, self.smoothing)
+        return self.loss(outputs, batch, self.smoothing)
 
     def _unshared(self, number: int) -> Any:
         """Gradients of several processes are brought together once, with the last batch."""

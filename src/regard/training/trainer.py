@@ -22,25 +22,26 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.tasks.problem import Batch
-from regard.training import checkpoints, heartbeat, optim
+from regard.tasks.batch import Batch
+from regard.training import heartbeat, optim
 from regard.training.assembly import Parts
 from regard.training.budget import of, positions
-from regard.training.checkpoints import Checkpoint
-from regard.training.company import Company
 from regard.training.config import Config
+from regard.training.config.retention import Keep
+from regard.training.cuda_graph.graphed_step import AHEAD, Flight
+from regard.training.data import Order, generator
+from regard.training.distributed.processes import Company
 from regard.training.evaluation import evaluate
-from regard.training.folder import RunFolder
-from regard.training.graph import AHEAD, Flight
 from regard.training.hardware import Hardware, any_shape
 from regard.training.learner import Learner
-from regard.training.metrics import Metrics, Record, plain
-from regard.training.order import Order, generator
 from regard.training.position import Boundary, Position, seed_everything
 from regard.training.progress import Display, TensorBoard
 from regard.training.random_state import RandomState
-from regard.training.record import settings_of
-from regard.training.retention import Keep
+from regard.training.run_folder import checkpoints
+from regard.training.run_folder.checkpoints import Checkpoint
+from regard.training.run_folder.folder import RunFolder
+from regard.training.run_folder.metrics_file import Metrics, Record, plain
+from regard.training.run_folder.trained_settings import settings_of
 from regard.training.signals import Interrupted, Signals
 from regard.training.step import NonFinite, Taken
 
@@ -250,7 +251,7 @@ class Trainer:
         """The batch at a place in the data, a function of the seed and the place alone; its tokens are counted."""
         heartbeat.beat()
         chosen = self.order[place]
-        batch = self.task.batch(self.examples, chosen, generator(self.config.seed, "batch", place))
+        batch = self.task.batch(self.examples, chosen, generator(self.config.seed, "batch", place), self.raw)
         self.tokens += positions(batch, self.task.problem)  # here, where counting need not wait for a device
         return dataclasses.replace(batch, index=tuple(chosen))
 
@@ -304,10 +305,10 @@ class Trainer:
             if found is None:
                 return
             deciding = self._deciding(found)
-            better = self.position.validated(deciding, self.task.higher_is_better, found.get("loss"))
+            better = self.position.validated(deciding, self.task.metric.higher_is_better, found.get("loss"))
             self.position.metrics = plain(found)
             record["validation"] = plain(found)
-            self.display.validated(self.task.metric, found[self.task.metric], better)
+            self.display.validated(self.task.metric.name, deciding, better)
         self.position.pending = None
         if due or self._logs():
             self._log(record)
@@ -330,12 +331,13 @@ class Trainer:
             )  # fmt: skip
 
     def _deciding(self, found: dict[str, float]) -> float:
-        if self.task.metric not in found:
+        name = self.task.metric.name
+        if name not in found:
             raise BadValue(
-                f"task: {self.task.name} is decided by {self.task.metric!r}, but its validation measured only "
+                f"task: {self.task.name} is decided by {name!r}, but its validation measured only "
                 f"{', '.join(found) or 'nothing'}."
             )
-        return found[self.task.metric]
+        return found[name]
 
     def _stop_at(self, boundary: Boundary, trouble: NonFinite) -> NoReturn:
         number = self.position.step + 1
@@ -372,7 +374,7 @@ class Trainer:
             "random": numbers,
             "scaler": None if scaler is None else scaler.state_dict(),
             "task": self.task.state(),
-            "metric": self.task.metric,
+            "metric": self.task.metric.name,
             "settings": self.settings,
         }
         last = checkpoints.name_of(self.saved) if self.saved >= 0 else ""

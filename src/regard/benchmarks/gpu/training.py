@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.benchmarks.case import Measurement, Setting, Wrong, case
 from regard.benchmarks.timing import quartiles
 from regard.models import Model
-from regard.tasks.problem import Batch
+from regard.tasks.batch import Batch
 
 if TYPE_CHECKING:  # the loop's libraries take time to load, and the other cases do without
     from regard.training.config import Config
@@ -47,9 +47,9 @@ def measured(
 ) -> Measurement:  # fmt: skip
     """Steps a second. The loop must have lowered the loss, or its speed does not count."""
     from regard.training.assembly import Parts, build_model, build_task
-    from regard.training.folder import RunFolder
     from regard.training.hardware import prepare
     from regard.training.position import seed_everything
+    from regard.training.run_folder.folder import RunFolder
     from regard.training.signals import Signals
     from regard.training.trainer import Trainer
 

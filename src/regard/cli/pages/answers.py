@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from regard.errors import BadValue
-from regard.observation import looking
+from regard.observation import attribution
+from regard.tasks.answers import Bits, HiddenTokens, Writes
+from regard.tasks.batch import Batch
 from regard.tasks.classify import Classify, Labelled
 from regard.tasks.language import Language
 from regard.tasks.parallel import Pair, ParallelTask
-from regard.tasks.problem import Batch
 from regard.tasks.vocabulary import BLANK, SPECIAL, UNKNOWN, Vocabulary, whole_characters, words_of
 from regard.tasks.windows import Window
 from regard.training.loading import Loaded
@@ -50,28 +51,28 @@ def check(loaded: Loaded, writing: Writing) -> None:
     """Refuse a run that does not take text, and options that its answers have no use for."""
     task, problem = loaded.task, loaded.task.problem
     if not isinstance(task, (Language, ParallelTask, Classify)):
-        what = "bits" if problem.kind == "bits" else "numbers"
+        what = "bits" if isinstance(problem.answer, Bits) else "numbers"
         raise BadValue(
             f"RUN: {loaded.config.task} reads {what}, not text, so there is nothing to predict from --text. "
             f"Measure it instead: regard evaluate {loaded.run}"
         )
-    writes = problem.kind in ("language", "translate")
+    writes = problem.answer.writes
     if not writes and writing != Writing():
         raise BadValue(
             f"--beam, --sample, --max-length: they say how to write, and {loaded.config.model} on {loaded.config.task} "
             "writes nothing. Leave them out."
         )
-    if problem.kind == "translate" and (writing.max_length or 0) > problem.max_target:
+    if isinstance(problem.answer, Writes) and (writing.max_length or 0) > problem.answer.length:
         raise BadValue(
-            f"--max-length: this run writes at most {problem.max_target} tokens, got {writing.max_length}."
+            f"--max-length: this run writes at most {problem.answer.length} tokens, got {writing.max_length}."
         )
 
 
 def answer(loaded: Loaded, text: str, writing: Writing) -> Answer:
     """The answer to one text, with notes on how much of it was understood."""
     text = whole_characters(text)
-    task, kind = loaded.task, loaded.task.problem.kind
-    example = task.encode(text)
+    task = loaded.task
+    example = task.parse({"text": text})
     if isinstance(task, ParallelTask):
         found = _translated(loaded, task, example, text.strip(), writing)
         notes = _notes(task.source_vocabulary, example.source, text.strip(), "first")
@@ -81,7 +82,7 @@ def answer(loaded: Loaded, text: str, writing: Writing) -> Answer:
         notes = _notes(task.vocabulary, example.tokens, text.strip(), "first")
     else:
         assert isinstance(task, Language) and task.vocabulary is not None
-        fills = kind == "masked"
+        fills = isinstance(task.problem.answer, HiddenTokens)
         found = _filled(loaded, task, example) if fills else _completed(loaded, task, example, text, writing)
         notes = [] if fills else _notes(task.vocabulary, example.tokens.tolist(), text, "last")
     return {"text": text, **found, "notes": notes}
@@ -113,22 +114,22 @@ def _batch(loaded: Loaded, example: Any) -> Batch:
 
 def _translated(loaded: Loaded, task: ParallelTask, example: Pair, text: str, writing: Writing) -> Answer:
     batch = _batch(loaded, example)
-    length = task.problem.max_target if writing.max_length is None else writing.max_length
+    length = task.max_target if writing.max_length is None else writing.max_length
     (best, *_) = loaded.model.generate(batch, **writing.options(loaded.device), max_length=length)[0]
     seen: Answer | None = None
     why = "nothing was written"
     tokens = best.tokens[:-1] if best.finished else best.tokens  # the end is no piece of the answer
     if tokens:
         targets = torch.tensor([best.tokens], device=loaded.device)
-        looked = looking.alignment(loaded.model, replace(batch, targets=targets))
-        if isinstance(looked, str):
-            why = looked
+        found = attribution.alignment(loaded.model, batch.answered(targets))
+        if isinstance(found, str):
+            why = found
         else:
             seen = {
-                "source": looked.source,
+                "source": found.source,
                 "rows": task.output_pieces(tokens),
                 "columns": _typed(task.source_vocabulary, example.source, text),
-                "weights": [_rounded(row) for row in looked.weights[: len(tokens)].tolist()],
+                "weights": [_rounded(row) for row in found.weights[: len(tokens)].tolist()],
             }
     return {
         "kind": "translation",
@@ -152,11 +153,11 @@ def _completed(loaded: Loaded, task: Language, example: Window, text: str, writi
         left = length - len(made)
         more = min(left, max(task.context - len(prompt) - len(made), task.context // 2))
         shown = [*prompt, *made][-(task.context - more) :]
-        batch = Batch(torch.tensor([shown], device=loaded.device))
+        batch = Batch.of(torch.tensor([shown], device=loaded.device))
         (best, *_) = loaded.model.generate(batch, **options, max_length=more)[0]
         made += best.tokens
         total += best.score * len(best.tokens)
-        if loaded.model.problem.end is not None and best.finished:
+        if task.problem.answer.end is not None and best.finished:  # type: ignore[attr-defined]
             break
     output = task.decode(made)
     apart = task.level == "word" and not text[-1:].isspace() and not output.startswith("\n")
@@ -194,17 +195,17 @@ def _classified(loaded: Loaded, task: Classify, example: Labelled, text: str) ->
     with torch.no_grad():
         odds = loaded.model(batch)[0].float().softmax(-1).cpu()
     best = int(odds.argmax())
-    looked = looking.attended(loaded.model, batch, best)
+    found = attribution.input_attribution(loaded.model, batch, best)
     assert task.vocabulary is not None
     pieces = _typed(task.vocabulary, example.tokens, text)
     known = [number != UNKNOWN for number in example.tokens]
-    rows = zip(pieces, known, _rounded(looked.weights.tolist()), strict=True)
+    rows = zip(pieces, known, _rounded(found.weights.tolist()), strict=True)
     return {
         "kind": "class",
         "output": task.decode([best]),
         "probabilities": {task.decode([n]): _number(p) for n, p in enumerate(odds.tolist())},
         "looked_at": {
-            "source": looked.source,
+            "source": found.source,
             "pieces": [{"piece": p, "known": k, "weight": w} for p, k, w in rows],
         },
     }

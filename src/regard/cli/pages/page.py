@@ -43,8 +43,8 @@ def page(facts: Facts, width: int) -> RenderableType:
         ("", Text(facts["summary"])),
         *(("", _paragraph(part, width)) for part in facts["body"]),
         (_picture_title(facts), _picture(facts, width)),
-        ("Serves", _kinds(facts, "serves", "tasks")),
-        ("Poses", _kinds(facts, "poses", "models")),
+        ("Gives", _relation(facts, "gives", "tasks")),
+        ("Answers", _relation(facts, "answers", "models")),
         ("Attention", _place_of_attention(facts)),
         ("Recipe", _recipe(facts)),
         ("Options", _options(facts)),
@@ -218,15 +218,15 @@ def _runs(facts: Facts) -> RenderableType | None:
     return Group(*parts)
 
 
-def _kinds(facts: Facts, relation: str, others: str) -> RenderableType | None:
-    """The kinds of problems a model serves or a task poses, and who is on the other side of them."""
+def _relation(facts: Facts, relation: str, others: str) -> RenderableType | None:
+    """What a model gives or which answers a task asks for, and the tasks or models on the other side."""
     if relation not in facts:
         return None
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(style="dim")
-    for kind, meaning in facts[relation].items():
-        table.add_row(kind, meaning)
+    for name, meaning in facts[relation].items():
+        table.add_row(name, meaning)
     return Group(table, Text(f"{others}: {', '.join(facts[others]) or 'none yet'}"))
 
 
@@ -243,7 +243,9 @@ def _recipe(facts: Facts) -> RenderableType | None:
     if "recipe" not in facts:
         return None
     settings = ", ".join(
-        f"{name.replace('_', ' ')} {value}" for name, value in facts["recipe"].items() if value != {}
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in facts["recipe"].items()
+        if value not in ({}, ())
     )
     best = f"the best checkpoint has the {'highest' if facts['higher_is_better'] else 'lowest'} {facts['metric']}"
     return Text(f"{settings}; {best}")

@@ -15,18 +15,12 @@ from rich.text import Text
 from regard import models, tasks
 from regard.cli.pages import catalogue, docstring, options
 from regard.core.options import read_options
-from regard.models.model import MODELS, options_of
+from regard.models.model import MODELS, fits, options_of
+from regard.tasks.answers import NEEDS
+from regard.tasks.problem import Problem
 from regard.tasks.task import TASKS
 
 Facts = dict[str, Any]
-
-KINDS_IN_WORDS = {
-    "classify": "the class of a sequence",
-    "language": "the next token of a text",
-    "masked": "hidden tokens of a text",
-    "translate": "one sequence written from another",
-    "bits": "a vector of bits at every step",
-}
 
 # What the options of models mean that are called the same in all of them; a model's own docstring goes before.
 SHARED_OPTIONS = {
@@ -58,9 +52,9 @@ SHARED_OPTIONS = {
 
 
 @functools.cache
-def posed(name: str) -> tuple[str, ...]:
-    """The kinds of problems a task poses, the usual one first."""
-    return tuple(dict.fromkeys(problem.kind for problem in tasks.build(name).problems()))
+def posed(name: str) -> tuple[Problem, ...]:
+    """The problems a task poses, the usual one first."""
+    return tuple(tasks.build(name).problems())
 
 
 def listed(kind: str) -> list[Facts]:
@@ -69,11 +63,16 @@ def listed(kind: str) -> list[Facts]:
     for item in catalogue.WHOLES[kind]():
         row = {"kind": kind, "name": item.name, "summary": item.summary}
         if kind == "models":
-            rows.append({**row, "serves": list(item.thing.serves), "attention": item.thing.takes_attention})
+            rows.append({**row, "gives": list(item.thing.gives), "attention": item.thing.takes_attention})
         else:
             recipe = item.thing.recipe
             rows.append(
-                {**row, "poses": list(posed(item.name)), "metric": item.thing.metric, "model": recipe.model}
+                {
+                    **row,
+                    "answers": [problem.answer.words for problem in posed(item.name)],
+                    "metric": item.thing.metric.name,
+                    "model": recipe.model,
+                }
             )
     return rows
 
@@ -84,9 +83,9 @@ def table(rows: list[Facts]) -> list[RenderableType]:
     found.add_column(no_wrap=True, style="bold")
     found.add_column()
     for row in rows:
-        told = f"serves {', '.join(row['serves'])}" if "serves" in row else ""
-        if "poses" in row:
-            told = f"poses {', '.join(row['poses'])}; decided by {row['metric']}; {row['model']} by default"
+        told = f"gives {', '.join(row['gives'])}" if "gives" in row else ""
+        if "answers" in row:
+            told = f"asks for {' or '.join(row['answers'])}; decided by {row['metric']}; {row['model']} by default"
         found.add_row(row["name"], Text.assemble(row["summary"], "\n", (told, "dim")))
     kind = rows[0]["kind"]
     example = f", for instance regard show {kind}.{rows[0]['name']}"
@@ -104,14 +103,14 @@ def of_model(name: str, given: Mapping[str, Any]) -> Facts:
     known = options_of(cls)
     read_options(name, cls, given, known)  # refuses what the model does not take
     doc = docstring.read(cls)
-    able = [task for task in tasks.names() if any(kind in cls.serves for kind in posed(task))]
+    able = [task for task in tasks.names() if any(fits(cls, problem) for problem in posed(task))]
     return {
         "kind": "models",
         "name": name,
         "summary": doc.summary,
         "body": [{"kind": kind, "text": text} for kind, text in doc.body],
         "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
-        "serves": {kind: KINDS_IN_WORDS.get(kind, "") for kind in cls.serves},
+        "gives": {need: NEEDS[need] for need in cls.gives},
         "tasks": able,
         "attention": cls.takes_attention,
         "attention_default": cls.attention_default,
@@ -127,17 +126,17 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
     known = dict(inspect.signature(cls).parameters)
     read_options(name, cls, given, known)  # refuses what the task does not take
     doc = docstring.read(cls)
-    kinds = posed(name)
+    problems = posed(name)
     return {
         "kind": "tasks",
         "name": name,
         "summary": doc.summary,
         "body": [{"kind": kind, "text": text} for kind, text in doc.body],
         "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
-        "poses": {kind: KINDS_IN_WORDS.get(kind, "") for kind in kinds},
-        "models": [model for model in models.names() if any(kind in MODELS[model].serves for kind in kinds)],
-        "metric": cls.metric,
-        "higher_is_better": cls.higher_is_better,
+        "answers": {type(problem.answer).__name__: problem.answer.words for problem in problems},
+        "models": [model for model in models.names() if any(fits(MODELS[model], one) for one in problems)],
+        "metric": cls.metric.name,
+        "higher_is_better": cls.metric.higher_is_better,
         "recipe": dataclasses.asdict(cls.recipe),
         "options": options.rows(known, docstring.meanings(cls)),
         "example": f"regard train {_written(name, given)}",

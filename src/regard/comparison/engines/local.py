@@ -24,7 +24,7 @@ from regard.comparison.engines.stopped import Stopped
 from regard.comparison.engines.warden import GRACE
 from regard.comparison.job import Job, Outcome
 from regard.comparison.limits import Limits
-from regard.training import durable
+from regard.training.run_folder import durable
 from regard.training.signals import Signals
 
 LOG = "log.txt"

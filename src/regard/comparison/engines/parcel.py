@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path, PurePosixPath
 
 from regard.errors import BadValue
-from regard.training import durable
+from regard.training.run_folder import durable
 
 LEFT_BEHIND = (".lock", ".probe")  # they speak of the place they are in
 

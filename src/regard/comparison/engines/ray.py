@@ -30,9 +30,9 @@ from regard.comparison.engines.stopped import ClusterLost, Stopped
 from regard.comparison.engines.warden import kill
 from regard.comparison.job import Job, Outcome
 from regard.errors import BadValue
-from regard.training import durable
 from regard.training.assembly import complete
-from regard.training.folder import RunFolder
+from regard.training.run_folder import durable
+from regard.training.run_folder.folder import RunFolder
 from regard.training.signals import Signals
 
 if TYPE_CHECKING:

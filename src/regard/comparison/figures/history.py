@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from regard.comparison.comparison import Comparison
 from regard.comparison.job import Contestant
-from regard.training import metrics
-from regard.training.folder import RunFolder
+from regard.training.run_folder import metrics_file
+from regard.training.run_folder.folder import RunFolder
 
 Floats = NDArray[np.float64]
 AXES = ("step", "seconds", "tokens")
@@ -43,14 +43,14 @@ def histories(comparison: Comparison) -> list[History]:
     """The runs that left metrics, those of failed ones too: a curve may show why."""
     found = []
     for run in comparison.outcomes:
-        records = metrics.read(RunFolder(Path(run.folder)).metrics)
+        records = metrics_file.read(RunFolder(Path(run.folder)).metrics)
         if records:
             label = Contestant(run.model, run.attention).label
             found.append(history(label, run.seed, records))
     return found
 
 
-def history(label: str, seed: int, records: Sequence[metrics.Record]) -> History:
+def history(label: str, seed: int, records: Sequence[metrics_file.Record]) -> History:
     """The curves of one run's records."""
     judged = [record for record in records if isinstance(record.get("validation"), dict)]
     names = dict.fromkeys(name for record in judged for name in record["validation"])
@@ -62,7 +62,7 @@ def history(label: str, seed: int, records: Sequence[metrics.Record]) -> History
     )
 
 
-def _series(records: Sequence[metrics.Record], values: Iterable[object]) -> Series:
+def _series(records: Sequence[metrics_file.Record], values: Iterable[object]) -> Series:
     """The records whose value is a number, in the order of their steps."""
     kept = [
         (record, float(value))

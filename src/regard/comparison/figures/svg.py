@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from regard.comparison.figures.style import COLOURS, GRID, INK, MUTED, NAMED, Drawing, Key, Keys, looks
-from regard.training import durable
+from regard.training.run_folder import durable
 
 _VARIABLES = {
     INK: "var(--ink)",

@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from regard import tasks
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures import svg
 from regard.comparison.figures.style import FEW, NAMED, keys
@@ -20,9 +21,10 @@ from regard.comparison.report import tables, words
 from regard.comparison.report.gallery import View, gallery
 from regard.comparison.results import Row, fairness, pairs
 from regard.errors import RegardError
-from regard.observation.lettering import readable
-from regard.training import durable
+from regard.observation.figure_text import readable
+from regard.registry import parse
 from regard.training.evaluation import load_run
+from regard.training.run_folder import durable
 
 FIGURES = "figures"
 MANY = 6  # beyond so many contestants, attention pictures stand closer
@@ -93,21 +95,20 @@ def _own(name: str) -> str:
 
 
 def _pairs(comparison: Comparison) -> list[Row]:
-    """The paired comparisons; metrics that are more than a mean are made by the task of a run."""
+    """The paired comparisons; the metric that decides belongs to the task of a run."""
     run = next((run for run in comparison.outcomes if not run.error and run.test), None)
     if run is None or len(comparison.contestants) < 2:
         return []
     try:
-        finish = load_run(run.folder, tell=lambda text: None)[0].finish
-    except (RegardError, OSError):  # its folder is gone: what is a mean can still be made
-        return pairs(
-            comparison, lambda sums: {name: total / count for name, (total, count) in sums.items() if count}
-        )
-    return pairs(comparison, finish)
+        task = load_run(run.folder, tell=lambda text: None)[0]
+    except (RegardError, OSError):  # its folder is gone: the metric as the task has it without options
+        task = tasks.build(parse(comparison.task)[0])
+    decides = next((metric for metric in task.metrics() if metric.name == run.metric), None)
+    return [] if decides is None else pairs(comparison, decides)
 
 
 def _kinds(views: Sequence[View]) -> set[str]:
-    return {looked.how for view in views for looked, _ in view.plates}
+    return {attribution.how for view in views for attribution, _ in view.plates}
 
 
 def _surroundings(comparison: Comparison) -> list[tuple[str, str]]:

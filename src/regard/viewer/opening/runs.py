@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,20 +13,18 @@ from torch import Tensor
 
 from regard.errors import BadValue
 from regard.models.stack import CachedStep
-from regard.observation import ground
+from regard.observation import examples
+from regard.tasks.batch import Batch
 from regard.tasks.digits import SIDE, Digits, Image
 from regard.tasks.language import Language
 from regard.tasks.parallel import ParallelTask
-from regard.tasks.problem import Batch
 from regard.tasks.vocabulary import END, UNKNOWN, whole_characters
-from regard.training import checkpoints, metrics
+from regard.training.data import generator
 from regard.training.loading import Loaded, load
-from regard.training.order import generator
-from regard.viewer.opening import answering
-from regard.viewer.opening.pictures import on_grid, read_image
-from regard.viewer.opening.wish import Opened, Wish
-
-BRIGHT = 0.5  # the mean above which an image is dark writing on light paper
+from regard.training.run_folder import checkpoints, metrics_file
+from regard.viewer.opening import classification
+from regard.viewer.opening.images import on_grid
+from regard.viewer.opening.options import OpenedModel, ViewOptions
 
 
 def is_run(where: str) -> bool:
@@ -46,7 +43,7 @@ def losses(
     where: str, steps: Sequence[int], tell: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any] | None:
     """The training loss nearest each step, as far as the run's own record has it; `tell` hears of damaged lines."""
-    rows = metrics.read(Path(where) / "metrics.jsonl", tell)
+    rows = metrics_file.read(Path(where) / "metrics.jsonl", tell)
     known = {row["step"]: float(row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)}
     if not known:
         return None
@@ -54,28 +51,30 @@ def losses(
     return {"name": "loss", "values": [value if np.isfinite(value) else None for value in values]}
 
 
-def open_run(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str], None]) -> Opened:
+def open_run(
+    options: ViewOptions, where: str, checkpoint: str | None, tell: Callable[[str], None]
+) -> OpenedModel:
     """The model of a run on what was wished for."""
-    loaded = load(where, checkpoint, wish.device, tell=tell)
+    loaded = load(where, checkpoint, options.device, tell=tell)
     task = loaded.task
-    batch, labels, image, words = _input(loaded, wish)
+    batch, labels, image, words = _input(loaded, options)
     batch = batch.to(loaded.device)
-    two_sides = task.problem.kind == "translate"
+    two_sides = task.problem.answer.needs == "decoder"
     ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else None
     name = f"{loaded.config.model} {loaded.checkpoint}"
-    made = Opened(
+    made = OpenedModel(
         loaded.run.resolve().name, name, loaded.model, lambda: loaded.model(batch), labels, words=_about(loaded),
         input=words, two_sides=two_sides, ids=ids, step=_step_of(loaded.checkpoint), image=image,
     )  # fmt: skip
     _give_writer(made, loaded, batch)
-    made.answer = answering.of_run(task)
-    if two_sides and wish.generate is None:
-        batch = _answered(loaded, task, batch, wish, made)  # type: ignore[arg-type]
+    made.answer = classification.of_run(task)
+    if two_sides and options.generate is None:
+        batch = _answered(loaded, task, batch, options, made)  # type: ignore[arg-type]
         made.run = lambda: loaded.model(batch)
     segment = getattr(loaded.model, "segment", None)
-    if isinstance(segment, int) and task.problem.kind == "language":
+    if isinstance(segment, int) and task.problem.answer.needs == "past":
         made.run = partial(_unsegmented, loaded.model, made.run, max(segment, batch.inputs.shape[1]))
-    made.notes += _notes(loaded, ids, wish.text)
+    made.notes += _notes(loaded, ids, options.text)
     return made
 
 
@@ -99,23 +98,25 @@ def _step_of(name: str) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def _input(loaded: Loaded, wish: Wish) -> tuple[Batch, dict[str, list[str]], dict[str, Any] | None, str]:
+def _input(
+    loaded: Loaded, options: ViewOptions
+) -> tuple[Batch, dict[str, list[str]], dict[str, Any] | None, str]:
     """A batch of one, what its positions are called, an image where it is one, and all of it in words."""
     task = loaded.task
-    if wish.image is not None:
+    if options.image is not None:
         if not isinstance(task, Digits):
             raise BadValue(f"--image: {loaded.config.task} reads no images. Give --text, or leave it out.")
-        return _digit(task, _drawn(task, wish.image), f"the image {Path(wish.image).name}")
-    if wish.text is not None:
+        return _digit(task, task.parse({"image": options.image}), f"the image {Path(options.image).name}")
+    if options.text is not None:
         if isinstance(task, Digits):
             raise BadValue("--text: digits reads images. Give --image picture.png, or leave it out.")
-        example = task.encode(whole_characters(wish.text))
+        example = task.parse({"text": whole_characters(options.text)})
     else:
-        example = ground.choose(task)
+        example = examples.choose(task)
         if isinstance(task, Digits):
             return _digit(task, example, f"an image of a {example.digit}")
-    if wish.text is None and not isinstance(task, ParallelTask):
-        batch, stood = ground.stand(task, example)
+    if options.text is None and not isinstance(task, ParallelTask):
+        batch, stood = examples.prepare(task, example)
         kind = "steps" if batch.inputs.dim() == 3 else "tokens"
         return batch, {kind: list(stood.inputs)}, None, stood.words
     batch = task.collate([example], generator(0, "validation", 0))
@@ -124,7 +125,7 @@ def _input(loaded: Loaded, wish: Wish) -> tuple[Batch, dict[str, list[str]], dic
     else:
         pieces = list(task.input_pieces(example))  # type: ignore[attr-defined]
     letters = all(len(piece) <= 1 for piece in pieces)
-    words = wish.text if wish.text is not None else ("" if letters else " ").join(pieces)
+    words = options.text if options.text is not None else ("" if letters else " ").join(pieces)
     return batch, {"tokens": pieces}, None, f"“{words}”"
 
 
@@ -141,15 +142,6 @@ def _digit(task: Digits, image: Image, words: str) -> tuple[Batch, dict[str, lis
     return batch, {"patches": names}, on_grid(pixels, rows, columns), words
 
 
-def _drawn(task: Digits, path: str) -> Image:
-    """A picture as the 8 × 8 numbers the task is about: light writing on a dark ground."""
-    grey = read_image(path).convert("L").resize((SIDE, SIDE))
-    pixels = np.asarray(grey, np.float32) / 255
-    if pixels.mean() > BRIGHT:
-        pixels = 1 - pixels
-    return Image(torch.from_numpy(pixels.copy()).reshape(task.shape), 0)
-
-
 def _notes(loaded: Loaded, ids: list[int] | None, text: str | None) -> list[str]:
     """How much of a text was understood."""
     found = []
@@ -163,10 +155,12 @@ def _notes(loaded: Loaded, ids: list[int] | None, text: str | None) -> list[str]
     return found
 
 
-def _answered(loaded: Loaded, task: ParallelTask, batch: Batch, wish: Wish, made: Opened) -> Batch:
+def _answered(
+    loaded: Loaded, task: ParallelTask, batch: Batch, options: ViewOptions, made: OpenedModel
+) -> Batch:
     """The batch with what is written for it: given words, or the model's own."""
-    if wish.target is not None:
-        ids = [*task.target_vocabulary.encode(whole_characters(wish.target).strip()), END]
+    if options.target is not None:
+        ids = [*task.target_vocabulary.encode(whole_characters(options.target).strip()), END]
         if len(ids) > task.max_target:
             raise BadValue(f"--target: expected at most {task.max_target - 1} pieces, got {len(ids) - 1}.")
     else:
@@ -175,21 +169,22 @@ def _answered(loaded: Loaded, task: ParallelTask, batch: Batch, wish: Wish, made
     if not ids:
         raise BadValue("--text: the model writes nothing for it, so there is nothing to see. Give --target.")
     pieces = task.output_pieces(ids)
-    start = task.output_pieces([task.problem.start or 0])
+    start = task.output_pieces([task.problem.answer.start])  # type: ignore[attr-defined]
     made.labels = {**made.labels, "targets": pieces, "read": [*start, *pieces[:-1]]}
     made.input += f" → “{task.decode(ids)}”"
-    return dataclasses.replace(batch, targets=torch.tensor([ids], device=loaded.device), target_keep=None)
+    return batch.answered(torch.tensor([ids], device=loaded.device))
 
 
-def _give_writer(made: Opened, loaded: Loaded, batch: Batch) -> None:
+def _give_writer(made: OpenedModel, loaded: Loaded, batch: Batch) -> None:
     problem, model = loaded.task.problem, loaded.model
-    if problem.kind not in ("language", "translate"):
+    if not problem.answer.writes:
         made.no_writer = f"{loaded.config.model} on {loaded.config.task} writes nothing"
     elif not callable(getattr(model, "step", None)):
         made.no_writer = f"{loaded.config.model} does not write step by step"
     else:
         made.writer = RunWriter(loaded, batch)
-        made.room = problem.max_target if made.two_sides else problem.max_length - batch.inputs.shape[1]
+        answer: Any = problem.answer
+        made.room = answer.length if made.two_sides else (problem.inputs.length or 0) - batch.inputs.shape[1]
 
 
 class RunWriter:
@@ -197,10 +192,10 @@ class RunWriter:
 
     def __init__(self, loaded: Loaded, batch: Batch) -> None:
         self.loaded, self.batch = loaded, batch
-        problem = loaded.task.problem
-        self.two_sides = problem.kind == "translate"
-        self.end, self.vocabulary = problem.end, problem.outputs
-        self.prompt = [problem.start or 0] if self.two_sides else batch.inputs[0].tolist()
+        answer: Any = loaded.task.problem.answer
+        self.two_sides = answer.needs == "decoder"
+        self.end, self.vocabulary = answer.end, answer.outputs
+        self.prompt = [answer.start] if self.two_sides else batch.inputs[0].tolist()
 
     def begin(self) -> Any:
         """The state before the prompt."""

@@ -1,0 +1,130 @@
+"""How models read streams: positions become rows (b,n,dim). One place for all models.
+
+`embeds` says how a sort of stream becomes rows; a task that brings its own sort brings this along.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard import masks
+from regard.masks import Mask
+from regard.masks.from_tensors import PaddingMask
+from regard.nn import positions as encodings
+from regard.tasks.batch import Stream
+from regard.tasks.streams import Nodes, StreamSpec, Tokens, Vectors
+
+_EMBEDDERS: dict[type[Any], Callable[[Any, int], nn.Module]] = {}
+
+
+def embeds(spec: type[Any]) -> Callable[[Callable[[Any, int], nn.Module]], Callable[[Any, int], nn.Module]]:
+    """Register how a sort of stream becomes rows: a function of the spec and the width that returns a module."""
+
+    def register(make: Callable[[Any, int], nn.Module]) -> Callable[[Any, int], nn.Module]:
+        _EMBEDDERS[spec] = make
+        return make
+
+    return register
+
+
+def readable() -> tuple[type[Any], ...]:
+    """The sorts of streams that can become rows."""
+    return tuple(_EMBEDDERS)
+
+
+@embeds(Tokens)
+def _tokens(spec: Tokens, dim: int) -> nn.Module:
+    rows = nn.Embedding(spec.count, dim)
+    nn.init.normal_(rows.weight, std=dim**-0.5)
+    return rows
+
+
+@embeds(Vectors)
+@embeds(Nodes)
+def _vectors(spec: Vectors | Nodes, dim: int) -> nn.Module:
+    return nn.Linear(spec.width, dim)
+
+
+class StreamEmbedding(nn.Module):
+    """The data of a stream as rows (b,n,dim), with their positions."""
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        dim: int,
+        *,
+        positions: str = "sinusoidal",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.rows = _EMBEDDERS[type(spec)](spec, dim)
+        # Embeddings begin small so that they can also serve as the output's weights; sinusoids do not.
+        self.scale = math.sqrt(dim) if isinstance(self.rows, nn.Embedding) else 1.0
+        chosen = "none" if isinstance(spec, Nodes) else positions
+        self.positions = encodings.build(chosen, dim, spec.length)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, data: Tensor, offset: int = 0) -> Tensor:
+        """(b,n) ids or (b,n,width) numbers → (b,n,dim); `offset`: the position of the first of them."""
+        if isinstance(self.rows, nn.Linear):
+            data = data.to(self.rows.weight.dtype)
+        found: Tensor = self.dropout(self.positions(self.rows(data) * self.scale, offset))
+        return found
+
+    def shared(self, outputs: int) -> nn.Embedding | None:
+        """The embedding, if a head with so many outputs can share its weights."""
+        fits = isinstance(self.rows, nn.Embedding) and self.rows.num_embeddings == outputs
+        return self.rows if fits else None  # type: ignore[return-value]
+
+
+def pooled(rows: Tensor, keep: Tensor | None) -> Tensor:
+    """The mean of the real rows, (b,dim); zeros where there is none."""
+    if keep is None:
+        return rows.mean(1)
+    kept = rows.masked_fill(~keep[..., None], 0)
+    return kept.sum(1) / keep.sum(1, keepdim=True).clamp(min=1).to(rows.dtype)
+
+
+def padding_mask(keep: Tensor | None) -> Mask | None:
+    """The mask that hides what is not real."""
+    return None if keep is None else PaddingMask(keep)
+
+
+def joined_keep(streams: Iterable[Stream]) -> Tensor | None:
+    """Where the rows of several streams, one after the other, are real; None: everywhere."""
+    streams = list(streams)
+    if len(streams) == 1 or all(stream.keep is None for stream in streams):
+        return streams[0].keep
+    return torch.cat([_all_kept(one) if one.keep is None else one.keep for one in streams], 1)
+
+
+def _all_kept(stream: Stream) -> Tensor:
+    return torch.ones(stream.data.shape[:2], dtype=torch.bool, device=stream.data.device)
+
+
+def stream_mask(streams: Iterable[Stream]) -> Mask | None:
+    """What rows of streams, one after the other, may attend to: real positions, in a graph along the edges alone."""
+    streams = list(streams)
+    mask = padding_mask(joined_keep(streams))
+    edges = streams[0].edges
+    if edges is None:
+        return mask
+    if len(streams) > 1:
+        raise NotImplementedError(
+            "a graph beside other streams: say how its nodes and their positions see each other."
+        )
+    count = streams[0].data.shape[1]
+    visible = torch.eye(count, dtype=torch.bool, device=edges.device)
+    visible = visible.index_put((edges[1], edges[0]), torch.ones_like(edges[0], dtype=torch.bool))
+    return masks.dense(visible) if mask is None else masks.dense(visible) & mask
+
+
+def shifted(targets: Tensor, start: int) -> Tensor:
+    """What a decoder is given so that it writes `targets` (b,t): the start, then everything but the last."""
+    return torch.cat([torch.full_like(targets[:, :1], start), targets[:, :-1]], 1)

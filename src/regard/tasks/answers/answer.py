@@ -1,0 +1,97 @@
+"""What comes out of a model: an answer, and the head that makes it from the model's rows.
+
+An `Answer` is a small value: how many classes, which token ends a text. `answer.head(dim)` makes the module that turns
+rows into the answer: it owns the parameters that this takes, computes the loss and reads predictions off its outputs.
+
+A model must offer what the answer `needs`:
+
+    pooled    one row for each example, (b,dim)
+    rows      one row for each position of the first stream, (b,n,dim), which may see all positions
+    past      the same, but row i may see only positions 0 … i
+    decoder   rows (b,t,dim) for a target of its own, each given what comes before it in the target
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.tasks.batch import Batch
+
+NEEDS = {
+    "pooled": "one row for each example",
+    "rows": "one row for each position",
+    "past": "one row for each position, which sees only earlier ones",
+    "decoder": "rows for a target of its own",
+}
+
+
+class Answer:
+    """The base of every answer. A subclass is a frozen dataclass with a head."""
+
+    needs: ClassVar[str] = "rows"
+    words: ClassVar[str] = ""  # what the model answers, for `regard list`
+    terms: ClassVar[str] = "examples"  # what the loss is a mean over
+    units: ClassVar[str] = "examples"  # what one example is called
+    writes: ClassVar[bool] = False  # whether `model.generate` writes it token by token
+
+    @property
+    def outputs(self) -> int:
+        """The width of what the head gives."""
+        raise NotImplementedError(f"{type(self).__name__} does not define outputs")
+
+    def head(self, dim: int | None = None, tied: nn.Embedding | None = None) -> Head:
+        """The module that answers from rows of width `dim`. None: the rows are `outputs` wide and are the answer.
+
+        `tied`: an embedding whose weights the head shares, where answer and input have the same vocabulary.
+        """
+        return Head(self.outputs, dim, tied)
+
+
+class Head(nn.Module):
+    """Logits from rows by one linear map, or the rows themselves; the loss is the cross-entropy of the first target."""
+
+    def __init__(self, outputs: int, dim: int | None = None, tied: nn.Embedding | None = None) -> None:
+        super().__init__()
+        self.logits: nn.Module = nn.Identity()
+        if dim is None:
+            return
+        linear = nn.Linear(dim, outputs)
+        nn.init.normal_(linear.weight, std=dim**-0.5)
+        nn.init.zeros_(linear.bias)
+        if tied is not None:
+            assert tied.num_embeddings == outputs
+            linear.weight = tied.weight
+        self.logits = linear
+
+    def forward(self, rows: Tensor, batch: Batch) -> Any:
+        """The outputs for rows: here logits."""
+        return self.logits(rows)
+
+    def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The sum of the losses of all that counts in a batch, in nats, and how much counts.
+
+        A sum and a count, so that a batch may be split in any way.
+        """
+        assert batch.targets is not None
+        each = F.cross_entropy(
+            outputs.float().flatten(0, -2),
+            batch.targets.flatten(),
+            reduction="none",
+            label_smoothing=smoothing,
+        ).view(batch.targets.shape)
+        return counted(each, batch.target_keep)
+
+    def predict(self, outputs: Any, batch: Batch) -> list[Any]:
+        """What the outputs say, for each example: here the likeliest class, or those of its positions."""
+        found: list[Any] = outputs.argmax(-1).tolist()
+        return found
+
+
+def counted(each: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sum of the losses where they count, and how many do."""
+    counts = torch.ones_like(each) if keep is None else keep.to(each)
+    return each.masked_fill(counts == 0, 0).sum(), counts.sum()

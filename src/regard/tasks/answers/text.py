@@ -1,0 +1,55 @@
+"""Tokens that follow: the next one at every position, or a text of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from regard.tasks.answers.answer import Answer
+from regard.tasks.answers.classes import EachOf
+
+
+@dataclass(frozen=True)
+class NextToken(Answer):
+    """The next token at every position: logits (b,n,count); the target (b,n) is the input, one position on."""
+
+    count: int
+    end: int | None = None  # the token that finishes a text, where there is one
+    needs: ClassVar[str] = "past"
+    writes: ClassVar[bool] = True
+    words: ClassVar[str] = "the next token at every position"
+    terms: ClassVar[str] = "tokens"
+
+    @property
+    def outputs(self) -> int:
+        """One logit for each token."""
+        return self.count
+
+
+@dataclass(frozen=True)
+class HiddenTokens(EachOf):
+    """The tokens that `blank` hides: logits (b,n,classes); the target counts where one is hidden."""
+
+    blank: int = 0
+    words: ClassVar[str] = "the hidden tokens of a sequence"
+    terms: ClassVar[str] = "hidden tokens"
+
+
+@dataclass(frozen=True)
+class Writes(Answer):
+    """A text of its own: logits (b,t,count), at t those of target[t] given the tokens before it."""
+
+    count: int
+    length: int  # the longest target, its end included
+    start: int  # the token that a decoder is given first
+    end: int  # the token that finishes a text
+    needs: ClassVar[str] = "decoder"
+    writes: ClassVar[bool] = True
+    words: ClassVar[str] = "another sequence, given the whole one"
+    terms: ClassVar[str] = "tokens"
+    units: ClassVar[str] = "sentences"
+
+    @property
+    def outputs(self) -> int:
+        """One logit for each token."""
+        return self.count

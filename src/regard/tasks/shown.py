@@ -1,0 +1,41 @@
+"""How an example is shown to people: what its positions are called, and a picture where it is one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.tasks.batch import Batch
+
+LONGEST = 40  # positions of a text beside a figure: more cannot be read
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page, a figure or a printed answer puts beside the attention to one example."""
+
+    words: str  # what the example is: “the text”, an image of a 3
+    pieces: list[str]  # what each position of the first stream is called
+    called: str = "tokens"  # what its positions are: tokens, patches, steps
+    target: list[str] = field(default_factory=list)  # what each position of a written target is called
+    picture: NDArray[np.float32] | None = None  # (height, width) or (height, width, 3), from 0 to 1
+    grid: tuple[int, int] | None = None  # rows and columns of positions over the picture
+    streams: dict[str, list[str]] = field(default_factory=dict)  # names of positions of further streams
+
+
+def numbered(batch: Batch) -> Shown:
+    """Positions by their number, for a task that has no names for them."""
+    length = batch.inputs.shape[1] if batch.inputs.dim() > 1 else 1
+    called = "steps" if batch.inputs.dim() == 3 else "tokens"
+    name = "step " if called == "steps" else ""
+    return Shown(f"{length} {called}", [f"{name}{number}" for number in range(length)], called)
+
+
+def texts(inputs: Sequence[str], target: Sequence[str] = ()) -> Shown:
+    """A text, and the one to be written for it."""
+    letters = all(len(piece) <= 1 for piece in inputs)
+    sentence = " ".join(("" if letters else " ").join(inputs).split())
+    return Shown(f"“{sentence}”", list(inputs), target=list(target))

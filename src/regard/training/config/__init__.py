@@ -1,0 +1,31 @@
+"""The settings of a run: what there is to set, how values are read from flags and YAML, what a recipe fills in."""
+
+from regard.training.config.config import (
+    FIXED,
+    Config,
+    Optim,
+    flat,
+    from_yaml,
+    make,
+    mistakes_of,
+    read,
+    refuse,
+    said,
+    settings,
+    to_yaml,
+)
+
+__all__ = [
+    "FIXED",
+    "Config",
+    "Optim",
+    "flat",
+    "from_yaml",
+    "make",
+    "mistakes_of",
+    "read",
+    "refuse",
+    "said",
+    "settings",
+    "to_yaml",
+]

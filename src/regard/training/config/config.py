@@ -1,0 +1,259 @@
+"""The settings of a run: frozen values, read from YAML and dotted flags, with all mistakes shown together.
+
+`Config(task="dates", steps=500)` says what differs from the task's own recipe; `complete` (in `assembly.py`) fills in
+the rest. What is None was not said.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regard.errors import BadValue, RegardError
+from regard.training import budget as budgets
+from regard.training.config import plain_yaml, retention
+from regard.training.config.readers import (
+    Expected,
+    Reader,
+    betas,
+    flag,
+    number,
+    one_of,
+    optional,
+    paths,
+    text,
+    whole,
+)
+
+PRECISIONS = (
+    "32-true",
+    "bf16-mixed",
+    "16-mixed",
+    "bf16-true",
+    "16-true",
+    "64-true",
+    "32",
+    "64",
+    "bf16",
+    "16",
+)
+OPTIMIZERS = ("adamw", "rmsprop")
+STRATEGIES = ("ddp", "fsdp")
+SCHEDULES = ("cosine", "inverse-root", "constant")
+
+
+def setting(default: Any, reader: Reader, about: str) -> Any:
+    """A field with its default, the way it is read and one line of help."""
+    return field(default=default, metadata={"read": reader, "help": about})
+
+
+@dataclass(frozen=True)
+class Optim:
+    """How weights are changed: AdamW (or RMSprop), warm-up, decay, clipping, label smoothing."""
+
+    optimizer: str | None = setting(None, optional(one_of(*OPTIMIZERS)), "the rule: " + ", ".join(OPTIMIZERS))
+    lr: float | None = setting(None, optional(number(least=0)), "peak learning rate")
+    weight_decay: float = setting(
+        0.01, number(least=0), "decay of matrices (never of norms, biases, embeddings)"
+    )
+    betas: tuple[float, float] = setting((0.9, 0.98), betas, "rates of Adam's two averages")
+    warmup: int | None = setting(None, optional(whole(0)), "steps until the peak learning rate")
+    schedule: str | None = setting(
+        None, optional(one_of(*SCHEDULES)), "decay after the warm-up: " + ", ".join(SCHEDULES)
+    )
+    clip: float | None = setting(
+        None, optional(number(least=0)), "largest norm of the gradient; 0 for no limit"
+    )
+    smoothing: float | None = setting(None, optional(number(least=0, below=1)), "label smoothing")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run: which task, which model, how long, where."""
+
+    task: str = setting("", text, "what to learn, for instance dates or copy(max_length=20)")
+    model: str | None = setting(None, optional(text), 'the network, for instance "decoder(layers=4)"')
+    attention: str | None = setting(None, optional(text), 'its attention, for instance "local(window=65)"')
+    data: tuple[str, ...] = setting(
+        (),
+        paths,
+        "files to learn from, joined by commas; for a translation SOURCE,TARGET (what is read, what is written)",
+    )
+    steps: int | None = setting(None, optional(whole(0)), "how many optimiser steps")
+    budget: str | None = setting(
+        None,
+        optional(budgets.setting),
+        'how long in place of --steps: "5M tokens", "90 seconds", "2000 steps"',
+    )
+    seed: int = setting(0, whole(0), "one number that fixes weights, order and dropout")
+    device: str = setting("auto", text, "auto, cpu, cuda, cuda:1, mps")
+    precision: str = setting("32-true", one_of(*PRECISIONS), "one of " + ", ".join(PRECISIONS[:6]))
+    out: str | None = setting(None, optional(text), "the run folder; with --name the folder that holds it")
+    name: str | None = setting(None, optional(text), "the run's name inside --out (default: runs)")
+    batch_size: int | None = setting(None, optional(whole(1)), "examples in a batch")
+    accumulate: int | None = setting(None, optional(whole(1)), "batches that make one step")
+    bucket: int = setting(50, whole(0), "batches sorted by length together; 0 for none")
+    eval_every: int | None = setting(None, optional(whole(1)), "steps between validations")
+    eval_limit: int | None = setting(
+        None, optional(whole(1)), "examples a validation looks at (default: all)"
+    )
+    save_every: int | None = setting(None, optional(whole(1)), "steps between checkpoints")
+    keep: str = setting(
+        "2",
+        retention.setting,
+        "which checkpoints stay besides the best: all, N (the last N), every:N (each N-th step, and the last two)",
+    )
+    log_every: int | None = setting(None, optional(whole(1)), "steps between lines of metrics.jsonl")
+    patience: int | None = setting(
+        None,
+        optional(whole(1)),
+        "stop after so many validations in which the deciding metric does not improve",
+    )
+    strategy: str = setting(
+        "ddp",
+        one_of(*STRATEGIES),
+        "several processes (torchrun) have equal copies (ddp) or share weights (fsdp)",
+    )
+    compile: bool = setting(False, flag, "run the model through torch.compile")
+    graph: bool = setting(True, flag, "on a GPU with static shapes, run a step as one CUDA graph")
+    deterministic: bool = setting(False, flag, "only deterministic kernels")
+    report_to: str | None = setting(None, optional(one_of("tensorboard")), "also write for: tensorboard")
+    init_from: str | None = setting(None, optional(text), "a run whose matching weights to start from")
+    optim: Optim = field(default_factory=Optim)
+
+
+# A resumed run must be the run that was begun. These never change: they say what is learned, from which batches, and
+# what its weights and its optimiser's memory mean; with another eval_limit, "best" would compare unlike validations.
+# Every other setting may change; `changes.py` records from which step on.
+FIXED = (
+    "task",
+    "model",
+    "attention",
+    "data",
+    "seed",
+    "precision",
+    "batch_size",
+    "accumulate",
+    "bucket",
+    "eval_limit",
+    "init_from",
+    "optim.optimizer",
+)
+
+
+def settings(kind: type = Config, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
+    """Every setting by its dotted name."""
+    found: dict[str, dataclasses.Field[Any]] = {}
+    for one in dataclasses.fields(kind):
+        if one.name == "optim":
+            found.update(settings(Optim, "optim."))
+        else:
+            found[prefix + one.name] = one
+    return found
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings under dotted names: `{"optim": {"lr": 1}}` as `{"optim.lr": 1}`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found.update({f"{name}.{inner}": v for inner, v in flat(value).items()})
+        else:
+            found[str(name)] = value
+    return found
+
+
+def read(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Settings by dotted name as values of their kind, and every mistake that was found on the way."""
+    known = settings()
+    clean: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for spelled, given in flat(values).items():
+        name = spelled.replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            mistakes.append(
+                f"{spelled}: there is no such setting." + (f" Did you mean {near[0]!r}?" if near else "")
+            )
+            continue
+        try:
+            clean[name] = known[name].metadata["read"](given)
+        except Expected as wanted:
+            mistakes.append(f"{spelled}: expected {wanted}, got {given!r}.")
+    return clean, mistakes
+
+
+def make(clean: Mapping[str, Any]) -> Config:
+    """A Config from checked settings by dotted name."""
+    outer = {name: value for name, value in clean.items() if "." not in name}
+    inner = {name.partition(".")[2]: value for name, value in clean.items() if "." in name}
+    return Config(**outer, optim=Optim(**inner))
+
+
+def said(config: Config) -> dict[str, Any]:
+    """What a Config says beyond the defaults, by dotted name."""
+    given = flat(dataclasses.asdict(config))
+    return {name: given[name] for name, one in settings().items() if given[name] != one.default}
+
+
+def mistakes_of(check: Callable[[], object]) -> list[str]:
+    """What a check has to say against a setting: one text, or nothing."""
+    try:
+        check()
+    except RegardError as mistake:
+        return [str(mistake)]
+    return []
+
+
+def refuse(mistakes: list[str]) -> None:
+    """Raise one error for all mistakes, if there are any."""
+    if mistakes:
+        head = "" if len(mistakes) == 1 else f"{len(mistakes)} mistakes in the settings:\n  "
+        raise BadValue(head + "\n  ".join(mistakes))
+
+
+def to_yaml(config: Config) -> str:
+    """The settings as a file that `--config` reads."""
+    plain = dataclasses.asdict(config)
+    plain["data"] = list(config.data)
+    plain["optim"]["betas"] = list(config.optim.betas)
+    text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def from_yaml(path: str | Path) -> dict[str, Any]:
+    """The settings a file holds, not checked yet. Only plain data is read: no tags, no objects, no aliases."""
+    found = plain_yaml.read(path, "--config")
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise BadValue(
+            f"--config: expected {path} to hold `setting: value` lines, got {type(found).__name__}."
+        )
+    _refuse_repeated(found, path)
+    return found
+
+
+def _refuse_repeated(values: Mapping[Any, Any], path: str | Path) -> None:
+    """Raise where a file gives a setting twice: as `optim.lr` and inside `optim`, or with hyphen and underscore."""
+    names = list(_names(values))
+    plain = [name.replace("-", "_") for name in names]
+    for place, name in enumerate(plain):
+        if name in plain[:place]:
+            both = f"{names[plain.index(name)]} and {names[place]}"
+            raise BadValue(f"--config: {path} gives the setting {name} twice, as {both}. Keep one of them.")
+
+
+def _names(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted name of every setting, once for each time it is given."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _names(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"

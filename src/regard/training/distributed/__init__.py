@@ -1,0 +1,1 @@
+"""Several processes for one run: what they agree on after each step, and how FSDP shards a model among them."""
