@@ -28,7 +28,7 @@ __all__ = ["Bias", "alibi", "dense", "gaussian", "relative", "t5"]
 class Bias(Value):
     """A number for each (batch, head, query, key), added to the scores."""
 
-    room: ClassVar[str] = "biases"
+    namespace: ClassVar[str] = "biases"
     name: ClassVar[str] = "bias"
 
     def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:

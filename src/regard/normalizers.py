@@ -32,7 +32,7 @@ class Normalizer(Value):
     object carries (numbers, strings, tensors) are its declared fields, or what its `__init__` sets.
     """
 
-    room: ClassVar[str] = "normalizers"
+    namespace: ClassVar[str] = "normalizers"
     name: ClassVar[str] = "normalizer"
 
     def __call__(self, scores: Tensor, visible: Tensor) -> Tensor:

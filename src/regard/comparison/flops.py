@@ -100,7 +100,7 @@ def _visible_share(
     walk, mask = TiledAttention(request, drops=seed is not None), request.mask
     walked = visible = 0.0
     for strip in walk.strips():
-        place = walk.place(strip)
+        place = walk.index(strip)
         rows = prod(part.stop - part.start for part in place)
         for run in strip.runs:
             pairs = rows * (run.stop - run.start)

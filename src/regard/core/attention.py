@@ -1,4 +1,4 @@
-"""The four verbs: `attend`, `weights`, `summarize`, `explain`. A call becomes a request, a plan, a run."""
+"""The four functions `attend`, `weights`, `summarize` and `explain`: a call becomes a request, is planned and run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard.core import formula, plan, request
-from regard.core.arguments import described, is_hollow
+from regard.core.arguments import described, is_fake_or_meta
 from regard.core.autocast import without_autocast
 from regard.core.call import OPTIONS, SCORING, Call, Options, Scoring, read_call, spell_out
 from regard.core.differentiate import transforming
-from regard.core.grid import Part, whole
+from regard.core.grid import Part, full_grid
 from regard.core.plan import Plan
 from regard.core.summary import Summary, summarize_request
 from regard.errors import BadType, BadValue
@@ -25,7 +25,7 @@ Rows = Sequence[int] | slice | Tensor | None
 
 
 _PLANS: dict[Any, plan.Implementation] = {}
-_PLAIN: set[Any] = set()  # signatures of calls without any option that go straight to torch's function
+_PLAIN: set[Any] = set()  # signatures of calls without options that go straight to torch's function
 _MOST_PLANS = 4096
 
 
@@ -94,7 +94,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor 
 
 
 def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None:
-    """What decides that a call without any option goes straight to torch's function; None where more has a say."""
+    """The signature of a call without options that may go straight to torch's function; None if it may not."""
     try:
         if not (query.is_cpu and key.is_cpu and value.is_cpu) or torch._C._is_any_autocast_enabled():
             return None
@@ -105,10 +105,10 @@ def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None
             key.shape,
             value.shape,
         )
-        # Not how many keys there are, only whether enough: in decoding every step brings one more.
+        # Whether there are enough keys, not how many: each step of decoding adds one.
         enough = k >= sdpa.SHORTEST_ROW and value_k == k and query.numel() > 0
         return (b, h, d, key_b, g, key_d, value_b, value_g, v, enough, query.dtype, key.dtype, value.dtype)
-    except (AttributeError, ValueError):  # not a tensor, or not of four axes: the check will say so
+    except (AttributeError, ValueError):  # not a tensor, or not of four axes: the checks raise for it
         return None
 
 
@@ -139,7 +139,7 @@ def weights(
     They are what `attend` multiplies the values with, before dropout, whichever implementation ran it.
     """
     asked = request.build(read_call("weights", SCORING, query, key, key, options))
-    dtype, wide, device = asked.query.dtype, formula.accumulator(asked.query.dtype), asked.query.device
+    dtype, wide, device = asked.query.dtype, formula.accumulation_dtype(asked.query.dtype), asked.query.device
     _, head_count, row_count, _ = asked.sizes
     chosen_rows = selection("rows", rows, row_count, device)
     chosen_heads = selection("heads", None if query.dim() == 3 else heads, head_count, device)
@@ -152,7 +152,7 @@ def weights(
         score_of_pairs, wide_query, wide_key = asked.score.reduce(
             asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
         )
-        grid = whole(asked.sizes, device).part(heads=chosen_heads, rows=chosen_rows)
+        grid = full_grid(asked.sizes, device).part(heads=chosen_heads, rows=chosen_rows)
         if chosen_heads is not None:
             wide_key = _take(spread_heads(wide_key, head_count), 1, chosen_heads)
             wide_query = _take(wide_query, 1, chosen_heads)
@@ -161,13 +161,13 @@ def weights(
         scores, visible = formula.masked_scores(
             score_of_pairs, wide_query, wide_key, asked.mask, asked.bias, grid, asked.scale
         )
-        weighed = formula.normalised(asked.normalizer, scores, visible, asked.sink, grid)
-        found = weighed.shown(weighed.weights, weighed.own).to(dtype)
+        rows_found = formula.normalize_rows(asked.normalizer, scores, visible, asked.sink, grid)
+        found = rows_found.merge(rows_found.weights, rows_found.raw).to(dtype)
     return found.squeeze(1) if query.dim() == 3 else found
 
 
 def _fused_weights(asked: request.Request, rows: Part | None, heads: Part | None) -> Tensor | None:
-    """The weights by kernels, where a GPU has some for the request and nobody asks for a gradient."""
+    """The weights computed by Triton kernels; None where they cannot run the request or a gradient is needed."""
     from regard.implementations.triton import weights as kernels
 
     if asked.needs_grad or asked.forward_mode or transforming():
@@ -208,8 +208,8 @@ def selection(argument: str, chosen: Rows, length: int, device: torch.device) ->
     index = index.long()
     if not isinstance(chosen, Tensor):
         numbers = [int(one) for one in chosen]
-    elif is_hollow(index) or torch.compiler.is_compiling() or transforming():
-        numbers = []  # its contents cannot be read
+    elif is_fake_or_meta(index) or torch.compiler.is_compiling() or transforming():
+        numbers = []  # the contents cannot be read
     else:
         numbers = index.tolist()
     if numbers and not (-length <= min(numbers) and max(numbers) < length):

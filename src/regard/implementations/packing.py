@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.biases import Bias
-from regard.core.differentiate import apart, gradients
+from regard.core.differentiate import fresh_views, gradients
 from regard.core.request import Request
 from regard.core.value import rebuild
 from regard.implementations import reference
@@ -61,8 +61,9 @@ def recorded_backward(
     grad_logsumexp: Tensor | None,
 ) -> list[Tensor | None]:  # fmt: skip
     """The gradient of each input (query, key, value, sink, tensors) with a graph of its own, through the reference."""
-    views: list[Any] = apart(inputs)
-    request = unpack(*views[:4], views[4:], spec, scale, dropout, grad_logsumexp is not None)
+    views: list[Any] = fresh_views(inputs)
+    query, key, value, sink, *tensors = views
+    request = unpack(query, key, value, sink, tensors, spec, scale, dropout, grad_logsumexp is not None)
     output, logsumexp = reference.compute(request, seed)
     pairs = [(output, grad)] if logsumexp is None else [(output, grad), (logsumexp, grad_logsumexp)]
     return gradients(pairs, views, again=True)

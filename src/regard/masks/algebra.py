@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.grid import Grid, Sizes, whole
+from regard.core.grid import Grid, Sizes, full_grid
 from regard.core.value import Value
 from regard.errors import BadValue
 
@@ -67,7 +67,7 @@ def grade(some: Tensor, every: Tensor) -> Tensor:
 class Mask(Value):
     """Which keys each query may attend to. Build one with the functions of `regard.masks`."""
 
-    room: ClassVar[str] = "masks"
+    namespace: ClassVar[str] = "masks"
     name: ClassVar[str] = "mask"
 
     def visible(self, grid: Grid) -> Tensor:
@@ -128,7 +128,7 @@ class Mask(Value):
         self.check(sizes)
         self.check_contents(sizes)
         mask = self if device is None else self.to(device)
-        return mask.tile(whole(sizes, mask._device(device))).clone()
+        return mask.tile(full_grid(sizes, mask._device(device))).clone()
 
     def keep(self, k: int, batch: int = 1) -> Tensor:
         """The mask as a bool tensor over keys, (b|1, k): True = real. Only for masks that ignore the query."""
@@ -142,7 +142,7 @@ class Mask(Value):
 
     def real_keys(self, k: int, batch: int, device: torch.device | str) -> Tensor:
         """`keep` without checks or a copy, for a mask that is `by_key`."""
-        return self.tile(whole((batch, 1, 1, k), device))[:, 0, 0]  # any one query sees what all see
+        return self.tile(full_grid((batch, 1, 1, k), device))[:, 0, 0]  # any one query sees what all see
 
     def classify(self, q: int, k: int, block_q: int, block_k: int, batch: int = 1, heads: int = 1) -> Tensor:
         """Which blocks are EMPTY, PARTIAL or FULL, int8 (b|1, h|1, nq, nk), without a q×k array."""

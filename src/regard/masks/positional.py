@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.grid import Grid, Sizes, fits, lift
+from regard.core.grid import Grid, Sizes, fits, position_shift
 from regard.errors import BadValue
 from regard.masks.algebra import FULL, Blocks, Mask, grade
 
@@ -99,7 +99,7 @@ class WindowMask(Mask):
 
 def _shift(mask: CausalMask | WindowMask, place: Grid | Blocks) -> int | Tensor:
     """What to add to a query's index to get its position."""
-    shift = lift(mask.align, mask.offset, place.sizes[2], place.sizes[3])
+    shift = position_shift(mask.align, mask.offset, place.sizes[2], place.sizes[3])
     return place.pick(shift.view(-1, 1, 1, 1)) if isinstance(shift, Tensor) else shift
 
 

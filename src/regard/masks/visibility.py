@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from regard.core.grid import Sizes, whole
+from regard.core.grid import Sizes, full_grid
 from regard.core.value import rebuild
 from regard.masks.algebra import EMPTY, FULL, And, Mask, Or, cut
 from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PaddingMask
@@ -62,7 +62,7 @@ def _hidden_by_structure(spec: str, sizes: Sizes) -> tuple[int, ...]:
 def _by_looking(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> Tensor:
     rows = max(1, _CELLS // max(1, sizes[0] * sizes[1] * (keys.stop - keys.start)))
     seen = torch.zeros(1, 1, keys.stop - keys.start, dtype=torch.bool, device=device)
-    complete = whole(sizes, device)
+    complete = full_grid(sizes, device)
     for top in range(0, sizes[2], rows):
         grid = complete.part(rows=slice(top, min(sizes[2], top + rows)), columns=keys)
         seen = seen | mask.tile(grid).any(-2)

@@ -13,7 +13,7 @@ from torch import Tensor
 import regard.core.attention as core
 from regard import biases
 from regard.biases import Bias
-from regard.core.grid import whole
+from regard.core.grid import full_grid
 from regard.errors import unknown_name
 from regard.masks import Mask
 from regard.nn.alignment import Alignment, Comparison
@@ -90,7 +90,7 @@ class Focused(Alignment):
         if fading is None:
             return found
         sizes, device = (*view.query.shape[:3], view.key.shape[2]), found.device
-        grid = whole(sizes, device).part(
+        grid = full_grid(sizes, device).part(
             heads=core.selection("heads", heads, sizes[1], device),
             rows=core.selection("rows", rows, sizes[2], device),
         )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard import biases, scores
 from regard.core.arguments import whole_number
-from regard.core.grid import lift
+from regard.core.grid import position_shift
 from regard.errors import BadValue, unknown_name
 from regard.nn import positions as places
 from regard.nn.attention import Attention, View
@@ -152,7 +152,9 @@ class Multihead(Attention):
     def _distance_table(self, view: View) -> Tensor:
         """A projected sinusoid for every distance key − query that can occur, (h, 2r+1, d) for −r … r."""
         like, queries, keys = view.query, view.query.shape[2], view.key.shape[2]
-        first = lift(view.anchor.get("align", "bottom-right"), view.anchor.get("offset"), queries, keys)
+        first = position_shift(
+            view.anchor.get("align", "bottom-right"), view.anchor.get("offset"), queries, keys
+        )
         farthest = max(first + queries, keys - first, keys)
         ahead = places.sinusoidal(farthest + 1, self.dim).to(like.device, self.distance_map.weight.dtype)
         mirrored = torch.ones_like(ahead[0])

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import summation
+from regard.core.differentiate import summation_dtype
 from regard.core.grid import Grid
 from regard.scores.base import Score, check_shape, per_head, spread_heads, transform_rows
 
@@ -55,7 +55,7 @@ class AdditiveScore(Score):
         heads, shared = query.shape[1], key.shape[1]
         wide = spread_heads(key, heads)
         grad_query, grad_key = torch.zeros_like(query), torch.zeros_like(wide)
-        grad_weight = query.new_zeros(heads, query.shape[3], dtype=summation(query))
+        grad_weight = query.new_zeros(heads, query.shape[3], dtype=summation_dtype(query))
         one = query.new_ones(())
         for rows, columns, tanh in _way(query, wide).walk(query, wide):
             part = grad[:, :, rows, columns]

@@ -22,7 +22,7 @@ from regard.errors import BadValue
 class Score(Value):
     """How well a query and a key match. Build one with the functions of `regard.scores`."""
 
-    room: ClassVar[str] = "scores"
+    namespace: ClassVar[str] = "scores"
     name: ClassVar[str] = "score"
     is_dot: ClassVar[bool] = False  # `reduce` leaves a dot product, which fused kernels know
     transforms: ClassVar[bool] = True  # `reduce` changes queries or keys

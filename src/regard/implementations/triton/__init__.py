@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.biases import Bias, DenseBias, GaussianBias, SumBias
-from regard.core.arguments import is_hollow
+from regard.core.arguments import is_fake_or_meta
 from regard.core.differentiate import transforming
 from regard.core.dropout import draw_seed
 from regard.core.request import Request
@@ -43,7 +43,7 @@ def refuse(request: Request) -> str | None:
         return "an operator has no forward-mode derivative"
     if transforming():
         return "its operators have no rules for the transforms of torch.func"
-    if is_hollow(request.query) and not torch.compiler.is_compiling():
+    if is_fake_or_meta(request.query) and not torch.compiler.is_compiling():
         return "its kernels read contents, and fake and meta tensors have none"
     if request.query.dtype not in _DTYPES:
         return "its kernels compute in float32, bfloat16 and float16"
@@ -99,7 +99,7 @@ def _leaves(bias: Bias) -> list[Bias]:
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
+    """The output (b,h,q,v) and, if wanted, the log-sum-exp (b,h,q)."""
     dtype = request.query.dtype
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
     kind = request.query.device.type

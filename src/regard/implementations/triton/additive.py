@@ -11,7 +11,13 @@ from regard.implementations.triton import block_sizes
 from regard.implementations.triton.additive_pairs import block_of
 from regard.implementations.triton.additive_strips import BLOCK, OF_VALUES, Rows, place
 from regard.implementations.triton.block_schedule import key_blocks
-from regard.implementations.triton.device_functions import finished, kept, row_state, tile, visible
+from regard.implementations.triton.device_functions import (
+    dropout_keeps,
+    final_scores,
+    row_state,
+    tile,
+    visible,
+)
 from regard.implementations.triton.launch import KernelWork, strides
 
 LENGTHS = [
@@ -89,7 +95,7 @@ def weigh_values(
         if HIDES:
             real &= tl.load(SEEN + columns, mask=real, other=0) != 0
         safe_columns = tl.minimum(columns, k_len - 1)
-        scores, _ = finished(
+        scores, _ = final_scores(
             tl.load(STRIP + start), BIAS, False, False, TABLES, TABLE_STRIDES, NUMBERS, 1.0, 1.0, batch, head,
             safe_rows[:, None], safe_columns[None, :],
         )  # fmt: skip
@@ -101,7 +107,7 @@ def weigh_values(
         fade = tl.exp2(largest - steady)
         total = total * fade + tl.sum(weights, 1)
         if DROPS:
-            weights = tl.where(kept(state, columns[None, :], threshold), weights * keep, 0.0)
+            weights = tl.where(dropout_keeps(state, columns[None, :], threshold), weights * keep, 0.0)
         pointers = V + columns[:, None].to(tl.int64) * V_STRIDES[2] + across[None, :]
         value = tile(pointers, real[:, None], across[None, :], WIDTH, COLUMNS * BLOCK_V, False)
         output = tl.dot(weights.to(value.dtype), value, output * fade[:, None], input_precision=PRECISION)

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.biases import Bias
-from regard.core.grid import whole
+from regard.core.grid import full_grid
 from regard.implementations.triton import additive_strips as cuts
 from regard.implementations.triton import block_sizes
 from regard.implementations.triton.additive import LENGTHS
@@ -25,7 +25,13 @@ from regard.implementations.triton.additive_pairs import block_of
 from regard.implementations.triton.additive_slopes import of_additive_keys, of_additive_queries
 from regard.implementations.triton.additive_strips import BLOCK, AdditiveStrip, Rows, place, plain
 from regard.implementations.triton.block_schedule import key_blocks, query_blocks
-from regard.implementations.triton.device_functions import finished, kept, row_state, tile, visible
+from regard.implementations.triton.device_functions import (
+    dropout_keeps,
+    final_scores,
+    row_state,
+    tile,
+    visible,
+)
 from regard.implementations.triton.launch import Backward, strides
 
 
@@ -172,7 +178,7 @@ def _of_bias(
     slopes = slopes[:, : some.stop - some.start, : rows.key.shape[2]]
     entries, first = -(-strip.heads // rows.heads), strip.first_head // rows.heads
     heads = slice(here.start % rows.heads, here.start % rows.heads + strip.heads // entries)
-    grid = whole(rows.work.prepared.sizes, rows.scratch.device)
+    grid = full_grid(rows.work.prepared.sizes, rows.scratch.device)
     grid = grid.part(batch=slice(first, first + entries), heads=heads, rows=some)
     bias.accumulate(grid, slopes.unflatten(0, (entries, -1)), into)
 
@@ -189,7 +195,7 @@ def _weights(
     # Rows that see nothing weigh nothing.
     lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
     safe_rows, safe_columns = tl.minimum(rows, q_len - 1)[:, None], tl.minimum(columns, k_len - 1)[None, :]
-    scores, _ = finished(
+    scores, _ = final_scores(
         tl.load(scratch), BIAS, False, False, TABLES, TABLE_STRIDES, NUMBERS, 1.0, 1.0, batch, head, safe_rows,
         safe_columns,
     )  # fmt: skip
@@ -236,7 +242,9 @@ def score_gradients(
             from_values = tl.dot(grad, value, from_values, input_precision=PRECISION)
         if DROPS:
             state = row_state(tl.load(SEED), batch, head, safe_rows)
-            from_values = tl.where(kept(state[:, None], columns[None, :], threshold), from_values * keep, 0.0)
+            from_values = tl.where(
+                dropout_keeps(state[:, None], columns[None, :], threshold), from_values * keep, 0.0
+            )
         delta = tl.load(DELTA + both.to(tl.int64) * q_len + rows, mask=rows < q_len, other=0.0)
         weights, seen, scratch = _weights(
             STRIP, LSE, BIAS, TABLES, TABLE_STRIDES, NUMBERS, batch, head, both, line, rows, columns, q_len, k_len,
@@ -283,7 +291,9 @@ def of_values(
             )  # fmt: skip
             if DROPS:
                 state = row_state(tl.load(SEED), batch, head, tl.minimum(rows, q_len - 1))
-                weights = tl.where(kept(state[:, None], columns[None, :], threshold), weights * keep, 0.0)
+                weights = tl.where(
+                    dropout_keeps(state[:, None], columns[None, :], threshold), weights * keep, 0.0
+                )
             pointers = grads + rows[:, None].to(tl.int64) * GRAD_STRIDES[2] + across[None, :]
             grad = tile(pointers, (rows < q_len)[:, None], across[None, :], WIDTH, 0, False)
             grad_value = tl.dot(tl.trans(weights.to(grad.dtype)), grad, grad_value, input_precision=PRECISION)

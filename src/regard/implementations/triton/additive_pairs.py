@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.block_schedule import key_blocks, place
+from regard.implementations.triton.block_schedule import block_of_step, key_blocks
 
 _LENGTHS = [
     "of_queries", "heads", "shared", "group", "q_len", "k_len", "first_head", "first_block", "row_blocks",
@@ -145,9 +145,9 @@ def _prepare(
 def block_of(FORM: tl.constexpr, LIST, step, first, before, full_first, full):
     """The block visited in step number `step`, where full ones come first."""
     if step < full:
-        block = place(FORM, LIST, step, first, before, full_first, True, full)
+        block = block_of_step(FORM, LIST, step, first, before, full_first, True, full)
     else:
-        block = place(FORM, LIST, step - full, first, before, full_first, False, full)
+        block = block_of_step(FORM, LIST, step - full, first, before, full_first, False, full)
     return block
 
 

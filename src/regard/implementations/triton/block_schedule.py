@@ -13,7 +13,7 @@ from regard.implementations.triton.device_functions import _by_row, kind, number
 
 
 @triton.jit
-def share(ORDER, blocks, ORDERED: tl.constexpr):
+def program_block(ORDER, blocks, ORDERED: tl.constexpr):
     """The block this program has to do, and for which batch entry and head, as one number.
 
     `ORDERED`: blocks with much to do come first, for all heads, so that no program runs on alone in the end.
@@ -85,7 +85,9 @@ def query_blocks(
 
 
 @triton.jit
-def seers(FORM: tl.constexpr, COUNTS, line, q_len, start, k_len, SIZE: tl.constexpr, SPAN: tl.constexpr):
+def known_query_blocks(
+    FORM: tl.constexpr, COUNTS, line, q_len, start, k_len, SIZE: tl.constexpr, SPAN: tl.constexpr
+):
     """The first four numbers of `query_blocks`, looked up where it has been asked before."""
     if kind(FORM) == "s":
         COUNTS += line * 4
@@ -98,7 +100,7 @@ def seers(FORM: tl.constexpr, COUNTS, line, q_len, start, k_len, SIZE: tl.conste
 
 
 @triton.jit
-def place(FORM: tl.constexpr, LIST, step, first, before, full_first, FULL: tl.constexpr, full):
+def block_of_step(FORM: tl.constexpr, LIST, step, first, before, full_first, FULL: tl.constexpr, full):
     """The block that step number `step` visits: fully visible ones follow each other, the others stand around them."""
     if (kind(FORM) == ".") | (kind(FORM) == "s"):
         if FULL:
@@ -112,7 +114,7 @@ def place(FORM: tl.constexpr, LIST, step, first, before, full_first, FULL: tl.co
 
 
 @triton.jit
-def visit(FORM: tl.constexpr, LIST, step, first, before, full):
+def next_block(FORM: tl.constexpr, LIST, step, first, before, full):
     """The block that step number `step` of all visits, and whether it is only partly visible."""
     partly = (step < before) | (step >= before + full)
     if (kind(FORM) == ".") | (kind(FORM) == "s"):

@@ -20,7 +20,7 @@ from regard.biases import Bias
 from regard.core.grid import Sizes
 from regard.core.value import rebuild
 from regard.implementations.lowering import Lowering, capturing
-from regard.implementations.triton.block_schedule import place, query_blocks
+from regard.implementations.triton.block_schedule import block_of_step, query_blocks
 from regard.implementations.triton.device_functions import form_of, visible
 from regard.masks import FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
@@ -254,7 +254,7 @@ def _seen(
     )  # fmt: skip
     found = tl.zeros([BLOCK], tl.int32) + (full > 0).to(tl.int32)
     for step in range(0, partial):
-        block = place(
+        block = block_of_step(
             FORM, INDEX + line.to(tl.int64) * LIST_STRIDES[2], step, first, before, full_first, False, full
         )
         rows = tl.minimum(block * BLOCK + tl.arange(0, BLOCK), q_len - 1)

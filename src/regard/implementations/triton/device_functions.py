@@ -51,7 +51,7 @@ def number(form: Any, place: Any) -> Any:
 
 
 @triton.constexpr_function
-def part(form: Any, place: Any) -> Any:
+def subform(form: Any, place: Any) -> Any:
     """The place-th bracket of a join."""
     depth, start, found = 0, 0, []
     for index, letter in enumerate(form):
@@ -69,13 +69,13 @@ def part(form: Any, place: Any) -> Any:
 def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
     """Whether each query of `rows` sees each key of `columns`: two index tensors that broadcast to a tile."""
     if kind(FORM) == "&":
-        left = visible(part(FORM, 0), TABLES, STRIDES, batch, head, rows, columns)
-        return left & visible(part(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
+        left = visible(subform(FORM, 0), TABLES, STRIDES, batch, head, rows, columns)
+        return left & visible(subform(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
     elif kind(FORM) == "|":
-        left = visible(part(FORM, 0), TABLES, STRIDES, batch, head, rows, columns)
-        return left | visible(part(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
+        left = visible(subform(FORM, 0), TABLES, STRIDES, batch, head, rows, columns)
+        return left | visible(subform(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
     elif kind(FORM) == "~":
-        return visible(part(FORM, 0), TABLES, STRIDES, batch, head, rows, columns) == 0
+        return visible(subform(FORM, 0), TABLES, STRIDES, batch, head, rows, columns) == 0
     elif kind(FORM) == "s":
         low = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
         high = _by_row(TABLES[number(FORM, 2)], STRIDES, number(FORM, 3), batch, rows)
@@ -107,12 +107,12 @@ def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
 
 
 @triton.jit
-def added(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, columns):
+def bias_tile(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, columns):
     """The bias of a tile in float32, in powers of two as all scores."""
     LOG2E: tl.constexpr = 1.4426950408889634
     if kind(FORM) == "+":
-        left = added(part(FORM, 0), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
-        return left + added(part(FORM, 1), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+        left = bias_tile(subform(FORM, 0), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+        return left + bias_tile(subform(FORM, 1), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
     elif kind(FORM) == "l":
         slope = tl.load(TABLES[number(FORM, 1)] + head * STRIDES[number(FORM, 2) + 1])
         away = columns.to(tl.float32) - (rows + STRIDES[number(FORM, 0)]).to(tl.float32)
@@ -164,7 +164,7 @@ def tanh(x, APPROXIMATE: tl.constexpr):
 
 
 @triton.jit
-def finished(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.constexpr,
+def final_scores(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.constexpr,
              TABLES, STRIDES, NUMBERS, scale, cap, batch, head, rows, columns):  # fmt: skip
     """Scores in powers of two from dot products, and what tanh gave where they are capped."""
     LOG2E: tl.constexpr = 1.4426950408889634
@@ -175,7 +175,7 @@ def finished(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.co
     else:
         scores = products * (scale * LOG2E)
     if kind(BIAS) != ".":
-        scores += added(BIAS, TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+        scores += bias_tile(BIAS, TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
     return scores, flattened
 
 
@@ -201,7 +201,7 @@ def row_state(seed, batch, head, rows):
 
 
 @triton.jit
-def kept(state, columns, threshold):
+def dropout_keeps(state, columns, threshold):
     """True where a weight survives; the threshold is the share to drop, as 32 bits, less 2³¹."""
     bits = _mix(state ^ (columns.to(tl.uint32) * 0x9E3779B1))
     return (bits ^ 0x80000000).to(tl.int32, bitcast=True) >= threshold
@@ -259,7 +259,7 @@ def rows_of(SOURCE, STRIDES, batch, head, start, real, WIDTH: tl.constexpr, BLOC
 
 
 @triton.jit
-def facts_of(SOURCE, line, start, room, BLOCK: tl.constexpr, BULK: tl.constexpr):
+def load_row_stats(SOURCE, line, start, room, BLOCK: tl.constexpr, BULK: tl.constexpr):
     """A number for each of `BLOCK` rows of one line from `start` on; a line has room for whole blocks."""
     if BULK:
         return SOURCE.load([line, start]).reshape([BLOCK])

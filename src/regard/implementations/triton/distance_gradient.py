@@ -11,7 +11,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.device_functions import facts_of, finished, kept, row_state, tile, visible
+from regard.implementations.triton.device_functions import (
+    dropout_keeps,
+    final_scores,
+    load_row_stats,
+    row_state,
+    tile,
+    visible,
+)
 
 _DATA = [
     "q_len",
@@ -52,8 +59,8 @@ def of_distances(
     for step in range(0, count * batches):
         batch, block = step // count + head * 0, first + step % count
         rows, columns = block * BLOCK_Q + tl.arange(0, BLOCK_Q), (block + lead) * BLOCK_K + inside
-        lse = facts_of(LSE, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
-        delta = facts_of(DELTA, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
+        lse = load_row_stats(LSE, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
+        delta = load_row_stats(DELTA, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
         shown, real = rows < q_len, columns < k_len
         safe_rows, safe_columns = tl.minimum(rows, q_len - 1), tl.minimum(columns, k_len - 1)
         seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :])
@@ -87,14 +94,14 @@ def of_distances(
             + across[:, None]
         )
         value = tile(pointers, real[None, :], across[:, None], WIDTH, BLOCK_V, False)
-        scores, _ = finished(
+        scores, _ = final_scores(
             tl.dot(query, key, input_precision=PRECISION), BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS,
             scale, cap, batch, head, safe_rows[:, None], safe_columns[None, :],
         )  # fmt: skip
         from_values = tl.dot(grad, value, input_precision=PRECISION)
         if DROPS:
             state = row_state(tl.load(SEED), batch, head, safe_rows)[:, None]
-            from_values = tl.where(kept(state, columns[None, :], threshold), from_values * keep, 0.0)
+            from_values = tl.where(dropout_keeps(state, columns[None, :], threshold), from_values * keep, 0.0)
         grad_scores = tl.where(seen, tl.exp2(scores - lse[:, None]) * (from_values - delta[:, None]), 0.0)
         grad_scores = tl.gather(grad_scores, turned, 1)
         ahead += tl.sum(tl.where(wraps, 0.0, grad_scores), 0)

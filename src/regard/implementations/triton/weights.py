@@ -20,7 +20,7 @@ from regard.implementations.packing import pack, unpack_values
 from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.decode import processors
-from regard.implementations.triton.device_functions import finished, visible
+from regard.implementations.triton.device_functions import final_scores, visible
 from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, SoftcapScore
 
@@ -55,7 +55,7 @@ def _scores(
         mask=(column < k_len)[None, :] & (wide < D)[:, None], other=0.0,
     )  # fmt: skip
     safe = tl.minimum(column, k_len - 1)
-    scores, _ = finished(
+    scores, _ = final_scores(
         tl.dot(query, key, input_precision=PRECISION), BIAS, CAP, False, TABLES, TABLE_STRIDES, NUMBERS, scale, cap,
         batch, head, row[:, None], safe[None, :],
     )  # fmt: skip

@@ -15,7 +15,7 @@ from regard.biases import Bias
 from regard.core import formula, request
 from regard.core.attention import Rows
 from regard.core.call import Call
-from regard.core.grid import Sizes, whole
+from regard.core.grid import Sizes, full_grid
 from regard.core.summary import Summary, strongest
 from regard.errors import RegardError
 from regard.masks import Mask
@@ -180,11 +180,11 @@ class Pairs(Reading):
         asked = request.build(Call(query, key, key, **options))
         columns = core.selection("keys", keys, self.sizes[3], query.device)
         chosen = core.selection("heads", heads, self.sizes[1], query.device)
-        wide = formula.accumulator(query.dtype)
+        wide = formula.accumulation_dtype(query.dtype)
         score, query, key = asked.score.reduce(
             asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
         )
-        grid = whole(self.sizes, query.device).part(heads=chosen, columns=columns)
+        grid = full_grid(self.sizes, query.device).part(heads=chosen, columns=columns)
         logsumexp = self._logsumexp
         key = spread_heads(key, self.sizes[1])
         if chosen is not None:
