@@ -297,7 +297,7 @@ def test_what_it_cannot_run_it_says(change, why):
 
 
 def test_what_the_launch_takes_is_what_the_kernel_declares():
-    work = launch.Work(
+    work = launch.KernelWork(
         *[drawn(1, 1, 4, 5, grad=False)] * 3,
         None,
         None,

@@ -1,8 +1,8 @@
 """The backward kernels: gradients of keys and values by blocks of keys, of queries by blocks of queries.
 
-Both compute the weights of a tile again from the log-sum-exp. Each gradient is summed by one program in one order, so
-that equal inputs give equal bits. (To add up the gradient of the queries in the first kernel, too, by atomic
-operations, would save two of seven matrix products; measured on an H200 it took longer.)
+Both recompute the weights of a tile from the log-sum-exp. Each gradient is summed by one program in a fixed order, so
+that equal inputs give equal bits. (Summing the gradient of the queries in the first kernel as well, by atomic
+operations, would save two of seven matrix products, but took longer on an H200.)
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from regard.implementations.triton.device_functions import (
 )
 
 _DATA = [
-    "q_len", "k_len", "heads", "group", "room", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES", "BIAS_STRIDES",
+    "q_len", "k_len", "heads", "group", "padded_rows", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES", "BIAS_STRIDES",
     "threshold",
 ]  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["q_len", "heads", "room"])
-def describe_rows(
-    OUT, GRAD, LSE, SHARE, FACTS, OUT_STRIDES, GRAD_STRIDES, heads, q_len, room,
+@triton.jit(do_not_specialize=["q_len", "heads", "padded_rows"])
+def compute_row_stats(
+    OUT, GRAD, LSE, SHARE, ROW_STATS, OUT_STRIDES, GRAD_STRIDES, heads, q_len, padded_rows,
     SHARES: tl.constexpr, WIDTH: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """What the other kernels need to know of each row, (2, lines, room).
+    """Two numbers of each row for the other kernels, (2, lines, padded_rows).
 
-    First the log-sum-exp in powers of two, +inf for rows that see nothing and rows beyond the last, so that all their
-    weights become 0. Then what the gradient of every score has subtracted: Σ out · gradient, less `SHARE`.
+    First the log-sum-exp to base 2, +inf for rows that see nothing and rows beyond the last, so that all their weights
+    become 0. Then what is subtracted in the gradient of every score: Σ out · gradient − `SHARE`.
     """
-    blocks, lines = room // BLOCK_Q, tl.num_programs(0) // (room // BLOCK_Q)
+    blocks, lines = padded_rows // BLOCK_Q, tl.num_programs(0) // (padded_rows // BLOCK_Q)
     line = (tl.program_id(0) // blocks).to(tl.int64)
     rows, across = tl.program_id(0) % blocks * BLOCK_Q + tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_V)
     batch, head = line // heads, line % heads
@@ -60,15 +60,15 @@ def describe_rows(
     if SHARES:
         delta -= tl.load(SHARE + line * q_len + rows, mask=real, other=0.0)
     lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
-    tl.store(FACTS + line * room + rows, lse)
-    tl.store(FACTS + (lines + line) * room + rows, delta)
+    tl.store(ROW_STATS + line * padded_rows + rows, lse)
+    tl.store(ROW_STATS + (lines + line) * padded_rows + rows, delta)
 
 
 @triton.jit(do_not_specialize=_DATA)
 def of_keys(
     Q, K, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS, GRAD_K, GRAD_V,
     Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_K_STRIDES, GRAD_V_STRIDES,
-    SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, room, scale, cap, threshold, keep,
+    SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, padded_rows, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, GROUPED: tl.constexpr,
     BY_HEAD: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
@@ -110,8 +110,8 @@ def of_keys(
             top, partly = next_block(FORM, lines, step, first, before, full)
             top *= BLOCK_Q
             rows = top + tl.arange(0, BLOCK_Q)
-            lse = load_row_stats(LSE, batch * heads + head, top, room, BLOCK_Q, BULK)
-            delta = load_row_stats(DELTA, batch * heads + head, top, room, BLOCK_Q, BULK)
+            lse = load_row_stats(LSE, batch * heads + head, top, padded_rows, BLOCK_Q, BULK)
+            delta = load_row_stats(DELTA, batch * heads + head, top, padded_rows, BLOCK_Q, BULK)
             shown = rows < q_len
             if HIDES_ROWS:
                 shown &= lse != float("inf")
@@ -159,7 +159,7 @@ def of_keys(
 def of_queries(
     Q, K, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS,
     GRAD_Q, CENTERS, GRAD_CENTERS, GRAD_BIAS, Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_Q_STRIDES,
-    BIAS_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, room, scale, cap, threshold, keep,
+    BIAS_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, padded_rows, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, CENTERED: tl.constexpr,
     DENSE: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -174,8 +174,8 @@ def of_queries(
     shared = head // group
     rows, wide = block * BLOCK_Q + tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_D)
     far, offset = rows[:, None].to(tl.int64), (batch * heads + head).to(tl.int64) * q_len
-    lse = load_row_stats(LSE, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
-    delta = load_row_stats(DELTA, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
+    lse = load_row_stats(LSE, batch * heads + head, block * BLOCK_Q, padded_rows, BLOCK_Q, False)
+    delta = load_row_stats(DELTA, batch * heads + head, block * BLOCK_Q, padded_rows, BLOCK_Q, False)
     shown = rows < q_len
     if HIDES_ROWS:
         shown &= lse != float("inf")

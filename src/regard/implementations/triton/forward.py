@@ -41,7 +41,7 @@ def forward(
     line = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
     LIST += line.to(tl.int64) * LIST_STRIDES[2]
     query = rows_of(Q, Q_STRIDES, batch, head, start_q, rows < q_len, D, BLOCK_Q, BLOCK_D, False)
-    spoilt = nonfinite_rows(query)
+    nonfinite = nonfinite_rows(query)
     safe_rows = tl.minimum(rows, q_len - 1)
     state = safe_rows[:, None]
     if DROPS:
@@ -68,7 +68,7 @@ def forward(
             safe_rows[:, None], safe_columns[None, :],
         )  # fmt: skip
         if not CAP:
-            scores += spoilt
+            scores += nonfinite
         if partly:
             seen = visible(
                 FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :]

@@ -1,4 +1,4 @@
-"""The kernels as operators of torch, so that `torch.compile` and `export` see single nodes."""
+"""The kernels as torch operators, so that `torch.compile` and `export` see single nodes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _LIBRARY.define(
 )
 
 
-def _work(
+def _work_of(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float,
 ) -> tuple[KernelWork, Bias | None]:  # fmt: skip
     score, mask, bias, _ = unpack_values(spec, tensors)
     prepared = prepare(mask, bias, (*query.shape[:3], key.shape[2]), query.device)
-    return _rows_of(query, key, value, sink, seed, score, prepared, scale, dropout), bias
+    return _kernel_work(query, key, value, sink, seed, score, prepared, scale, dropout), bias
 
 
-def _rows_of(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> KernelWork:
+def _kernel_work(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> KernelWork:
     return KernelWork(_for_kernels(query), _for_kernels(key), _for_kernels(value), *rest)
 
 
@@ -46,10 +46,10 @@ def _for_kernels(rows: Tensor) -> Tensor:
 
 
 def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return _computed(_work(query, *rest)[0], query.dtype)
+    return _run_forward(_work_of(query, *rest)[0], query.dtype)
 
 
-def _computed(work: KernelWork, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _run_forward(work: KernelWork, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     with torch.cuda.device_of(work.query):  # Triton launches on the current device
         output, logsumexp = (
             additive.run_forward(work) if isinstance(work.score, AdditiveScore) else run_forward(work)
@@ -62,9 +62,9 @@ def _backward(
     value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float,
     dropout: float, needed: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    work, bias = _work(query, key, value, sink, seed, tensors, spec, scale, dropout)
+    work, bias = _work_of(query, key, value, sink, seed, tensors, spec, scale, dropout)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
-    found = _graded(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
+    found = _gradients_of(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
     return [
         tensor.new_zeros(0)
         if not need
@@ -75,11 +75,11 @@ def _backward(
     ]
 
 
-def _graded(
+def _gradients_of(
     work: KernelWork, bias: Bias | None, grad: Tensor, grad_logsumexp: Tensor | None, output: Tensor,
     logsumexp: Tensor, needed: list[bool],
 ) -> Gradients:  # fmt: skip
-    """The gradients that are needed, and perhaps more; None where there is none."""
+    """The gradients that are needed, and possibly others; None where there is none."""
     mask = work.prepared.given
     first = len(work.score.tensors) + (
         0 if mask is None else len(mask.tensors)
@@ -96,8 +96,8 @@ def _graded(
     return found
 
 
-class Direct(torch.autograd.Function):
-    """The same without an operator around it: for small requests, torch's dispatch costs more than the kernels."""
+class DirectFunction(torch.autograd.Function):
+    """The same without a torch operator: for small requests, torch's dispatch costs more than the kernels."""
 
     @staticmethod
     def forward(
@@ -105,11 +105,11 @@ class Direct(torch.autograd.Function):
         seed: Tensor | None, *tensors: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         prepared = prepare(request.mask, request.bias, request.sizes, query.device)
-        work = _rows_of(
+        work = _kernel_work(
             query, key, value, sink, seed, request.score, prepared, request.scale, request.dropout
         )
-        output, logsumexp = _computed(work, query.dtype)
-        # Tensors are kept by autograd, which watches over changes of them.
+        output, logsumexp = _run_forward(work, query.dtype)
+        # Saved by autograd, which detects in-place changes.
         ctx.save_for_backward(output, logsumexp, query, key, value, sink, seed, *tensors)
         ctx.set_materialize_grads(False)
         ctx.values, ctx.spec = (request.score, prepared, request.scale, request.dropout, request.bias), spec
@@ -128,8 +128,8 @@ class Direct(torch.autograd.Function):
             if torch.is_grad_enabled():
                 found = recorded_backward(inputs, seed, ctx.spec, scale, dropout, grad, grad_logsumexp)
             else:
-                work = _rows_of(query, key, value, sink, seed, score, prepared, scale, dropout)
-                found = _graded(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
+                work = _kernel_work(query, key, value, sink, seed, score, prepared, scale, dropout)
+                found = _gradients_of(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
                 found = [
                     part.to(tensor.dtype) if part is not None and need else None
                     for tensor, part, need in zip(inputs, found, needed, strict=True)
@@ -138,7 +138,10 @@ class Direct(torch.autograd.Function):
 
 
 def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of a request whose score is one of pairs; as an operator only where somebody looks."""
+    """Output and log-sum-exp of a request whose score is one of pairs.
+
+    Runs as a torch operator only under a compiler, a dispatch mode or a tensor subclass.
+    """
     query, key, value = request.query, request.key, request.value
     if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None or type(query) is not Tensor:
         tensors, spec = pack(request)
@@ -149,9 +152,9 @@ def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     if not request.needs_grad:
         prepared = prepare(request.mask, request.bias, request.sizes, query.device)
         rest = (request.sink, seed, request.score, prepared, request.scale, request.dropout)
-        return _computed(_rows_of(query, key, value, *rest), query.dtype)
+        return _run_forward(_kernel_work(query, key, value, *rest), query.dtype)
     tensors, spec = pack(request)
-    found = Direct.apply(request, spec, query, key, value, request.sink, seed, *tensors)
+    found = DirectFunction.apply(request, spec, query, key, value, request.sink, seed, *tensors)
     return found
 
 
@@ -172,7 +175,7 @@ def _backward_shapes(
     ]
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     query, key, value, sink, seed, tensors, *ctx.rest = inputs
     ctx.save_for_backward(*output, query, key, value, sink, seed, *tensors)
     ctx.set_materialize_grads(False)
@@ -203,4 +206,4 @@ _LIBRARY.impl("fused", _forward, "CompositeExplicitAutograd")
 _LIBRARY.impl("fused_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_backward", _backward_shapes, lib=_LIBRARY)
-torch.library.register_autograd("regard::fused", _differentiate, setup_context=_remember, lib=_LIBRARY)
+torch.library.register_autograd("regard::fused", _differentiate, setup_context=_save, lib=_LIBRARY)

@@ -1,4 +1,4 @@
-"""`summarize` by kernels: what they can take, their shapes, and the operator that runs them."""
+"""`summarize` by kernels: which requests they run, their block sizes, and the operator that runs them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(request: Request, top: int) -> SummaryTensors:
 
 
 class SummaryBlockSizes(NamedTuple):
-    """How a walk cuts its work."""
+    """The sizes of a pass's blocks, and what its compiler is told."""
 
     block_q: int
     block_k: int
