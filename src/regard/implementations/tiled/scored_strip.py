@@ -115,7 +115,7 @@ class ScoredStrip:
         if self.no_row_is_empty and not keep_scores and isinstance(self.request.normalizer, Softmax):
             return torch.softmax(scores, -1, out=scores)
         weights = (
-            self.request.normalizer.live_rows(scores)
+            self.request.normalizer.nonempty_rows(scores)
             if self.no_row_is_empty
             else self.request.normalizer.rows(scores)
         )

@@ -125,9 +125,9 @@ class AdditiveRows:
         of_queries = self.batch * self.heads * self.q_blocks * columns
         prepare_rows[(of_queries + shared * self.k_blocks * columns,)](
             self.query, self.key, self.weight, self.transposed_q, self.transposed_k, self.powers_q, self.powers_k,
-            self.expm1_k, self.largest_q, self.largest_k, strides(self.query), strides(self.key), self.weight_stride, of_queries,
-            self.heads, self.key.shape[1], queries, self.key.shape[2], work.scale, BACKWARD=self.backward, D=width,
-            WIDE=self.wide, BLOCK=BLOCK, BLOCK_D=min(self.wide, 32), num_warps=4,
+            self.expm1_k, self.largest_q, self.largest_k, strides(self.query), strides(self.key), self.weight_stride,
+            of_queries, self.heads, self.key.shape[1], queries, self.key.shape[2], work.scale, BACKWARD=self.backward,
+            D=width, WIDE=self.wide, BLOCK=BLOCK, BLOCK_D=min(self.wide, 32), num_warps=4,
         )  # fmt: skip
         self.strips = list(strips(self.batch, self.heads, self.group, self.q_blocks, self.pitch))
         largest = max(strip.heads * strip.blocks for strip in self.strips)
