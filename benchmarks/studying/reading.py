@@ -14,8 +14,8 @@ from regard.comparison.comparison import Comparison
 from regard.comparison.costs import FILE as COSTS
 from regard.comparison.grid import RUNS
 from regard.comparison.job import Contestant, Cost, Outcome
-from regard.training import budget
-from regard.training.assembly import complete
+from regard.training.config import budget
+from regard.training.config.recipe import complete
 
 OWN = ("model", "attention", "seed")  # settings of a single run
 
@@ -33,7 +33,7 @@ def read(folder: Path, command: str) -> Comparison:
     for outcome in done:
         _check(outcome)
     shared = _shared(outcomes, folder)
-    asked = budget.of(complete(done[0].settings))
+    asked = budget.budget_of(complete(done[0].settings))
     if any(run.stopped_by == "steps" and run.steps != asked.amount for run in done if asked.kind == "steps"):
         raise Unreadable(f"{folder}: its runs are older than the recipe, which says {asked}. Run it again.")
     contestants = list(dict.fromkeys(Contestant(outcome.model, outcome.attention) for outcome in outcomes))

@@ -19,7 +19,8 @@ import numpy as np
 
 from regard.registry import parse
 from regard.tasks.task import Task
-from regard.training.assembly import build_task, complete
+from regard.training.build import build_task
+from regard.training.config.recipe import complete
 from regard.training.run_folder import durable
 
 from .wording import count

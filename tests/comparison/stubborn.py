@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.training.processes import _context
+from tests.training.commands import _context
 
 PROGRAM = f"""#!{sys.executable} -IS
 # The warden is started with the same Python as a worker; it remains what it is.

@@ -21,7 +21,7 @@ from regard.training.run_folder import metrics_file
 from regard.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 from tests.comparison.test_local import logged, plain
-from tests.training.processes import until
+from tests.training.commands import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"steps": 30, "eval_every": 6, "save_every": 5, "log_every": 1, "device": "cpu"}
@@ -249,7 +249,7 @@ def test_a_folder_that_cannot_be_used_is_refused(quick, tmp_path):
 
 
 def test_two_commands_do_not_work_in_one_folder(quick, tmp_path):
-    with RunFolder(tmp_path).alone(), pytest.raises(BadValue, match="another process"):
+    with RunFolder(tmp_path).locked(), pytest.raises(BadValue, match="another process"):
         compare(plan_of(tmp_path))
 
 

@@ -16,7 +16,7 @@ from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Contestant, Job
 from regard.training.run_folder import metrics_file
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
-from tests.training.processes import until
+from tests.training.commands import until
 
 SETTINGS = {"task": "toy", "steps": 24, "eval_every": 5, "save_every": 4, "log_every": 1, "device": "cpu"}
 

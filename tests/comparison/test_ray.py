@@ -121,7 +121,7 @@ class Killer:
         if event.news == "step" and number < len(self.pauses) and event.step >= PAUSES[number]:
             (training,) = processes("regard.comparison.worker", self.job.folder + "/job.json")
             os.kill(parent_of(training) if number else training, signal.SIGKILL)
-            newest = checkpoints.found(Path(self.job.folder) / "checkpoints")[0]
+            newest = checkpoints.paths(Path(self.job.folder) / "checkpoints")[0]
             self.deaths.append(int(newest.name.rpartition("-")[2]))
             self.pauses[number].touch()
 
@@ -179,7 +179,7 @@ def test_a_worker_that_sees_neither_folder_nor_file_is_sent_both_and_sends_the_r
     (found,) = engine.run([job], lambda event: None)
     assert facts(found) == facts(untouched[0]) and found.command == untouched[0].command
     assert facts(Outcome.load(job.folder)) == facts(found)
-    newest = checkpoints.load(checkpoints.found(Path(job.folder) / "checkpoints")[0])
+    newest = checkpoints.load(checkpoints.paths(Path(job.folder) / "checkpoints")[0])
     assert newest.step == SETTINGS["steps"]
     assert f"out: {job.folder}\n" in (Path(job.folder) / "config.yaml").read_text()
     assert Job.from_json((Path(job.folder) / "job.json").read_text()) == job
@@ -310,7 +310,7 @@ def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path, slow):
     assert stopped.returncode == 128 + signal.SIGINT, text
     assert training not in processes("regard.comparison.worker")
     assert left_of(session) == []
-    (saved,) = checkpoints.found(Path(job.folder) / "checkpoints")
+    (saved,) = checkpoints.paths(Path(job.folder) / "checkpoints")
     logged = [record["step"] for record in metrics_file.read(lines)]
     assert checkpoints.load(saved).step == logged[-1] < 1000
     assert own_places(job) == []

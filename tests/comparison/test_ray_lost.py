@@ -23,7 +23,7 @@ from tests.comparison.test_ray import (
     processes,
     sessions_of,
 )
-from tests.training.processes import lives, until
+from tests.training.commands import lives, until
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from regard.comparison.engines.engine import Event
 from regard.comparison.engines.local import LocalEngine
 from regard.comparison.job import Contestant, Outcome
 from regard.errors import BadValue
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 from regard.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 
@@ -49,7 +49,7 @@ class Computer:
             hear(Event(job, "began"))
             run = RunFolder(Path(job.folder))
             if not run.exists:
-                run.begin(complete(job.settings))
+                run.create(complete(job.settings))
             outcome = self.outcome(job)
             outcome.save()
             outcomes.append(outcome)

@@ -110,14 +110,14 @@ class Outcome:
             outcome = cls(**found)
         except FileNotFoundError:
             return None
-        except checksum.Changed as changed:
+        except checksum.FileChanged as changed:
             tell(f"{changed} The run is measured again.")
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as trouble:
             tell(f"{path} cannot be read ({type(trouble).__name__}: {trouble}). The run is measured again.")
             return None
         if not sealed:
-            tell(f"{path}: {checksum.UNSEALED}.")
+            tell(f"{path}: {checksum.NO_CHECKSUM}.")
         return outcome
 
 

@@ -21,12 +21,13 @@ from regard.models.model import MODELS
 from regard.registry import parse
 from regard.tasks.metrics import SHARE, Metric, Numbers
 from regard.tasks.task import TASKS
-from regard.training.assembly import complete
-from regard.training.budget import parse as parse_budget
+from regard.training.config.budget import parse as parse_budget
+from regard.training.config.recipe import complete
 from regard.training.run_folder.folder import RunFolder
 from regard.training.run_folder.metrics_file import changed, plain
 
 Row = dict[str, Any]
+SHARES = ("accuracy", "exact_match", "macro_f1")  # metrics from 0 to 1, which people read as per cent
 
 
 def rows(comparison: Comparison) -> list[Row]:

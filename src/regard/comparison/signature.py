@@ -14,7 +14,7 @@ from typing import Any
 
 from regard.comparison.job import Outcome, Settings
 from regard.training import config as known
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 
 # Told by their own part, or without a say in any number.
 _ELSEWHERE = (

@@ -13,9 +13,8 @@ import regard
 from regard.tasks.batch import Batch
 from regard.tasks.metrics import Metric, State
 from regard.tasks.task import Task
-from regard.training.evaluation import states_of, undisturbed
+from regard.training.evaluation import DecodingModel, Fingerprint, decoding_of, evaluation_mode, metric_states
 from regard.training.loading import Loaded
-from regard.training.protocol import Asked, Fingerprint, decoding_of
 
 Found = dict[str, Any]
 
@@ -31,7 +30,7 @@ def measured(
 ) -> Found:
     """All metrics of a split with their counts, and the signature; `seen` hears how many examples are done."""
     task, decoding = loaded.task, decoding_of(loaded.task, beam)
-    model = Asked(loaded.model, decoding)
+    model = DecodingModel(loaded.model, decoding)
     count = len(task.examples(split))
     count = count if limit is None else min(limit, count)
     read = Fingerprint()
@@ -44,13 +43,13 @@ def measured(
         read.add(batch)
         return batch.to(loaded.device)
 
-    states = states_of(
-        task, model, split, batch_size=batch_size, limit=limit, seed=loaded.config.seed, place=place
+    states = metric_states(
+        task, model, split, batch_size=batch_size, limit=limit, seed=loaded.config.seed, to_device=place
     )
     rows = [
         _row(task, metric, states[metric.name]) for metric in task.metrics() if metric.name in (states or {})
     ]
-    with undisturbed(model):
+    with evaluation_mode(model):
         more = task.examine(model, split, batch_size=batch_size, device=loaded.device)
     rows += [_row(task, metric, state) for metric, state in more]
     protocol: Found = {"decoding": decoding or None, **task.protocol()}

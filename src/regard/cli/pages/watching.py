@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from regard.comparison.engines.engine import Event
 from regard.comparison.job import Job
-from regard.training import budget
-from regard.training.assembly import complete
+from regard.training.config import budget
+from regard.training.config.recipe import complete
 
 SECONDS_BETWEEN_LINES = 10.0
 _WORDS = {"began": "begins", "silent": "silent", "again": "again", "done": "done", "failed": "FAILED"}
@@ -68,7 +68,7 @@ class Watch:
                 progress.stop()
             return
         if folder not in self.bars:
-            length = budget.of(complete(event.job.settings))
+            length = budget.budget_of(complete(event.job.settings))
             total = length.amount if length.kind == "steps" else None
             self.bars[folder] = progress.add_task(name_of(event.job), total=total)
             progress.start()

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from regard.errors import BadValue, RegardError
-from regard.training import budget as budgets
+from regard.training.config import budget as budgets
 from regard.training.config import plain_yaml, retention
 from regard.training.config.readers import (
     Expected,

@@ -1,4 +1,4 @@
-"""Loading this trains once, so that processes forked afterwards find every lazy import of torch done."""
+"""Importing this module trains once, so that forked processes find every lazy import of torch done."""
 
 import contextlib
 import io
