@@ -49,7 +49,7 @@ class Cosine(Multihead):
 
     def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
         """Score, mask, bias and normaliser of a call, as `regard.attend` takes them."""
-        return {**super().pieces(view), "score": scores.cosine(self.log_strength.exp())}
+        return {**super().pieces(inputs), "score": scores.cosine(self.log_strength.exp())}
 
 
 @models.model("conv-attention", gives=("pooled", "rows"))
