@@ -95,7 +95,7 @@ def _rate(step: Callable[[], object], count: int, finish: Callable[[], object]) 
 
 
 def _done(trainer: Trainer) -> None:
-    """Wait for what is under way."""
+    """Wait until all pending steps are finished."""
     trainer.synchronize()
     if trainer.hardware.device.type == "cuda":
         torch.cuda.synchronize()
