@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.browser import stages
+from tests.browser import page_models
 from tests.browser.driving import opened, settled, until
 from tests.browser.serving import served
 from tests.browser.test_page_speed import MOVING
@@ -39,9 +39,9 @@ def exact() -> Iterator[Row]:
         with peers.uncompiled():
             found = _difference(peers.with_attention(model, "flex_attention"), **given)
         yield f"{kind}, small random config, flex_attention", found, "≤ 1e-5"
-    yield "MiniLM, real weights, 15 tokens, sdpa", _difference(*_real(stages.minilm_folder())), "≤ 1e-5"
+    yield "MiniLM, real weights, 15 tokens, sdpa", _difference(*_real(page_models.minilm_folder())), "≤ 1e-5"
     if (peers.SHARED / "data" / "models" / "stories260k").exists():
-        yield "stories260K, real weights, sdpa", _difference(*_real(stages.story_folder())), "≤ 1e-5"
+        yield "stories260K, real weights, sdpa", _difference(*_real(page_models.story_folder())), "≤ 1e-5"
 
 
 def _real(folder: Path) -> tuple[Any, Any]:
@@ -49,7 +49,7 @@ def _real(folder: Path) -> tuple[Any, Any]:
 
     kind = AutoModel if "minilm" in str(folder) else AutoModelForCausalLM
     model = kind.from_pretrained(folder, attn_implementation="sdpa").eval()
-    return model, dict(AutoTokenizer.from_pretrained(folder)(stages.SENTENCE, return_tensors="pt"))
+    return model, dict(AutoTokenizer.from_pretrained(folder)(page_models.SENTENCE, return_tensors="pt"))
 
 
 @torch.no_grad()
@@ -68,7 +68,7 @@ def overhead() -> Iterator[Row]:
     torch.set_num_threads(1)
     from transformers import AutoModel, LlamaConfig, LlamaModel
 
-    bert = AutoModel.from_pretrained(stages.minilm_folder()).eval()
+    bert = AutoModel.from_pretrained(page_models.minilm_folder()).eval()
     for length in (128, 512):
         tokens = torch.randint(1000, 20000, (1, length))
         yield f"MiniLM, {length} tokens", _ratio(bert, tokens), "≤ 1.10"
@@ -110,8 +110,8 @@ def bytes_of_a_page() -> Iterator[Row]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"
-        stage = stages.large(512, 12, 12)
-        spent = _seconds(lambda: export(stage, path))
+        page_model = page_models.large(512, 12, 12)
+        spent = _seconds(lambda: export(page_model, path))
         size = path.stat().st_size
     words = "exported page, 12 layers × 12 heads × 512 tokens"
     yield words, f"{size / 1e6:.2f} MB, written in {spent:.1f} s", "≤ 5 MB (BertViz 1.7 GB)"

@@ -21,18 +21,18 @@ from typing import Any
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
-from tests.browser import chromium, stages
+from tests.browser import chromium, page_models
 from tests.browser.driving import opened
 from tests.browser.serving import viewed
 
-TARGET = stages.ROOT / "docs" / "images"
+TARGET = page_models.ROOT / "docs" / "images"
 LARGEST = 300_000  # bytes
 DATE = "Sunday, 3rd of May 1979"
 
 
 def scenes(trained: Path, home: Path) -> dict[str, tuple[list[str], dict[str, int]]]:
     """For each view: what `regard view` is told, and what the link says."""
-    bert = [str(stages.minilm_folder()), "--text", stages.SENTENCE]
+    bert = [str(page_models.minilm_folder()), "--text", page_models.SENTENCE]
     story = [str(home / "stories260K"), "--text", "Once upon a time", "--generate", "40"]
     boot = [str(trained / "fashion-vit"), "--image", str(trained / "fashion-vit" / "boot.png")]
     dates = [str(trained / "dates-additive"), "--text", DATE]
@@ -73,7 +73,7 @@ def main(folder: str, names: list[str]) -> None:
     TARGET.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium.find(), args=chromium.SWITCHES)
-        stages.story_folder(Path(home) / "stories260K")
+        page_models.story_folder(Path(home) / "stories260K")
         for view, (arguments, link) in scenes(Path(folder), Path(home)).items():
             if names and view not in names:
                 continue
@@ -82,7 +82,7 @@ def main(folder: str, names: list[str]) -> None:
                 content = smaller(shoot(page, address, view, link))
             path = TARGET / f"view-{view}.png"
             path.write_bytes(content)
-            print(f"{path.relative_to(stages.ROOT)}: {len(content) / 1000:.0f} KB", flush=True)
+            print(f"{path.relative_to(page_models.ROOT)}: {len(content) / 1000:.0f} KB", flush=True)
         browser.close()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from benchmarks.observing import inputs, shrinking
 from benchmarks.observing.building import Built, NoModel, NotBuilt, attempt
-from benchmarks.observing.mending import mended
+from benchmarks.observing.repairs import mended
 
 Check = Callable[[Any, dict[str, Any]], int]  # a model and its inputs → attention calls of a pass
 

@@ -47,7 +47,7 @@ def library(name: str) -> Any:
 
 def examine(source: Any, name: str, attend: str | None, seconds: float) -> dict[str, Any]:
     """The record of one architecture."""
-    from benchmarks.observing import looking
+    from benchmarks.observing import observation
 
     begun = time.perf_counter()
     record: dict[str, Any] = {"name": name, "attend": attend or "default"}
@@ -55,10 +55,10 @@ def examine(source: Any, name: str, attend: str | None, seconds: float) -> dict[
     signal.signal(signal.SIGPROF, _stop)
     signal.setitimer(signal.ITIMER_PROF, seconds)  # of the processor: a busy machine changes no result
     try:
-        built = source.build(name, attend, looking.count, reasons)
+        built = source.build(name, attend, observation.count, reasons)
         record |= {"class": built.kind, "rules": built.rules, "inputs": sorted(built.inputs)}
         record["parameters"] = sum(one.numel() for one in built.model.parameters())
-        record |= looking.look(built.model, built.inputs)
+        record |= observation.look(built.model, built.inputs)
     except NoModel as error:
         record |= {"status": "no model of its own", "reason": str(error)}
     except NotBuilt as error:

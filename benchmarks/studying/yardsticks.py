@@ -92,7 +92,7 @@ def _texts(task: Task) -> list[Yardstick]:
 
 def _letters(task: Task) -> list[Yardstick]:
     train, test = (task.tokens(part).tolist() for part in ("train", "test"))  # type: ignore[attr-defined]
-    size = task.problem.outputs
+    size = task.problem.answer.outputs
     return [
         Yardstick("guessing by letter frequency", perplexity(train, test, 0, size), guess=True),
         Yardstick("counting which letter follows which", perplexity(train, test, 1, size)),

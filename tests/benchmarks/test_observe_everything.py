@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmarks.observing import huggingface, inputs, looking, pool, shrinking, table
+from benchmarks.observing import huggingface, inputs, observation, pool, shrinking, table
 from benchmarks.observing.building import NotBuilt
-from benchmarks.observing.mending import mended
+from benchmarks.observing.repairs import mended
 from benchmarks.observing.worker import examine
 from torch import nn
 
@@ -129,7 +129,7 @@ class _Twice(nn.Module):
 
 
 def test_a_record_compares_weights_with_the_oracle_and_bits_with_a_plain_run():
-    record = looking.look(_Twice().eval(), {"*": (torch.randn(2, 5, 12),)})
+    record = observation.look(_Twice().eval(), {"*": (torch.randn(2, 5, 12),)})
     assert (record["oracle"], record["seen"], record["status"]) == (1, 1, "full")
     assert record["same_bits"] and record["largest_difference"] < 1e-6
 
@@ -155,7 +155,7 @@ def test_each_status_has_its_own_facts(changes, status):
         "largest_difference": 0.0,
         "unreadable": [],
     }
-    assert looking.status(facts | changes) == status
+    assert observation.status(facts | changes) == status
 
 
 def test_a_worker_that_dies_is_started_again(monkeypatch, tmp_path):

@@ -17,7 +17,7 @@ LISTENING = (
 
 
 @pytest.fixture(scope="session")
-def stages():
+def page_models():
     """Addresses of stages by name."""
     with served() as found:
         yield found

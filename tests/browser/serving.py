@@ -97,14 +97,14 @@ def running(command: list[str]) -> Iterator[Running]:
 def main() -> None:
     """Build what is asked for, serve it, say where."""
     from regard.viewer.server import Server
-    from tests.browser import stages
+    from tests.browser import page_models
 
     answers, sys.stdout = sys.stdout, sys.stderr  # only addresses go to the standard output
     servers: dict[str, Server] = {}
     for line in sys.stdin:
         name = line.strip()
         if name not in servers:
-            servers[name] = Server(getattr(stages, name)())
+            servers[name] = Server(getattr(page_models, name)())
             threading.Thread(target=servers[name].run, daemon=True).start()
         print(servers[name].address(), file=answers, flush=True)
 

@@ -6,29 +6,39 @@ import sys
 import pytest
 
 from regard.viewer.export import export
-from tests.browser import stages
+from tests.browser import page_models
 from tests.browser.driving import opened, saved, until
-from tests.browser.stages import HOSTILE
+from tests.browser.page_models import HOSTILE
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     """By the command a user would type."""
     path = tmp_path_factory.mktemp("export") / "page.html"
-    command = [sys.executable, "-m", "regard", "view", str(stages.minilm_folder()), "--text", stages.SENTENCE]
-    done = subprocess.run([*command, "--export", str(path)], capture_output=True, text=True, cwd=stages.ROOT)
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "view",
+        str(page_models.minilm_folder()),
+        "--text",
+        page_models.SENTENCE,
+    ]
+    done = subprocess.run(
+        [*command, "--export", str(path)], capture_output=True, text=True, cwd=page_models.ROOT
+    )
     assert done.returncode == 0, done.stderr
     return path
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    return export(stages.hostile(), tmp_path_factory.mktemp("hostile") / "page.html")
+    return export(page_models.hostile(), tmp_path_factory.mktemp("hostile") / "page.html")
 
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory):
-    return export(stages.large(512, 12, 12), tmp_path_factory.mktemp("long") / "page.html")
+    return export(page_models.large(512, 12, 12), tmp_path_factory.mktemp("long") / "page.html")
 
 
 @pytest.fixture

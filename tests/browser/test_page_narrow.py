@@ -17,8 +17,8 @@ def narrow(page):
     return page
 
 
-def test_the_matrix_can_be_read_and_pointed_at_in_400_pixels(narrow, stages):
-    opened(narrow, stages["minilm"], "matrix", site=3, head=1)
+def test_the_matrix_can_be_read_and_pointed_at_in_400_pixels(narrow, page_models):
+    opened(narrow, page_models["minilm"], "matrix", site=3, head=1)
     box = narrow.get_by_test_id("matrix").bounding_box()
     assert box["width"] >= 260 and box["height"] >= 220 and box["x"] + box["width"] <= 400
     narrow.mouse.click(*cell(narrow, 9, 2))
@@ -33,9 +33,9 @@ def test_the_matrix_can_be_read_and_pointed_at_in_400_pixels(narrow, stages):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("view", ["overview", "matrix", "tokens", "compare"])
-def test_no_view_is_wider_than_its_window_and_no_caption_is_cut(page, stages, view, width):
+def test_no_view_is_wider_than_its_window_and_no_caption_is_cut(page, page_models, view, width):
     page.set_viewport_size({"width": width, "height": 800})
-    opened(page, stages["unequal"], view, site=1, head=1, variant=1 if view != "compare" else 0)
+    opened(page, page_models["unequal"], view, site=1, head=1, variant=1 if view != "compare" else 0)
     page.wait_for_timeout(400)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
     cut = page.evaluate(HIDDEN)
@@ -43,9 +43,9 @@ def test_no_view_is_wider_than_its_window_and_no_caption_is_cut(page, stages, vi
     assert not [text for text in cut if width <= 900 or not text.startswith("the same seven")]
 
 
-def test_tilted_labels_have_room_at_the_right_edge(narrow, stages):
+def test_tilted_labels_have_room_at_the_right_edge(narrow, page_models):
     """The last label leans over the map's edge: what is drawn there is on the canvas."""
-    opened(narrow, stages["unequal"], "matrix", site=1, head=1)
+    opened(narrow, page_models["unequal"], "matrix", site=1, head=1)
     settled(narrow)
     sizes = narrow.evaluate(
         """() => { const of = name => document.querySelector(name).getBoundingClientRect();
@@ -55,8 +55,8 @@ def test_tilted_labels_have_room_at_the_right_edge(narrow, stages):
     assert sizes[0] >= 30 and sizes[1] >= -1
 
 
-def test_arrow_keys_change_the_head_after_a_tab_was_pressed(page, stages):
-    opened(page, stages["minilm"], "overview", site=2, head=3)
+def test_arrow_keys_change_the_head_after_a_tab_was_pressed(page, page_models):
+    opened(page, page_models["minilm"], "overview", site=2, head=3)
     page.get_by_test_id("tab-matrix").click()
     page.keyboard.press("ArrowRight")
     assert (state(page)["view"], state(page)["head"]) == ("matrix", 4)
@@ -69,8 +69,8 @@ def test_arrow_keys_change_the_head_after_a_tab_was_pressed(page, stages):
     assert state(page)["view"] == "matrix"
 
 
-def test_arrow_keys_go_from_tab_to_tab_where_the_keyboard_came_to_one(page, stages):
-    opened(page, stages["minilm"], "matrix", site=2, head=3)
+def test_arrow_keys_go_from_tab_to_tab_where_the_keyboard_came_to_one(page, page_models):
+    opened(page, page_models["minilm"], "matrix", site=2, head=3)
     page.get_by_test_id("tab-matrix").focus()
     page.keyboard.press("ArrowRight")
     assert (state(page)["view"], state(page)["head"]) == ("tokens", 3)
@@ -81,18 +81,18 @@ def test_arrow_keys_go_from_tab_to_tab_where_the_keyboard_came_to_one(page, stag
     assert page.evaluate("() => document.activeElement.dataset.testid") == "tab-overview"
 
 
-def test_the_answer_of_a_classifier_stands_on_the_page(page, stages):
-    opened(page, stages["unequal"], "matrix", variant=1)
+def test_the_answer_of_a_classifier_stands_on_the_page(page, page_models):
+    opened(page, page_models["unequal"], "matrix", variant=1)
     assert page.get_by_test_id("answer").inner_text() == "<b>good</b> 61.5 %"
     assert "bad 38.5 %" in page.locator(".answer").get_attribute("title")
-    opened(page, stages["unequal"], "matrix", variant=0)
+    opened(page, page_models["unequal"], "matrix", variant=0)
     assert not page.get_by_test_id("answer").is_visible()
-    opened(page, stages["unequal"], "compare")
+    opened(page, page_models["unequal"], "compare")
     until(page, "document.body.innerText.includes('<b>good</b> 61.5 %')")
 
 
-def test_models_of_another_depth_and_prefix_are_compared_where_they_can_be(page, stages):
-    opened(page, stages["unequal"], "compare", site=1, head=1)
+def test_models_of_another_depth_and_prefix_are_compared_where_they_can_be(page, page_models):
+    opened(page, page_models["unequal"], "compare", site=1, head=1)
     page.get_by_test_id("differs-0-0").wait_for()
     listed = page.get_by_test_id("differ-most")
     assert listed.locator("li").count() == 4  # two heads in each of two layers
@@ -105,5 +105,5 @@ def test_models_of_another_depth_and_prefix_are_compared_where_they_can_be(page,
         "/no head 2 in layer 0; its heads are 0 to 1/"
         ".test(document.querySelector('[data-testid=difference]').innerText)",
     )
-    opened(page, stages["unequal"], "overview", variant=1)
+    opened(page, page_models["unequal"], "overview", variant=1)
     until(page, "document.querySelectorAll('[data-testid^=cell-]').length === 4")

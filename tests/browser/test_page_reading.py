@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from tests.browser import stages
+from tests.browser import page_models
 from tests.browser.driving import cell, opened, pixels, saved, settled, state, until
 from tests.browser.serving import viewed
 from tests.observation import peers
@@ -16,7 +16,7 @@ CELLS = re.compile(r"cell-\d+-\d+")
 
 @pytest.fixture(scope="module")
 def address():
-    with viewed(str(stages.minilm_folder()), "--text", stages.SENTENCE) as found:
+    with viewed(str(page_models.minilm_folder()), "--text", page_models.SENTENCE) as found:
         yield found
 
 
@@ -25,9 +25,9 @@ def maps():
     """Eager attention of the same model on the same sentence: (layers, heads, 15, 15)."""
     from transformers import AutoModel, AutoTokenizer
 
-    folder = stages.minilm_folder()
+    folder = page_models.minilm_folder()
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    given = AutoTokenizer.from_pretrained(folder)(stages.SENTENCE, return_tensors="pt")
+    given = AutoTokenizer.from_pretrained(folder)(page_models.SENTENCE, return_tensors="pt")
     return torch.cat(peers.eager_maps(model, **given))
 
 

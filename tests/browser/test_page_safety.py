@@ -8,12 +8,12 @@ import pytest
 
 from tests.browser import chromium
 from tests.browser.driving import opened, saved, until
-from tests.browser.stages import HOSTILE
+from tests.browser.page_models import HOSTILE
 
 
 @pytest.fixture
-def address(stages):
-    return stages["hostile"]
+def address(page_models):
+    return page_models["hostile"]
 
 
 @pytest.mark.parametrize("view", ["overview", "matrix", "tokens", "steps", "compare"])
@@ -94,8 +94,8 @@ def test_another_name_for_this_machine_is_refused(browser, address):
         started.close()
 
 
-def test_headers_and_methods(stages):
-    parts = urlsplit(stages.anew("hostile"))
+def test_headers_and_methods(page_models):
+    parts = urlsplit(page_models.anew("hostile"))
     base = f"http://{parts.netloc}"
     with httpx.Client(base_url=base, trust_env=False) as client:
         assert client.get("/").status_code == 403  # no token

@@ -5,13 +5,13 @@ import csv
 import pytest
 import torch
 
-from tests.browser import stages
+from tests.browser import page_models
 from tests.browser.driving import opened, saved_as, until
 
 
 @pytest.fixture(scope="module")
-def address(stages):
-    return stages["minilm"]
+def address(page_models):
+    return page_models["minilm"]
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +19,9 @@ def maps():
     """Every map of the real BERT (layers, heads, q, k) by its own eager attention."""
     from transformers import AutoModel, AutoTokenizer
 
-    folder = stages.minilm_folder()
+    folder = page_models.minilm_folder()
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    given = AutoTokenizer.from_pretrained(folder)(stages.SENTENCE, return_tensors="pt")
+    given = AutoTokenizer.from_pretrained(folder)(page_models.SENTENCE, return_tensors="pt")
     with torch.no_grad():
         return torch.cat(model(**given, output_attentions=True).attentions)
 
@@ -88,8 +88,8 @@ def test_the_page_counts_from_0(page, address):
     }
 
 
-def test_a_saved_comparison_names_both_models(page, stages):
-    opened(page, stages["unequal"], "compare", site=1, head=1)
+def test_a_saved_comparison_names_both_models(page, page_models):
+    opened(page, page_models["unequal"], "compare", site=1, head=1)
     page.get_by_test_id("differs-1-1").wait_for()
     name, content = saved_as(page, "csv")
     assert "-encoder-with" in name and "-minus-classifier-with" in name and name.endswith("layer-1-head-1")
@@ -99,9 +99,9 @@ def test_a_saved_comparison_names_both_models(page, stages):
 
 
 @pytest.mark.parametrize("view", ["overview", "matrix"])
-def test_words_of_a_saved_picture_lie_inside_it(page, stages, view):
+def test_words_of_a_saved_picture_lie_inside_it(page, page_models, view):
     """Long names of two models, less each other, and tilted labels."""
-    opened(page, stages["unequal"], view, site=1, head=1, minus=1 if view == "matrix" else "")
+    opened(page, page_models["unequal"], view, site=1, head=1, minus=1 if view == "matrix" else "")
     page.wait_for_timeout(300)
     _, drawing = saved_as(page, "svg")
     page.goto("about:blank")
@@ -116,10 +116,10 @@ def test_words_of_a_saved_picture_lie_inside_it(page, stages, view):
 
 
 @pytest.mark.parametrize("view", ["overview", "matrix", "tokens"])
-def test_random_weights_are_named_on_the_page_and_in_everything_that_is_saved(page, stages, view):
-    from tests.browser.stages import WARNING
+def test_random_weights_are_named_on_the_page_and_in_everything_that_is_saved(page, page_models, view):
+    from tests.browser.page_models import WARNING
 
-    opened(page, stages["doubtful"], view)
+    opened(page, page_models["doubtful"], view)
     assert page.get_by_test_id("warning").inner_text() == WARNING
     page.wait_for_timeout(300)
     _, drawing = saved_as(page, "svg")
@@ -131,8 +131,8 @@ def test_random_weights_are_named_on_the_page_and_in_everything_that_is_saved(pa
     assert WARNING in words and page.locator("svg b").count() == 0
 
 
-def test_a_model_with_all_its_weights_has_no_warning(page, stages):
-    opened(page, stages["minilm"], "overview")
+def test_a_model_with_all_its_weights_has_no_warning(page, page_models):
+    opened(page, page_models["minilm"], "overview")
     assert page.get_by_test_id("warning").is_hidden()
     _, content = saved_as(page, "csv")
     assert "warning" not in table(content)[0]

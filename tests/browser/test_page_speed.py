@@ -31,8 +31,8 @@ MOVING = """async ([what, seconds]) => {
 
 
 @pytest.fixture
-def address(stages):
-    return stages["long_text"]
+def address(page_models):
+    return page_models["long_text"]
 
 
 def zoomed_in(page, address, **more):

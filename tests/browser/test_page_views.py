@@ -18,36 +18,36 @@ def shows(page, address, view, **more):
     assert len(saved(page, "csv").splitlines()) > 2
 
 
-def test_alignment(page, stages):
-    shows(page, stages["alignment"], "alignment")
+def test_alignment(page, page_models):
+    shows(page, page_models["alignment"], "alignment")
 
 
-def test_timeline(page, stages):
-    shows(page, stages["timeline"], "timeline")
+def test_timeline(page, page_models):
+    shows(page, page_models["timeline"], "timeline")
     before = state(page)["variant"]
     page.get_by_test_id("checkpoint-0").click()
     until(page, "window.__regard.state().variant === 0")
     assert before != 0 or page.get_by_test_id("checkpoint-1").count()
 
 
-def test_compare(page, stages):
-    shows(page, stages["compare"], "compare")
+def test_compare(page, page_models):
+    shows(page, page_models["compare"], "compare")
     page.get_by_test_id("difference").wait_for()
 
 
-def test_image(page, stages):
-    shows(page, stages["vision"], "image")
+def test_image(page, page_models):
+    shows(page, page_models["vision"], "image")
     page.get_by_test_id("patch-5").hover()
     page.get_by_test_id("patch-5").click()
     until(page, "window.__regard.state().row !== null")
 
 
-def test_memory(page, stages):
-    shows(page, stages["memory"], "memory")
+def test_memory(page, page_models):
+    shows(page, page_models["memory"], "memory")
 
 
-def test_a_difference_of_two_models_in_the_matrix(page, stages):
-    opened(page, stages["compare"], "matrix", minus=1)
+def test_a_difference_of_two_models_in_the_matrix(page, page_models):
+    opened(page, page_models["compare"], "matrix", minus=1)
     page.wait_for_timeout(300)
     legend = page.get_by_test_id("legend").inner_text()
     assert "−" in legend and ("+" in legend or "0" in legend)

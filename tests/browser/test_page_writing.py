@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from tests.browser import stages
+from tests.browser import page_models
 from tests.browser.driving import opened, saved, state, until
 from tests.browser.serving import viewed
 from tests.observation import peers
@@ -18,7 +18,7 @@ PERCENT = rf"Number(({LIKELY}.match(/([\d.]+)\s?%/) ?? [0, NaN])[1])"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     peers.shared("models", "stories260k")
-    return stages.story_folder(tmp_path_factory.mktemp("story") / "stories260K")
+    return page_models.story_folder(tmp_path_factory.mktemp("story") / "stories260K")
 
 
 @pytest.fixture(scope="module")

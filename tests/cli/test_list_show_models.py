@@ -49,10 +49,10 @@ def test_every_model_and_task_has_a_complete_page(place):
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_a_models_page_tells_its_problems_options_and_place_of_attention(name):
     content = facts_of(f"models.{name}")
-    assert tuple(content["serves"]) == MODELS[name].serves
+    assert tuple(content["gives"]) == MODELS[name].gives
     assert content["attention"] == MODELS[name].takes_attention
     problems = {task: tasks.build(task).problems() for task in content["tasks"]}
-    assert all(models.serving(found, name) for found in problems.values())
+    assert all(models.problem_for(name, found) for found in problems.values())
     defaults = {option["name"]: option["default"] for option in content["options"]}
     for option, parameter in inspect.signature(MODELS[name].__init__).parameters.items():
         if option not in ("self", "problem", "options"):
@@ -70,10 +70,14 @@ def test_the_usual_attention_is_the_one_the_model_is_built_with():
 def test_a_tasks_page_tells_its_recipe_and_who_can_do_it(name):
     content = facts_of(f"tasks.{name}")
     assert content["recipe"]["model"] in content["models"]
-    assert content["recipe"]["steps"] == TASKS[name].recipe.steps and content["metric"] == TASKS[name].metric
-    kinds = {problem.kind for problem in tasks.build(name).problems()}
-    assert set(content["poses"]) == kinds
-    assert content["models"] == [model for model in models.names() if kinds & set(MODELS[model].serves)]
+    assert (
+        content["recipe"]["steps"] == TASKS[name].recipe.steps
+        and content["metric"] == TASKS[name].metric.name
+    )
+    problems = tasks.build(name).problems()
+    assert list(content["answers"].values()) == [problem.answer.words for problem in problems]
+    able = [one for one in models.names() if any(models.fits(MODELS[one], problem) for problem in problems)]
+    assert content["models"] == able
 
 
 @pytest.mark.parametrize(("kind", "names"), [("models", MODEL_NAMES), ("tasks", TASK_NAMES)])

@@ -29,7 +29,7 @@ def test_a_date_is_written_with_its_alignment(runs, capsys):
     seen = found["alignment"]
     assert seen["columns"] == list(text)
     weights = model.alignments(Batch.of(inputs, targets=torch.tensor([tokens])))[0]
-    rows = len(tokens) - (tokens[-1] == model.problem.end)
+    rows = len(tokens) - (tokens[-1] == model.answer.end)
     assert seen["rows"] == task.output_pieces(tokens[:rows])
     torch.testing.assert_close(torch.tensor(seen["weights"]), weights[:rows], atol=1e-4, rtol=1e-4)
 
@@ -39,7 +39,7 @@ def test_the_alignment_of_a_transformer_is_its_last_cross_attention(runs, capsys
     (found,) = predicted(capsys, runs["dates-transformer"], "--text", "May 3 1979", "--beam", 3)
     task, model, _ = load_run(runs["dates-transformer"])
     source = model.read(Batch.of(torch.tensor([task.encode("May 3 1979").source])))
-    tokens = [model.problem.start, *found["tokens"][:-1]]
+    tokens = [model.answer.start, *found["tokens"][:-1]]
     rows = model.target_embedding(torch.tensor([tokens]))
     first, last = model.decoder.layers
     rows = first(rows, source)

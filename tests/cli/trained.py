@@ -84,9 +84,9 @@ def answered(capsys, *arguments):
 def written_by_hand(model, inputs):
     """The likeliest token at each step, each prefix read as a whole."""
     tokens = []
-    while len(tokens) < model.problem.max_target:
+    while len(tokens) < model.answer.length:
         targets = torch.tensor([[*tokens, 0]])
         tokens.append(int(model(Batch.of(inputs, targets=targets))[0, -1].argmax()))
-        if tokens[-1] == model.problem.end:
+        if tokens[-1] == model.answer.end:
             break
     return tokens

@@ -52,7 +52,7 @@ def outcome(folder, place, contestant, seed, error="", steps=50, blocks=20):
         **common, steps=steps, seconds=steps * (1 + place) / 10, stopped_by="steps", parameters=1000 * (place + 2) + 7,
         metric="accuracy", validation={"loss": 1.03 - reached, "accuracy": reached + 0.001},
         test={"loss": 1.05 - reached, "accuracy": sum(shares) / blocks}, best_step=steps,
-        blocks=[{"accuracy": (share * 10, 10.0)} for share in shares], data_sha256="0123456789abcdef" * 4,
+        blocks=[{"accuracy": [share * 10, 10.0]} for share in shares], data_sha256="0123456789abcdef" * 4,
         versions={"regard": "0.1.0", "torch": "2.13.0", "python": "3.11.7", "device": "cpu"},
     )  # fmt: skip
 

@@ -44,6 +44,6 @@ class Deadlocks(toy.ToyNet):
 
 
 toy.register()
-model("falls", serves=("classify",))(Falls)
-model("deadlocks", serves=("classify",))(Deadlocks)
-model("refuses", serves=("classify",))(Refuses)
+model("falls", gives=("pooled",))(Falls)
+model("deadlocks", gives=("pooled",))(Deadlocks)
+model("refuses", gives=("pooled",))(Refuses)

@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection, PathCollection
 
 from regard.comparison.figures import attention, bars, cost, curves, history, labels, style, svg
 from regard.comparison.results import rows
-from regard.observation.looking import Looked
+from regard.observation.attribution import Attribution
 from tests.comparison.made_up_runs import made, records
 
 
@@ -205,8 +205,8 @@ def test_without_costs_there_is_no_picture(three):
 def test_shades_are_the_roots_of_the_weights_by_their_share_of_the_largest():
     weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0]])
     heads = torch.stack([weights, weights])
-    looked = Looked(weights, "attention", heads=heads, rows=["a", "b"], columns=["x", " ", "\n"])
-    drawing = attention.picture(looked, "attention-1-1")
+    attribution = Attribution(weights, "attention", heads=heads, rows=["a", "b"], columns=["x", " ", "\n"])
+    drawing = attention.picture(attribution, "attention-1-1")
     main, *heads = [frame for part in drawing.figure.subfigs for frame in part.axes]
     assert np.allclose(main.images[0].get_array()[..., 3], weights.sqrt())
     assert [label.get_text() for label in main.get_xticklabels()] == ["x", "␣", "⏎"]
@@ -221,8 +221,8 @@ def test_shades_are_the_roots_of_the_weights_by_their_share_of_the_largest():
 def test_over_an_image_rows_and_pixels_get_their_share(length):
     weights = torch.arange(1.0, length + 1)
     names = [f"pixel {n}" for n in range(1, length + 1)]
-    looked = Looked(weights / weights.sum(), "attention", columns=names)
-    drawing = attention.picture(looked, "a", np.zeros((8, 8)))
+    attribution = Attribution(weights / weights.sum(), "attention", columns=names)
+    drawing = attention.picture(attribution, "a", np.zeros((8, 8)))
     left = drawing.figure.subfigs[0].axes[0]
     shares = [patch.get_alpha() for patch in left.patches]
     assert shares == pytest.approx([0.65 * n / length for n in range(1, length + 1)], abs=0.0051)

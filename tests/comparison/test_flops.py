@@ -137,7 +137,7 @@ def test_products_that_are_added_in_place_count():
 
 def made(task, model, attention=None):
     posed = tasks.build(task)
-    posed.pose(models.serving(posed.problems(), model))
+    posed.pose(models.problem_for(model, posed.problems()))
     network = models.build(model, posed.problem, attention=attention)
     examples = posed.examples("train")
     return posed, network, posed.collate([examples[i] for i in range(4)], torch.Generator().manual_seed(0))
@@ -164,7 +164,7 @@ def test_a_transformer_costs_what_its_matrices_and_its_attention_say():
     layer = (
         positions * (4 * dim * dim + 2 * dim * 256) + 2 * 4 * 8 * 8 * dim
     )  # projections, hidden layer, attention
-    whole = 2 * (positions * 8 * dim + 2 * layer + 4 * dim * 10)  # the entrance, two layers, the exit
+    whole = 2 * (positions * 8 * dim + 2 * layer + 4 * dim * 10)  # the embedding, two layers, the head
     assert count(lambda: network(batch)) == whole
 
 

@@ -42,7 +42,7 @@ def test_settings_are_checked_and_kept_as_values():
 
 def test_all_models_are_those_for_the_usual_question_of_the_task():
     grid = compose({"task": "dates(validation_size=2, test_size=2)"}, ["all"])
-    assert labels(grid) == [name for name in sorted(MODELS.names()) if "translate" in MODELS[name].serves]
+    assert labels(grid) == [name for name in sorted(MODELS.names()) if "decoder" in MODELS[name].gives]
     assert grid.left_out == []
 
 

@@ -12,6 +12,7 @@ from regard import models, tasks
 from regard.comparison.job import Contestant
 from regard.comparison.results import attention_of, fairness, pairs, rows
 from regard.models.model import MODELS, Model, model
+from regard.tasks.metrics import ACCURACY, PERPLEXITY
 from tests.comparison import made_up
 from tests.comparison.made_up import NAMES, comparison, cost, outcome
 
@@ -19,10 +20,6 @@ PROMISED = {
     "model", "attention", "task", "seeds", "parameters", "steps_per_second", "validation", "test", "peak_memory_mib",
     "signature",
 }  # fmt: skip
-
-
-def finish(sums):
-    return tasks.build("digits").finish(sums)
 
 
 def changed(given, place, **changes):
@@ -59,7 +56,7 @@ def test_numbers_of_a_row_are_means_with_t_intervals():
 def test_everything_is_plain_json_whatever_went_wrong():
     given = changed(comparison(), 0, test={"accuracy": math.nan, "loss": math.inf})
     given = changed(given, 4, error="OutOfMemoryError: sorry", test={}, validation={})
-    text = json.dumps([rows(given), pairs(given, finish)], allow_nan=False)
+    text = json.dumps([rows(given), pairs(given, ACCURACY)], allow_nan=False)
     assert json.loads(text)[0] == rows(given)
 
 
@@ -146,7 +143,7 @@ def test_the_named_attention_is_the_one_a_model_is_built_with():
 
 
 def test_a_model_of_the_user_that_says_nothing_has_its_own():
-    @model("quiet-model", serves=("classify",))
+    @model("quiet-model", gives=("pooled",))
     class Quiet(Model):
         """Says nothing."""
 
@@ -168,7 +165,7 @@ def test_rows_with_the_same_model_are_told_apart_by_attention():
 
 
 def test_every_pair_is_compared_on_the_deciding_metric():
-    found = pairs(comparison(), finish)
+    found = pairs(comparison(), ACCURACY)
     assert [(pair["first"], pair["second"]) for pair in found] == [
         (NAMES[0], NAMES[1]), (NAMES[0], NAMES[2]), (NAMES[1], NAMES[2]),
     ]  # fmt: skip
@@ -186,41 +183,38 @@ def test_every_pair_is_compared_on_the_deciding_metric():
 def test_a_clear_difference_is_claimed():
     shares = {"encoder": (0.95, 0.96, 0.955), "static-transformer": (0.80, 0.815, 0.80)}
     runs = [outcome(name, seed, share) for name, three in shares.items() for seed, share in enumerate(three)]
-    (pair,) = pairs(comparison(runs, [Contestant(name) for name in shares], costs={}), finish)
+    (pair,) = pairs(comparison(runs, [Contestant(name) for name in shares], costs={}), ACCURACY)
     assert pair["better"] == "encoder" and pair["p_holm"] < 0.01 and pair["bootstrap"]["p_holm"] < 0.01
 
 
 def test_seeds_that_failed_on_one_side_are_left_out_of_a_pair_and_named():
-    found = pairs(changed(comparison(), 4, error="no", test={}, blocks=[]), finish)
+    found = pairs(changed(comparison(), 4, error="no", test={}, blocks=[]), ACCURACY)
     assert found[0]["seeds"] == [0, 2] and found[0]["left_out"] == [1]
     assert found[1]["seeds"] == [0, 1, 2] and found[1]["left_out"] == []
     assert found[0]["bootstrap"]["p"] <= 1.0
 
 
 def test_different_test_data_are_never_resampled_together():
-    found = pairs(changed(comparison(), 0, data_sha256="f" * 64), finish)
+    found = pairs(changed(comparison(), 0, data_sha256="f" * 64), ACCURACY)
     assert all(pair["bootstrap"] is None for pair in found)
 
 
 def test_trials_without_a_test_make_no_pairs():
     given = comparison([outcome(name, 0, 0.9, test={}, blocks=[]) for name in NAMES])
-    assert pairs(given, finish) == []
+    assert pairs(given, ACCURACY) == []
 
 
-def test_many_pairs_of_a_metric_made_by_finish_take_seconds():
+def test_many_pairs_of_a_metric_that_is_no_mean_take_seconds():
     """Twelve contestants, three seeds, 200 blocks: 66 pairs."""
     contestants = [Contestant("encoder", f"local(window={2 * n + 1})") for n in range(12)]
-    blocks = [{"loss": (10.0 + place % 7, 20.0)} for place in range(200)]
+    blocks = [{"perplexity": [10.0 + place % 7, 20.0]} for place in range(200)]
     runs = [
         outcome("encoder", seed, 0.5, one.attention, metric="perplexity", higher_is_better=False, blocks=blocks,
                 test={"perplexity": 3.0 + 0.01 * seed + 0.1 * place})
         for place, one in enumerate(contestants) for seed in range(3)
     ]  # fmt: skip
     started = time.process_time()
-    found = pairs(
-        comparison(runs, contestants, costs={}),
-        lambda sums: {"perplexity": math.exp(sums["loss"][0] / sums["loss"][1])},
-    )
+    found = pairs(comparison(runs, contestants, costs={}), PERPLEXITY)
     assert len(found) == 66 and found[0]["bootstrap"]["resamples"] == 10_000
     assert time.process_time() - started < 10.0
 

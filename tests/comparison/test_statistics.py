@@ -8,8 +8,9 @@ import pytest
 from scipy import stats
 
 from regard.comparison import bootstrap as boot
-from regard.comparison.bootstrap import bootstrap, draws, is_mean, resampled
+from regard.comparison.bootstrap import bootstrap, draws
 from regard.comparison.statistics import Bootstrap, Difference, Interval, holm, interval, judge, paired
+from regard.tasks.metrics import ACCURACY, PERPLEXITY
 
 THREE = [0.91, 0.95, 0.93]
 FIVE = [4.31, 4.28, 4.40, 4.35, 4.29]
@@ -82,48 +83,32 @@ def test_tests_that_were_not_made_do_not_count_in_holms_correction():
 
 
 def block_sums(generator, blocks, chance):
-    return [{"accuracy": (float(generator.binomial(10, chance)), 10.0)} for _ in range(blocks)]
-
-
-def mean_of(sums):
-    return {name: total / count for name, (total, count) in sums.items()}
-
-
-def perplexity_of(sums):
-    return {"perplexity": math.exp(sums["loss"][0] / sums["loss"][1])}
+    return [[float(generator.binomial(10, chance)), 10.0] for _ in range(blocks)]
 
 
 def test_resampled_means_are_those_of_a_plain_loop():
     generator = np.random.default_rng(0)
-    blocks = [
-        {"accuracy": (float(generator.integers(0, 9)), float(generator.integers(1, 9)))} for _ in range(7)
-    ]
+    blocks = [[float(generator.integers(0, 9)), float(generator.integers(1, 9))] for _ in range(7)]
     drawn = draws(len(blocks))[:50]
-    found = resampled(blocks, "accuracy", mean_of, drawn)
+    found = ACCURACY.resampled(blocks, drawn)
     for row, value in zip(drawn, found, strict=True):
         total = count = 0.0
         for block, times in zip(blocks, row, strict=True):
             for _ in range(times):
-                total += block["accuracy"][0]
-                count += block["accuracy"][1]
+                total += block[0]
+                count += block[1]
         assert value == pytest.approx(total / count)
 
 
-def test_a_metric_made_by_finish_is_made_anew_from_summed_blocks():
+def test_a_function_of_a_mean_is_made_anew_for_each_resample():
     generator = np.random.default_rng(1)
-    blocks = [{"loss": (float(generator.uniform(0, 30)), 10.0), "more": (1.0, 1.0)} for _ in range(6)]
+    blocks = [[float(generator.uniform(0, 30)), 10.0] for _ in range(6)]
     drawn = draws(6)
-    found = resampled(blocks, "perplexity", perplexity_of, drawn)
+    found = PERPLEXITY.resampled(blocks, drawn)
     assert len(found) == boot.RESAMPLES
     for row, value in zip(drawn[:20], found[:20], strict=True):
-        loss = sum(times * block["loss"][0] for times, block in zip(row, blocks, strict=True))
+        loss = sum(times * block[0] for times, block in zip(row, blocks, strict=True))
         assert value == pytest.approx(math.exp(loss / 60.0))
-    assert not is_mean(blocks, "perplexity", perplexity_of) and is_mean(blocks, "loss", mean_of)
-
-
-def test_a_metric_that_shares_its_name_with_a_sum_but_is_more_than_its_mean_is_not_taken_for_one():
-    blocks = [{"loss": (3.0, 2.0)}, {"loss": (1.0, 2.0)}]
-    assert not is_mean(blocks, "loss", lambda sums: {"loss": math.sqrt(sums["loss"][0] / sums["loss"][1])})
 
 
 def test_the_bootstrap_agrees_with_a_plain_python_one():
@@ -132,7 +117,7 @@ def test_the_bootstrap_agrees_with_a_plain_python_one():
     second = {seed: block_sums(generator, 30, 0.77) for seed in range(4)}
     drawn = draws(30)
     ours = bootstrap(*[
-        {seed: resampled(blocks, "accuracy", mean_of, drawn) for seed, blocks in side.items()}
+        {seed: ACCURACY.resampled(blocks, drawn) for seed, blocks in side.items()}
         for side in (first, second)
     ], blocks=30)  # fmt: skip
     dice, differences = random.Random(1), []
@@ -141,7 +126,7 @@ def test_the_bootstrap_agrees_with_a_plain_python_one():
         places = [dice.randrange(30) for _ in range(30)]
 
         def score(side, seeds=seeds, places=places):
-            return sum(sum(side[s][place]["accuracy"][0] for place in places) / 300 for s in seeds) / 4
+            return sum(sum(side[s][place][0] for place in places) / 300 for s in seeds) / 4
 
         differences.append(score(first) - score(second))
     differences.sort()
@@ -154,7 +139,7 @@ def test_the_bootstrap_agrees_with_a_plain_python_one():
 
 def test_the_bootstrap_gives_the_same_numbers_every_time():
     blocks = block_sums(np.random.default_rng(2), 20, 0.5)
-    once, twice = (resampled(blocks, "accuracy", mean_of, draws(20)) for _ in range(2))
+    once, twice = (ACCURACY.resampled(blocks, draws(20)) for _ in range(2))
     assert (once == twice).all()
     assert bootstrap({0: once}, {0: once * 0.9}, 20) == bootstrap({0: twice}, {0: twice * 0.9}, 20)
 
@@ -163,9 +148,9 @@ def test_what_is_hard_for_both_cancels_out():
     """Blocks of very different difficulty: unpaired they would drown a difference that holds in every block."""
     generator = np.random.default_rng(4)
     chances = generator.uniform(10, 90, 40).round()
-    first = [{"accuracy": (chance + 1.0, 100.0)} for chance in chances]
-    second = [{"accuracy": (float(chance), 100.0)} for chance in chances]
-    sides = [{0: resampled(side, "accuracy", mean_of, draws(40))} for side in (first, second)]
+    first = [[chance + 1.0, 100.0] for chance in chances]
+    second = [[float(chance), 100.0] for chance in chances]
+    sides = [{0: ACCURACY.resampled(side, draws(40))} for side in (first, second)]
     found = bootstrap(*sides, blocks=40)
     assert (found.low, found.high) == pytest.approx((0.01, 0.01)) and found.p < 0.001
 
@@ -182,7 +167,7 @@ def test_the_paired_bootstrap_rejects_no_difference_at_about_its_level():
     generator = np.random.default_rng(11)
     drawn, rejected = draws(50), 0
     for _ in range(200):
-        sides = [{0: resampled(block_sums(generator, 50, 0.7), "accuracy", mean_of, drawn)} for _ in range(2)]
+        sides = [{0: ACCURACY.resampled(block_sums(generator, 50, 0.7), drawn)} for _ in range(2)]
         rejected += bootstrap(*sides, blocks=50).p < 0.05
     assert 2 <= rejected <= 22  # binomial(200, 0.05): outside with probability 0.001
 

@@ -14,7 +14,8 @@ from regard.comparison import earlier
 from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.worker import BLOCKS, command_of, in_blocks, perform, reason
 from regard.errors import BadValue
-from regard.tasks import Batch, Problem, Task, Tokens
+from regard.tasks import Batch, Mean, OneOf, Task, Tokens
+from regard.tasks.metrics import merged, values
 from regard.training import evaluate, load_run
 from regard.training.run_folder import selection
 from regard.training.run_folder.folder import RunFolder
@@ -92,17 +93,22 @@ class Counting(Task):
     def __init__(self, size=0):
         self.size = size
 
-    def problems(self):
-        return [Problem("classify", Tokens(3), 2, max_length=1)]
+    metric = Mean("sum", look=lambda answered: (float(answered.batch.inputs.sum()), answered.batch.size))
+
+    def streams(self):
+        return {"inputs": Tokens(3, length=1)}
+
+    def answers(self):
+        return [OneOf(2)]
+
+    def metrics(self):
+        return (self.metric,)
 
     def examples(self, split):
         return range(self.size)
 
     def collate(self, examples, generator):
         return Batch.of(torch.tensor(examples)[:, None])
-
-    def measure(self, model, batch):
-        return {"sum": (float(batch.inputs.sum()), float(batch.size))}
 
 
 @pytest.mark.parametrize(("size", "blocks", "first"), [(0, 0, []), (1, 1, [0]), (200, 200, [0]), (201, 101, [0, 1]),
@@ -114,7 +120,7 @@ def test_the_test_is_cut_into_at_most_two_hundred_blocks_by_its_size_alone(size,
     metrics, found, _ = in_blocks(task, torch.nn.Linear(1, 1), config)
     assert len(found) == blocks <= BLOCKS
     if size:
-        assert found[0]["sum"] == (sum(first), len(first))
+        assert found[0]["sum"] == [sum(first), len(first)]
         assert metrics["sum"] == sum(range(size)) / size
         assert sum(block["sum"][1] for block in found) == size
 
@@ -161,12 +167,9 @@ def test_bleu_carries_its_signature_and_adds_up_over_blocks(tmp_path):
     changes = {"task": "translate(level=word)", "data": [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]}
     outcome = perform(job_of(tmp_path / "run", "seq2seq(dim=8)", steps=1, **changes))
     assert "13a" in outcome.sacrebleu and len(outcome.blocks) == 9
-    sums = {
-        name: tuple(sum(block[name][i] for block in outcome.blocks) for i in (0, 1))
-        for name in outcome.blocks[0]
-    }
     task, _, _ = load_run(tmp_path / "run")
-    assert task.finish(sums)["bleu"] == pytest.approx(outcome.test["bleu"])
+    together = values(task.metrics(), merged(task.metrics(), outcome.blocks))
+    assert together["bleu"] == pytest.approx(outcome.test["bleu"])
 
 
 def test_more_steps_go_on_and_say_so(tmp_path):

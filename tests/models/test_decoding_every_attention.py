@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import models
 from regard.models import MODELS
-from regard.models.ends import shifted
+from regard.models.embedding import shifted
 from regard.nn import entry, names
 from regard.nn.mechanism import options_of
 from regard.tasks import Batch, HiddenTokens, NextToken, OneOf, Problem, Tokens, Writes
@@ -19,8 +19,8 @@ PROBLEMS = {
     "translate": Problem.of(Tokens(WORDS, length=SOURCE), Writes(WORDS, TARGET, start=1, end=2)),
 }
 WRITERS = [
-    (name, kind) for name in models.names() for kind in MODELS[name].serves
-    if kind in PROBLEMS and MODELS[name].takes_attention
+    (name, kind) for name in models.names() for kind in PROBLEMS
+    if models.fits(MODELS[name], PROBLEMS[kind]) and MODELS[name].takes_attention
 ]  # fmt: skip
 POSITIONS = ("rotary", "alibi", "t5", "shaw", "transformer-xl", "relative")
 FORMS = [
@@ -67,7 +67,7 @@ def assert_steps_are_one_call(model, kind):
     if kind == "language":
         fed, state = asked.inputs, model.initial_state(len(asked.inputs))
     else:
-        fed, state = shifted(asked.targets, model.problem.start), model.initial_state(asked)
+        fed, state = shifted(asked.targets, model.answer.start), model.initial_state(asked)
     found, done = [], 0
     with torch.no_grad():
         for size in (1, 1, 2, 1, 3):
@@ -148,7 +148,9 @@ def test_padding_does_not_move_the_question_of_an_lstm():
 @pytest.mark.parametrize("name", ["decoder", "dynamic-transformer", "transformer", "encoder"])
 def test_options_inside_an_attentions_name_win_over_those_of_the_model(name):
     kind = {"transformer": "translate", "encoder": "masked"}.get(name, "language")
-    problem = {**PROBLEMS, "masked": Problem.of(Tokens(WORDS, length=SOURCE), HiddenTokens(WORDS, blank=1))}[kind]
+    problem = {**PROBLEMS, "masked": Problem.of(Tokens(WORDS, length=SOURCE), HiddenTokens(WORDS, blank=1))}[
+        kind
+    ]
     model = models.build(
         name,
         problem,

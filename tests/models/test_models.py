@@ -9,7 +9,7 @@ import torch
 import regard
 from regard import models
 from regard.models import MODELS
-from regard.models.ends import shifted
+from regard.models.embedding import shifted
 from regard.tasks import Batch, Bits, HiddenTokens, NextToken, OneOf, Problem, Tokens, Vectors, Writes
 
 WORDS, OUT, N, T, B = 23, 19, 11, 7, 3
@@ -21,7 +21,9 @@ PROBLEMS = {
     "translate": Problem.of(Tokens(WORDS, length=N), Writes(OUT, T, start=1, end=2)),
     "bits": Problem.of(Vectors(6, length=N), Bits(4)),
 }
-SERVED = [(name, kind) for name in models.names() for kind in MODELS[name].serves]
+SERVED = [
+    (name, kind) for name in models.names() for kind in PROBLEMS if models.fits(MODELS[name], PROBLEMS[kind])
+]
 
 
 def small(name, kind, **options):
@@ -38,18 +40,20 @@ def batch(kind, lengths=(N, 6, 1)):
     else:
         inputs = torch.randint(3, WORDS, (size, longest), generator=generator)
     keep = torch.arange(longest) < torch.tensor(lengths)[:, None]
-    shape = {"classify": (size,), "translate": (size, T), "bits": (size, longest, problem.outputs)}.get(
-        kind, (size, longest)
-    )
-    targets = torch.randint(0, 2 if kind == "bits" else problem.outputs, shape, generator=generator)
+    shape = {
+        "classify": (size,),
+        "translate": (size, T),
+        "bits": (size, longest, problem.answer.outputs),
+    }.get(kind, (size, longest))
+    targets = torch.randint(0, 2 if kind == "bits" else problem.answer.outputs, shape, generator=generator)
     return Batch.of(inputs, None if all(n == longest for n in lengths) else keep, targets)
 
 
 def shape_of(kind, given):
     problem = PROBLEMS[kind]
     size, length = given.inputs.shape[:2]
-    return {"classify": (size, problem.outputs), "translate": (size, T, problem.outputs)}.get(
-        kind, (size, length, problem.outputs)
+    return {"classify": (size, problem.answer.outputs), "translate": (size, T, problem.answer.outputs)}.get(
+        kind, (size, length, problem.answer.outputs)
     )
 
 
@@ -124,7 +128,9 @@ def test_prompts_of_different_lengths_are_continued_as_if_alone(name):
     given = batch("language", (5, 3, 4))
     together = model.generate(Batch.of(given.inputs, given.keep), max_length=6)
     for row, length in enumerate((5, 3, 4)):
-        assert model.generate(Batch.of(given.inputs[row : row + 1, :length]), max_length=6)[0] == together[row]
+        assert (
+            model.generate(Batch.of(given.inputs[row : row + 1, :length]), max_length=6)[0] == together[row]
+        )
 
 
 @pytest.mark.parametrize("name", [n for n, k in SERVED if k == "language"])
@@ -222,9 +228,11 @@ def test_a_decoder_refuses_an_attention_that_looks_ahead():
 
 
 def test_a_problem_that_is_not_served_names_who_can():
-    with pytest.raises(regard.RegardError, match=r"encoder serves classify, masked.*transformer"):
+    with pytest.raises(regard.RegardError, match=r"encoder cannot answer with another sequence.*transformer"):
         small("encoder", "translate")
-    assert models.serving([PROBLEMS["language"], PROBLEMS["masked"]], "encoder").kind == "masked"
+    with pytest.raises(regard.RegardError, match=r"ntm does not read tokens.*decoder"):
+        small("ntm", "language")
+    assert models.problem_for("encoder", [PROBLEMS["language"], PROBLEMS["masked"]]) is PROBLEMS["masked"]
 
 
 def test_options_may_stand_in_the_name_and_unknown_ones_are_listed():

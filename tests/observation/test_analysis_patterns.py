@@ -17,7 +17,7 @@ from regard.observation.analysis.patterns import (
     recognise,
     recognise_all,
 )
-from regard.observation.analysis.sites import Joined
+from regard.observation.analysis.sites import JoinedCalls
 from tests.observation.maps import Map, Maps, pointing, soft
 
 N, PERIOD = 23, 11
@@ -160,7 +160,7 @@ def test_the_steps_of_a_generation_are_judged_together():
     names, weights = made(causal=True)
     steps = [weights[:, :, :7, :7], *(weights[:, :, i : i + 1, : i + 1] for i in range(7, N))]
     site = Map(*steps)
-    joined = Joined(site, len(steps))
+    joined = JoinedCalls(site, len(steps))
     assert torch.equal(joined.weights(), weights)
     assert torch.equal(joined.weights([20, 3, -1], [1, 0]), weights[:, [1, 0]][:, :, [20, 3, 22]])
     assert joined.weights([], [0]).shape == (1, 1, 0, N)

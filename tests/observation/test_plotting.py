@@ -10,7 +10,7 @@ from matplotlib.colors import rgb_to_hsv
 from regard.errors import BadValue
 from regard.observation import plotting
 from regard.observation.colours import BAD, norm, ramp
-from regard.observation.lettering import MISSING, readable, thinned
+from regard.observation.figure_text import MISSING, readable, thinned
 from tests.observation.maps import Map, Maps, soft
 
 HOSTILE = [

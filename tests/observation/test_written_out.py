@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import regard
-from regard.observation.capture.written.finding import writes_out
+from regard.observation.capture.written.detection import writes_out
 from regard.observation.coverage import PartialView
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 3, 7, 5

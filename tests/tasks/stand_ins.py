@@ -3,6 +3,8 @@
 import torch
 
 from regard.decoding import Hypothesis
+from regard.tasks import Answered
+from regard.tasks.metrics import merged, observe, values
 
 
 class Fixed:
@@ -15,9 +17,25 @@ class Fixed:
     def __call__(self, batch):
         return self.outputs(batch)
 
+    def loss(self, outputs, batch, smoothing=0.0):
+        return self.head.loss(outputs, batch, smoothing)
+
+    def predict(self, outputs, batch):
+        return self.head.predict(outputs, batch)
+
     def generate(self, batch, **options):
         self.asked.append(batch)
         return [[Hypothesis(list(tokens), 0.0)] for tokens in self.written(batch)]
+
+
+def judged(task, model, *batches):
+    """The metrics of a task for what a model answers to some batches."""
+    models = model if isinstance(model, list) else [model] * len(batches)
+    parts = []
+    for one, batch in zip(models, batches, strict=True):
+        one.head = task.problem.answer.head()
+        parts.append(observe(task.metrics(), Answered(one, batch)))
+    return values(task.metrics(), merged(task.metrics(), parts))
 
 
 def certain(targets, count, sharpness=10.0):

@@ -9,7 +9,7 @@ from regard import tasks
 from regard.errors import BadValue
 from regard.tasks.opinions import BLAME, PRAISE, opinions
 from regard.tasks.vocabulary import PADDING, UNKNOWN
-from tests.tasks.stand_ins import Fixed, rows_of
+from tests.tasks.stand_ins import Fixed, judged, rows_of
 
 RANDOM = torch.Generator()
 
@@ -84,7 +84,7 @@ def test_texts_are_padded_and_long_ones_cut(tmp_path):
     place = folder(tmp_path, train="a b c d e\t1\nb\t2\n", dev="a\t1\n", test="b\t2\n")
     task = tasks.build("classify", data=place, max_length=3)
     batch = task.collate(list(task.examples("train")), RANDOM)
-    assert task.problem.max_length == 3 and task.length(task.examples("train")[0]) == 3
+    assert task.problem.inputs.length == 3 and task.length(task.examples("train")[0]) == 3
     assert rows_of(batch) == [list(example.tokens) for example in task.examples("train")]
     assert batch.targets.tolist() == [0, 1] and batch.keep.sum(1).tolist() == [3, 1]
     assert task.input_pieces(task.encode("b a zz q")) == ["b", "a", "<unk>"]
@@ -99,15 +99,16 @@ def test_macro_f1_over_batches_is_that_of_scikit_learn():
     draws = np.random.default_rng(3)
     true = draws.integers(0, 4, 97)  # the fifth class neither occurs nor is guessed
     guessed = np.where(draws.random(97) < 0.6, true, draws.integers(0, 4, 97))
-    sums = {}
+    models, batches = [], []
     for begin in range(0, 97, 13):
         part = slice(begin, begin + 13)
         logits = torch.nn.functional.one_hot(torch.tensor(guessed[part]), 5).float()
-        batch = tasks.Batch.of(torch.zeros(len(logits), 1, dtype=torch.long), targets=torch.tensor(true[part]))
-        for name, (total, count) in task.measure(Fixed(lambda b, x=logits: x), batch).items():
-            before = sums.get(name, (0.0, 0.0))
-            sums[name] = (before[0] + total, before[1] + count)
-    found = task.finish(sums)
+        batch = tasks.Batch.of(
+            torch.zeros(len(logits), 1, dtype=torch.long), targets=torch.tensor(true[part])
+        )
+        models.append(Fixed(lambda b, x=logits: x))
+        batches.append(batch)
+    found = judged(task, models, *batches)
     assert found["macro_f1"] == pytest.approx(f1_score(true, guessed, average="macro"))
     assert found["accuracy"] == pytest.approx((true == guessed).mean())
     assert set(found) == {"loss", "accuracy", "macro_f1"}
@@ -118,7 +119,7 @@ def test_every_level_reads_hostile_text(tmp_path, level):
     text = "nul \x00 👩‍👩‍👧‍👦 \u202eabc " + "y" * 20_011
     place = folder(tmp_path, train=f"{text}\t1\nb\t2\n", dev="b\t1\n", test="b\t2\n")
     task = tasks.build("classify", data=place, level=level)
-    assert len(task.examples("train")) == 2 and task.problem.max_length <= 256
+    assert len(task.examples("train")) == 2 and task.problem.inputs.length <= 256
 
 
 def test_folders_without_tables_are_refused(tmp_path):

@@ -10,7 +10,7 @@ from regard import tasks
 from regard.errors import BadValue
 from regard.tasks import dates
 from regard.tasks.vocabulary import END, UNKNOWN
-from tests.tasks.stand_ins import Fixed, certain
+from tests.tasks.stand_ins import Fixed, certain, judged
 
 RANDOM = torch.Generator()
 NAMES = [
@@ -96,7 +96,7 @@ def test_ordinals():
 def test_a_target_is_the_iso_date_and_the_end():
     task = tasks.build("dates")
     pair = task.examples("validation")[3]
-    assert len(pair.target) == task.problem.max_target == 11 and pair.target[-1] == END
+    assert len(pair.target) == task.problem.answer.length == 11 and pair.target[-1] == END
     assert task.decode(pair.target) == pair.reference == dates.date_pair("validation", 3)[1]
     assert task.output_pieces(pair.target)[4::3] == ["-", "-", "</s>"]
     assert task.input_pieces(task.encode("3 May")) == list("3 May")
@@ -109,7 +109,7 @@ def test_exact_match_compares_what_the_model_writes_by_itself():
     answers[2] = [*answers[2][:3], END]
     answers[5] = answers[4]
     model = Fixed(lambda b: certain(b.targets, 16), lambda b: answers)
-    found = task.finish(task.measure(model, batch))
+    found = judged(task, model, batch)
     assert found["exact_match"] == pytest.approx(5 / 7) and found["accuracy"] == 1.0
     assert model.asked[0].targets is None and model.asked[0].target_keep is None, "no answer is shown"
     assert torch.equal(model.asked[0].inputs, batch.inputs)

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 from regard import tasks
 from regard.errors import BadValue
-from tests.tasks.stand_ins import Fixed, certain
+from tests.tasks.stand_ins import Fixed, certain, judged
 
 
 def test_every_image_is_in_one_split_and_every_digit_in_all():
@@ -42,8 +42,8 @@ def test_rows_and_pixels_are_the_same_numbers():
     one, other = rows.examples("test")[13], pixels.examples("test")[13]
     assert one.pixels.shape == (8, 8) and other.pixels.shape == (64, 1)
     assert torch.equal(one.pixels.flatten(), other.pixels.flatten())
-    assert pixels.problem.inputs.width == 1 and pixels.problem.max_length == 64
-    assert rows.problem.inputs.width == 8 and rows.problem.outputs == 10
+    assert pixels.problem.inputs.width == 1 and pixels.problem.inputs.length == 64
+    assert rows.problem.inputs.width == 8 and rows.problem.answer.classes == 10
     assert float(one.pixels.min()) >= 0.0 and float(one.pixels.max()) <= 1.0
     with pytest.raises(BadValue, match="order: there is no 'columns'"):
         tasks.build("digits", order="columns")
@@ -54,9 +54,9 @@ def test_accuracy_counts_right_answers():
     batch = task.collate(task.examples("validation")[:11], torch.Generator())
     guesses = batch.targets.clone()
     guesses[:4] = (guesses[:4] + 1) % 10
-    found = task.finish(task.measure(Fixed(lambda b: certain(guesses, 10)), batch))
+    found = judged(task, Fixed(lambda b: certain(guesses, 10)), batch)
     assert found["accuracy"] == pytest.approx(7 / 11)
     assert task.decode([7]) == "7"
-    with pytest.raises(BadValue, match="does not take text"):
-        task.encode("7")
+    with pytest.raises(BadValue, match=r"--text: the task digits reads vectors\. Give --image"):
+        task.parse({"text": "7"})
     assert task.collate([], torch.Generator()).size == 0

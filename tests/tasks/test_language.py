@@ -1,4 +1,4 @@
-"""language: every token asked for once, hidden tokens as in BERT, continuation by hand, splits and levels."""
+"""language: every token asked for once, hidden tokens as in BERT, completion by hand, splits and levels."""
 
 import math
 
@@ -7,10 +7,11 @@ import torch
 
 from regard import tasks
 from regard.errors import BadValue
-from regard.tasks import continuation
+from regard.tasks import completion
+from regard.tasks.answers import HiddenTokens, NextToken
 from regard.tasks.story import story_text
 from regard.tasks.vocabulary import BLANK, SPECIAL, UNKNOWN
-from tests.tasks.stand_ins import Fixed, certain, rows_of
+from tests.tasks.stand_ins import Fixed, certain, judged, rows_of
 
 
 def seeded(number=0):
@@ -70,7 +71,10 @@ def test_training_windows_begin_elsewhere_each_time_within_half_a_window():
 
 
 def test_hidden_tokens_can_be_the_objective():
-    assert [p.kind for p in tasks.build("language", objective="hidden").problems()] == ["masked", "language"]
+    assert [type(one) for one in tasks.build("language", objective="hidden").answers()] == [
+        HiddenTokens,
+        NextToken,
+    ]
     with pytest.raises(BadValue, match=r"hidden"):
         tasks.build("language", objective="hiden")
     with pytest.raises(BadValue, match=r"overlap"):
@@ -111,7 +115,7 @@ def test_levels_differ_and_only_training_text_makes_the_vocabulary(tmp_path, lev
         assert UNKNOWN in ids and UNKNOWN not in task.tokens("train").tolist()
     if level == "word":
         assert len(ids) == 5, "words, and the ends of two lines"
-    assert task.problem.outputs == task.problem.inputs.count == len(task.vocabulary)
+    assert task.problem.answer.outputs == task.problem.inputs.count == len(task.vocabulary)
 
 
 def test_fifteen_in_a_hundred_are_hidden_most_of_them_blank():
@@ -146,31 +150,31 @@ def test_what_is_hidden_comes_from_the_generator_alone():
 def test_perplexity_and_bits_per_character_follow_from_the_loss():
     task = tasks.build("language", context=37)
     batch = task.collate(list(task.examples("validation")[:3]), seeded())
-    count = task.problem.outputs
-    even = task.finish(task.measure(Fixed(lambda b: torch.zeros(*b.targets.shape, count)), batch))
+    count = task.problem.answer.outputs
+    even = judged(task, Fixed(lambda b: torch.zeros(*b.targets.shape, count)), batch)
     assert even["perplexity"] == pytest.approx(count) and even["loss"] == pytest.approx(math.log(count))
     assert even["bits_per_character"] == pytest.approx(math.log2(count))
     words = tasks.build("language", level="word")
-    assert "bits_per_character" not in words.finish({"loss": (3.0, 2.0)})
-    assert not words.higher_is_better and words.metric == "perplexity"
+    assert "bits_per_character" not in [metric.name for metric in words.metrics()]
+    assert not words.metric.higher_is_better and words.metric.name == "perplexity"
 
 
 def test_sentences_end_where_people_end_them():
     text = 'He came. "Is it 3.5?" she said! Then\nA line without end\n\nX = y .\nLast'
-    assert continuation.sentences_of(text) == [
+    assert completion.sentences_of(text) == [
         "He came.", '"Is it 3.5?"', "she said!", "Then", "A line without end", "X = y .", "Last",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["language", "masked"])
-def test_continuation_judges_the_second_half_of_each_sentence(tmp_path, kind):
+def test_completion_judges_the_second_half_of_each_sentence(tmp_path, kind):
     (tmp_path / "train.txt").write_text("abcdefg. hij.\n" * 11)
     (tmp_path / "valid.txt").write_text("abc.\n")
     (tmp_path / "test.txt").write_text("abcdefg. hij! ab. cdc.\n")
     task = tasks.build("language", data=tmp_path)
     task.pose(task.problems()[kind])
     sentences = ["hij!", "cdc.", "abcdefg."]  # "ab." is too short to have an opening; short ones come first
-    batches = task.continuation_batches()
+    batches = task.completion_batches()
     assert [batch.size for batch in batches] == [2, 1] and all(batch.keep is None for batch in batches)
     letters = task.vocabulary.entries
     asked = [token for batch in batches for token in batch.targets[batch.target_keep].tolist()]
@@ -185,7 +189,8 @@ def test_continuation_judges_the_second_half_of_each_sentence(tmp_path, kind):
     torch.manual_seed(3)
     logits = torch.randn(3, 8, len(letters) + 5)
     answers = {2: logits[:2], 1: logits[2:]}  # by the size of the batch
-    found = task.continuation(Fixed(lambda b: answers[b.size][:, : b.inputs.shape[1]]), batch_size=7)
+    model = Fixed(lambda b: answers[b.size][:, : b.inputs.shape[1]])
+    found = {metric.name: metric.value(state) for metric, state in task.examine(model, batch_size=7)}
     right, cost, count = 0, 0.0, 0
     for row, sentence in enumerate(sentences):
         for place in range(len(sentence) // 2, len(sentence)):
@@ -194,16 +199,19 @@ def test_continuation_judges_the_second_half_of_each_sentence(tmp_path, kind):
             right += int(scores.argmax()) == answer
             cost -= float(scores.log_softmax(0)[answer])
             count += 1
-    assert found["continuation_accuracy"] == pytest.approx(right / count)
-    assert found["continuation_nll"] == pytest.approx(cost / count, rel=1e-6)
+    assert found["completion_accuracy"] == pytest.approx(right / count)
+    assert found["completion_nll"] == pytest.approx(cost / count, rel=1e-6)
 
 
-def test_continuation_does_not_depend_on_batches():
+def test_completion_does_not_depend_on_batches():
     task = tasks.build("language", level="word")
-    count = task.problem.outputs
+    count = task.problem.answer.outputs
     model = Fixed(lambda b: certain((b.inputs * 7 + 3) % count, count, 2.0))
-    one, many = (task.continuation(model, batch_size=size, most=23) for size in (1, 11))
-    assert one == pytest.approx(many)
+    one, many = (
+        [metric.value(state) for metric, state in task.examine(model, batch_size=size, most=23)]
+        for size in (1, 11)
+    )
+    assert len(one) == 2 and one == pytest.approx(many)
 
 
 def test_files_in_a_folder_without_names_of_splits_are_joined_in_order(tmp_path):

@@ -9,7 +9,7 @@ import torch
 from regard import tasks
 from regard.errors import BadValue
 from regard.tasks.draws import Draws
-from tests.tasks.stand_ins import Fixed
+from tests.tasks.stand_ins import Fixed, judged
 
 RANDOM = torch.Generator()
 
@@ -79,7 +79,7 @@ def test_the_cost_of_a_sequence_is_counted_in_bits(name):
     batch = task.collate(tapes, RANDOM)
     torch.manual_seed(2)
     logits = torch.randn(batch.targets.shape)
-    sums = task.measure(Fixed(lambda b: logits), batch)
+    found = judged(task, Fixed(lambda b: logits), batch)
     bits, wrong, right = 0.0, 0, 0
     for row, tape in enumerate(tapes):
         mistakes = 0
@@ -89,20 +89,20 @@ def test_the_cost_of_a_sequence_is_counted_in_bits(name):
                 bits -= math.log2(p if bit else 1 - p)
                 mistakes += (p > 0.5) != bool(bit)
         wrong, right = wrong + mistakes, right + (mistakes == 0)
-    found = task.finish(sums)
     assert found["bits_per_sequence"] == pytest.approx(bits / 7, rel=1e-5)
     assert found["wrong_bits"] == wrong / 7 and found["exact_match"] == right / 7
     # Without an answer every bit costs one bit.
-    blank = task.finish(task.measure(Fixed(lambda b: torch.zeros(b.targets.shape)), batch))
+    blank = judged(task, Fixed(lambda b: torch.zeros(b.targets.shape)), batch)
     assert blank["bits_per_sequence"] == pytest.approx(
         sum(int((len(t.inputs) - t.answer) * task.bits) for t in tapes) / 7
     )
-    perfect = task.finish(task.measure(Fixed(lambda b: (b.targets * 2 - 1) * 50), batch))
+    perfect = judged(task, Fixed(lambda b: (b.targets * 2 - 1) * 50), batch)
     assert perfect["bits_per_sequence"] < 1e-9 and perfect["exact_match"] == 1.0
 
 
 def test_the_metric_is_the_cost_and_less_is_better():
-    assert tasks.TASKS["copy"].metric == "bits_per_sequence" and not tasks.TASKS["copy"].higher_is_better
+    metric = tasks.TASKS["copy"].metric
+    assert metric.name == "bits_per_sequence" and not metric.higher_is_better
 
 
 def test_wrong_sizes_are_refused():

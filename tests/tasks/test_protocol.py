@@ -43,8 +43,8 @@ def test_the_seven_tasks_are_there():
 
 
 def random_outputs(task, batch):
-    shape = (batch.size,) if task.problem.kind == "classify" else batch.targets.shape[:2]
-    return torch.randn(*shape, task.problem.outputs)
+    shape = (batch.size,) if isinstance(task.problem.answer, tasks.OneOf) else batch.targets.shape[:2]
+    return torch.randn(*shape, task.problem.answer.outputs)
 
 
 def some(task, split="validation"):
@@ -56,7 +56,7 @@ def test_batches_have_the_shapes_the_problem_says(task):
     problem = task.problem
     for split in SPLITS:
         batch = task.collate(some(task, split), seeded())
-        assert batch.inputs.shape[:1] == (5,) and batch.inputs.shape[1] <= problem.max_length
+        assert batch.inputs.shape[:1] == (5,) and batch.inputs.shape[1] <= problem.inputs.length
         if isinstance(problem.inputs, tasks.Vectors):
             assert batch.inputs.shape[2] == problem.inputs.width and batch.inputs.is_floating_point()
         else:
@@ -67,10 +67,10 @@ def test_batches_have_the_shapes_the_problem_says(task):
             assert batch.keep.shape == batch.inputs.shape[:2] and batch.keep.any(1).all()
         if batch.target_keep is not None:
             assert batch.target_keep.shape == batch.targets.shape[:2] and batch.target_keep.any()
-        if problem.kind != "bits":
-            assert int(batch.targets.min()) >= 0 and int(batch.targets.max()) < problem.outputs
-        if problem.kind == "translate":
-            assert batch.targets.shape[1] <= problem.max_target
+        if not isinstance(problem.answer, tasks.Bits):
+            assert int(batch.targets.min()) >= 0 and int(batch.targets.max()) < problem.answer.outputs
+        if isinstance(problem.answer, tasks.Writes):
+            assert batch.targets.shape[1] <= problem.answer.length
         assert max(task.length(example) for example in some(task, split)) >= batch.inputs.shape[1]
 
 
@@ -78,23 +78,23 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_examples(task):
     examples = some(task)
     batch = task.collate(examples, seeded())
     outputs = random_outputs(task, batch)
-    total, count = task.loss(outputs, batch)
+    head = task.problem.answer.head()
+    total, count = head.loss(outputs, batch)
     alone, terms = 0.0, 0.0
     for row, example in enumerate(examples):
         single = task.collate([example], seeded())
         assert single.keep is None
-        if (
-            task.problem.kind == "masked"
-        ):  # what is hidden is drawn for each batch anew: take what this one drew
+        # What is hidden is drawn for each batch anew: take what this one drew.
+        if isinstance(task.problem.answer, tasks.HiddenTokens):
             length = single.inputs.shape[1]
             taken = (
                 part[row : row + 1, :length] for part in (batch.inputs, batch.targets, batch.target_keep)
             )
             inputs, targets, asked = taken
             single = tasks.Batch.of(inputs, None, targets, asked)
-        length = 1 if task.problem.kind == "classify" else single.targets.shape[1]
+        length = 1 if isinstance(task.problem.answer, tasks.OneOf) else single.targets.shape[1]
         part = outputs[row : row + 1] if outputs.dim() == 2 else outputs[row : row + 1, :length]
-        loss, number = task.loss(part, single)
+        loss, number = head.loss(part, single)
         alone, terms = alone + float(loss), terms + float(number)
         kept = batch.inputs[row] if batch.keep is None else batch.inputs[row][batch.keep[row]]
         assert torch.equal(kept, single.inputs[0])

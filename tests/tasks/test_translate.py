@@ -9,7 +9,7 @@ import torch
 from regard import tasks
 from regard.errors import BadValue
 from regard.tasks.vocabulary import END
-from tests.tasks.stand_ins import Fixed, certain, rows_of
+from tests.tasks.stand_ins import Fixed, certain, judged, rows_of
 
 RANDOM = torch.Generator()
 ENGLISH = [f"the {n} old {'dog' if n % 2 else 'cat'} sees a house ." for n in range(41)]
@@ -64,7 +64,7 @@ def test_vocabularies_are_joint_or_separate(corpus, level, joint):
     task = tasks.build("translate", data=corpus, level=level, joint=joint, vocabulary_size=300)
     assert (task.source_vocabulary is task.target_vocabulary) == joint
     assert task.problem.inputs.count == len(task.source_vocabulary)
-    assert task.problem.outputs == len(task.target_vocabulary)
+    assert task.problem.answer.outputs == len(task.target_vocabulary)
     for pair in task.examples("train"):
         assert len(pair.source) <= task.problem.max_length and len(pair.target) <= task.problem.max_target
     assert max(len(pair.target) for pair in task.examples("train")) == task.problem.max_target
@@ -122,18 +122,16 @@ def test_bleu_over_batches_is_bleu_of_the_corpus(corpus):
     ]
     references = [example.reference for example in examples]
     written = changed(references)
-    count, sums = task.problem.outputs, {}
+    count, models, batches = task.problem.answer.count, [], []
     for begin in range(0, len(examples), 11):
         texts = written[begin : begin + 11]
         model = Fixed(
             lambda b: certain(b.targets, count),
             lambda b, texts=texts: [[*task.target_vocabulary.encode(text), END] for text in texts],
         )
-        batch = task.collate(examples[begin : begin + 11], RANDOM)
-        for name, (total, number) in task.measure(model, batch).items():
-            before = sums.get(name, (0.0, 0.0))
-            sums[name] = (before[0] + total, before[1] + number)
-    found = task.finish(sums)
+        models.append(model)
+        batches.append(task.collate(examples[begin : begin + 11], RANDOM))
+    found = judged(task, models, *batches)
     assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(written, [references]).score)
     assert 10 < found["bleu"] < 90
     right = sum(a == b for a, b in zip(written, references, strict=True))
@@ -149,15 +147,17 @@ def test_validation_writes_for_some_sentences_only(corpus):
     assert all(pair.reference is not None for pair in task.examples("test"))
     assert all(pair.reference is None for pair in task.examples("train"))
     batch = task.collate(list(task.examples("validation")), RANDOM)
-    model = Fixed(lambda b: certain(b.targets, task.problem.outputs), lambda b: [[END]] * b.size)
-    found = task.finish(task.measure(model, batch))
+    model = Fixed(lambda b: certain(b.targets, task.problem.answer.outputs), lambda b: [[END]] * b.size)
+    found = judged(task, model, batch)
     assert model.asked[0].size == 3 and found["bleu"] == 0.0 and found["exact_match"] == 0.0
     chosen = [list(pair.source) for pair in task.examples("validation") if pair.reference]
     assert rows_of(model.asked[0]) == chosen
     moved = batch.to("cpu")
-    assert moved.references == batch.references, "what a batch carries goes along to a device"
+    assert moved.notes == batch.notes and len(batch.notes["references"]) == batch.size, (
+        "what a batch carries goes along to a device"
+    )
     train = task.collate(list(task.examples("train")[:3]), RANDOM)
-    assert "bleu" not in task.finish(task.measure(model, train))
+    assert "bleu" not in judged(task, model, train)
 
 
 def test_without_data_the_dates_are_translated():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.errors import BadValue
-from regard.tasks import Batch, Problem, Tokens
+from regard.tasks import Batch, NextToken, Problem, Tokens, Writes
 from regard.training import Config, optim, train
 from regard.training.assembly import complete
 from regard.training.budget import Budget, parse, positions
@@ -109,7 +109,10 @@ def test_tokens_are_real_positions_and_those_of_both_sides_of_a_translation():
     targets, target_keep = torch.zeros(2, 4, dtype=torch.long), torch.ones(2, 4, dtype=torch.bool)
     target_keep[0, 3] = False
     batch = Batch.of(torch.zeros(2, 3, dtype=torch.long), keep, targets, target_keep)
-    kinds = {kind: Problem(kind, Tokens(5), 5, 3) for kind in ("language", "translate")}
+    kinds = {
+        "language": Problem.of(Tokens(5, length=3), NextToken(5)),
+        "translate": Problem.of(Tokens(5, length=3), Writes(5, 4, start=1, end=2)),
+    }
     assert positions(batch, kinds["language"]) == 3
     assert positions(batch, kinds["translate"]) == 3 + 7
     bare = Batch.of(torch.zeros(2, 3, dtype=torch.long), targets=targets)

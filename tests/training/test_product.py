@@ -12,17 +12,12 @@ from regard.training import train
 SMALL = {"language": "language(context=24)", "copy": "copy(max_length=3)"}
 
 
-def posed(name):
-    """The kinds of problems a task poses."""
-    return {problem.kind for problem in tasks.build(name).problems()}
-
-
 EVERY_TASK, EVERY_MODEL = set(tasks.names()), set(models.names())
 PAIRS = [
     (task, model)
     for task in tasks.names()
     for model in models.names()
-    if posed(task) & set(MODELS[model].serves)
+    if any(models.fits(MODELS[model], problem) for problem in tasks.build(task).problems())
 ]
 
 

@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 
+from regard.tasks import HiddenTokens, OneOf
 from regard.training import evaluate, load_run, train
 from regard.training.run_folder import checkpoints
 from tests.training.toy import assert_same
@@ -42,13 +43,13 @@ def test_an_encoder_that_filled_blanks_goes_on_to_classify(tmp_path):
     told, small = [], "encoder(dim=8, layers=1, num_heads=2)"
     train(settings(tmp_path / "blanks", "language(level=word, context=12)", small))
     task, model, _ = load_run(tmp_path / "blanks")
-    assert task.problem.kind == "masked"
+    assert isinstance(task.problem.answer, HiddenTokens)
     train(
         settings(tmp_path / "classes", "classify", small, steps=0, init_from=str(tmp_path / "blanks")),
         tell=told.append,
     )
     later, classifier, _ = load_run(tmp_path / "classes")
-    assert later.problem.kind == "classify"
+    assert isinstance(later.problem.answer, OneOf)
     assert later.state()["vocabulary"] == task.state()["vocabulary"]
     kept, new = model.state_dict(), classifier.state_dict()
     shared = [name for name in kept if name in new and kept[name].shape == new[name].shape]

@@ -10,31 +10,64 @@ import os
 import random
 import sys
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import nn
 
 from regard.models import Model, model
-from regard.tasks import Batch, OneOf, Recipe, Task, Tokens, task
+from regard.tasks import Batch, Head, Mean, OneOf, Recipe, Task, Tokens, task
+from regard.tasks.metrics import ACCURACY, LOSS
 
 WORDS, CLASSES = 13, 3
+
+
+@dataclass(frozen=True)
+class Letter(OneOf):
+    """One of three letters; the loss of a batch with the example `poison` is NaN."""
+
+    poison: int = -1
+
+    def head(self, dim=None, tied=None):
+        return Poisoned(self.poison, self.classes, dim)
+
+
+class Poisoned(Head):
+    """Cross-entropy, and NaN for one example."""
+
+    def __init__(self, poison, *sizes):
+        super().__init__(*sizes)
+        self.poison = poison
+
+    def loss(self, outputs, batch, smoothing=0.0):
+        total, count = super().loss(outputs, batch, smoothing)
+        return (total * math.nan if self.poison in batch.index else total), count
+
+
+NEVER = Mean("never", look=lambda answered: (math.nan, 1.0))
+DRAWN = Mean("drawn", look=lambda answered: (float(torch.rand(())), 1.0))
 
 
 class Toy(Task):
     """Which of three letters a ragged row of letters holds most often."""
 
-    metric = "accuracy"
     recipe = Recipe(model="toy-net", steps=12, batch_size=5, lr=1e-2, warmup=3)
 
     def __init__(self, size: int = 43, poison: int = -1, metric: str = "accuracy"):
         self.size, self.poison = size, poison
-        self.metric = metric
-        self.higher_is_better = metric == "accuracy"
+        known = {one.name: one for one in (LOSS, ACCURACY, NEVER, DRAWN)}
+        self.metric = known.get(metric, Mean(metric))
         self.vocabulary = list(range(WORDS))
 
-    def problems(self):
-        return [Problem("classify", Tokens(len(self.vocabulary)), CLASSES, max_length=11)]
+    def streams(self):
+        return {"inputs": Tokens(len(self.vocabulary), length=11)}
+
+    def answers(self):
+        return [Letter(CLASSES, self.poison)]
+
+    def metrics(self):
+        return (LOSS, ACCURACY, NEVER, DRAWN)
 
     def examples(self, split):
         own = random.Random(f"{split}-{self.size}")
@@ -52,14 +85,6 @@ class Toy(Task):
         noise = torch.rand(inputs.shape, generator=generator) < 0.05
         inputs = torch.where(noise & (inputs > 0), torch.ones_like(inputs), inputs)
         return Batch.of(inputs, inputs > 0, torch.tensor([label for _, label in examples]))
-
-    def loss(self, outputs, batch, smoothing=0.0):
-        total, count = super().loss(outputs, batch, smoothing)
-        return (total * math.nan if self.poison in batch.index else total), count
-
-    def measure(self, model, batch):
-        found = super().measure(model, batch)
-        return {**found, "never": (math.nan, 1.0), "drawn": (float(torch.rand(())), 1.0)}
 
     def state(self):
         return {"vocabulary": self.vocabulary}
@@ -81,7 +106,7 @@ class ToyNet(Model):
         self.again = nn.Linear(dim, dim, bias=False)
         self.again.weight = self.mix.weight
         self.drop = nn.Dropout(dropout)
-        self.head = nn.Linear(dim, problem.outputs)
+        self.head = problem.answer.head(dim)
         self.register_buffer("calls", torch.zeros(()))
         self.register_buffer("drift", torch.zeros(dim))
 
@@ -96,7 +121,7 @@ class ToyNet(Model):
             self.calls += 1
             self.drift = 0.9 * self.drift + 0.1 * seen.detach().mean(0)
         seen = seen + self.drift
-        return self.head(self.again(self.drop(torch.tanh(self.mix(seen)))))
+        return self.head(self.again(self.drop(torch.tanh(self.mix(seen)))), batch)
 
 
 def _pause(calls, dim):
@@ -110,7 +135,7 @@ def _pause(calls, dim):
 def register():
     """Make both known by name."""
     task("toy")(Toy)
-    model("toy-net", serves=("classify",))(ToyNet)
+    model("toy-net", gives=("pooled",))(ToyNet)
 
 
 def weights(folder, name=None):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 import regard
-from regard.viewer.stage import Stage, Variant
+from regard.viewer.page_model import PageModel, Variant
 
 
 class StandIn:
@@ -85,7 +85,7 @@ def random_pair(heads, length, dim=8, seed=0):
     return tuple(1.5 * torch.randn(1, heads, length, dim, generator=generator) for _ in range(2))
 
 
-def small_stage(layers=2, heads=3, length=7, labels=None, variants=1, seed=0):
+def small_page_model(layers=2, heads=3, length=7, labels=None, variants=1, seed=0):
     """Layers of random maps over `length` tokens, for each variant others."""
     texts = labels or [f"t{number}" for number in range(length)]
 
@@ -94,4 +94,4 @@ def small_stage(layers=2, heads=3, length=7, labels=None, variants=1, seed=0):
         return Seen([StandIn(f"encoder.layer.{n}.attention", [one]) for n, one in enumerate(maps)])
 
     made = [Variant(f"variant {n}", seen(n), {"tokens": texts}) for n in range(variants)]
-    return Stage("a small model", made, words="random maps")
+    return PageModel("a small model", made, words="random maps")

@@ -13,7 +13,7 @@ import pytest
 from regard.viewer.guard import Guard
 from regard.viewer.widget import respond, script, show
 from tests.cli.trained import called
-from tests.viewer.stand_ins import small_stage
+from tests.viewer.stand_ins import small_page_model
 
 
 def test_a_page_is_written_and_described(runs, tmp_path, capsys):
@@ -126,16 +126,16 @@ def test_the_address_is_written_as_browsers_need_it():
 
 def test_a_notebook_gets_the_page_and_answers_over_messages():
     anywidget = pytest.importorskip("anywidget")
-    made = show(small_stage(layers=2, heads=3, length=7))
+    made = show(small_page_model(layers=2, heads=3, length=7))
     assert isinstance(made, anywidget.AnyWidget)
     assert json.loads(made._data)["scene"]["title"] == "a small model" and made._bytes
     assert script().rstrip().endswith(".widget;")
 
 
 def test_messages_from_a_notebook_are_checked_as_requests_are():
-    from regard.viewer.answers import Answers
+    from regard.viewer.requests import RequestHandler
 
-    answers, sent = Answers(small_stage()), []
+    answers, sent = RequestHandler(small_page_model()), []
 
     def send(content, buffers=()):
         sent.append((content, list(buffers)))

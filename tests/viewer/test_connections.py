@@ -13,16 +13,16 @@ import pytest
 from regard.viewer import connections
 from regard.viewer.guard import HEADERS
 from regard.viewer.server import Server
-from tests.viewer.stand_ins import small_stage
+from tests.viewer.stand_ins import small_page_model
 
 WAIT = 20.0  # seconds until a test gives up; none of them takes as long
 
 
 @contextmanager
-def serving(stage=None):
+def serving(page_model=None):
     """A running server, and a cookie that it takes."""
-    made = Server(stage or small_stage(layers=2, heads=3, length=7))
-    made.cookie = f"{made.guard.cookie}={made.guard.keys.spend(made.guard.keys.token())}"
+    made = Server(page_model or small_page_model(layers=2, heads=3, length=7))
+    made.cookie = f"{made.guard.cookie}={made.guard.sessions.spend(made.guard.sessions.token())}"
     started = threading.Thread(target=made.run)
     started.start()
     until(lambda: made._server is not None and made._server.started)
@@ -90,7 +90,7 @@ def protected(answer):
 
 
 def test_the_parser_is_h11_whatever_else_is_installed():
-    listener = connections.Listener(lambda *given: None)
+    listener = connections.ConnectionServer(lambda *given: None)
     listener.config.load()
     assert listener.config.http_protocol_class is connections.Connection
     assert issubclass(connections.Connection, connections.H11Protocol)
@@ -176,9 +176,9 @@ def test_the_second_request_of_a_kept_connection_has_the_time_of_a_header_too(mo
 
 def test_an_answer_that_takes_too_long_ends_the_connection(monkeypatch):
     monkeypatch.setattr(connections, "TOTAL_SECONDS", 0.3)
-    stage, go_on = small_stage(layers=2, heads=3, length=7), threading.Event()
-    monkeypatch.setattr(stage, "scene", lambda: go_on.wait(WAIT) and {})
-    with serving(stage) as server:
+    page_model, go_on = small_page_model(layers=2, heads=3, length=7), threading.Event()
+    monkeypatch.setattr(page_model, "scene", lambda: go_on.wait(WAIT) and {})
+    with serving(page_model) as server:
         with connected(server) as visitor:
             visitor.sendall(asking(server))
             assert everything(visitor) == b""
@@ -214,10 +214,10 @@ def test_many_idle_visitors_do_not_keep_one_from_being_answered(monkeypatch):
 def test_visitors_that_are_being_answered_are_not_ended_for_others(monkeypatch):
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 3)
     monkeypatch.setattr(connections, "PAUSE", 0.01)
-    stage, go_on = small_stage(layers=2, heads=3, length=7), threading.Event()
-    scene = stage.scene()
-    monkeypatch.setattr(stage, "scene", lambda: go_on.wait(WAIT) and scene)
-    with serving(stage) as server:
+    page_model, go_on = small_page_model(layers=2, heads=3, length=7), threading.Event()
+    scene = page_model.scene()
+    monkeypatch.setattr(page_model, "scene", lambda: go_on.wait(WAIT) and scene)
+    with serving(page_model) as server:
         busy = [connected(server) for _ in range(3)]
         for one in busy:
             one.sendall(asking(server, "/api/scene", "Connection: close"))

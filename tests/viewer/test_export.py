@@ -14,9 +14,9 @@ import pytest
 from regard import viewer
 from regard.errors import BadType, BadValue
 from regard.viewer.codes import encode
+from regard.viewer.page_model import PageModel, Variant
 from regard.viewer.payload import payload
-from regard.viewer.stage import Stage, Variant
-from tests.viewer.stand_ins import Seen, StandIn, random_map, random_pair, small_stage
+from tests.viewer.stand_ins import Seen, StandIn, random_map, random_pair, small_page_model
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -61,13 +61,13 @@ def contents(path):
 
 
 def test_a_small_stage_is_kept_whole(tmp_path):
-    stage = small_stage(layers=2, heads=3, length=7)
-    data, content = contents(viewer.export(stage, tmp_path / "page.html"))
+    page_model = small_page_model(layers=2, heads=3, length=7)
+    data, content = contents(viewer.export(page_model, tmp_path / "page.html"))
     assert data["scene"]["embedded"] is True and len(data["parts"]) == 6
     for part in data["parts"]:
         assert part["kind"] == "full" and part["call"] == 0 and part["size"] == 49
         name = f"encoder.layer.{part['site']}.attention"
-        one = encode(stage.variants[0].seen[name].given[0][part["head"]].numpy())
+        one = encode(page_model.variants[0].seen[name].given[0][part["head"]].numpy())
         assert content[part["at"] : part["at"] + 49] == one.tobytes()
     (overview,) = data["overview"]
     assert overview["heads"] == [[s, h] for s in range(2) for h in range(3)] and overview["size"] == 48
@@ -77,7 +77,7 @@ def test_a_small_stage_is_kept_whole(tmp_path):
 
 
 def test_hostile_tokens_stay_text(tmp_path):
-    path = viewer.export(small_stage(length=7, labels=HOSTILE), tmp_path / "page.html")
+    path = viewer.export(small_page_model(length=7, labels=HOSTILE), tmp_path / "page.html")
     found = parsed(path)
     assert [one[0] for one in found].count("script") == 3 and "img" not in [one[0] for one in found]
     data, _ = contents(path)
@@ -87,14 +87,14 @@ def test_hostile_tokens_stay_text(tmp_path):
 
 
 def test_a_hostile_title_stays_a_title(tmp_path):
-    stage = small_stage()
-    stage.title = "</title><script>alert(1)</script>"
-    found = parsed(viewer.export(stage, tmp_path / "page.html"))
+    page_model = small_page_model()
+    page_model.title = "</title><script>alert(1)</script>"
+    found = parsed(viewer.export(page_model, tmp_path / "page.html"))
     assert [one[0] for one in found].count("script") == 3
 
 
 def test_the_policy_names_the_one_script_by_its_hash_and_allows_no_other(tmp_path):
-    path = viewer.export(small_stage(), tmp_path / "page.html")
+    path = viewer.export(small_page_model(), tmp_path / "page.html")
     found = parsed(path)
     metas = [one[1] for one in found if one[0] == "meta" and one[1].get("http-equiv")]
     (policy,) = [meta["content"] for meta in metas]
@@ -146,22 +146,22 @@ def test_heads_that_were_asked_for_are_kept_whole(tmp_path):
 
 
 def test_only_the_sites_that_were_asked_for_are_kept(tmp_path):
-    data, _ = contents(viewer.export(small_stage(layers=3), tmp_path / "page.html", sites=[1]))
+    data, _ = contents(viewer.export(small_page_model(layers=3), tmp_path / "page.html", sites=[1]))
     assert {part["site"] for part in data["parts"]} == {1}
 
 
 def test_a_head_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(BadValue, match="--heads"):
-        viewer.export(small_stage(), tmp_path / "page.html", heads=[(0, 9)])
+        viewer.export(small_page_model(), tmp_path / "page.html", heads=[(0, 9)])
     assert not list(tmp_path.iterdir())
 
 
 def test_steps_of_a_generation_are_all_kept():
     maps = [random_map(2, 3, 3), random_map(2, 1, 4, seed=1), random_map(2, 1, 5, seed=2)]
-    stage = Stage(
+    page_model = PageModel(
         "x", [Variant("v", Seen([StandIn("layer.0", maps)]))], generation={"prompt": 3, "steps": []}
     )
-    made = payload(stage)
+    made = payload(page_model)
     assert {(part["call"], part["size"]) for part in made.data["parts"]} == {(0, 9), (1, 4), (2, 5)}
     assert {one["call"] for one in made.data["overview"]} == {-1, 0, 1, 2}
     assert [call["start"] for call in made.data["scene"]["sites"][0]["calls"]] == [0, 3, 4]
@@ -170,8 +170,8 @@ def test_steps_of_a_generation_are_all_kept():
 def test_a_long_generation_keeps_what_fits():
     maps = [random_map(4, 3, 3), *(random_map(4, 1, 3 + n, seed=n) for n in range(1, 40))]
     sites = [StandIn(f"layer.{n}", maps) for n in range(3)]
-    stage = Stage("x", [Variant("v", Seen(sites))], generation={"prompt": 3, "steps": []})
-    made = payload(stage, room=450_000, heads=[(2, 3)])
+    page_model = PageModel("x", [Variant("v", Seen(sites))], generation={"prompt": 3, "steps": []})
+    made = payload(page_model, room=450_000, heads=[(2, 3)])
     kept = {(part["site"], part["head"], part["call"]) for part in made.data["parts"]}
     assert {(2, 3, call) for call in range(40)} <= kept and len(kept) < 3 * 4 * 40
     assert [one["call"] for one in made.data["overview"]] == [-1]
@@ -179,8 +179,10 @@ def test_a_long_generation_keeps_what_fits():
 
 
 def test_a_row_with_fewer_keys_than_are_kept_has_empty_places():
-    stage = Stage("x", [Variant("v", Seen([StandIn("layer.0", [random_pair(2, 300)], causal=True)]))])
-    made = payload(stage, room=500_000)
+    page_model = PageModel(
+        "x", [Variant("v", Seen([StandIn("layer.0", [random_pair(2, 300)], causal=True)]))]
+    )
+    made = payload(page_model, room=500_000)
     part = next(part for part in made.data["parts"] if part["kind"] == "top")
     first = np.frombuffer(bytes(made.content), np.uint8, 24, part["at"]).reshape(8, 3)
     assert first[0].tolist() == [0, 0, 255] and not first[1:].any()
@@ -189,7 +191,7 @@ def test_a_row_with_fewer_keys_than_are_kept_has_empty_places():
 @pytest.mark.parametrize("path", ["page.txt", "page", "page.html.exe"])
 def test_the_name_of_a_page_ends_in_html(tmp_path, path):
     with pytest.raises(BadValue, match="html"):
-        viewer.export(small_stage(), tmp_path / path)
+        viewer.export(small_page_model(), tmp_path / path)
 
 
 def test_what_is_no_seen_is_refused(tmp_path):
@@ -202,5 +204,5 @@ def test_what_is_no_seen_is_refused(tmp_path):
 
 
 def test_there_is_no_address_of_another_machine_in_the_page(tmp_path):
-    text = viewer.export(small_stage(), tmp_path / "page.html").read_text(encoding="utf-8")
+    text = viewer.export(small_page_model(), tmp_path / "page.html").read_text(encoding="utf-8")
     assert not [a for a in re.findall(r"https?://[\w.]+", text) if a != "http://www.w3.org"]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from regard.errors import RegardError
-from regard.viewer.opening import Wish, open_stage
-from regard.viewer.opening.pictures import FORMATS, read_image
+from regard.viewer.opening import ViewOptions, open_page
+from regard.viewer.opening.images import FORMATS, read_image
 from tests.viewer.pretrained import save
 
 PICTURE = Image.fromarray((np.arange(13 * 17 * 3) % 251).astype(np.uint8).reshape(13, 17, 3))
@@ -118,7 +118,7 @@ def opened_or_refused_with(folder, name, content):
     shutil.copytree(whole, copy)
     (copy / name).write_text(json.dumps(content))
     try:
-        scene = open_stage(Wish(str(copy), text="the cat sat", device="cpu")).scene()
+        scene = open_page(ViewOptions(str(copy), text="the cat sat", device="cpu")).scene()
     except RegardError as refusal:
         assert "\n" not in str(refusal)
         return

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.viewer.asking import Visitor
-from tests.viewer.stand_ins import small_stage
+from tests.viewer.requests import Visitor
+from tests.viewer.stand_ins import small_page_model
 from tests.viewer.test_connections import answered, connected, everything, protected, running  # noqa: F401
 
 PIECES = st.sampled_from(
@@ -94,4 +94,4 @@ def test_any_question_of_a_browser_that_was_let_in_is_answered_or_refused(target
     assert found.headers["content-security-policy"]
 
 
-VISITOR = Visitor(small_stage(layers=2, heads=3, length=7, variants=2))
+VISITOR = Visitor(small_page_model(layers=2, heads=3, length=7, variants=2))

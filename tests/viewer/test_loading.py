@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from regard.cli.main import main
 from regard.errors import BadValue
-from regard.viewer.opening import Wish, open_stage
+from regard.viewer.opening import ViewOptions, open_page
 
 pytest.importorskip("transformers")
 
@@ -46,7 +46,7 @@ def without_attention(folder):
 
 
 def opened(folder, **options):
-    return open_stage(Wish(str(folder), text=TEXT, device="cpu", **options))
+    return open_page(ViewOptions(str(folder), text=TEXT, device="cpu", **options))
 
 
 def test_a_folder_that_lacks_tensors_is_refused_and_they_are_named(folder):
@@ -76,8 +76,8 @@ def test_a_whole_folder_is_opened_without_a_warning(whole):
 def test_allow_missing_labels_the_page_its_title_and_its_variant(folder):
     without_attention(folder)
     said = []
-    stage = open_stage(Wish(str(folder), text=TEXT, device="cpu", allow_missing=True), said.append)
-    scene = stage.scene()
+    page_model = open_page(ViewOptions(str(folder), text=TEXT, device="cpu", allow_missing=True), said.append)
+    scene = page_model.scene()
     assert "2 of" in scene["warning"] and DROPPED[0] in scene["warning"] and "random" in scene["warning"]
     assert scene["title"] == "model-7 (weights incomplete)" == scene["variants"][0]["name"]
     assert "random" in scene["words"] and any("random" in line for line in said)
@@ -158,7 +158,7 @@ class PanicException(BaseException):
 
 
 def test_a_panic_of_a_library_becomes_words_and_ctrl_c_does_not():
-    from regard.viewer.opening.guarding import in_words
+    from regard.viewer.opening.library_errors import in_words
 
     def fail(trouble):
         raise trouble

@@ -8,30 +8,30 @@ import torch
 from PIL import Image
 
 from regard.errors import BadValue
-from regard.observation import looking
-from regard.tasks import Batch
+from regard.observation import attribution
+from regard.tasks import Batch, image_files
 from regard.training import train
 from regard.training.loading import load
-from regard.viewer.answers import Answers
-from regard.viewer.opening import Wish, open_stage, opening, pictures
-from regard.viewer.stage import Variant
+from regard.viewer.opening import ViewOptions, open_page, opening
+from regard.viewer.page_model import Variant
+from regard.viewer.requests import RequestHandler
 from tests.cli.trained import written_by_hand
-from tests.viewer.stand_ins import small_stage
+from tests.viewer.stand_ins import small_page_model
 
 DATE = "3rd of May, 1979"
 
 
 def opened(where, **options):
-    return open_stage(Wish(str(where), device="cpu", **options))
+    return open_page(ViewOptions(str(where), device="cpu", **options))
 
 
-def weights(stage, site=0, head=0, call=-1):
-    return stage.site(0, site).weights(heads=[head], call=call)[0, 0]
+def weights(page_model, site=0, head=0, call=-1):
+    return page_model.site(0, site).weights(heads=[head], call=call)[0, 0]
 
 
 def test_a_translation_is_shown_with_the_words_it_wrote(runs):
-    stage = opened(runs["dates"], text=DATE)
-    scene = stage.scene()
+    page_model = opened(runs["dates"], text=DATE)
+    scene = page_model.scene()
     loaded = load(runs["dates"], device="cpu", tell=lambda text: None)
     example = loaded.task.encode(DATE)
     written = written_by_hand(loaded.model, torch.tensor([example.source]))
@@ -39,8 +39,8 @@ def test_a_translation_is_shown_with_the_words_it_wrote(runs):
     assert scene["tokens"]["targets"] == loaded.task.output_pieces(written)
     assert scene["tokens"]["read"][1:] == scene["tokens"]["targets"][:-1]
     batch = Batch.of(torch.tensor([example.source]), targets=torch.tensor([written]))
-    expected = looking.alignment(loaded.model, batch).weights
-    torch.testing.assert_close(weights(stage), expected, atol=1e-6, rtol=0)
+    expected = attribution.alignment(loaded.model, batch).weights
+    torch.testing.assert_close(weights(page_model), expected, atol=1e-6, rtol=0)
     pairs = [[int(row.argmax()), number] for number, row in enumerate(expected)]
     assert scene["alignment"]["pairs"] == sorted(pairs) and scene["start"] == "alignment"
 
@@ -64,8 +64,8 @@ def test_a_gold_alignment_brings_its_links_and_the_error_rate(runs, tmp_path):
 
 
 def test_a_text_is_written_step_by_step_and_every_step_is_a_call(runs):
-    stage = opened(runs["language"], text="The sea was", generate=5)
-    scene = stage.scene()
+    page_model = opened(runs["language"], text="The sea was", generate=5)
+    scene = page_model.scene()
     loaded = load(runs["language"], device="cpu", tell=lambda text: None)
     prompt = loaded.task.encode("The sea was").tokens.tolist()
     tokens, odds = list(prompt), []
@@ -85,7 +85,7 @@ def test_a_text_is_written_step_by_step_and_every_step_is_a_call(runs):
         (11, 11, 0), (1, 12, 11), (1, 13, 12), (1, 14, 13), (1, 15, 14),
     ]  # fmt: skip
     whole = opened(runs["language"], text="The sea was" + loaded.task.decode(tokens[11:15]))
-    torch.testing.assert_close(weights(stage, call=4)[0], weights(whole)[14], atol=1e-5, rtol=0)
+    torch.testing.assert_close(weights(page_model, call=4)[0], weights(whole)[14], atol=1e-5, rtol=0)
 
 
 def test_beams_are_told_step_by_step_and_the_best_is_shown(runs):
@@ -116,21 +116,23 @@ def test_the_first_beams_are_the_likeliest_tokens(runs):
 
 def test_without_a_text_an_example_of_the_task_is_shown(runs):
     for name in ("classify", "classify-encoder", "masked", "copy", "digits", "dates", "segments"):
-        stage = opened(runs[name])
-        scene = stage.scene()
+        page_model = opened(runs[name])
+        scene = page_model.scene()
         assert scene["sites"] and scene["words"]
         json.dumps(scene, allow_nan=False)
-        answers = Answers(stage)
+        answers = RequestHandler(page_model)
         for path in ("overview", "facts"):
             assert answers.answer(path, {})[1]
 
 
 def test_the_memory_of_a_turing_machine_is_shown_step_by_step(runs):
-    stage = opened(runs["copy"])
-    scene = stage.scene()
+    page_model = opened(runs["copy"])
+    scene = page_model.scene()
     assert scene["memory"] == {"write": [0], "read": [1]} and scene["start"] == "memory"
     assert scene["sites"][0]["rows"] == "steps" and scene["sites"][0]["calls"][0]["keys"] == 8
-    torch.testing.assert_close(weights(stage).sum(-1), torch.ones(scene["sites"][0]["calls"][0]["queries"]))
+    torch.testing.assert_close(
+        weights(page_model).sum(-1), torch.ones(scene["sites"][0]["calls"][0]["queries"])
+    )
 
 
 def test_an_image_is_read_as_the_task_reads_it(runs, tmp_path):
@@ -167,18 +169,18 @@ def test_a_run_that_keeps_all_checkpoints_has_a_timeline_of_the_whole_training(t
     }
     with torch.enable_grad():
         train(settings, tell=lambda text: None)
-    wish = Wish(str(tmp_path / "run"), text="a calm sea", checkpoints=True, device="cpu")
-    assert open_stage(wish).scene()["timeline"]["steps"] == [0, 1, 2, 3, 4, 5, 6, 7]
+    options = ViewOptions(str(tmp_path / "run"), text="a calm sea", checkpoints=True, device="cpu")
+    assert open_page(options).scene()["timeline"]["steps"] == [0, 1, 2, 3, 4, 5, 6, 7]
     told = []
     monkeypatch.setattr("regard.viewer.opening.opening.MOST_CHECKPOINTS", 3)
-    assert open_stage(wish, told.append).scene()["timeline"]["steps"] == [0, 4, 7]
+    assert open_page(options, told.append).scene()["timeline"]["steps"] == [0, 4, 7]
     assert "Showing 3 of 8 checkpoints, from step 0 to step 7." in told
 
 
 def test_two_runs_stand_side_by_side(runs):
-    stage = opened(runs["classify-encoder"], text="a calm sea", against=str(runs["classify-encoder"]))
-    assert len(stage.scene()["variants"]) == 2 and stage.scene()["start"] == "compare"
-    tile = Answers(stage).answer(
+    page_model = opened(runs["classify-encoder"], text="a calm sea", against=str(runs["classify-encoder"]))
+    assert len(page_model.scene()["variants"]) == 2 and page_model.scene()["start"] == "compare"
+    tile = RequestHandler(page_model).answer(
         "tile", {"site": "0", "head": "0", "level": "0", "x": "0", "y": "0", "minus": "1"}
     )[1]
     assert set(tile[8:]) == {128}  # the same model: no difference
@@ -196,8 +198,8 @@ def test_a_model_that_reads_in_segments_shows_one_map_of_all_it_read(runs):
 
 
 def test_importance_is_what_the_answer_loses_without_a_head(runs):
-    stage = opened(runs["classify-encoder"], text="a calm sea", importance=True)
-    found = json.loads(Answers(stage).answer("facts", {})[1])
+    page_model = opened(runs["classify-encoder"], text="a calm sea", importance=True)
+    found = json.loads(RequestHandler(page_model).answer("facts", {})[1])
     numbers = {
         (entry["site"], n): head["importance"]
         for entry in found["sites"]
@@ -235,7 +237,7 @@ def test_maps_over_other_things_are_not_compared(runs):
 
 def test_models_that_write_different_words_are_told_to_be_given_the_same():
     sides = {"tokens": list("abcde"), "targets": list("xyz"), "read": list("sxy")}
-    seen = small_stage().variants[0].seen
+    seen = small_page_model().variants[0].seen
     longer = {**sides, "targets": list("xyzz"), "read": list("sxyz")}
     with pytest.raises(BadValue, match=r"one and two write 3 and 4 tokens.*--target") as refused:
         opening._check_sizes([Variant("one", seen, sides), Variant("two", seen, longer)])
@@ -266,7 +268,7 @@ def test_a_comparison_names_its_runs(tmp_path):
 )  # fmt: skip
 def test_a_wish_that_cannot_be_is_refused_before_anything_is_loaded(options, words):
     with pytest.raises(BadValue, match=words):
-        Wish(**{"where": "runs/none", **options})
+        ViewOptions(**{"where": "runs/none", **options})
 
 
 def test_folders_that_hold_nothing_to_open_are_refused_with_words(tmp_path):
@@ -296,21 +298,21 @@ def test_what_a_run_cannot_show_is_refused_with_words(runs, run, options, words)
 def test_images_that_are_too_large_or_none_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "image.png"
     with pytest.raises(BadValue, match="no file"):
-        pictures.read_image(str(path))
+        image_files.read_image(str(path))
     path.write_bytes(b"not an image")
     with pytest.raises(BadValue, match="no image"):
-        pictures.read_image(str(path))
+        image_files.read_image(str(path))
     Image.new("RGB", (30, 40)).save(path)
-    assert pictures.read_image(str(path)).size == (30, 40)
-    monkeypatch.setattr(pictures, "MOST_PIXELS", 1199)
+    assert image_files.read_image(str(path)).size == (30, 40)
+    monkeypatch.setattr(image_files, "MOST_PIXELS", 1199)
     with pytest.raises(BadValue, match="30 × 40"):
-        pictures.read_image(str(path))
-    monkeypatch.setattr(pictures, "MOST_BYTES", 10)
+        image_files.read_image(str(path))
+    monkeypatch.setattr(image_files, "MOST_BYTES", 10)
     with pytest.raises(BadValue, match="MB"):
-        pictures.read_image(str(path))
+        image_files.read_image(str(path))
     with pytest.raises(BadValue, match="not a file"):
-        pictures.read_image(str(tmp_path))
+        image_files.read_image(str(tmp_path))
     svg = tmp_path / "image.svg"
     svg.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     with pytest.raises(BadValue):
-        pictures.read_image(str(svg))
+        image_files.read_image(str(svg))

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 from regard.errors import BadValue
-from regard.viewer.answers import Answers
-from regard.viewer.opening import Wish, open_stage
+from regard.viewer.opening import ViewOptions, open_page
 from regard.viewer.opening.pretrained import pieces_of
+from regard.viewer.requests import RequestHandler
 
 pytest.importorskip("transformers")
 
@@ -27,7 +27,7 @@ def folders(tmp_path_factory):
 
 
 def opened(where, **options):
-    return open_stage(Wish(str(where), device="cpu", **options))
+    return open_page(ViewOptions(str(where), device="cpu", **options))
 
 
 def eager(folder, cls, **inputs):
@@ -46,13 +46,13 @@ def ids_of(text):
 
 
 def test_an_encoder_shows_the_weights_of_its_eager_twin(folders):
-    stage = opened(folders["bert"], text=TEXT)
-    scene = stage.scene()
+    page_model = opened(folders["bert"], text=TEXT)
+    scene = page_model.scene()
     assert scene["tokens"]["tokens"] == TEXT.split() and scene["title"] == "bert"
     expected = eager(folders["bert"], "BertModel", input_ids=ids_of(TEXT)).attentions
     assert len(expected) == len(scene["sites"]) == 2
     for site, weights in enumerate(expected):
-        found = stage.site(0, site).weights()
+        found = page_model.site(0, site).weights()
         torch.testing.assert_close(found, weights, atol=1e-5, rtol=0)
 
 
@@ -78,8 +78,8 @@ def test_a_decoder_writes_as_its_own_generate_does(folders):
 
 
 def test_an_encoder_decoder_shows_what_it_reads_and_what_it_writes(folders):
-    stage = opened(folders["t5"], text=TEXT, target="a dog sat")
-    scene = stage.scene()
+    page_model = opened(folders["t5"], text=TEXT, target="a dog sat")
+    scene = page_model.scene()
     assert scene["tokens"]["targets"] == ["a", "dog", "sat"] and scene["tokens"]["read"] == [
         "<pad>",
         "a",
@@ -100,7 +100,7 @@ def test_an_encoder_decoder_shows_what_it_reads_and_what_it_writes(folders):
         sites = [n for n, site in enumerate(scene["sites"]) if site["group"] == group]
         assert len(sites) == len(expected) == 2
         for number, weights in zip(sites, expected, strict=True):
-            torch.testing.assert_close(stage.site(0, number).weights(), weights, atol=1e-5, rtol=0)
+            torch.testing.assert_close(page_model.site(0, number).weights(), weights, atol=1e-5, rtol=0)
 
 
 def test_an_encoder_decoder_is_stepped_through_with_beams(folders):
@@ -115,20 +115,20 @@ def test_an_encoder_decoder_is_stepped_through_with_beams(folders):
 def test_an_image_model_shows_the_pixels_it_was_given_and_where_its_patches_are(folders, tmp_path):
     path = tmp_path / "x.png"
     Image.fromarray((np.arange(30 * 40 * 3) % 251).astype(np.uint8).reshape(30, 40, 3)).save(path)
-    stage = opened(folders["vit"], image=str(path))
-    scene = stage.scene()
+    page_model = opened(folders["vit"], image=str(path))
+    scene = page_model.scene()
     image = {key: scene["image"][key] for key in ("rows", "columns", "skip", "width", "height")}
     assert image == {"rows": 4, "columns": 4, "skip": 1, "width": 20, "height": 20}
     assert scene["tokens"]["patches"][:2] == ["CLS", "0,0"] and len(scene["tokens"]["patches"]) == 17
-    assert Answers(stage).answer("overview", {})[1]
+    assert RequestHandler(page_model).answer("overview", {})[1]
     assert scene["variants"][0]["answer"]["text"].startswith(
         "LABEL_"
     )  # it classifies images, without names for classes
 
 
 def test_a_bare_model_and_a_deeper_classifier_are_compared_layer_by_layer(folders):
-    stage = opened(folders["bert"], text=TEXT, against=str(folders["classifier"]))
-    scene = stage.scene()
+    page_model = opened(folders["bert"], text=TEXT, against=str(folders["classifier"]))
+    scene = page_model.scene()
     assert [site["headsOf"] for site in scene["sites"]] == [[4, 2], [4, 2], [0, 2]]
     own = [
         eager(folders["bert"], "BertModel", input_ids=ids_of(TEXT)).attentions,
@@ -136,9 +136,9 @@ def test_a_bare_model_and_a_deeper_classifier_are_compared_layer_by_layer(folder
     ]
     for variant, expected in enumerate(own):
         for site, weights in enumerate(expected):
-            torch.testing.assert_close(stage.site(variant, site).weights(), weights, atol=1e-5, rtol=0)
+            torch.testing.assert_close(page_model.site(variant, site).weights(), weights, atol=1e-5, rtol=0)
     asked = {"site": "1", "head": "1", "minus": "1", "row": "3"}
-    found = np.frombuffer(Answers(stage).answer("row", asked)[1], np.float32)
+    found = np.frombuffer(RequestHandler(page_model).answer("row", asked)[1], np.float32)
     np.testing.assert_allclose(found, own[0][1][0, 1, 3] - own[1][1][0, 1, 3], atol=1e-5)
 
 

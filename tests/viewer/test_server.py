@@ -12,22 +12,22 @@ import pytest
 
 from regard.errors import BadValue
 from regard.viewer import guard, server
-from regard.viewer.answers import packed
 from regard.viewer.codes import encode
-from tests.viewer.asking import PORT, Visitor
-from tests.viewer.stand_ins import small_stage
+from regard.viewer.requests import packed
+from tests.viewer.requests import PORT, Visitor
+from tests.viewer.stand_ins import small_page_model
 
 TILE = "/api/tile?variant=0&site=1&head=2&level=0&x=0&y=0"
 
 
 @pytest.fixture
-def stage():
-    return small_stage(layers=2, heads=3, length=7, variants=2)
+def page_model():
+    return small_page_model(layers=2, heads=3, length=7, variants=2)
 
 
 @pytest.fixture
-def visitor(stage):
-    return Visitor(stage)
+def visitor(page_model):
+    return Visitor(page_model)
 
 
 @pytest.mark.parametrize("target", ["/", "/index.html", "/views/tokens.js", TILE, "/api/scene", "/nothing"])
@@ -231,8 +231,8 @@ def test_the_scene_says_what_there_is(visitor):
     assert scene["limits"] == {"tile": 256, "thumb": 48, "sampled": True} and scene["embedded"] is False
 
 
-def test_tiles_rows_and_overview_over_the_wire(visitor, stage):
-    one = stage.variants[0].seen["encoder.layer.1.attention"].given[0][2].numpy()
+def test_tiles_rows_and_overview_over_the_wire(visitor, page_model):
+    one = page_model.variants[0].seen["encoder.layer.1.attention"].given[0][2].numpy()
     found = visitor.ask(TILE)
     assert found.headers["content-type"] == "application/octet-stream"
     assert struct.unpack_from("<HHB", found.content) == (7, 7, 0)
@@ -241,7 +241,7 @@ def test_tiles_rows_and_overview_over_the_wire(visitor, stage):
     np.testing.assert_allclose(row, one[4], atol=1e-7)
     column = np.frombuffer(visitor.ask("/api/column?site=1&head=2&key=3").content, "<f4")
     np.testing.assert_allclose(column, one[:, 3], atol=1e-7)
-    other = stage.variants[1].seen["encoder.layer.1.attention"].given[0][2].numpy()
+    other = page_model.variants[1].seen["encoder.layer.1.attention"].given[0][2].numpy()
     minus = np.frombuffer(visitor.ask("/api/row?site=1&head=2&row=4&minus=1").content, "<f4")
     np.testing.assert_allclose(minus, one[4] - other[4], atol=1e-7)
     overview = visitor.ask("/api/overview").content
@@ -250,18 +250,18 @@ def test_tiles_rows_and_overview_over_the_wire(visitor, stage):
 
 def test_hostile_labels_travel_as_json_text_only():
     labels = ["</script><script>alert(1)</script>", "\u202eabc", "\ud800", "a" * 10_000, "\0", "\n", "<!--"]
-    visitor = Visitor(small_stage(length=7, labels=labels))
+    visitor = Visitor(small_page_model(length=7, labels=labels))
     found = visitor.ask("/api/scene")
     assert found.headers["content-type"] == "application/json"
     tokens = found.json["tokens"]["tokens"]
     assert tokens[0] == labels[0] and len(tokens[3]) == 200 and tokens[2] == "\ufffd"
 
 
-def test_a_model_that_fails_gets_words_and_the_terminal_the_trace(visitor, stage, capsys, monkeypatch):
+def test_a_model_that_fails_gets_words_and_the_terminal_the_trace(visitor, page_model, capsys, monkeypatch):
     def fail(*args, **kwargs):
         raise ZeroDivisionError("deep inside")
 
-    monkeypatch.setattr(stage.variants[0].seen["encoder.layer.1.attention"], "weights", fail)
+    monkeypatch.setattr(page_model.variants[0].seen["encoder.layer.1.attention"], "weights", fail)
     found = visitor.ask(TILE)
     assert found.status == 500 and "ZeroDivisionError" in found.json["error"] and "deep" not in found.text
     assert found.headers["content-security-policy"] and "deep inside" in capsys.readouterr().err
@@ -275,8 +275,8 @@ def test_a_host_that_others_can_reach_must_be_asked_for():
         assert guard.checked_host(host, allow_remote=False) == host
 
 
-def test_a_remote_server_takes_addresses_in_numbers_but_no_foreign_names(stage):
-    visitor = Visitor(stage, host="0.0.0.0")
+def test_a_remote_server_takes_addresses_in_numbers_but_no_foreign_names(page_model):
+    visitor = Visitor(page_model, host="0.0.0.0")
     assert visitor.ask("/api/scene", host=f"192.168.1.7:{PORT}").status == 200
     assert visitor.ask("/api/scene", host=f"evil.example:{PORT}").status == 403
 
@@ -297,8 +297,8 @@ def test_a_taken_port_gives_the_next_one():
     second.close()
 
 
-def test_the_real_server_serves_this_machine_and_stops(stage):
-    made = server.Server(stage)
+def test_the_real_server_serves_this_machine_and_stops(page_model):
+    made = server.Server(page_model)
     assert made.socket.getsockname()[0] == "127.0.0.1"
     thread = threading.Thread(target=made.run)
     thread.start()
@@ -306,7 +306,7 @@ def test_the_real_server_serves_this_machine_and_stops(stage):
         port = made.guard.port
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/api/scene",
-            headers={"cookie": f"{made.guard.cookie}={made.guard.keys.spend(made.guard.keys.token())}"},
+            headers={"cookie": f"{made.guard.cookie}={made.guard.sessions.spend(made.guard.sessions.token())}"},
         )
         with urllib.request.urlopen(request, timeout=20) as found:
             assert json.loads(found.read())["title"] == "a small model"

@@ -15,7 +15,7 @@ from regard.errors import BadValue
 
 if TYPE_CHECKING:
     from regard.cli.parser import Parser
-    from regard.viewer.stage import Stage
+    from regard.viewer.page_model import PageModel
 
 SUMMARY = (
     "See what a model attends to: a run of yours or a Hugging Face folder, in the browser or as one file."
@@ -86,21 +86,21 @@ def run(options: Namespace) -> int:
     """Open, look, and serve until Ctrl-C or write the file. 0; 2 for a wrong call; 1 where a checkpoint is damaged."""
     _check(options)
     from regard.training.run_folder.checkpoints import Damaged
-    from regard.viewer.opening import Wish, open_stage
+    from regard.viewer.opening import ViewOptions, open_page
 
-    wish = Wish(
+    wanted = ViewOptions(
         options.run, text=options.text, target=options.target, image=options.image, generate=options.generate,
         beams=options.beams, against=options.against, checkpoint=options.checkpoint, checkpoints=options.checkpoints,
         gold=options.gold, importance=options.importance, device=options.device, allow_missing=options.allow_missing,
     )  # fmt: skip
     try:
-        stage = open_stage(wish, tell)
+        page_model = open_page(wanted, tell)
     except Damaged as trouble:
         tell(f"regard view: damaged checkpoint: {trouble}")
         return FAILED
     if options.export is not None:
-        return _export(stage, options)
-    return _serve(stage, options)
+        return _export(page_model, options)
+    return _serve(page_model, options)
 
 
 def _check(options: Namespace) -> None:
@@ -147,27 +147,27 @@ def _sites(text: str | None) -> list[int] | None:
     return [int(part) for part in parts]
 
 
-def _export(stage: Stage, options: Namespace) -> int:
+def _export(page_model: PageModel, options: Namespace) -> int:
     from regard.viewer.export import export
 
     sites = _sites(options.sites)
-    beyond = next((n for n in sites or () if n >= len(stage.places)), None)
+    beyond = next((n for n in sites or () if n >= len(page_model.page_sites)), None)
     if beyond is not None:
         raise BadValue(f"--sites: there is no layer {beyond}; the last is {len(stage.places) - 1}.")
-    path = export(stage, options.export, heads=_heads(options.heads), sites=sites)
+    path = export(page_model, options.export, heads=_heads(options.heads), sites=sites)
     size = path.stat().st_size
     if options.json:
-        print(json.dumps({"file": str(path), "bytes": size, **_seen(stage)}, ensure_ascii=False))
+        print(json.dumps({"file": str(path), "bytes": size, **_seen(page_model)}, ensure_ascii=False))
     else:
         print(printable(f"{path} ({size / 1e6:.1f} MB): open it in a browser; it needs nothing else."))
     return 0
 
 
-def _serve(stage: Stage, options: Namespace) -> int:
-    from regard.viewer.keys import LAUNCH_SECONDS
+def _serve(page_model: PageModel, options: Namespace) -> int:
     from regard.viewer.server import Server, reachable_from_elsewhere
+    from regard.viewer.sessions import LAUNCH_SECONDS
 
-    server = Server(stage, options.host, options.port)
+    server = Server(page_model, options.host, options.port)
     if reachable_from_elsewhere(options.host):
         tell("Warning: other machines can reach this page. Its address is the key; nothing is encrypted.")
     if options.port and server.guard.port != options.port:
@@ -175,7 +175,7 @@ def _serve(stage: Stage, options: Namespace) -> int:
 
     def started() -> None:
         if options.json:
-            print(json.dumps({"url": server.address(), **_seen(stage)}, ensure_ascii=False), flush=True)
+            print(json.dumps({"url": server.address(), **_seen(page_model)}, ensure_ascii=False), flush=True)
         else:
             print(f"Open {server.address()}", flush=True)
         tell("Ctrl-C stops.")
@@ -189,9 +189,9 @@ def _serve(stage: Stage, options: Namespace) -> int:
     return 0
 
 
-def _seen(stage: Stage) -> dict[str, Any]:
+def _seen(page_model: PageModel) -> dict[str, Any]:
     """What the page is about, for scripts."""
-    scene = stage.scene()
+    scene = page_model.scene()
     return {
         "title": scene["title"],
         "words": scene["words"],

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.implementations.packing import unpack
 from regard.implementations.tiled import op as tiled
-from regard.implementations.tiled.walk import Attention
+from regard.implementations.tiled.scored_strip import TiledAttention
 from regard.models import Model
 from regard.nn import scan
 from regard.nn.ntm import op as ntm
@@ -97,7 +97,7 @@ def _visible_share(
 ) -> float:  # fmt: skip
     """Of the pairs that the strips of `tiled` walk, the share that the mask leaves."""
     score, mask, bias, normalizer = unpack(spec, tensors)
-    walk = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    walk = TiledAttention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
     walked = visible = 0.0
     for strip in walk.strips():
         place = walk.place(strip)

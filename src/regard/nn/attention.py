@@ -18,7 +18,7 @@ from regard.core.arguments import alignment, whole_number
 from regard.core.grid import lift
 from regard.errors import BadValue
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.cache import Cache
 from regard.nn.masks_in_steps import documents_of, from_query, over_all_keys, refuse_counting_from_the_end
@@ -182,7 +182,7 @@ class Attention(Mechanism):
         own = None if self._sees_all(new, cache) else self.own_mask()
         if given is not None:
             given = masking.tail(given, sizes, sizes[3] - cache.keys.shape[2], rows.device)
-        padding = None if cache.keep is None else Padding(cache.keep)
+        padding = None if cache.keep is None else PaddingMask(cache.keep)
         joined = masking.joined(own, given, padding)
         after = cache.cut().stepped(new)
         return View(queries, cache.keys, cache.values, joined, rows, step, after)
@@ -225,7 +225,7 @@ class Attention(Mechanism):
         if not cache.fixed:
             real = masking.real_sides(given, sizes, rows.device)[1]
             cache = cache.fix(keys, values, None if real is None else real.expand(sizes[0], length))
-        padding = None if cache.keep is None else Padding(cache.keep)
+        padding = None if cache.keep is None else PaddingMask(cache.keep)
         joined = masking.joined(own, given, padding)
         return View(queries, keys, values, joined, rows, step, cache.stepped(sizes[2]), anchor)
 

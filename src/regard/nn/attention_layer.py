@@ -11,7 +11,7 @@ from torch import Tensor
 from regard import masks
 from regard.core.grid import Sizes
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.blocks import Residual, called
 from regard.nn.cache import Cache
@@ -97,7 +97,7 @@ class AttentionLayer(Mechanism):
             length = source.shape[1] if source is not None else state.history.seen  # type: ignore[union-attr]
             mask, hidden = _over_source(mask, (*sizes[:3], length), history, query.device)
             if hidden is not None:
-                own = masking.joined(own, Padding(torch.cat([hidden.new_ones(batch, seen), hidden], 1)))
+                own = masking.joined(own, PaddingMask(torch.cat([hidden.new_ones(batch, seen), hidden], 1)))
         # Both norms and the way around them read every row, so padding has to go before the first of them.
         real = masking.real_sides(own, sizes, query.device)[1]
         rows = query if real is None else masking.without_padding(query, real[:, seen:])

@@ -12,7 +12,7 @@ import regard.core.attention as core
 from regard import masks
 from regard.core.arguments import whole_number
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.attention import screened
 from regard.nn.mechanism import Mechanism, mechanism
@@ -187,7 +187,7 @@ class DynamicMemory(Mechanism):
         memories = [memory]
         for segment in range(segments):
             part = slice(segment * self.segment, (segment + 1) * self.segment)
-            mask = None if real is None else Padding(real[:, part])
+            mask = None if real is None else PaddingMask(real[:, part])
             query = self.writer.project_query(memory, 0)
             mixed = core.attend(
                 query, keys[:, :, part], values[:, :, part], mask=mask, dropout=self.writer.weights_dropout, impl=impl

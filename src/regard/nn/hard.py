@@ -48,7 +48,7 @@ class GumbelNoise(Bias):
         """A seed has no gradient."""
 
 
-class StraightThrough(normalizers.Hard):
+class StraightThrough(normalizers.Hardmax):
     """All weight on the largest score; the gradient is that of softmax(scores / temperature)."""
 
     temperature: float

@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.core.arguments import described
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.cache import Cache
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
@@ -82,8 +82,8 @@ class Interactive(Mechanism):
         a_keep, b_keep = _real("a_mask", a_mask, a), _real("b_mask", b_mask, b)
         # Padding is a query too. What it gets means nothing, but it has to be finite.
         a, b = _finite_padding(a, a_keep), _finite_padding(b, b_keep)
-        a_seen = None if a_keep is None else Padding(a_keep)
-        b_seen = None if b_keep is None else Padding(b_keep)
+        a_seen = None if a_keep is None else PaddingMask(a_keep)
+        b_seen = None if b_keep is None else PaddingMask(b_keep)
         return self.to_source(a, b, mask=b_seen), self.to_query(b, a, mask=a_seen)
 
     def weights(

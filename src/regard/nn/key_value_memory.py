@@ -13,7 +13,7 @@ from regard.core.arguments import whole_number
 from regard.core.grid import Grid, Sizes
 from regard.errors import BadValue
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.attention import View, respoilt, screened
 from regard.nn.cache import Cache
@@ -138,9 +138,9 @@ def _over_source(given: Mask | None, sizes: Sizes, seen: int, device: torch.devi
     batch, _, queries, length = sizes
     if given.by_key:  # a tensor tells it, whatever the length: compiled code serves every one
         real = given.real_keys(length, batch, device).expand(batch, length)
-        return Padding(torch.cat([real, real.new_ones(batch, seen - length + queries)], 1))
+        return PaddingMask(torch.cat([real, real.new_ones(batch, seen - length + queries)], 1))
     over, hidden = OverSource(given, operator.index(length)), masking.real_sides(given, sizes, device)[0]
     if hidden is None:
         return over
     real = hidden.expand(batch, queries)
-    return over & Padding(torch.cat([real.new_ones(batch, seen), real], 1))
+    return over & PaddingMask(torch.cat([real.new_ones(batch, seen), real], 1))

@@ -16,7 +16,7 @@ from regard.core.grid import Grid, Sizes, broadcasts, lift, whole
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.algebra import And, Blocks, grade
-from regard.masks.positional import Causal, Full
+from regard.masks.positional import CausalMask, FullMask
 from regard.nn.alignment import head_weights
 from regard.nn.attention import View
 from regard.nn.local_m import Focused
@@ -76,7 +76,7 @@ def visible_counts(mask: Mask | None, sizes: Sizes, device: torch.device) -> Ten
     if sizes[3] == 0:
         return torch.zeros(1, 1, 1, dtype=torch.int64, device=device)
     parts = _parts(mask)
-    if any(not part.by_key and not isinstance(part, Causal) for part in parts):
+    if any(not part.by_key and not isinstance(part, CausalMask) for part in parts):
         return _counted(mask, sizes, device)
     real = torch.ones(1, sizes[3], dtype=torch.bool, device=device)
     for part in parts:
@@ -94,14 +94,14 @@ def _parts(mask: Mask | None) -> list[Mask]:
     """The masks that were joined by &, without those that show everything."""
     if isinstance(mask, And):
         return [*_parts(mask.left), *_parts(mask.right)]
-    return [] if mask is None or isinstance(mask, Full) else [mask]
+    return [] if mask is None or isinstance(mask, FullMask) else [mask]
 
 
 def _ends(parts: list[Mask], sizes: Sizes, device: torch.device) -> Tensor | None:
     """The first key that the causal ones of these masks hide from each query, (b|1,q)."""
     end = None
     for part in parts:
-        if isinstance(part, Causal):
+        if isinstance(part, CausalMask):
             shift = lift(part.align, part.offset, sizes[2], sizes[3])
             shift = shift[:, None] if isinstance(shift, Tensor) else shift
             own = (torch.arange(sizes[2], device=device)[None] + shift + 1).clamp(0, sizes[3])
@@ -203,7 +203,7 @@ class LocalP(Focused):
         the blocks that nobody looks at are many: the work is then n·w instead of n².
         """
         parts, (batch, heads, queries, _) = _parts(view.mask), view.query.shape
-        pairwise = any(not part.by_key and not isinstance(part, Causal) for part in parts)
+        pairwise = any(not part.by_key and not isinstance(part, CausalMask) for part in parts)
         if pairwise or queries <= _FEW or view.rows.device.type != "cpu":
             return super().mix(view)
         center = self.centers(view)

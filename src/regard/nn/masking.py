@@ -11,8 +11,8 @@ from regard.core.grid import Sizes, broadcasts, whole
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.masks.algebra import And
-from regard.masks.given import Dense, Documents, Lengths, Padding
-from regard.masks.positional import Causal, Full, Window
+from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PaddingMask
+from regard.masks.positional import CausalMask, FullMask, WindowMask
 from regard.nn.masks_in_steps import over_all_keys
 from regard.registry import call_meant
 
@@ -39,7 +39,7 @@ def as_mask(mask: object, sizes: Sizes) -> Mask | None:
             f"mask: a tensor of shape {tuple(mask.shape)} does not fit (q,k), (b,q,k) or (b,h,q,k) with (b,h,q,k) = "
             f"{tuple(sizes)}.{hint}"
         )
-    return Dense(mask[:, None] if mask.dim() == 3 else mask[(None,) * (4 - mask.dim())])
+    return DenseMask(mask[:, None] if mask.dim() == 3 else mask[(None,) * (4 - mask.dim())])
 
 
 def joined(*masks: Mask | None) -> Mask | None:
@@ -53,21 +53,21 @@ def joined(*masks: Mask | None) -> Mask | None:
 
 def split_causal(mask: Mask | None) -> tuple[bool, Mask | None]:
     """Whether `causal()` is one of the masks that were joined by &, and what is left without it."""
-    if isinstance(mask, Causal) and mask.align == "bottom-right" and mask.offset is None:
+    if isinstance(mask, CausalMask) and mask.align == "bottom-right" and mask.offset is None:
         return True, None
     if isinstance(mask, And):
         left, right = split_causal(mask.left), split_causal(mask.right)
         return left[0] or right[0], joined(left[1], right[1])
-    return False, None if isinstance(mask, Full) else mask
+    return False, None if isinstance(mask, FullMask) else mask
 
 
 def looks_back_only(mask: Mask | None) -> bool:
     """Whether a mask lets no query see what comes after it, as far as its structure tells."""
     if isinstance(mask, And):
         return looks_back_only(mask.left) or looks_back_only(mask.right)
-    if isinstance(mask, Window):
+    if isinstance(mask, WindowMask):
         return mask.after == 0 and mask.align == "bottom-right" and mask.offset is None
-    return isinstance(mask, Causal) and mask.align == "bottom-right" and mask.offset is None
+    return isinstance(mask, CausalMask) and mask.align == "bottom-right" and mask.offset is None
 
 
 def real_sides(mask: Mask | None, sizes: Sizes, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
@@ -78,13 +78,13 @@ def real_sides(mask: Mask | None, sizes: Sizes, device: torch.device) -> tuple[T
     if isinstance(mask, And):
         left, right = real_sides(mask.left, sizes, device), real_sides(mask.right, sizes, device)
         return _both(left[0], right[0]), _both(left[1], right[1])
-    if isinstance(mask, Padding):
+    if isinstance(mask, PaddingMask):
         return mask.query_keep, mask.keep_keys
-    if isinstance(mask, Lengths):
+    if isinstance(mask, LengthsMask):
         queries = mask.query_lengths
         keys = torch.arange(sizes[3], device=device) < mask.key_lengths[:, None]
         return None if queries is None else torch.arange(sizes[2], device=device) < queries[:, None], keys
-    if isinstance(mask, Documents):
+    if isinstance(mask, DocumentsMask):
         return mask.query_ids >= 0, (mask.query_ids if mask.key_ids is None else mask.key_ids) >= 0
     if mask is not None and mask.by_key:
         return None, mask.real_keys(sizes[3], sizes[0], device)
@@ -123,5 +123,5 @@ def tail(mask: Mask, sizes: Sizes, first: int, device: torch.device) -> Mask:
     if first == 0:
         return mask
     if mask.by_key:
-        return Padding(mask.real_keys(sizes[3], sizes[0], device)[:, first:].expand(sizes[0], -1))
-    return Dense(mask.tile(whole(sizes, device).part(columns=slice(first, sizes[3]))))
+        return PaddingMask(mask.real_keys(sizes[3], sizes[0], device)[:, first:].expand(sizes[0], -1))
+    return DenseMask(mask.tile(whole(sizes, device).part(columns=slice(first, sizes[3]))))

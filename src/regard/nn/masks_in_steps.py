@@ -16,8 +16,8 @@ from regard.core.grid import Sizes
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.algebra import And, Not, Or
-from regard.masks.given import Documents, Lengths, Packed, Padding
-from regard.masks.positional import Causal, Dilated, EqualBlocks, GlobalTokens, Window
+from regard.masks.from_tensors import DocumentsMask, LengthsMask, PackedMask, PaddingMask
+from regard.masks.positional import BlocksMask, CausalMask, DilatedMask, GlobalTokensMask, WindowMask
 
 Ids = tuple[Tensor, ...]  # the ids (b,n) of the held keys, one tensor for each masks.documents of a mask
 
@@ -47,14 +47,14 @@ class _Lifting:
         """A part of an intersection: what it says of earlier keys may be left to the state."""
         if isinstance(mask, And):
             return And(self.lifted(mask.left), self.lifted(mask.right))
-        if isinstance(mask, Documents):
+        if isinstance(mask, DocumentsMask):
             return self._documents(mask)
         if self._fits(mask) or not self._fits_new(mask):
             return mask
         if mask.by_key:
-            return Padding(self._behind_ones(self._new_keys(mask)))
-        if isinstance(mask, Padding):
-            return Padding(self._behind_ones(mask.keep_keys), mask.query_keep)
+            return PaddingMask(self._behind_ones(self._new_keys(mask)))
+        if isinstance(mask, PaddingMask):
+            return PaddingMask(self._behind_ones(mask.keep_keys), mask.query_keep)
         if isinstance(mask, Or):
             return Or(self._exact(mask.left), self._exact(mask.right))
         if isinstance(mask, Not):
@@ -67,7 +67,7 @@ class _Lifting:
             return type(mask)(self._exact(mask.left), self._exact(mask.right))
         if isinstance(mask, Not):
             return Not(self._exact(mask.inner))
-        if isinstance(mask, Documents):
+        if isinstance(mask, DocumentsMask):
             return self._documents(mask)
         if self._fits(mask) or not self._fits_new(mask):
             return mask
@@ -77,7 +77,7 @@ class _Lifting:
             f"from padding may stay as it is if it is joined by &."
         )
 
-    def _documents(self, mask: Documents) -> Mask:
+    def _documents(self, mask: DocumentsMask) -> Mask:
         """The mask with the ids of all keys; ids of positions that a window has dropped no longer matter."""
         known = next(self.known, None)
         given = mask.query_ids if mask.key_ids is None else mask.key_ids
@@ -92,7 +92,7 @@ class _Lifting:
         rows = max(len(known), len(given))
         dropped = known.new_full((rows, self.seen - known.shape[1]), -1)
         before = torch.cat([dropped, known.expand(rows, -1)], 1)
-        return Documents(mask.query_ids, torch.cat([before, given.expand(rows, -1)], 1))
+        return DocumentsMask(mask.query_ids, torch.cat([before, given.expand(rows, -1)], 1))
 
     def _new_keys(self, mask: Mask) -> Tensor:
         """Which of this call's keys a mask over keys shows, (b|1,new)."""
@@ -122,7 +122,7 @@ def documents_of(mask: Mask | None, batch: int) -> Ids:
         return documents_of(mask.left, batch) + documents_of(mask.right, batch)
     if isinstance(mask, Not):
         return documents_of(mask.inner, batch)
-    if not isinstance(mask, Documents):
+    if not isinstance(mask, DocumentsMask):
         return ()
     ids = mask.query_ids if mask.key_ids is None else mask.key_ids
     return (ids.expand(batch, -1),)
@@ -144,15 +144,15 @@ def _from_query(mask: Mask, steps: int, sizes: Sizes) -> Mask:
         return type(mask)(_from_query(mask.left, steps, sizes), _from_query(mask.right, steps, sizes))
     if isinstance(mask, Not):
         return Not(_from_query(mask.inner, steps, sizes))
-    if isinstance(mask, Causal) and mask.align == "top-left":
-        return Causal("bottom-right", steps)
-    if isinstance(mask, Window) and mask.align == "top-left":
-        return Window(mask.before, mask.after, "bottom-right", steps)
-    if isinstance(mask, Lengths) and mask.query_lengths is not None:
+    if isinstance(mask, CausalMask) and mask.align == "top-left":
+        return CausalMask("bottom-right", steps)
+    if isinstance(mask, WindowMask) and mask.align == "top-left":
+        return WindowMask(mask.before, mask.after, "bottom-right", steps)
+    if isinstance(mask, LengthsMask) and mask.query_lengths is not None:
         device = mask.query_lengths.device
         queries = torch.arange(steps, steps + sizes[2], device=device) < mask.query_lengths[:, None]
         every = torch.ones(1, sizes[3], dtype=torch.bool, device=device)
-        return And(Lengths(mask.key_lengths), Padding(every, queries))
+        return And(LengthsMask(mask.key_lengths), PaddingMask(every, queries))
     return mask
 
 
@@ -163,13 +163,13 @@ def refuse_counting_from_the_end(mask: Mask | None) -> None:
         refuse_counting_from_the_end(mask.right)
     elif isinstance(mask, Not):
         refuse_counting_from_the_end(mask.inner)
-    elif isinstance(mask, (Causal, Window)):
+    elif isinstance(mask, (CausalMask, WindowMask)):
         if mask.align == "bottom-right" and mask.offset is None:
             raise BadValue(
                 f"mask: {mask!r} is aligned at the source's end, and step by step it is not known where that is. Give "
                 f"it align='top-left', or the position of this call's first query as offset=."
             )
-    elif isinstance(mask, (EqualBlocks, Dilated, GlobalTokens, Packed)):
+    elif isinstance(mask, (BlocksMask, DilatedMask, GlobalTokensMask, PackedMask)):
         raise BadValue(
             f"mask: {mask!r} counts positions of queries from the source's end, and step by step it is not known where "
             f"that is. Pass this call's rows of it as a bool tensor (q,k)."

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
 from regard.nn.multihead import Multihead
@@ -105,7 +105,7 @@ class StaticMemory(Mechanism):
     def write(self, source: Tensor, keep: Tensor | None = None) -> Tensor:
         """The memory (b,m,dim) of a source (b,k,source_dim), of which `keep` (b,k) tells what is real."""
         slots = self.slots.expand(source.shape[0], -1, -1)
-        mask = None if keep is None else Padding(keep)
+        mask = None if keep is None else PaddingMask(keep)
         memory: Tensor = self.norm(
             slots + self.writer(slots, masking.without_padding(source, keep), mask=mask)
         )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.core.arguments import described
 from regard.errors import BadValue, Unsupported
-from regard.observation.capture.keeping import Keeper
+from regard.observation.capture.storage import Storage
 from regard.observation.observer import Observer
 from regard.observation.seen import Seen
 
@@ -78,7 +78,7 @@ def ablate(
 
 def _quietly(seen: Seen, heads: Mapping[str, Sequence[int]], run: Callable[[], Any]) -> Any:
     """Run the model with heads silent, with the random numbers it would have had anyway."""
-    observer = Observer(seen.model, Keeper(), 1, False)
+    observer = Observer(seen.model, Storage(), 1, False)
     observer.silence, observer.expected = heads, seen.names()
     with torch.random.fork_rng(), observer as met:
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from regard.errors import BadValue
-from regard.observation.capture.written.finding import compiled, should_be_seen, writes_out
+from regard.observation.capture.written.detection import compiled, should_be_seen, writes_out
 
 MOST = 6  # modules that a warning names
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import regard.core.attention as core
 from regard.core.attention import Rows
 from regard.errors import BadValue
-from regard.observation.capture.reading import Graph, Reading
+from regard.observation.capture.reading import GradientInputs, Reading
 from regard.observation.seen import Seen
 from regard.scores.base import spread_heads
 
@@ -41,10 +41,10 @@ def follow(seen: Seen, number: Tensor) -> None:
         graph.slope = slope.transpose(1, graph.heads_at).detach()
 
 
-def graph_of(reading: Reading) -> Graph | None:
+def graph_of(reading: Reading) -> GradientInputs | None:
     """What a call has kept for gradients."""
     found = getattr(reading, "graph", None)
-    return found if isinstance(found, Graph) else None
+    return found if isinstance(found, GradientInputs) else None
 
 
 @torch.no_grad()

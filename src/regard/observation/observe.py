@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
-from regard.observation.capture.keeping import Keeper
+from regard.observation.capture.storage import Storage
 from regard.observation.observer import Observer, parts_of
 
 
@@ -49,8 +49,8 @@ def observe(
         whole_number("calls", calls, 1)
     if dtype is not None and not dtype.is_floating_point:
         raise BadType(f"dtype: expected a floating dtype such as torch.float16, got {dtype}.")
-    keeper = Keeper(None if device is None else torch.device(device), dtype, copy)
-    return Observer(model, keeper, calls, gradients, warns=True)
+    storage = Storage(None if device is None else torch.device(device), dtype, copy)
+    return Observer(model, storage, calls, gradients, warns=True)
 
 
 def _refuse_hidden(model: nn.Module) -> None:

@@ -10,11 +10,11 @@ from torch import nn
 
 from regard.errors import BadValue
 from regard.observation.capture.huggingface import Eager
-from regard.observation.capture.interception import Adapter, Function, Listening, Scene
-from regard.observation.capture.keeping import Keeper
-from regard.observation.capture.ours import sides
-from regard.observation.capture.reading import Lost, Pairs, Reading
-from regard.observation.capture.spots import spots
+from regard.observation.capture.interception import Adapter, CallEvent, Function, Patching
+from regard.observation.capture.mechanisms import sides
+from regard.observation.capture.patch_points import patch_points
+from regard.observation.capture.reading import Pairs, Reading, UnreadableCall
+from regard.observation.capture.storage import Storage
 from regard.observation.coverage import Unseen, unseen_parts, warn_if_partial
 from regard.observation.seen import Seen, Site
 from regard.observation.watching import Side
@@ -24,9 +24,14 @@ class Observer:
     """The context that `observe` gives; entering it gives the `Seen`."""
 
     def __init__(
-        self, model: nn.Module | None, keeper: Keeper, calls: int | None, gradients: bool, warns: bool = False
+        self,
+        model: nn.Module | None,
+        storage: Storage,
+        calls: int | None,
+        gradients: bool,
+        warns: bool = False,
     ) -> None:
-        self.model, self.keeper, self.most, self.gradients = model, keeper, calls, gradients
+        self.model, self.storage, self.most, self.gradients = model, storage, calls, gradients
         self.warns = warns  # on leaving, of a model that was seen in part only
         self.seen = Seen(model)
         self.seen.coverage = self._coverage
@@ -41,26 +46,26 @@ class Observer:
         self.expected: Collection[str] = ()  # the sites that were seen without silence
         self.depth = 0  # of forward passes of the model within each other
         self.met: dict[str, int] = {}  # how often each path has attended in this pass
-        self.listening: Listening | None = None
+        self.patching: Patching | None = None
 
     def __enter__(self) -> Seen:
-        if self.listening is not None:
+        if self.patching is not None:
             raise BadValue("observe: this context is already in use. Call regard.observe(model) again.")
         parts = self.parts = {} if self.model is None else parts_of(self.model)
         self.paths = {id(module): path for module, path in parts.items()}
         self.sides = sides(parts)
-        self.listening = Listening(self, spots(self.model, list(parts)))
-        self.listening.__enter__()
+        self.patching = Patching(self, patch_points(self.model, list(parts)))
+        self.patching.__enter__()
         return self.seen
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        listening, self.listening = self.listening, None
+        patching, self.patching = self.patching, None
         self.depth, self.met, self.foreign = 0, {}, {}
-        self.keeper.shelf.clear()
-        if listening is not None:
-            listening.__exit__(kind, error, trace)
+        self.storage.pairwise_cache.clear()
+        if patching is not None:
+            patching.__exit__(kind, error, trace)
         unseen = self._coverage()
         self.parts, self.seen.coverage = {}, lambda: unseen
         if self.warns and kind is None and self.model is not None:
@@ -121,14 +126,19 @@ class Observer:
         before: Any = None,
     ) -> None:
         """A call has come back: keep what its weights can be computed from."""
-        scene = Scene(original, module, args, kwargs, result, self.keeper, self.gradients, before)
+        event = CallEvent(original, module, args, kwargs, result, self.storage, self.gradients, before)
         path = self._path(adapter, module)
         self.noted.add(id(module))
         try:
-            found = adapter.readings(scene)
+            found = adapter.readings(event)
         except Exception as why:  # a model is never disturbed by what somebody wants to know about it
             found = [
-                ("", Lost(f"{adapter.kind}: this call could not be read ({type(why).__name__}: {why})."))
+                (
+                    "",
+                    UnreadableCall(
+                        f"{adapter.kind}: this call could not be read ({type(why).__name__}: {why})."
+                    ),
+                )
             ]
         for suffix, reading in found:
             self._add(path + suffix, adapter.kind, module, reading)
@@ -137,17 +147,17 @@ class Observer:
         pairs = reading.pairs if isinstance(reading, Eager) else reading
         if id(module) in self.sides and kind == "attend":
             reading.rows, reading.columns = self.sides[id(module)]
-        name, shared = self._placed(path, reading, pairs)
+        name, shared = self._site_of(path, reading, pairs)
         site = self.seen.sites.get(name)
         if site is None:
             site = self.seen.sites[name] = Site(name, kind, module)
         elif not shared:
-            _share_keys(site, pairs, self.keeper)
+            _share_keys(site, pairs, self.storage)
         site.readings.append(reading)
         if self.most is not None:
             del site.readings[: -self.most]
 
-    def _placed(self, path: str, reading: Reading, pairs: Reading) -> tuple[str, bool]:
+    def _site_of(self, path: str, reading: Reading, pairs: Reading) -> tuple[str, bool]:
         """The site of a call, and whether its keys are already shared with the call before.
 
         Inside one forward pass a module that attends again is another site, unless it goes on step by step: with one
@@ -157,7 +167,7 @@ class Observer:
             return path, False
         number = self.met.get(path, 0)
         current = self.seen.sites.get(_numbered(path, number)) if number else None
-        if current is not None and reading.sizes[2] == 1 and _share_keys(current, pairs, self.keeper):
+        if current is not None and reading.sizes[2] == 1 and _share_keys(current, pairs, self.storage):
             return current.name, True
         self.met[path] = number + 1
         return _numbered(path, number + 1), False
@@ -182,17 +192,17 @@ def _numbered(path: str, count: int) -> str:
     return path if count <= 1 else f"{path}#{count}"
 
 
-def _share_keys(site: Site, newer: Reading, keeper: Keeper) -> bool:
+def _share_keys(site: Site, newer: Reading, storage: Storage) -> bool:
     """Let a step share the keys of the steps before it, if it goes on from them."""
     last = site.readings[-1]
     last = last.pairs if isinstance(last, Eager) else last
     if not isinstance(last, Pairs) or not isinstance(newer, Pairs) or newer.sizes[2] >= newer.sizes[3] > 1:
         return False
-    if not last.key.goes_on(newer.key.kept.get(sampled=False), newer.key.seen, keeper):
+    if not last.key.goes_on(newer.key.kept.get(sampled=False), newer.key.seen, storage):
         return False
     newer.key = last.key
     if last.proof is not None and newer.proof is not None:
         columns = newer.proof.values
-        if last.proof.values.goes_on(columns.kept.tensor, columns.seen, keeper):
+        if last.proof.values.goes_on(columns.kept.tensor, columns.seen, storage):
             newer.proof.values = last.proof.values
     return True

@@ -19,7 +19,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from regard.observation.colours import LEAST, on_scale, ramp
-from regard.observation.lettering import families, thinned
+from regard.observation.figure_text import families, thinned
 
 Floats = NDArray[np.float32]
 INK, MUTED = "#1b1f24", "#5b6570"

@@ -16,7 +16,7 @@ from regard.errors import BadValue, unknown_name
 from regard.observation import panels
 from regard.observation.analysis.sites import Rows, SeenLike, SiteLike, at, chosen
 from regard.observation.colours import norm, on_scale, ramp
-from regard.observation.lettering import lines_of, readable
+from regard.observation.figure_text import lines_of, readable
 from regard.observation.panels import Floats
 
 ONE_COLUMN, TWO_COLUMNS = 3.35, 6.9  # inches: the widths of a paper's column and of its page

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-    from regard.observation.analysis.difference import Difference
+    from regard.observation.analysis.difference import AttentionDifference
     from regard.observation.analysis.patterns import HeadFacts
 
 
@@ -208,7 +208,7 @@ class Seen:
 
         follow(self, number)
 
-    def difference(self, other: Seen, **options: Any) -> Difference:
+    def difference(self, other: Seen, **options: Any) -> AttentionDifference:
         """How far the weights of two models, checkpoints or inputs are apart (`analysis.difference`)."""
         from regard.observation.analysis.difference import difference
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from regard.viewer.export import export
-from regard.viewer.stage import Stage, Variant, stage_of
+from regard.viewer.page_model import PageModel, Variant, page_model_of
 
-__all__ = ["Stage", "Variant", "export", "serve", "show", "stage_of"]
+__all__ = ["PageModel", "Variant", "export", "page_model_of", "serve", "show"]
 
 
 def show(seen: Any, tokens: Any = None, **options: Any) -> Any:
@@ -25,10 +25,10 @@ def show(seen: Any, tokens: Any = None, **options: Any) -> Any:
 
 def serve(seen: Any, tokens: Any = None, *, port: int = 0, browser: bool = True) -> None:
     """A page on this machine, until Ctrl-C."""
-    from regard.viewer.keys import LAUNCH_SECONDS
     from regard.viewer.server import Server
+    from regard.viewer.sessions import LAUNCH_SECONDS
 
-    server = Server(stage_of(seen, tokens), port=port)
+    server = Server(page_model_of(seen, tokens), port=port)
 
     def started() -> None:
         print(f"Open {server.address()}")

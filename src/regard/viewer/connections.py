@@ -116,7 +116,7 @@ class Connection(H11Protocol):
         self._deadline = self.loop.call_later(seconds, self.give_way)
 
 
-class Listener(uvicorn.Server):
+class ConnectionServer(uvicorn.Server):
     """A uvicorn server that accepts connections itself: up to a limit, and calmly where no descriptor is free."""
 
     def __init__(self, application: Any, tell: Callable[[str], None] | None = None) -> None:

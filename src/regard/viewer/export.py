@@ -17,8 +17,8 @@ from typing import Any
 
 from regard.errors import BadValue
 from regard.viewer.bundle import page_script, page_style, read_page
+from regard.viewer.page_model import PageModel, page_model_of
 from regard.viewer.payload import ROOM, Payload, payload
-from regard.viewer.stage import Stage, stage_of
 
 _SCRIPT = re.compile(r'[ \t]*<script type="module" src="[^"]*"></script>\n')
 _STYLE = re.compile(r'[ \t]*<link rel="stylesheet" href="[^"]*">\n')
@@ -26,7 +26,7 @@ _TITLE = re.compile(r"<title>[^<]*</title>")
 
 
 def export(
-    seen_or_stage: Any,
+    seen_or_model: Any,
     path: str | Path,
     tokens: Any = None,
     *,
@@ -46,13 +46,13 @@ def export(
         raise BadValue(f"path: expected a name that ends in .html, got {str(path)!r}.")
     if not target.parent.is_dir():
         raise BadValue(f"path: the folder {str(target.parent)!r} does not exist. Make it first.")
-    stage = stage_of(seen_or_stage, tokens)
-    made = rendered(stage, payload(stage, heads=heads, sites=sites, room=room))
+    page_model = page_model_of(seen_or_model, tokens)
+    made = rendered(page_model, payload(page_model, heads=heads, sites=sites, room=room))
     durable.replace(target, made.encode())
     return target
 
 
-def rendered(stage: Stage, carried: Payload) -> str:
+def rendered(page_model: PageModel, carried: Payload) -> str:
     """The page as text."""
     script, style = page_script(), page_style()
     if "</style" in style.casefold():
@@ -67,7 +67,7 @@ def rendered(stage: Stage, carried: Payload) -> str:
     inside = base64.b64encode(carried.packed()).decode()
     page = read_page()["index.html"]
     page = _STYLE.sub("", _SCRIPT.sub("", page))
-    page = _TITLE.sub(lambda _: f"<title>{html.escape(stage.title)} · regard</title>", page, count=1)
+    page = _TITLE.sub(lambda _: f"<title>{html.escape(page_model.title)} · regard</title>", page, count=1)
     head = f'<meta http-equiv="content-security-policy" content="{policy}">\n    <style>{style}</style>\n'
     # The policy comes first: it only rules over what stands behind it.
     page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n    {head}', 1)

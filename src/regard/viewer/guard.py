@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qs
 
 from regard.errors import BadValue
-from regard.viewer.keys import SESSION_SECONDS, Keys
+from regard.viewer.sessions import SESSION_SECONDS, Sessions
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LONGEST_QUERY = 2000
@@ -73,9 +73,9 @@ def checked_host(host: str, allow_remote: bool) -> str:
 class Guard:
     """Checks requests to one server, by its host, its port and the secrets it handed out."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", keys: Keys | None = None) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", sessions: Sessions | None = None) -> None:
         self.port, self.host = port, host
-        self.keys = keys or Keys()
+        self.sessions = sessions or Sessions()
         self.cookie = (
             f"regard-{port}"  # browsers share cookies between ports: two viewers must not mix theirs
         )
@@ -111,8 +111,8 @@ class Guard:
         token, secret = _token(query), _cookie(headers.get("cookie", ""), self.cookie)
         if path == "/" and token is not None:
             return self._let_in(method, token, secret)
-        if not self.keys.admits(secret):
-            known = self.keys.knew(None, secret)
+        if not self.sessions.admits(secret):
+            known = self.sessions.knew(None, secret)
             title = (
                 "This browser's permission has ended."
                 if known
@@ -124,13 +124,15 @@ class Guard:
     def _let_in(self, method: str, token: str, secret: str | None) -> dict[str, str]:
         """What a token in the address brings: a cookie, once; for the browser that has the cookie, just the page."""
         made = (
-            self.keys.spend(token) if method == "GET" else None
+            self.sessions.spend(token) if method == "GET" else None
         )  # HEAD is no visit: programs look at links with it
         if made is not None:
             # A fragment (the state of a deep link) survives the redirect; the token leaves the address bar.
             return {"location": "/", "set-cookie": self.cookie_header(made)}
-        used = self.keys.knew(token, None)
-        if used and self.keys.admits(secret):  # the same browser again: a reload, a bookmark, a restored tab
+        used = self.sessions.knew(token, None)
+        if used and self.sessions.admits(
+            secret
+        ):  # the same browser again: a reload, a bookmark, a restored tab
             return {"location": "/"}
         if used:
             raise Refused(403, "This address was used before; each opens the page once.", _NEW, known=True)

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from regard.errors import BadValue
+from regard.viewer.cache import ByteCache
 from regard.viewer.codes import Codes, Weights, encode, encode_difference
-from regard.viewer.keeping import Kept
-from regard.viewer.stage import THUMB, TILE, Stage
+from regard.viewer.page_model import THUMB, TILE, PageModel
 
 BLOCK = 1 << 22  # weights in hand at a time
 BAND = 1 << 25  # weights computed for one band; beyond it, rows are sampled: about a second on two cores
@@ -29,7 +29,7 @@ DEEPEST = 24  # levels: a pixel of 2^24 weights
 
 
 @dataclass(frozen=True)
-class Asked:
+class MapRequest:
     """Which head of which site in which call; `minus` is the variant to subtract."""
 
     variant: int = 0
@@ -42,45 +42,56 @@ class Asked:
 class Packets:
     """What a stage's weights look like on the wire."""
 
-    def __init__(self, stage: Stage, kept: Kept | None = None) -> None:
-        self.stage, self.kept = stage, kept or Kept()
+    def __init__(self, page_model: PageModel, cache: ByteCache | None = None) -> None:
+        self.page_model, self.cache = page_model, cache or ByteCache()
 
-    def shape(self, asked: Asked) -> tuple[int, int]:
+    def shape(self, request: MapRequest) -> tuple[int, int]:
         """Queries and keys of the call; an error where the question has no answer."""
-        sizes = [self._site(asked, variant).shape(self.call(asked, variant)) for variant in _variants(asked)]
+        sizes = [
+            self._site(request, variant).shape(self.call(request, variant)) for variant in _variants(request)
+        ]
         if len({tuple(size[2:]) for size in sizes}) > 1:
             words = " and ".join(f"{size[2]} × {size[3]}" for size in sizes)
             raise BadValue(f"minus: the two maps have different sizes ({words}). Compare the same input.")
-        for variant, size in zip(_variants(asked), sizes, strict=True):
-            if asked.head >= size[1]:
-                label = self.stage.places[asked.site].label
+        for variant, size in zip(_variants(request), sizes, strict=True):
+            if request.head >= size[1]:
+                label = self.page_model.page_sites[request.site].label
                 raise BadValue(
-                    f"head: there is no head {asked.head} in {label} of {self.stage.variants[variant].name}. "
+                    f"head: there is no head {request.head} in {label} of {self.page_model.variants[variant].name}. "
                     f"Its heads are 0 to {size[1] - 1}."
                 )
         return int(sizes[0][2]), int(sizes[0][3])
 
-    def call(self, asked: Asked, variant: int | None = None) -> int:
+    def call(self, request: MapRequest, variant: int | None = None) -> int:
         """The call by number. A site called less often (an encoder, while a decoder writes) stays at its last."""
-        count = int(self._site(asked, asked.variant if variant is None else variant).calls)
-        return count - 1 if asked.call < 0 else min(asked.call, count - 1)
+        count = int(self._site(request, request.variant if variant is None else variant).calls)
+        return count - 1 if request.call < 0 else min(request.call, count - 1)
 
-    def shown(self, asked: Asked) -> int | None:
+    def shown(self, request: MapRequest) -> int | None:
         """The call that stands for a head as a whole: where a text was written step by step, all of them joined."""
-        steps = self.stage.generation is not None and self._site(asked, asked.variant).calls > 1
-        return None if steps and asked.call < 0 else self.call(asked)
+        steps = self.page_model.generation is not None and self._site(request, request.variant).calls > 1
+        return None if steps and request.call < 0 else self.call(request)
 
-    def tile(self, asked: Asked, level: int, x: int, y: int) -> bytes:
+    def tile(self, request: MapRequest, level: int, x: int, y: int) -> bytes:
         """Pixels of 2^level × 2^level weights, the strongest of each; with a header of eight bytes."""
-        queries, keys = self.shape(asked)
+        queries, keys = self.shape(request)
         size = 1 << level
         height, width = -(-queries // size), -(-keys // size)
         if y * TILE >= max(height, 1) or x * TILE >= max(width, 1):
             raise BadValue(f"x, y: there is no tile {x}, {y} on level {level}.")
-        question = ("band", asked.variant, asked.minus, asked.site, asked.head, self.call(asked), level, y)
-        band: tuple[Codes, bool] = self.kept.get(
+        question = (
+            "band",
+            request.variant,
+            request.minus,
+            request.site,
+            request.head,
+            self.call(request),
+            level,
+            y,
+        )
+        band: tuple[Codes, bool] = self.cache.get(
             question,
-            lambda: self._band(asked, level, y, queries, keys),
+            lambda: self._band(request, level, y, queries, keys),
             lambda answer: answer[0].nbytes + 200,
         )
         codes, sampled = band
@@ -88,14 +99,14 @@ class Packets:
         flags = SAMPLED if sampled else 0
         return struct.pack("<HHB3x", part.shape[1], part.shape[0], flags) + part.tobytes()
 
-    def _band(self, asked: Asked, level: int, y: int, queries: int, keys: int) -> tuple[Codes, bool]:
+    def _band(self, request: MapRequest, level: int, y: int, queries: int, keys: int) -> tuple[Codes, bool]:
         """Codes of the pixel rows y·256 … of a level, all the way across; and whether rows were left out."""
         size = 1 << level
         first, last = y * TILE * size, min(queries, (y + 1) * TILE * size)
         each = min(
             size, max(1, BAND // max(1, keys * -(-(last - first) // size)))
         )  # rows looked at in a pixel
-        difference = asked.minus is not None
+        difference = request.minus is not None
         codes = np.zeros((-(-(last - first) // size), -(-keys // size)), np.uint8)
         step = max(1, BLOCK // max(1, keys * each))  # pixel rows in a block
         for top in range(0, len(codes), step):
@@ -104,52 +115,52 @@ class Packets:
                 for pixel in range(top, min(top + step, len(codes)))
                 for row in _spread(first + pixel * size, min(last, first + (pixel + 1) * size), each)
             ]
-            weights = self._rows(asked, rows)
+            weights = self._rows(request, rows)
             pooled = _strongest(_columns(weights, size, difference), each, difference)
             codes[top : top + len(pooled)] = encode_difference(pooled) if difference else encode(pooled)
         return codes, each < size
 
-    def row(self, asked: Asked, row: int) -> Weights:
+    def row(self, request: MapRequest, row: int) -> Weights:
         """The exact weights of one query."""
-        queries, _ = self.shape(asked)
+        queries, _ = self.shape(request)
         _inside("row", row, queries)
-        found: Weights = self._rows(asked, [row])[0]
+        found: Weights = self._rows(request, [row])[0]
         return found
 
-    def column(self, asked: Asked, key: int) -> Weights:
+    def column(self, request: MapRequest, key: int) -> Weights:
         """The exact weights that one key gets from every query."""
-        _, keys = self.shape(asked)
+        _, keys = self.shape(request)
         _inside("key", key, keys)
         parts = [
-            self._column(replace(asked, variant=variant, minus=None), key) for variant in _variants(asked)
+            self._column(replace(request, variant=variant, minus=None), key) for variant in _variants(request)
         ]
         return parts[0] if len(parts) == 1 else parts[0] - parts[1]
 
-    def _column(self, asked: Asked, key: int) -> Weights:
+    def _column(self, request: MapRequest, key: int) -> Weights:
         """Of a map that fits, all is computed once: whoever points at one key will point at the next."""
-        queries, keys = self.shape(asked)
-        call = self.call(asked)
+        queries, keys = self.shape(request)
+        call = self.call(request)
         if queries * keys > WHOLE:
             with torch.no_grad():
                 return _numbers(
-                    self._site(asked, asked.variant).columns_of([key], heads=[asked.head], call=call)
+                    self._site(request, request.variant).columns_of([key], heads=[request.head], call=call)
                 )[:, 0]
-        question = ("whole", asked.variant, asked.site, asked.head, call)
-        whole: Weights = self.kept.get(
-            question, lambda: self._whole(asked, queries, keys), lambda map_: map_.nbytes
+        question = ("whole", request.variant, request.site, request.head, call)
+        whole: Weights = self.cache.get(
+            question, lambda: self._whole(request, queries, keys), lambda map_: map_.nbytes
         )
         return whole[:, key]
 
-    def _whole(self, asked: Asked, queries: int, keys: int) -> Weights:
-        blocks = [self._rows(asked, rows) for rows in _blocks(queries, max(1, BLOCK // max(1, keys)))]
+    def _whole(self, request: MapRequest, queries: int, keys: int) -> Weights:
+        blocks = [self._rows(request, rows) for rows in _blocks(queries, max(1, BLOCK // max(1, keys)))]
         return np.concatenate(blocks) if blocks else np.zeros((0, keys), np.float32)
 
-    def top(self, asked: Asked, top: int) -> dict[str, Any]:
+    def top(self, request: MapRequest, top: int) -> dict[str, Any]:
         """The strongest keys of each row and their weights; −1 where a row has fewer."""
-        self.shape(asked)
-        keys, weights = self.strongest(asked.variant, asked.site, self.call(asked), top)
-        rounded = np.round(weights[asked.head].astype(np.float64), 7)
-        return {"keys": keys[asked.head].tolist(), "weights": rounded.tolist()}
+        self.shape(request)
+        keys, weights = self.strongest(request.variant, request.site, self.call(request), top)
+        rounded = np.round(weights[request.head].astype(np.float64), 7)
+        return {"keys": keys[request.head].tolist(), "weights": rounded.tolist()}
 
     def strongest(self, variant: int, site: int, call: int, top: int) -> tuple[NDArray[np.int64], Weights]:
         """Keys and weights (heads, q, top) of a site, strongest first."""
@@ -157,10 +168,10 @@ class Packets:
 
         def make() -> tuple[NDArray[np.int64], Weights]:
             with torch.no_grad():
-                found = self.stage.site(variant, site).summary(top=top, call=call)
+                found = self.page_model.site(variant, site).summary(top=top, call=call)
             return found.top_keys[0].cpu().numpy(), found.top_weights[0].float().cpu().numpy()
 
-        answer: tuple[NDArray[np.int64], Weights] = self.kept.get(
+        answer: tuple[NDArray[np.int64], Weights] = self.cache.get(
             question, make, lambda answer: answer[0].nbytes + answer[1].nbytes
         )
         return answer
@@ -170,9 +181,9 @@ class Packets:
         heads: list[list[int]] = []
         pictures: list[bytes] = []
         sampled = False
-        for number in self.stage.sites(variant):
-            site = self.stage.site(variant, number)
-            which = self.shown(Asked(variant, number, call=call))
+        for number in self.page_model.sites(variant):
+            site = self.page_model.site(variant, number)
+            which = self.shown(MapRequest(variant, number, call=call))
             small = self.thumbs(variant, number, which)
             queries = (
                 site.shape(which)[2]
@@ -189,7 +200,7 @@ class Packets:
         """(heads, 48, 48): the strongest weights of each head, a small map drawn larger. None: all calls joined."""
 
         def make() -> Codes:
-            own = self.stage.site(variant, site)
+            own = self.page_model.site(variant, site)
             _, heads, queries, keys = own.shape(-1 if call is None else call)
             if not queries or not keys:
                 return np.zeros((heads, THUMB, THUMB), np.uint8)
@@ -203,40 +214,40 @@ class Packets:
             down, across = (np.arange(THUMB) * side // THUMB for side in codes.shape[1:])
             return np.ascontiguousarray(codes[:, down][:, :, across])
 
-        answer: Codes = self.kept.get(("thumbs", variant, site, call), make, lambda codes: codes.nbytes)
+        answer: Codes = self.cache.get(("thumbs", variant, site, call), make, lambda codes: codes.nbytes)
         return answer
 
-    def full(self, asked: Asked) -> Codes:
+    def full(self, request: MapRequest) -> Codes:
         """Every weight of a head as a code, (q,k)."""
-        queries, keys = self.shape(asked)
-        return encode(self._whole(asked, queries, keys))
+        queries, keys = self.shape(request)
+        return encode(self._whole(request, queries, keys))
 
-    def _rows(self, asked: Asked, rows: Sequence[int]) -> Weights:
+    def _rows(self, request: MapRequest, rows: Sequence[int]) -> Weights:
         with torch.no_grad():
             parts = [
                 _numbers(
-                    self._site(asked, variant).weights(
-                        rows=rows, heads=[asked.head], call=self.call(asked, variant)
+                    self._site(request, variant).weights(
+                        rows=rows, heads=[request.head], call=self.call(request, variant)
                     )
                 )
-                for variant in _variants(asked)
+                for variant in _variants(request)
             ]
         return parts[0] if len(parts) == 1 else parts[0] - parts[1]
 
-    def _site(self, asked: Asked, variant: int) -> Any:
+    def _site(self, request: MapRequest, variant: int) -> Any:
         for name, number, count in (
-            ("variant", variant, len(self.stage.variants)),
-            ("site", asked.site, len(self.stage.places)),
+            ("variant", variant, len(self.page_model.variants)),
+            ("site", request.site, len(self.page_model.page_sites)),
         ):
             _inside(name, number, count)
-        return self.stage.site(variant, asked.site)
+        return self.page_model.site(variant, request.site)
 
 
 def _joined(site: Any) -> torch.Tensor:
     """(heads, ≤ 48, ≤ 48) of a prompt and the steps after it as one map; of many rows some, evenly spread."""
-    from regard.observation.analysis.sites import Joined, spread
+    from regard.observation.analysis.sites import JoinedCalls, spread
 
-    whole = Joined(site, site.calls)
+    whole = JoinedCalls(site, site.calls)
     weights = whole.weights(spread(whole.shape()[2], 2 * THUMB).tolist())[0].float()
     rows, keys = weights.shape[1:]
     return torch.nn.functional.adaptive_max_pool2d(weights, (min(rows, THUMB), min(keys, THUMB)))
@@ -247,8 +258,8 @@ def _inside(name: str, number: int, count: int) -> None:
         raise BadValue(f"{name}: expected a number from 0 to {count - 1}, got {number}.")
 
 
-def _variants(asked: Asked) -> tuple[int, ...]:
-    return (asked.variant,) if asked.minus is None else (asked.variant, asked.minus)
+def _variants(request: MapRequest) -> tuple[int, ...]:
+    return (request.variant,) if request.minus is None else (request.variant, request.minus)
 
 
 def _numbers(weights: torch.Tensor) -> Weights:

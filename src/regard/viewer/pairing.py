@@ -5,62 +5,62 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from regard.viewer.places import Place
+from regard.viewer.page_sites import PageSite
 
 
 @dataclass
-class Row:
+class SiteRow:
     """One site as the page lists it, and what it is called in each variant that has it."""
 
-    place: Place
+    page_site: PageSite
     names: dict[int, str] = field(default_factory=dict)  # by variant
 
 
-def paired(variants: Sequence[Sequence[Place]]) -> list[Row]:
+def paired(variants: Sequence[Sequence[PageSite]]) -> list[SiteRow]:
     """The sites of all variants, in the order of the first; a site that it lacks follows the one before it.
 
     A site is paired with the one of the same name (two checkpoints), else with the one of the same label: `layer 3`
     is `encoder.layer.3.…` in one model and `bert.encoder.layer.3.…` in another. Models with nothing in common but
     the number of their sites are paired in order.
     """
-    rows = [Row(place, {0: place.name}) for place in variants[0]]
-    for variant, places in enumerate(variants[1:], 1):
-        partners = _partners(rows, places)
+    rows = [SiteRow(page_site, {0: page_site.name}) for page_site in variants[0]]
+    for variant, page_sites in enumerate(variants[1:], 1):
+        partners = _partners(rows, page_sites)
         last = -1
-        for number, place in enumerate(places):
+        for number, page_site in enumerate(page_sites):
             row = partners.get(number)
             if row is None:
-                row = Row(_distinct(place, rows))
+                row = SiteRow(_distinct(page_site, rows))
                 rows.insert(last + 1, row)
-            row.names[variant] = place.name
+            row.names[variant] = page_site.name
             last = next(at for at, one in enumerate(rows) if one is row)
     return rows
 
 
-def _partners(rows: Sequence[Row], places: Sequence[Place]) -> dict[int, Row]:
+def _partners(rows: Sequence[SiteRow], page_sites: Sequence[PageSite]) -> dict[int, SiteRow]:
     """For each site of a variant, by its number, the row it belongs to; nothing where it belongs to none."""
-    found: dict[int, Row] = {}
+    found: dict[int, SiteRow] = {}
     free = list(rows)
     for same in (_same_name, _same_label):
-        for number, place in enumerate(places):
-            row = None if number in found else next((one for one in free if same(one, place)), None)
+        for number, page_site in enumerate(page_sites):
+            row = None if number in found else next((one for one in free if same(one, page_site)), None)
             if row is not None:
                 found[number] = row
                 free.remove(row)
-    if not found and len(rows) == len(places):
+    if not found and len(rows) == len(page_sites):
         return dict(enumerate(rows))
     return found
 
 
-def _same_name(row: Row, place: Place) -> bool:
-    return place.name in row.names.values()
+def _same_name(row: SiteRow, page_site: PageSite) -> bool:
+    return page_site.name in row.names.values()
 
 
-def _same_label(row: Row, place: Place) -> bool:
-    return (row.place.label, row.place.group) == (place.label, place.group)
+def _same_label(row: SiteRow, page_site: PageSite) -> bool:
+    return (row.page_site.label, row.page_site.group) == (page_site.label, page_site.group)
 
 
-def _distinct(place: Place, rows: Sequence[Row]) -> Place:
+def _distinct(page_site: PageSite, rows: Sequence[SiteRow]) -> PageSite:
     """The place with a label that no other has."""
-    taken = {row.place.label for row in rows}
-    return replace(place, label=place.name) if place.label in taken else place
+    taken = {row.page_site.label for row in rows}
+    return replace(page_site, label=page_site.name) if page_site.label in taken else page_site

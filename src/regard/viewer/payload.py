@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from regard.errors import BadValue, RegardError
-from regard.viewer.answers import Answers
 from regard.viewer.codes import Codes, encode
-from regard.viewer.packets import Asked
-from regard.viewer.stage import THUMB, Stage
+from regard.viewer.packets import MapRequest
+from regard.viewer.page_model import THUMB, PageModel
+from regard.viewer.requests import RequestHandler
 
 TOP = 8
 LONGEST = 65536  # keys: a key is two bytes
@@ -80,7 +80,7 @@ class _Map:
 
 
 def payload(
-    stage: Stage,
+    page_model: PageModel,
     *,
     heads: Sequence[tuple[int, int]] | None = None,
     sites: Sequence[int] | None = None,
@@ -91,44 +91,46 @@ def payload(
 
     heads: (site, head) pairs to keep whole. sites: keep only these; every one by default.
     """
-    _check(stage, heads)
-    answers = Answers(stage)
-    made = Payload({"scene": {**stage.scene(), "embedded": True}, "overview": [], "facts": [], "parts": []})
-    for variant in range(len(stage.variants)):
-        for call in _calls_shown(stage):
-            _add_overview(made, answers, variant, call)
-        _add_facts(made, answers, variant)
+    _check(page_model, heads)
+    handler = RequestHandler(page_model)
+    made = Payload(
+        {"scene": {**page_model.scene(), "embedded": True}, "overview": [], "facts": [], "parts": []}
+    )
+    for variant in range(len(page_model.variants)):
+        for call in _calls_shown(page_model):
+            _add_overview(made, handler, variant, call)
+        _add_facts(made, handler, variant)
     wanted = set(heads or ())
-    maps = _maps(stage, [n for n in range(len(stage.places)) if sites is None or n in sites])
+    maps = _maps(page_model, [n for n in range(len(page_model.page_sites)) if sites is None or n in sites])
     maps.sort(key=lambda one: ((one.site, one.head) not in wanted, one.variant, one.head, one.site, one.call))
     left = max(0, room - PAGE - int(len(made.packed()) * BASE64))
     if sum(one.whole for one in maps) > left:
-        left -= _add_tops(made, answers, maps, top, int(left * TOPS))
+        left -= _add_tops(made, handler, maps, top, int(left * TOPS))
     for one in maps:
         asked_for = (one.site, one.head) in wanted
         if not asked_for and (heads is not None or one.whole > left):
             continue
         left -= one.whole
-        codes = answers.packets.full(Asked(one.variant, one.site, one.head, one.call))
+        codes = handler.packets.full(MapRequest(one.variant, one.site, one.head, one.call))
         at = made.add(codes.tobytes())
         made.data["parts"].append({**one.part("full"), "at": at, "size": int(codes.size)})
     return made
 
 
-def _check(stage: Stage, heads: Sequence[tuple[int, int]] | None) -> None:
+def _check(page_model: PageModel, heads: Sequence[tuple[int, int]] | None) -> None:
     for site, head in heads or ():
-        if not 0 <= site < len(stage.places) or not 0 <= head < max(stage.heads(site)):
+        if not 0 <= site < len(page_model.page_sites) or not 0 <= head < max(page_model.heads(site)):
             raise BadValue(
                 f"--heads: there is no head {head} in layer {site}. Write LAYER.HEAD, both counted from 0."
             )
 
 
-def _maps(stage: Stage, chosen: Sequence[int]) -> list[_Map]:
+def _maps(page_model: PageModel, chosen: Sequence[int]) -> list[_Map]:
     """Every map there is."""
     found = []
-    for variant in range(len(stage.variants)):
-        for site in sorted(set(chosen) & set(stage.sites(variant))):
-            own = stage.site(variant, site)
+    for variant in range(len(page_model.variants)):
+        for site in sorted(set(chosen) & set(page_model.sites(variant))):
+            own = page_model.site(variant, site)
             for call in range(own.calls):
                 _, heads, queries, keys = own.shape(call)
                 if keys > LONGEST:
@@ -139,36 +141,36 @@ def _maps(stage: Stage, chosen: Sequence[int]) -> list[_Map]:
     return found
 
 
-def _calls_shown(stage: Stage) -> list[int]:
+def _calls_shown(page_model: PageModel) -> list[int]:
     """The last call; every one where a generation is stepped through, unless that would be too much."""
-    sites = [stage.site(0, number) for number in stage.sites(0)]
+    sites = [page_model.site(0, number) for number in page_model.sites(0)]
     steps = max(site.calls for site in sites)
     size = steps * sum(site.shape(0)[1] for site in sites) * THUMB**2
-    return [-1, *range(steps)] if stage.generation is not None and size <= STEPS else [-1]
+    return [-1, *range(steps)] if page_model.generation is not None and size <= STEPS else [-1]
 
 
-def _add_overview(made: Payload, answers: Answers, variant: int, call: int) -> None:
-    line, _, codes = answers.packets.overview(variant, call).partition(b"\n")
+def _add_overview(made: Payload, handler: RequestHandler, variant: int, call: int) -> None:
+    line, _, codes = handler.packets.overview(variant, call).partition(b"\n")
     header = {"variant": variant, "call": call, **json.loads(line)}
     made.data["overview"].append({**header, "at": made.add(codes)})
 
 
-def _add_facts(made: Payload, answers: Answers, variant: int) -> None:
+def _add_facts(made: Payload, handler: RequestHandler, variant: int) -> None:
     try:
-        _, content = answers.answer("facts", {"variant": str(variant)})
+        _, content = handler.answer("facts", {"variant": str(variant)})
     except RegardError:  # a page without them is still a page
         return
     made.data["facts"].append({"variant": variant, "call": -1, **json.loads(content)})
 
 
-def _add_tops(made: Payload, answers: Answers, maps: Sequence[_Map], top: int, room: int) -> int:
+def _add_tops(made: Payload, handler: RequestHandler, maps: Sequence[_Map], top: int, room: int) -> int:
     """The strongest keys of each row, of as many maps as there is room for; how many bytes they take."""
     used = 0
     for one in maps:
         if used + one.strongest(top) > room:
             continue
         used += one.strongest(top)
-        keys, weights = answers.packets.strongest(one.variant, one.site, one.call, top)
+        keys, weights = handler.packets.strongest(one.variant, one.site, one.call, top)
         pairs = _pairs(keys[one.head], encode(weights[one.head]))
         at = made.add(pairs.tobytes())
         made.data["parts"].append({**one.part("top"), "top": top, "at": at, "size": int(pairs.size)})
@@ -178,7 +180,7 @@ def _add_tops(made: Payload, answers: Answers, maps: Sequence[_Map], top: int, r
 def _pairs(keys: Any, codes: Codes) -> Codes:
     """(q, top, 3): two bytes of the key, the lower first, and the code; zeros where a row has no more keys."""
     found = np.zeros((*keys.shape, 3), np.uint8)
-    places = np.maximum(keys, 0).astype("<u2")
-    found[..., 0], found[..., 1] = places & 255, places >> 8
+    page_sites = np.maximum(keys, 0).astype("<u2")
+    found[..., 0], found[..., 1] = page_sites & 255, page_sites >> 8
     found[..., 2] = np.where(keys >= 0, codes, 0)
     return found

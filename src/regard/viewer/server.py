@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue, RegardError
-from regard.viewer.answers import Answers, NoSuch, packed
 from regard.viewer.guard import HEADERS, Guard, Refused, is_loopback
-from regard.viewer.stage import Stage
+from regard.viewer.page_model import PageModel
+from regard.viewer.requests import NotFound, RequestHandler, packed
 
 AT_ONCE = 4  # questions about weights that are worked on at the same time
 SLOW = ("facts", "rollout")  # one of them at a time: they must not keep tiles waiting
@@ -57,7 +57,7 @@ class Application:
 
     def __init__(
         self,
-        stage: Stage,
+        page_model: PageModel,
         guard: Guard,
         page: dict[str, tuple[str, bytes]] | None = None,
         known: Callable[[], None] = lambda: None,
@@ -65,7 +65,7 @@ class Application:
         """known: called where a browser that was let in before comes with what opens nothing any more."""
         from anyio import CapacityLimiter
 
-        self.guard, self.answers, self.known = guard, Answers(stage), known
+        self.guard, self.handler, self.known = guard, RequestHandler(page_model), known
         self.page = page_files() if page is None else page
         self.limiter, self.patient = CapacityLimiter(AT_ONCE), CapacityLimiter(1)
         self.threads = CapacityLimiter(AT_ONCE + 1)
@@ -132,7 +132,7 @@ class Application:
             return _said(503, "Too much is being asked at once. Wait a moment.")
         self.waiting += 1
         try:
-            work = partial(self.answers.answer, path, dict(words))
+            work = partial(self.handler.answer, path, dict(words))
             if path in SLOW:
                 await self._after_the_others()
             async with self.patient if path in SLOW else self.limiter:
@@ -141,7 +141,7 @@ class Application:
                     return _said(503, "Nobody waits for this any more.")
                 kind, content = await to_thread.run_sync(work, limiter=self.threads, abandon_on_cancel=True)
             return 200, kind, content
-        except NoSuch as why:
+        except NotFound as why:
             return _said(404, str(why))
         except RegardError as why:
             return _said(400, str(why))
@@ -203,16 +203,16 @@ def listen(host: str, port: int, search: bool = True) -> socket.socket:
 class Server:
     """A bound socket with its guard; `run` serves until somebody stops it."""
 
-    def __init__(self, stage: Stage, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, page_model: PageModel, host: str = "127.0.0.1", port: int = 0) -> None:
         self.socket = listen(host, port)
         self.guard = Guard(self.socket.getsockname()[1], "127.0.0.1" if host == "localhost" else host)
-        self.application = Application(stage, self.guard, known=self._offer_again)
+        self.application = Application(page_model, self.guard, known=self._offer_again)
         self._server: Any = None
         self._offered = -math.inf
 
     def address(self, seconds: float = math.inf) -> str:
         """A new address that opens the page once, within so many seconds."""
-        return self.guard.address(self.guard.keys.token(seconds))
+        return self.guard.address(self.guard.sessions.token(seconds))
 
     def _offer_again(self) -> None:
         """Show a new address in the terminal, where only the person who started the viewer sees it."""
@@ -225,9 +225,9 @@ class Server:
 
     def run(self, started: Callable[[], None] = lambda: None) -> None:
         """Serve until Ctrl-C or `stop`; `started` is called when the first request could come."""
-        from regard.viewer.connections import Listener
+        from regard.viewer.connections import ConnectionServer
 
-        self._server = Listener(self.application)
+        self._server = ConnectionServer(self.application)
         started()
         try:
             self._server.run(sockets=[self.socket])

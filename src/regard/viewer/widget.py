@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue, RegardError
-from regard.viewer.answers import Answers, NoSuch
 from regard.viewer.bundle import bundle_module, page_style, read_page
+from regard.viewer.page_model import page_model_of
 from regard.viewer.payload import payload
-from regard.viewer.stage import stage_of
+from regard.viewer.requests import NotFound, RequestHandler
 
 ROOM = 2_000_000  # bytes a notebook keeps when it is saved
 WORDS = 12
@@ -23,25 +23,25 @@ HEIGHT = (
 
 def show(seen: Any, tokens: Any = None, *, room: int = ROOM) -> Any:
     """A widget that shows what was seen. `tokens`: what the positions are called; `room`: bytes kept when saved."""
-    stage = stage_of(seen, tokens)
-    carried = payload(stage, room=room)
-    answers = Answers(stage)
+    page_model = page_model_of(seen, tokens)
+    carried = payload(page_model, room=room)
+    handler = RequestHandler(page_model)
     made = _kind()(
         _data=json.dumps(carried.data, ensure_ascii=False, allow_nan=False), _bytes=carried.packed()
     )
-    made.on_msg(lambda widget, content, buffers: respond(answers, widget.send, content))
+    made.on_msg(lambda widget, content, buffers: respond(handler, widget.send, content))
     return made
 
 
-def respond(answers: Answers, send: Any, content: Any) -> None:
+def respond(handler: RequestHandler, send: Any, content: Any) -> None:
     """Answer one message of the page; a message in a form nobody knows is left alone."""
     if not isinstance(content, dict) or not isinstance(content.get("id"), int):
         return
     query, path = content.get("query"), content.get("path")
     words = query if isinstance(query, dict) and len(query) <= WORDS else {}
     try:
-        _, answer = answers.answer(str(path), {str(name): str(value) for name, value in words.items()})
-    except NoSuch as why:
+        _, answer = handler.answer(str(path), {str(name): str(value) for name, value in words.items()})
+    except NotFound as why:
         send({"id": content["id"], "error": str(why), "status": 404})
     except RegardError as why:
         send({"id": content["id"], "error": str(why), "status": 400})

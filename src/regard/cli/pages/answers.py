@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from regard.errors import BadValue
-from regard.observation import looking
+from regard.observation import attribution
 from regard.tasks.answers import Bits, HiddenTokens, Writes
 from regard.tasks.batch import Batch
 from regard.tasks.classify import Classify, Labelled
@@ -121,15 +121,15 @@ def _translated(loaded: Loaded, task: ParallelTask, example: Pair, text: str, wr
     tokens = best.tokens[:-1] if best.finished else best.tokens  # the end is no piece of the answer
     if tokens:
         targets = torch.tensor([best.tokens], device=loaded.device)
-        looked = looking.alignment(loaded.model, batch.answered(targets))
-        if isinstance(looked, str):
-            why = looked
+        found = attribution.alignment(loaded.model, batch.answered(targets))
+        if isinstance(found, str):
+            why = found
         else:
             seen = {
-                "source": looked.source,
+                "source": found.source,
                 "rows": task.output_pieces(tokens),
                 "columns": _typed(task.source_vocabulary, example.source, text),
-                "weights": [_rounded(row) for row in looked.weights[: len(tokens)].tolist()],
+                "weights": [_rounded(row) for row in found.weights[: len(tokens)].tolist()],
             }
     return {
         "kind": "translation",
@@ -195,17 +195,17 @@ def _classified(loaded: Loaded, task: Classify, example: Labelled, text: str) ->
     with torch.no_grad():
         odds = loaded.model(batch)[0].float().softmax(-1).cpu()
     best = int(odds.argmax())
-    looked = looking.attended(loaded.model, batch, best)
+    found = attribution.input_attribution(loaded.model, batch, best)
     assert task.vocabulary is not None
     pieces = _typed(task.vocabulary, example.tokens, text)
     known = [number != UNKNOWN for number in example.tokens]
-    rows = zip(pieces, known, _rounded(looked.weights.tolist()), strict=True)
+    rows = zip(pieces, known, _rounded(found.weights.tolist()), strict=True)
     return {
         "kind": "class",
         "output": task.decode([best]),
         "probabilities": {task.decode([n]): _number(p) for n, p in enumerate(odds.tolist())},
         "looked_at": {
-            "source": looked.source,
+            "source": found.source,
             "pieces": [{"piece": p, "known": k, "weight": w} for p, k, w in rows],
         },
     }

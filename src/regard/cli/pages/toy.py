@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.nn.attention import Attention
 from regard.nn.mechanism import Mechanism
-from regard.scores.additive import Additive
+from regard.scores.additive import AdditiveScore
 
 POSITIONS = 17  # odd, so that the path has one turning point, and small enough for two pictures in 80 columns
 WIDTH = 64
@@ -119,7 +119,7 @@ def of_layer(layer: Mechanism) -> Picture:
 def _compares_by_network(layer: Attention) -> bool:
     """Whether the score is a small network, which says nothing before it has learnt something."""
     view = layer.view(*accepted(layer, path()), None, None)
-    return isinstance(layer.pieces(view).get("score"), Additive)
+    return isinstance(layer.pieces(view).get("score"), AdditiveScore)
 
 
 def _practise(layer: Attention) -> None:

@@ -14,8 +14,8 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from regard.comparison.figures.style import COLOURS, INK, WIDTH, Drawing
-from regard.observation.lettering import readable
-from regard.observation.looking import Looked
+from regard.observation.attribution import Attribution
+from regard.observation.figure_text import readable
 
 SHADE = (42 / 255, 127 / 255, 196 / 255)
 MOST_HEADS = 8
@@ -26,13 +26,15 @@ TICKS = 16  # numbers on an axis
 Array = NDArray[np.float64]
 
 
-def picture(looked: Looked, name: str, image: Array | None = None) -> Drawing:
+def picture(attribution: Attribution, name: str, image: Array | None = None) -> Drawing:
     """Weights as shades; over the image they belong to, where the columns are its rows or pixels."""
-    weights = np.asarray(looked.weights, dtype=np.float64)
+    weights = np.asarray(attribution.weights, dtype=np.float64)
     table = np.atleast_2d(weights)
-    over = image if looked.inputs else None
+    over = image if attribution.inputs else None
     tall = _height(table, over is not None) if weights.ndim == 2 else 0.0
-    heads = np.empty((0, 0, 0)) if looked.heads is None else np.asarray(looked.heads, dtype=np.float64)
+    heads = (
+        np.empty((0, 0, 0)) if attribution.heads is None else np.asarray(attribution.heads, dtype=np.float64)
+    )
     shown = heads[:MOST_HEADS]
     heights = [max(tall, 1.5 if over is not None else LEAST) + 0.75]
     if len(shown):
@@ -42,7 +44,7 @@ def picture(looked: Looked, name: str, image: Array | None = None) -> Drawing:
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     for part in parts:
         part.patch.set_alpha(0)
-    _main(parts[0], table if weights.ndim == 2 else None, table.mean(0), looked, over)
+    _main(parts[0], table if weights.ndim == 2 else None, table.mean(0), attribution, over)
     if len(shown):
         frames = parts[1].subplots(-(-len(shown) // 4), 4, squeeze=False).flat
         for number, frame in enumerate(frames):
@@ -52,7 +54,7 @@ def picture(looked: Looked, name: str, image: Array | None = None) -> Drawing:
                 _shades(frame, shown[number])
                 frame.set(xticks=[], yticks=[])
                 frame.set_title(f"head {number}, up to {shown[number].max():.2g}", fontsize=6.5)
-    return Drawing(name, looked.source, _words(looked, table), figure)
+    return Drawing(name, attribution.source, _words(attribution, table), figure)
 
 
 def _height(table: Array, beside: bool) -> float:
@@ -68,25 +70,27 @@ def _square(table: Array) -> bool:
     return bool(0.4 < table.shape[0] / table.shape[1] < 2.5)
 
 
-def _main(figure: Figure, table: Array | None, received: Array, looked: Looked, image: Array | None) -> None:
+def _main(
+    figure: Figure, table: Array | None, received: Array, attribution: Attribution, image: Array | None
+) -> None:
     if image is None:
         frame = figure.add_subplot()
-        _table(frame, table, received, looked)
+        _table(frame, table, received, attribution)
         return
     left, right = figure.subplots(1, 2, width_ratios=[1.0, 1.6])
     _over(left, image, received)
-    _table(right, table, received, looked)
+    _table(right, table, received, attribution)
 
 
-def _table(frame: Axes, table: Array | None, received: Array, looked: Looked) -> None:
-    columns, title = ticks(looked.columns)
+def _table(frame: Axes, table: Array | None, received: Array, attribution: Attribution) -> None:
+    columns, title = ticks(attribution.columns)
     if table is None:
         frame.bar(range(len(received)), received, color=COLOURS[0], width=0.8)
         frame.set_ylabel("weight")
         frame.set_xlim(-0.6, len(received) - 0.4)
     else:
         _shades(frame, table)
-        rows, aside = ticks(looked.rows)
+        rows, aside = ticks(attribution.rows)
         frame.set_yticks([place for place, _ in rows], [text for _, text in rows], fontsize=6.5)
         frame.set_ylabel(aside)
         frame.set_title(f"up to {table.max():.2g}", fontsize=6.5, loc="right")
@@ -142,12 +146,12 @@ def ticks(names: Sequence[str]) -> tuple[list[tuple[int, str]], str]:
     return [(place, readable(name)) for place, name in enumerate(names)], ""
 
 
-def _words(looked: Looked, table: Array) -> str:
+def _words(attribution: Attribution, table: Array) -> str:
     """The picture for whoever cannot see it: what it is, and its largest weights."""
     largest = np.argsort(-table, axis=None, kind="stable")[:3]
     places = [np.unravel_index(int(place), table.shape) for place in largest]
     told = []
     for row, column in places:
-        who = f"{looked.rows[row]} to " if looked.rows else ""
-        told.append(f"{who}{looked.columns[column]} {table[row, column]:.2g}")
-    return f"{looked.source} ({looked.how}). Largest weights: {'; '.join(told)}."
+        who = f"{attribution.rows[row]} to " if attribution.rows else ""
+        told.append(f"{who}{attribution.columns[column]} {table[row, column]:.2g}")
+    return f"{attribution.source} ({attribution.how}). Largest weights: {'; '.join(told)}."

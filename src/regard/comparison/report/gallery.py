@@ -13,9 +13,9 @@ from regard.comparison.figures import attention, bars, cost, curves, history, sv
 from regard.comparison.figures.style import Drawing, Key, Keys, looks
 from regard.comparison.results import Row, runs_of
 from regard.errors import RegardError
-from regard.observation import sight
-from regard.observation.looking import Looked
-from regard.observation.sight import Sight
+from regard.observation import inspection
+from regard.observation.attribution import Attribution
+from regard.observation.inspection import Inspection
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class View:
 
     key: Key
     seed: int | None
-    sight: Sight | None
-    plates: list[tuple[Looked, Plate | None]]  # a text with a weight for each word needs no picture
+    inspection: Inspection | None
+    plates: list[tuple[Attribution, Plate | None]]  # a text with a weight for each word needs no picture
     why_not: str = ""
 
 
@@ -97,21 +97,21 @@ def _view(comparison: Comparison, key: Key, folder: Path) -> View:
     if run is None:
         return View(key, None, None, [], "No run of it finished.")
     try:
-        found = sight.of_run(run.folder)
-        image = None if found.ground.image is None else np.asarray(found.ground.image, dtype=np.float64)
-        plates: list[tuple[Looked, Plate | None]] = []
-        for number, looked in enumerate(found.looked, 1):
-            if in_words(looked, found):
-                plates.append((looked, None))
+        found = inspection.inspect_run(run.folder)
+        image = None if found.example.image is None else np.asarray(found.example.image, dtype=np.float64)
+        plates: list[tuple[Attribution, Plate | None]] = []
+        for number, attribution in enumerate(found.attributions, 1):
+            if in_words(attribution, found):
+                plates.append((attribution, None))
             else:
-                drawing = attention.picture(looked, f"attention-{key.number}-{number}", image)
-                plates.append((looked, _plate(drawing, folder, None)))
+                drawing = attention.picture(attribution, f"attention-{key.number}-{number}", image)
+                plates.append((attribution, _plate(drawing, folder, None)))
         return View(key, run.seed, found, plates)
     except Exception as trouble:
         kind = "" if isinstance(trouble, RegardError) else f"{type(trouble).__name__}: "
         return View(key, run.seed, None, [], f"It could not be looked into: {kind}{trouble}")
 
 
-def in_words(looked: Looked, found: Sight) -> bool:
+def in_words(attribution: Attribution, found: Inspection) -> bool:
     """Whether each weight belongs to a piece of a text, and is best shown there."""
-    return looked.weights.dim() == 1 and looked.inputs and found.ground.image is None
+    return attribution.weights.dim() == 1 and attribution.inputs and found.example.image is None

@@ -21,7 +21,7 @@ from regard.comparison.report import tables, words
 from regard.comparison.report.gallery import View, gallery
 from regard.comparison.results import Row, fairness, pairs
 from regard.errors import RegardError
-from regard.observation.lettering import readable
+from regard.observation.figure_text import readable
 from regard.registry import parse
 from regard.training.evaluation import load_run
 from regard.training.run_folder import durable
@@ -108,7 +108,7 @@ def _pairs(comparison: Comparison) -> list[Row]:
 
 
 def _kinds(views: Sequence[View]) -> set[str]:
-    return {looked.how for view in views for looked, _ in view.plates}
+    return {attribution.how for view in views for attribution, _ in view.plates}
 
 
 def _surroundings(comparison: Comparison) -> list[tuple[str, str]]:

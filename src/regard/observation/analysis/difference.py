@@ -45,7 +45,7 @@ class SiteDifference:
 
 
 @dataclass(frozen=True)
-class Difference:
+class AttentionDifference:
     """All sites that two models have in common."""
 
     sites: list[SiteDifference]
@@ -60,7 +60,7 @@ class Difference:
         return sorted(each, key=lambda one: -one[2] if one[2] == one[2] else 1.0)
 
 
-def difference(first: SeenLike, second: SeenLike, *, call: int | None = -1) -> Difference:
+def difference(first: SeenLike, second: SeenLike, *, call: int | None = -1) -> AttentionDifference:
     """The divergence of every row of every head that two observations have in common.
 
     Sites are matched by their names, and those that are left over in the order in which they were called. Weights are
@@ -73,7 +73,7 @@ def difference(first: SeenLike, second: SeenLike, *, call: int | None = -1) -> D
     """
     pairs, only_first, only_second = matched(first.names(), second.names())
     sites = [compare(first[name], second[other], call=call) for name, other in pairs]
-    return Difference(sites, only_first, only_second)
+    return AttentionDifference(sites, only_first, only_second)
 
 
 def matched(first: list[str], second: list[str]) -> tuple[list[tuple[str, str]], list[str], list[str]]:

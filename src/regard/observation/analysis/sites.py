@@ -44,7 +44,7 @@ class SeenLike(Protocol):
         """One of them."""
 
 
-class Joined:
+class JoinedCalls:
     """A prompt and the steps of decoding after it as one map: row i is what position i attended to.
 
     The keys that a later step added are 0 in the rows before it.
@@ -96,7 +96,7 @@ def crosses(site: SiteLike) -> bool:
 def at(site: SiteLike, call: int | None) -> tuple[SiteLike, int]:
     """A site and one of its calls; for `None` all of its calls joined to one."""
     if call is None:
-        return Joined(site, getattr(site, "calls", 1)), -1
+        return JoinedCalls(site, getattr(site, "calls", 1)), -1
     return site, call
 
 

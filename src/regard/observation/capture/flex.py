@@ -14,11 +14,16 @@ import regard.core.attention as core
 from regard.core import formula
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
-from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.keeping import Kept, Keys
-from regard.observation.capture.marks import Mark, changed, check_marks, marks_of
+from regard.observation.capture.fingerprints import (
+    Fingerprint,
+    changed_error,
+    check_fingerprints,
+    fingerprints_of,
+)
+from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import Proof, proof_of
-from regard.observation.capture.reading import Graph, Reading
+from regard.observation.capture.reading import GradientInputs, Reading
+from regard.observation.capture.storage import StoredKeys, StoredTensor
 from regard.observation.capture.torch_calls import silenced
 from regard.scores.base import spread_heads
 
@@ -30,16 +35,16 @@ ROUGH = 0.3  # how far a mixture may be off in half precision, relative to the l
 class Flexed(Reading):
     """One call of `flex_attention`."""
 
-    query: Kept
-    key: Keys
+    query: StoredTensor
+    key: StoredKeys
     sizes: Sizes
     score_mod: Mod | None
     block_mask: Any
     scale: float
     captured: list[Tensor]  # tensors that the functions read
-    marks: tuple[Mark, ...]
-    sink: Kept | None = None
-    graph: Graph | None = None
+    fingerprints: tuple[Fingerprint, ...]
+    sink: StoredTensor | None = None
+    graph: GradientInputs | None = None
     proof: Proof | None = None
 
     @property
@@ -64,7 +69,7 @@ class Flexed(Reading):
             return
         scores = self._scores([-1], None)[0][0, :, 0]
         if not self.proof.holds(torch.softmax(scores, -1).masked_fill(scores == -torch.inf, 0)):
-            raise changed("something that score_mod or mask_mod reads, or the query or the key,")
+            raise changed_error("something that score_mod or mask_mod reads, or the query or the key,")
 
     @torch.no_grad()
     def logsumexp(self, rows: Rows) -> Tensor:
@@ -72,7 +77,7 @@ class Flexed(Reading):
 
     def _scores(self, rows: Rows, heads: Rows) -> tuple[Tensor, Tensor]:
         """Scores (b, heads, rows, k) with −inf where hidden, and which heads those are."""
-        check_marks(self.captured, self.marks, "a tensor that score_mod or mask_mod reads")
+        check_fingerprints(self.captured, self.fingerprints, "a tensor that score_mod or mask_mod reads")
         query, key = self.query.get(), self.key.first(self.sizes[3])
         device = query.device
         batch, count, queries, keys = self.sizes
@@ -118,38 +123,38 @@ class Flex(Adapter):
 
     kind = "flex_attention"
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """The queries and keys, and the functions; tensors those read are watched for changes."""
         given = dict(
-            zip(("query", "key", "value", "score_mod", "block_mask", "scale"), scene.args, strict=False)
+            zip(("query", "key", "value", "score_mod", "block_mask", "scale"), event.args, strict=False)
         )
-        given |= scene.kwargs
+        given |= event.kwargs
         query, key, block_mask = given["query"], given["key"], given.get("block_mask")
         score_mod, scale = given.get("score_mod"), given.get("scale")
         captured = _tensors_in(score_mod) + _tensors_in(getattr(block_mask, "mask_mod", None))
-        output = scene.result[0] if isinstance(scene.result, tuple) else scene.result
+        output = event.result[0] if isinstance(event.result, tuple) else event.result
         graph = None
-        if scene.gradients and output.requires_grad:
-            graph = Graph(given["value"].detach(), output)
+        if event.gradients and output.requires_grad:
+            graph = GradientInputs(given["value"].detach(), output)
         return Flexed(
-            scene.keep.activation(query, "the query"),
-            Keys(scene.keep.activation(key, "the key"), None),
+            event.keep.activation(query, "the query"),
+            StoredKeys(event.keep.activation(key, "the key"), None),
             (*query.shape[:3], key.shape[2]),
             score_mod, block_mask,
             query.shape[-1] ** -0.5 if scale is None else scale,
-            captured, marks_of(captured), self.sink(scene), graph,
-            self._proof(scene, given["value"], output),
+            captured, fingerprints_of(captured), self.sink(event), graph,
+            self._proof(event, given["value"], output),
         )  # fmt: skip
 
     @staticmethod
-    def _proof(scene: Scene, value: Tensor, output: Tensor) -> Proof | None:
+    def _proof(event: CallEvent, value: Tensor, output: Tensor) -> Proof | None:
         """Uncompiled, it rounds scores to the queries' precision: where they are large, by more than a kernel does."""
-        proof = proof_of(scene.keep, value, output)
+        proof = proof_of(event.keep, value, output)
         if proof is not None:
             proof.coarse = ROUGH
         return proof
 
-    def sink(self, scene: Scene) -> Kept | None:
+    def sink(self, event: CallEvent) -> StoredTensor | None:
         """A logit for each head that takes weight, where the caller renormalises for one afterwards."""
         return None
 

@@ -18,9 +18,9 @@ from torch import Tensor
 import regard.core.attention as core
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
-from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.keeping import Kept
-from regard.observation.capture.reading import Lost, Reading
+from regard.observation.capture.interception import Adapter, CallEvent, Function
+from regard.observation.capture.reading import Reading, UnreadableCall
+from regard.observation.capture.storage import StoredTensor
 from regard.observation.watching import Side
 
 
@@ -28,9 +28,9 @@ from regard.observation.watching import Side
 class Edges(Reading):
     """The weights of edges (E,h), from sources to targets."""
 
-    weight: Kept  # (E,h)
-    sources: Kept  # (E,)
-    targets: Kept  # (E,)
+    weight: StoredTensor  # (E,h)
+    sources: StoredTensor  # (E,)
+    targets: StoredTensor  # (E,)
     sizes: Sizes
     rows: Side = "position"
     columns: Side = "source"
@@ -64,24 +64,24 @@ class EdgeSoftmax(Adapter):
 
     kind = "edge softmax"
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """The weights and the edges they belong to, as the convolution's own code holds them."""
-        weight = scene.result
+        weight = event.result
         given = (
-            dict(zip(("src", "index", "ptr", "num_nodes", "dim"), scene.args, strict=False)) | scene.kwargs
+            dict(zip(("src", "index", "ptr", "num_nodes", "dim"), event.args, strict=False)) | event.kwargs
         )
         edges, size = _edges(len(weight), given.get("index"))
         if edges is None:
-            return Lost("edge softmax: the edges of this call were not found, only their weights.")
+            return UnreadableCall("edge softmax: the edges of this call were not found, only their weights.")
         sources, targets = edges
         nodes = given.get("num_nodes")
         nodes = int(targets.max()) + 1 if not isinstance(nodes, int) else nodes
         others = size if size is not None else max(nodes, int(sources.max()) + 1 if len(sources) else 0)
         weight = weight.reshape(len(weight), -1)
         return Edges(
-            scene.keep.activation(weight, "the weights"),
-            scene.keep.activation(sources, "the edges"),
-            scene.keep.activation(targets, "the edges"),
+            event.keep.activation(weight, "the weights"),
+            event.keep.activation(sources, "the edges"),
+            event.keep.activation(targets, "the edges"),
             (1, weight.shape[1], nodes, others),
         )
 

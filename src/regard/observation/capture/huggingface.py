@@ -18,10 +18,10 @@ from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.core.summary import Summary
 from regard.observation.capture.flex import Flex
-from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.keeping import Keeper, Kept, KeptValue, Keys
+from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import Proof, proof_of
-from regard.observation.capture.reading import Graph, Pairs, Reading, chosen
+from regard.observation.capture.reading import GradientInputs, Pairs, Reading, chosen
+from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor, StoredValue
 from regard.observation.capture.torch_calls import mask_and_bias, rows_seen, silenced
 from regard.scores import Score
 
@@ -40,9 +40,9 @@ def sink_of(module: nn.Module | None, kwargs: dict[str, Any]) -> Tensor | None:
 class EagerFlex(Flex):
     """FlexAttention through transformers, which applies sinks after the call."""
 
-    def sink(self, scene: Scene) -> Kept | None:
-        sink = sink_of(scene.module, {})
-        return None if sink is None else scene.keep.parameter(sink, "the sinks")
+    def sink(self, event: CallEvent) -> StoredTensor | None:
+        sink = sink_of(event.module, {})
+        return None if sink is None else event.keep.parameter(sink, "the sinks")
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Eager(Reading):
     dropout: float  # that the returned weights have gone through
     original: Function
     module: nn.Module
-    value: Kept
+    value: StoredTensor
     kwargs: dict[str, Any]
     sizes: Sizes
     found: Literal["ours", "own", "unverified"] | None = None
@@ -70,7 +70,7 @@ class Eager(Reading):
         return self.pairs.device
 
     @property
-    def graph(self) -> Graph | None:
+    def graph(self) -> GradientInputs | None:
         return self.pairs.graph
 
     def is_doubtful(self) -> bool:
@@ -141,36 +141,36 @@ class EagerForward(Adapter):
 
     kind = "eager"
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """What is known of the call."""
-        bound = inspect.signature(scene.original).bind(*scene.args, **scene.kwargs)
+        bound = inspect.signature(event.original).bind(*event.args, **event.kwargs)
         given = dict(bound.arguments)
         given |= given.pop("kwargs", {})
         module, query, key, value = given["module"], given["query"], given["key"], given["value"]
-        mask, bias = self._hiding(scene.keep, given, key.shape[2])
+        mask, bias = self._hiding(event.keep, given, key.shape[2])
         scale, cap = given.get("scaling"), given.get("softcap")
-        score: KeptValue[Score] | str = "scaled-dot"
+        score: StoredValue[Score] | str = "scaled-dot"
         if cap is not None:
-            score = scene.keep.value(scores.softcap(cap), "the score")
+            score = event.keep.value(scores.softcap(cap), "the score")
         sink = sink_of(module, given)
-        output, weights = scene.result
+        output, weights = event.result
         dropout = float(given.get("dropout") or 0.0) if module.training else 0.0
         evidence = None
         if isinstance(weights, Tensor) and weights.shape == (*query.shape[:3], key.shape[2]):
             evidence = weights.detach()[:, :, -1].clone()
         seen = rows_seen(given.get("attention_mask"), key.shape[2])
         proof = self._proof(
-            scene.keep, value, output, (*query.shape[:3], key.shape[2]), dropout, evidence, seen
+            event.keep, value, output, (*query.shape[:3], key.shape[2]), dropout, evidence, seen
         )
         graph = None
-        if scene.gradients and output.requires_grad:
-            graph = Graph(value.detach(), output, heads_at=2)
+        if event.gradients and output.requires_grad:
+            graph = GradientInputs(value.detach(), output, heads_at=2)
         pairs = Pairs(
-            scene.keep.activation(query, "the query"),
-            Keys(scene.keep.activation(key, "the key"), seen),
+            event.keep.activation(query, "the query"),
+            StoredKeys(event.keep.activation(key, "the key"), seen),
             (*query.shape[:3], key.shape[2]),
             mask, bias, score, "softmax", scale,
-            None if sink is None else scene.keep.parameter(sink, "the sinks"),
+            None if sink is None else event.keep.parameter(sink, "the sinks"),
             graph=graph,
         )  # fmt: skip
         rest = {
@@ -184,16 +184,16 @@ class EagerForward(Adapter):
             proof,
             evidence,
             dropout,
-            scene.original,
+            event.original,
             module,
-            scene.keep.activation(value, "the value"),
+            event.keep.activation(value, "the value"),
             rest,
             pairs.sizes,
         )
 
     @staticmethod
     def _proof(
-        keep: Keeper,
+        keep: Storage,
         value: Tensor,
         output: Any,
         sizes: Sizes,
@@ -215,7 +215,9 @@ class EagerForward(Adapter):
         return proof_of(keep, value, output.transpose(1, 2), seen, kept, columns=8)
 
     @staticmethod
-    def _hiding(keep: Keeper, given: dict[str, Any], keys: int) -> tuple[Kept | None, Kept | None]:
+    def _hiding(
+        keep: Storage, given: dict[str, Any], keys: int
+    ) -> tuple[StoredTensor | None, StoredTensor | None]:
         """Mask and bias; a position bias and a float mask are added up. Both may be longer than the keys."""
         mask, position = given.get("attention_mask"), given.get("position_bias")
         if mask is not None:

@@ -28,15 +28,15 @@ from regard.observation.capture.identity import (
     may_ask,
     untouched,
 )
-from regard.observation.capture.keeping import Keeper
 from regard.observation.capture.reading import Reading
+from regard.observation.capture.storage import Storage
 from regard.observation.capture.written.active import ACTIVE, set_aside
 
 Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Scene:
+class CallEvent:
     """A call that came back: who called what, and how tensors of it are to be kept."""
 
     original: Function
@@ -44,7 +44,7 @@ class Scene:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Any
-    keep: Keeper
+    keep: Storage
     gradients: bool
     before: Any = None  # what the adapter took down before the call
 
@@ -63,13 +63,13 @@ class Adapter:
         """Something to take down before a call, such as where its random numbers begin."""
         return None
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """What can be told of a call."""
         raise NotImplementedError
 
-    def readings(self, scene: Scene) -> list[tuple[str, Reading]]:
+    def readings(self, event: CallEvent) -> list[tuple[str, Reading]]:
         """The same where a call is several sites at once; each with what its name has behind the module's."""
-        return [("", self.reading(scene))]
+        return [("", self.reading(event))]
 
     def silent(
         self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
@@ -110,7 +110,7 @@ Scope = Callable[[nn.Module, list[Listener]], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
-class Spot:
+class PatchPoint:
     """A function to stand in the way of: an attribute of a module or a class."""
 
     owner: Any
@@ -122,7 +122,7 @@ class Spot:
 
 
 @dataclass
-class _Placed:
+class _Patch:
     owner: Any
     original: Function
     inherited: bool  # a class that had the function from another one
@@ -140,32 +140,32 @@ class _Placed:
 
 _NOTHING = contextlib.nullcontext()
 _LISTENERS: list[Listener] = []
-_PLACED: dict[tuple[int, str], _Placed] = {}
+_PATCHES: dict[tuple[int, str], _Patch] = {}
 _TABLES_BEFORE: set[tuple[str, str]] = set()
 _AS_BEFORE: dict[int, int] = {}  # functions whose names hold them again, by identity: for how many calls
 _LOCK = threading.RLock()
 
 
-class _Local(threading.local):
+class _ThreadState(threading.local):
     inside = False  # a noted call is under way: what it calls itself is its own affair
 
 
-_LOCAL = _Local()
+_LOCAL = _ThreadState()
 
 
-class Listening:
+class Patching:
     """A context in which a listener is told; whatever happens in it, in the end everything is as it was."""
 
-    def __init__(self, listener: Listener, spots: Sequence[Spot]) -> None:
-        self.listener, self.spots = listener, spots
-        self.placed: list[Spot] = []
+    def __init__(self, listener: Listener, patch_points: Sequence[PatchPoint]) -> None:
+        self.listener, self.patch_points = listener, patch_points
+        self.patch: list[PatchPoint] = []
 
-    def __enter__(self) -> Listening:
+    def __enter__(self) -> Patching:
         with _LOCK:
             try:
-                for spot in self.spots:
-                    _place(spot)
-                    self.placed.append(spot)
+                for point in self.patch_points:
+                    _install(point)
+                    self.patch.append(point)
             except BaseException:
                 self._leave()
                 raise
@@ -180,71 +180,71 @@ class Listening:
             self._leave()
 
     def _leave(self) -> None:
-        while self.placed:
-            _remove(self.placed.pop())
+        while self.patch:
+            _uninstall(self.patch.pop())
 
 
-def _place(spot: Spot) -> None:
-    if not _PLACED:
+def _install(point: PatchPoint) -> None:
+    if not _PATCHES:
         _TABLES_BEFORE.clear()
         _TABLES_BEFORE.update(filled_tables())
-    key = (id(spot.owner), spot.name)
-    if key not in _PLACED:
-        inherited = isinstance(spot.owner, type) and spot.name not in vars(spot.owner)
+    key = (id(point.owner), point.name)
+    if key not in _PATCHES:
+        inherited = isinstance(point.owner, type) and point.name not in vars(point.owner)
         # A module of Python that was first imported while somebody observed holds a substitute.
-        placed = _Placed(spot.owner, untouched(getattr(spot.owner, spot.name)), inherited)
-        placed.wrapper = _method(placed) if _is_method(spot) else _substitute(placed)
-        _PLACED[key] = placed
-        if id(placed.original) not in _AS_BEFORE:
-            setattr(spot.owner, spot.name, placed.wrapper)
-    placed = _PLACED[key]
+        patch = _Patch(point.owner, untouched(getattr(point.owner, point.name)), inherited)
+        patch.wrapper = _method(patch) if _is_method(point) else _substitute(patch)
+        _PATCHES[key] = patch
+        if id(patch.original) not in _AS_BEFORE:
+            setattr(point.owner, point.name, patch.wrapper)
+    patch = _PATCHES[key]
     # A class may be both what somebody observes and a part of what somebody observes.
-    placed.adapter, placed.entrance = placed.adapter or spot.adapter, placed.entrance or spot.entrance
-    placed.scope, placed.counted = placed.scope or spot.scope, placed.counted or spot.counted
-    placed.users += 1
+    patch.adapter, patch.entrance = patch.adapter or point.adapter, patch.entrance or point.entrance
+    patch.scope, patch.counted = patch.scope or point.scope, patch.counted or point.counted
+    patch.users += 1
 
 
-def _remove(spot: Spot) -> None:
-    key = (id(spot.owner), spot.name)
-    placed = _PLACED[key]
-    placed.users -= 1
-    if placed.users:
+def _uninstall(point: PatchPoint) -> None:
+    key = (id(point.owner), point.name)
+    patch = _PATCHES[key]
+    patch.users -= 1
+    if patch.users:
         return
-    del _PLACED[key]
+    del _PATCHES[key]
     # Somebody may have put a function of their own on top since. Then it stays: beneath it ours tells nobody.
-    if vars(placed.owner).get(spot.name) is placed.wrapper:
-        if placed.inherited:
-            delattr(placed.owner, spot.name)
+    if vars(patch.owner).get(point.name) is patch.wrapper:
+        if patch.inherited:
+            delattr(patch.owner, point.name)
         else:
-            setattr(placed.owner, spot.name, placed.original)
-    if not _PLACED:
+            setattr(patch.owner, point.name, patch.original)
+    if not _PATCHES:
         forget_tables(_TABLES_BEFORE)
 
 
-def _is_method(spot: Spot) -> bool:
+def _is_method(point: PatchPoint) -> bool:
     """Whether a function is called with its owner: a method of a class, or the forward that a module itself holds."""
-    return isinstance(spot.owner, type) or (isinstance(spot.owner, nn.Module) and spot.name == "forward")
+    return isinstance(point.owner, type) or (isinstance(point.owner, nn.Module) and point.name == "forward")
 
 
-def _method(placed: _Placed) -> Function:
+def _method(patch: _Patch) -> Function:
     """What stands in the place of a method."""
-    original = placed.original
-    owner = (placed.owner,) if isinstance(placed.owner, nn.Module) else ()
+    original = patch.original
+    owner = (patch.owner,) if isinstance(patch.owner, nn.Module) else ()
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not _LISTENERS:
             return original(*args, **kwargs)
-        return _run(placed, placed.call, sys._getframe(1), (*owner, *args), kwargs)
+        return _run(patch, patch.call, sys._getframe(1), (*owner, *args), kwargs)
 
     call.__dict__["_regard_original"] = original
     return call
 
 
-def _substitute(placed: _Placed) -> Substitute:
+def _substitute(patch: _Patch) -> Substitute:
     """What stands in the place of a function: the same for all names of one function."""
-    original = placed.original
-    for other in _PLACED.values():
+    original = patch.original
+    for other in _PATCHES.values():
         if other.original is original and isinstance(other.wrapper, Substitute):
             return other.wrapper
 
@@ -252,11 +252,11 @@ def _substitute(placed: _Placed) -> Substitute:
         if not _LISTENERS:
             return original(*args, **kwargs)
         if not may_ask(args, kwargs):
-            return _run(placed, original, caller, args, kwargs)
+            return _run(patch, original, caller, args, kwargs)
         with _as_before(original):
             if is_symbolic(args, kwargs):
                 return original(*args, **kwargs)
-            return _run(placed, original, caller, args, kwargs)
+            return _run(patch, original, caller, args, kwargs)
 
     return Substitute(original, run)
 
@@ -278,40 +278,40 @@ def _as_before(original: Function) -> Iterator[None]:
 
 
 def _rename(original: Function, back: bool) -> None:
-    for (_, name), placed in _PLACED.items():
-        if placed.original is original and isinstance(placed.wrapper, Substitute):
-            now, then = (placed.wrapper, original) if back else (original, placed.wrapper)
-            if vars(placed.owner).get(name) is now:
-                setattr(placed.owner, name, then)
+    for (_, name), patch in _PATCHES.items():
+        if patch.original is original and isinstance(patch.wrapper, Substitute):
+            now, then = (patch.wrapper, original) if back else (original, patch.wrapper)
+            if vars(patch.owner).get(name) is now:
+                setattr(patch.owner, name, then)
 
 
 def _run(
-    placed: _Placed, original: Function, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    patch: _Patch, original: Function, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call a function with what came, give back what it gave, and tell."""
-    entered = [who for who in _LISTENERS if args and who.model is args[0]] if placed.entrance else []
+    entered = [who for who in _LISTENERS if args and who.model is args[0]] if patch.entrance else []
     for listener in entered:
         listener.begin(args[1:], kwargs)
     try:
-        if placed.adapter is None or _LOCAL.inside or _going_back() or not placed.adapter.wants(args, kwargs):
-            with _part_of_a_pass(placed, args):
+        if patch.adapter is None or _LOCAL.inside or _going_back() or not patch.adapter.wants(args, kwargs):
+            with _part_of_a_pass(patch, args):
                 return original(*args, **kwargs)
-        return _noted(placed.adapter, original, args, kwargs, caller)
+        return _noted(patch.adapter, original, args, kwargs, caller)
     finally:
         for listener in entered:
             listener.end()
 
 
-def _part_of_a_pass(placed: _Placed, args: tuple[Any, ...]) -> AbstractContextManager[None]:
+def _part_of_a_pass(patch: _Patch, args: tuple[Any, ...]) -> AbstractContextManager[None]:
     """The context in which a module of an observed model runs its forward pass."""
-    if not (placed.scope or placed.counted) or _LOCAL.inside or _going_back():
+    if not (patch.scope or patch.counted) or _LOCAL.inside or _going_back():
         return _NOTHING
     module = args[0] if args else None
     listeners = [who for who in _LISTENERS if isinstance(module, nn.Module) and who.holds(module)]
-    for listener in listeners if placed.counted else ():
+    for listener in listeners if patch.counted else ():
         listener.ran.add(id(module))
     listeners = [who for who in listeners if id(module) not in who.known]
-    return placed.scope(args[0], listeners) if placed.scope is not None and listeners else _NOTHING
+    return patch.scope(args[0], listeners) if patch.scope is not None and listeners else _NOTHING
 
 
 def _noted(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.observation.capture.keeping import Keeper, Kept, Keys
+from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor
 from regard.scores.base import spread_heads
 
 # How far a mixture may be off, relative to the largest it could be. Kernels in half precision round weights before they
@@ -26,7 +26,7 @@ COARSE = 3e-2
 class Proof:
     """One row of the first example of a call, for each head."""
 
-    values: Keys  # (1,g,k,c): some columns of the values
+    values: StoredKeys  # (1,g,k,c): some columns of the values
     output: Tensor  # (h,c): the same of the output's last row
     count: int  # keys of the call
     kept: Tensor | None = None  # (h,k): what dropout multiplied each weight with
@@ -56,7 +56,7 @@ class Proof:
 
 
 def proof_of(
-    keep: Keeper,
+    keep: Storage,
     value: Tensor,
     output: Tensor,
     seen: Tensor | None = None,
@@ -88,4 +88,6 @@ def proof_of(
         step = max(1, width // columns)
         mixed, row = value[:1, :, :, step // 2 :: step], output[0, :, -1, step // 2 :: step]
     mixed = mixed.clone() if keep.device is None else mixed.to(keep.device, copy=True)
-    return Proof(Keys(Kept(mixed, None, mixed.dtype, "the value"), seen), row.clone(), keys, kept)
+    return Proof(
+        StoredKeys(StoredTensor(mixed, None, mixed.dtype, "the value"), seen), row.clone(), keys, kept
+    )

@@ -19,9 +19,9 @@ from regard.core.summary import Summary, strongest
 from regard.errors import RegardError
 from regard.masks import Mask
 from regard.normalizers import Normalizer
-from regard.observation.capture.keeping import Kept, KeptValue, Keys
-from regard.observation.capture.marks import changed
+from regard.observation.capture.fingerprints import changed_error
 from regard.observation.capture.proof import Proof
+from regard.observation.capture.storage import StoredKeys, StoredTensor, StoredValue
 from regard.observation.watching import How, Side
 from regard.scores import Score
 from regard.scores.base import spread_heads
@@ -93,18 +93,18 @@ class Reading:
 class Pairs(Reading):
     """A call that `regard.weights` can answer: queries, keys, and what was done to their scores."""
 
-    query: Kept  # (b,h,q,d)
-    key: Keys  # (b,g,k,d)
+    query: StoredTensor  # (b,h,q,d)
+    key: StoredKeys  # (b,g,k,d)
     sizes: Sizes
-    mask: Kept | KeptValue[Mask] | Mask | None = None  # a tensor: True = may attend, 4 axes
-    bias: Kept | KeptValue[Bias] | None = None  # a tensor: 4 axes, added to the scores
-    score: KeptValue[Score] | str = "scaled-dot"
+    mask: StoredTensor | StoredValue[Mask] | Mask | None = None  # a tensor: True = may attend, 4 axes
+    bias: StoredTensor | StoredValue[Bias] | None = None  # a tensor: 4 axes, added to the scores
+    score: StoredValue[Score] | str = "scaled-dot"
     normalize: Normalizer | str = "softmax"
     scale: float | None = None
-    sink: Kept | None = None
+    sink: StoredTensor | None = None
     rows: Side = "position"
     columns: Side = "source"
-    graph: Graph | None = None
+    graph: GradientInputs | None = None
     proof: Proof | None = None
     is_known: bool = True  # whether the function does what its name says: not if tensors bring their own
     _logsumexp: Tensor | None = field(default=None, repr=False)
@@ -147,10 +147,10 @@ class Pairs(Reading):
             self._proven = self.proof is None or self.proof.holds(self.last_row()[0])
             if self.proof is not None and self._proven:
                 self.query, self.key.kept = self.query.sampled(), self.key.kept.sampled()
-                self.mask = self.mask.sampled() if isinstance(self.mask, Kept) else self.mask
-                self.bias = self.bias.sampled() if isinstance(self.bias, Kept) else self.bias
+                self.mask = self.mask.sampled() if isinstance(self.mask, StoredTensor) else self.mask
+                self.bias = self.bias.sampled() if isinstance(self.bias, StoredTensor) else self.bias
         if self.is_known and not self._proven:
-            raise changed("the query, the key or the mask")
+            raise changed_error("the query, the key or the mask")
 
     def is_doubtful(self) -> bool:
         if self.is_known or self.proof is None:
@@ -224,7 +224,7 @@ class Pairs(Reading):
 
 
 @dataclass
-class Graph:
+class GradientInputs:
     """What a gradient of weights needs beside them: the values, and the output as autograd knows it."""
 
     value: Tensor  # (b,g,k,v), detached
@@ -234,7 +234,7 @@ class Graph:
 
 
 @dataclass
-class Later(Reading):
+class DeferredPairs(Reading):
     """A call whose queries and keys are made when they are asked for, from what the module was given."""
 
     make: Callable[[], Pairs]
@@ -264,7 +264,7 @@ class Later(Reading):
 
 
 @dataclass
-class Whole(Reading):
+class WholeMap(Reading):
     """A call whose weights only come all at once; they are made when asked for, and not kept."""
 
     make: Callable[[], Tensor]
@@ -284,7 +284,7 @@ class Whole(Reading):
 
 
 @dataclass
-class Lost(Reading):
+class UnreadableCall(Reading):
     """A call of which no weights can be told, and why."""
 
     why: str

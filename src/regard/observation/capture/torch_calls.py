@@ -14,10 +14,17 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from regard import masks
 from regard.core.autocast import autocast_dtype
 from regard.masks import Mask
-from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.keeping import Keeper, Kept, Keys
+from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import proof_of
-from regard.observation.capture.reading import Graph, Later, Lost, Pairs, Reading, top_left
+from regard.observation.capture.reading import (
+    DeferredPairs,
+    GradientInputs,
+    Pairs,
+    Reading,
+    UnreadableCall,
+    top_left,
+)
+from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor
 
 # Tensors that do with a function what its name says.
 PLAIN = (Tensor, nn.Parameter, nn.Buffer, CausalBias)
@@ -35,8 +42,8 @@ def four_axes(tensor: Tensor) -> Tensor:
 
 
 def mask_and_bias(
-    given: Tensor | None, leading: Sequence[int], keep: Keeper, sampled: bool = True
-) -> tuple[Kept | None, Kept | None]:
+    given: Tensor | None, leading: Sequence[int], keep: Storage, sampled: bool = True
+) -> tuple[StoredTensor | None, StoredTensor | None]:
     """A mask as torch's functions take it, for queries (*leading, q, d): bool = may attend, float = added."""
     if given is None:
         return None, None
@@ -75,13 +82,13 @@ class ScaledDotProduct(Adapter):
 
     kind = "scaled_dot_product_attention"
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """The queries and keys as they were given, rotary positions and caches included."""
-        return self._read(scene, *scene.args, **scene.kwargs)
+        return self._read(event, *event.args, **event.kwargs)
 
     def _read(
         self,
-        scene: Scene,
+        event: CallEvent,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -93,7 +100,9 @@ class ScaledDotProduct(Adapter):
         enable_gqa: bool = False,
     ) -> Reading:
         if query.is_nested or key.is_nested:
-            return Lost("scaled_dot_product_attention: nested tensors have no rectangular weights to show.")
+            return UnreadableCall(
+                "scaled_dot_product_attention: nested tensors have no rectangular weights to show."
+            )
         if not enable_gqa and query.shape[:-2] != key.shape[:-2]:  # then torch broadcasts them
             leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
             query, key = query.expand(*leading, *query.shape[-2:]), key.expand(*leading, *key.shape[-2:])
@@ -101,21 +110,21 @@ class ScaledDotProduct(Adapter):
         sizes = (*four_axes(query).shape[:3], key.shape[-2])
         aligned, attn_mask = (attn_mask, None) if isinstance(attn_mask, CausalBias) else (None, attn_mask)
         seen, proof = rows_seen(attn_mask, key.shape[-2]), None
-        if not dropout_p and scene.result is not None:
-            proof = proof_of(scene.keep, four_axes(value), four_axes(scene.result), seen)
+        if not dropout_p and event.result is not None:
+            proof = proof_of(event.keep, four_axes(value), four_axes(event.result), seen)
         sampled = proof is None
-        mask, bias = mask_and_bias(attn_mask, query.shape[:-2], scene.keep, sampled)
-        visible: Kept | Mask | None = top_left() if is_causal else mask
+        mask, bias = mask_and_bias(attn_mask, query.shape[:-2], event.keep, sampled)
+        visible: StoredTensor | Mask | None = top_left() if is_causal else mask
         if aligned is not None:  # says only how it is aligned; its numbers mean nothing
             upper = aligned.variant == CausalVariant.UPPER_LEFT or aligned.seq_len_q == aligned.seq_len_kv
             visible = top_left() if upper else masks.causal()
         graph = None
-        if scene.gradients and scene.result.requires_grad and query.dim() == 4:
-            graph = Graph(value.detach(), scene.result)
-        given = (*scene.args, *scene.kwargs.values())
+        if event.gradients and event.result.requires_grad and query.dim() == 4:
+            graph = GradientInputs(value.detach(), event.result)
+        given = (*event.args, *event.kwargs.values())
         return Pairs(
-            scene.keep.activation(four_axes(query), "the query", sampled),
-            Keys(scene.keep.activation(four_axes(key), "the key", sampled), seen),
+            event.keep.activation(four_axes(query), "the query", sampled),
+            StoredKeys(event.keep.activation(four_axes(key), "the key", sampled), seen),
             sizes,
             mask=visible,
             bias=bias,
@@ -146,9 +155,9 @@ class MultiheadFunction(Adapter):
         )
         return needs
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """Queries and keys are projected again when they are asked for."""
-        bound = self.signature.bind(*scene.args, **scene.kwargs)
+        bound = self.signature.bind(*event.args, **event.kwargs)
         bound.apply_defaults()
         given = bound.arguments
         names = (
@@ -157,7 +166,7 @@ class MultiheadFunction(Adapter):
         )  # fmt: skip
         owned = ("in_proj", "q_proj", "k_proj", "bias_k")
         kept = {
-            name: (scene.keep.parameter if name.startswith(owned) else scene.keep.activation)(
+            name: (event.keep.parameter if name.startswith(owned) else event.keep.activation)(
                 given[name], name
             )
             for name in names
@@ -199,7 +208,7 @@ class MultiheadFunction(Adapter):
                 masks.causal(align="top-left") if causal and "attn_mask" not in have else None,
             )  # fmt: skip
 
-        return Later(make, (batch, heads, queries, keys))
+        return DeferredPairs(make, (batch, heads, queries, keys))
 
     def silent(
         self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
@@ -216,17 +225,17 @@ class NativeMultihead(Adapter):
 
     kind = "_native_multi_head_attention"
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """Queries and keys are projected again when they are asked for."""
-        query, _, _, _, heads, weight, bias, _, _, mask = scene.args[:10]
-        kind = scene.args[12] if len(scene.args) > 12 else scene.kwargs.get("mask_type")
-        return _projected(scene.keep, query, heads, weight, bias, mask, kind, None)
+        query, _, _, _, heads, weight, bias, _, _, mask = event.args[:10]
+        kind = event.args[12] if len(event.args) > 12 else event.kwargs.get("mask_type")
+        return _projected(event.keep, query, heads, weight, bias, mask, kind, None)
 
     def silent(
         self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
     ) -> Any:
-        changed = (*args[:7], _without_heads(args[7], heads, args[4]), *args[8:])
-        return original(*changed, **kwargs)
+        changed_error = (*args[:7], _without_heads(args[7], heads, args[4]), *args[8:])
+        return original(*changed_error, **kwargs)
 
 
 class NativeEncoderLayer(Adapter):
@@ -235,9 +244,9 @@ class NativeEncoderLayer(Adapter):
     kind = "_transformer_encoder_layer_fwd"
     within = "self_attn"
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """The layer's input is kept; norm, queries and keys are computed again when they are asked for."""
-        given, keep = scene.args, scene.keep
+        given, keep = event.args, event.keep
         source, _, heads, weight, bias = given[:5]
         norm = None
         if given[8]:  # norm_first
@@ -255,14 +264,14 @@ class NativeEncoderLayer(Adapter):
 
 
 def _projected(
-    keep: Keeper,
+    keep: Storage,
     source: Tensor,
     heads: int,
     weight: Tensor,
     bias: Tensor,
     mask: Tensor | None,
     kind: int | None,
-    norm: tuple[float, Kept, Kept] | None,
+    norm: tuple[float, StoredTensor, StoredTensor] | None,
 ) -> Reading:
     kept = keep.activation(source, "the input")
     kept_weight, kept_bias = keep.parameter(weight, "in_proj_weight"), keep.parameter(bias, "in_proj_bias")
@@ -289,21 +298,25 @@ def _projected(
         query, key, _ = found.permute(2, 0, 3, 1, 4)
         return _made(query, key, None if hidden is None else ~hidden, None)
 
-    return Later(make, (batch, heads, length, length))
+    return DeferredPairs(make, (batch, heads, length, length))
 
 
 def _made(query: Tensor, key: Tensor, given: Tensor | None, mask: Mask | None) -> Pairs:
     """Queries and keys that were made just now; a given mask is bool (may attend) or float (added)."""
-    own = Keeper()
+    own = Storage()
     bias = None
-    visible: Kept | Mask | None = mask
+    visible: StoredTensor | Mask | None = mask
     if given is not None and given.dtype == torch.bool:
         visible = own.activation(given, "the mask")
     elif given is not None:
         bias = own.activation(given, "the mask")
     sizes = (*query.shape[:3], key.shape[2])
     return Pairs(
-        own.activation(query, "the query"), Keys(own.activation(key, "the key"), None), sizes, visible, bias
+        own.activation(query, "the query"),
+        StoredKeys(own.activation(key, "the key"), None),
+        sizes,
+        visible,
+        bias,
     )
 
 

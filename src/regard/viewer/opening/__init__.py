@@ -1,8 +1,8 @@
-"""From what somebody typed to a stage: open the models, run them once while observing, write what is to be written."""
+"""From what somebody typed to a page: open the models, run them once while observing, write what is to be written."""
 
 from __future__ import annotations
 
-from regard.viewer.opening.opening import open_stage
-from regard.viewer.opening.wish import Wish
+from regard.viewer.opening.opening import open_page
+from regard.viewer.opening.options import ViewOptions
 
-__all__ = ["Wish", "open_stage"]
+__all__ = ["ViewOptions", "open_page"]

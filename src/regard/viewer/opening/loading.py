@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import BadValue
-from regard.viewer.opening.guarding import in_words
+from regard.viewer.opening.library_errors import in_words
 from regard.viewer.opening.sizes import check_files, check_parameters
 
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -19,7 +19,7 @@ NAMED = 6  # tensors that a message names
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedPretrained:
     """A model, its configuration, and what is wrong with its weights ("" where nothing is)."""
 
     model: Any
@@ -27,7 +27,7 @@ class Loaded:
     doubt: str = ""
 
 
-def load_model(transformers: Any, folder: str, where: str, allow_missing: bool = False) -> Loaded:
+def load_model(transformers: Any, folder: str, where: str, allow_missing: bool = False) -> LoadedPretrained:
     """The model of a folder whose files hold exactly the model's tensors.
 
     allow_missing: load other folders, too, and say in `doubt` which weights are random.
@@ -51,7 +51,7 @@ def load_model(transformers: Any, folder: str, where: str, allow_missing: bool =
             f"RUN: the weights in {where!r} are not those of {type(model).__name__}: {doubt}. "
             "Fetch the whole folder again, or add --allow-missing to show it with a label on every picture."
         )
-    return Loaded(model, config, doubt)
+    return LoadedPretrained(model, config, doubt)
 
 
 def _choose_attention(config: Any) -> None:

@@ -12,15 +12,15 @@ import torch
 
 from regard.errors import BadValue
 from regard.observation.observe import observe
-from regard.viewer.opening.absent import no_model
-from regard.viewer.opening.aligned import alignment, read_gold_line
-from regard.viewer.opening.guarding import in_words
-from regard.viewer.opening.mattering import importance
+from regard.viewer.opening.alignment import alignment, read_gold_line
+from regard.viewer.opening.generation import search, write, write_again
+from regard.viewer.opening.importance import importance
+from regard.viewer.opening.library_errors import in_words
+from regard.viewer.opening.no_model import no_model
+from regard.viewer.opening.options import OpenedModel, ViewOptions
 from regard.viewer.opening.pretrained import is_pretrained, open_pretrained
 from regard.viewer.opening.runs import checkpoint_steps, is_run, losses, open_run
-from regard.viewer.opening.wish import Opened, Wish
-from regard.viewer.opening.writing import search, write, write_again
-from regard.viewer.stage import Stage, Variant, shortened
+from regard.viewer.page_model import PageModel, Variant, shortened
 
 MOST_CHECKPOINTS = 64
 WRITTEN = {
@@ -32,15 +32,15 @@ DOUBTFUL = "(weights incomplete)"
 LONG_BEGINNING = 12  # letters that two names have in common: more are left out
 
 
-def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> Stage:
+def open_page(options: ViewOptions, tell: Callable[[str], None] = lambda text: None) -> PageModel:
     """Everything a wish asks for, seen. `tell` hears what is going on."""
-    if wish.checkpoints:
-        return _timeline(wish, tell)
-    first = _opened(wish, wish.where, wish.checkpoint, tell)
+    if options.checkpoints:
+        return _timeline(options, tell)
+    first = _opened(options, options.where, options.checkpoint, tell)
     made = [first]
-    if wish.against is not None:
-        made.append(_opened(wish, wish.against, None, tell))
-        _tell_apart(made, (wish.where, wish.against))
+    if options.against is not None:
+        made.append(_opened(options, options.against, None, tell))
+        _tell_apart(made, (options.where, options.against))
     for one in made:
         _label(one)
     generation = None
@@ -48,16 +48,16 @@ def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> S
     for one in made:
         for note in one.notes:
             tell(note)
-        if wish.generate is not None:
-            variant, generation = in_words(partial(_written, one, wish, tell), CANNOT_RUN)
+        if options.generate is not None:
+            variant, generation = in_words(partial(_written, one, options, tell), CANNOT_RUN)
         else:
             variant = in_words(partial(_ran, one), CANNOT_RUN)
-        if wish.importance:
+        if options.importance:
             found, words = importance(one, variant.seen, tell)
             variant = dataclasses.replace(variant, importance=found, words=f"{variant.words}; {words}")
         variants.append(variant)
     _check_sizes(variants)
-    stage = Stage(
+    page_model = PageModel(
         first.title,
         variants,
         words=_words(first),
@@ -66,10 +66,10 @@ def open_stage(wish: Wish, tell: Callable[[str], None] = lambda text: None) -> S
         generation=generation,
         warning=_warning(made),
     )
-    return _with_alignment(stage, wish)
+    return _with_alignment(page_model, options)
 
 
-def _label(one: Opened) -> None:
+def _label(one: OpenedModel) -> None:
     """Put what is wrong with a model's weights where names are shown and saved: title, variant and words."""
     if one.doubt:
         one.title, one.name = f"{one.title} {DOUBTFUL}", f"{one.name} {DOUBTFUL}"
@@ -77,7 +77,7 @@ def _label(one: Opened) -> None:
         one.notes.append(f"Warning: {one.doubt}.")
 
 
-def _warning(made: list[Opened]) -> str:
+def _warning(made: list[OpenedModel]) -> str:
     """What every picture says where weights are random; "" where none are."""
     doubtful = [one for one in made if one.doubt]
     if len(made) == 1:
@@ -85,17 +85,19 @@ def _warning(made: list[Opened]) -> str:
     return "; ".join(f"{one.name}: {one.doubt}" for one in doubtful)
 
 
-def _opened(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str], None]) -> Opened:
+def _opened(
+    options: ViewOptions, where: str, checkpoint: str | None, tell: Callable[[str], None]
+) -> OpenedModel:
     if is_run(where):
-        return open_run(wish, where, checkpoint, tell)
+        return open_run(options, where, checkpoint, tell)
     if is_pretrained(where):
         if checkpoint is not None:
             raise BadValue(f"--checkpoint: {where} is a single model. Leave it out.")
-        return open_pretrained(wish, where, tell)
+        return open_pretrained(options, where, tell)
     raise no_model(where)
 
 
-def _ran(one: Opened) -> Variant:
+def _ran(one: OpenedModel) -> Variant:
     """The model run once."""
     with torch.no_grad(), observe(one.model) as seen:
         output = one.run()
@@ -106,15 +108,17 @@ def _ran(one: Opened) -> Variant:
     return Variant(one.name, seen, one.labels, one.words, one.step, one.ids, answer=answer)
 
 
-def _written(one: Opened, wish: Wish, tell: Callable[[str], None]) -> tuple[Variant, dict[str, Any]]:
+def _written(
+    one: OpenedModel, options: ViewOptions, tell: Callable[[str], None]
+) -> tuple[Variant, dict[str, Any]]:
     """The model writing step by step."""
     writer = one.writer
     if writer is None:
         raise BadValue(f"--generate: {one.no_writer}. Leave it out to see one forward pass.")
-    length = _fitting(one, wish.generate or 1, tell)
-    if wish.beams > 1:
-        tell(f"searching with {wish.beams} beams")
-        tokens, beams = search(writer, length, wish.beams)
+    length = _fitting(one, options.generate or 1, tell)
+    if options.beams > 1:
+        tell(f"searching with {options.beams} beams")
+        tokens, beams = search(writer, length, options.beams)
         with observe(one.model) as seen:
             steps = write_again(writer, tokens)
         for step, alive in zip(steps, beams, strict=True):
@@ -158,7 +162,7 @@ def _sizes_differ(variants: list[Variant], kind: str, one: int, two: int) -> str
     return f"--against: {names} {what}, so their maps cannot be compared. {remedy}"
 
 
-def _fitting(one: Opened, wanted: int, tell: Callable[[str], None]) -> int:
+def _fitting(one: OpenedModel, wanted: int, tell: Callable[[str], None]) -> int:
     """As many tokens as were wished for, or as the model has positions left."""
     if one.room is None or wanted <= one.room:
         return wanted
@@ -168,16 +172,16 @@ def _fitting(one: Opened, wanted: int, tell: Callable[[str], None]) -> int:
     return one.room
 
 
-def _words(one: Opened) -> str:
+def _words(one: OpenedModel) -> str:
     return f"{one.words} · {shortened(one.input, 200)}" if one.input else one.words
 
 
-def _tell_apart(made: list[Opened], places: tuple[str, str]) -> None:
+def _tell_apart(made: list[OpenedModel], folders: tuple[str, str]) -> None:
     """Names that tell two variants apart: of runs or models, else of folders, without what both begin with."""
     names = [one.title for one in made]
-    for other in (lambda place: Path(place).resolve().name, lambda place: str(Path(place))):
+    for other in (lambda folder: Path(folder).resolve().name, lambda folder: str(Path(folder))):
         if names[0] == names[1]:
-            names = [other(place) for place in places]
+            names = [other(folder) for folder in folders]
     same = next((n for n, pair in enumerate(zip(*names, strict=False)) if pair[0] != pair[1]), 0)
     same = max(names[0].rfind(mark, 0, same) for mark in "-+_ /") + 1  # up to the end of a word
     if same >= LONG_BEGINNING:
@@ -187,32 +191,32 @@ def _tell_apart(made: list[Opened], places: tuple[str, str]) -> None:
             one.name = name
 
 
-def _timeline(wish: Wish, tell: Callable[[str], None]) -> Stage:
+def _timeline(options: ViewOptions, tell: Callable[[str], None]) -> PageModel:
     """Every checkpoint of a run on the same input."""
-    if not is_run(wish.where):
+    if not is_run(options.where):
         raise BadValue(
-            f"--checkpoints: {wish.where!r} is no run of regard. Leave it out, or give the folder of a run."
+            f"--checkpoints: {options.where!r} is no run of regard. Leave it out, or give the folder of a run."
         )
-    there = checkpoint_steps(wish.where)
+    there = checkpoint_steps(options.where)
     if not there:
-        raise BadValue(f"--checkpoints: {wish.where!r} has none. Train it first.")
+        raise BadValue(f"--checkpoints: {options.where!r} has none. Train it first.")
     steps = evenly(there, MOST_CHECKPOINTS)
     if len(steps) < len(there):
         tell(f"Showing {len(steps)} of {len(there)} checkpoints, from step {steps[0]} to step {steps[-1]}.")
-    last = open_run(wish, wish.where, str(steps[-1]), tell)
-    if last.two_sides and wish.target is None:
+    last = open_run(options, options.where, str(steps[-1]), tell)
+    if last.two_sides and options.target is None:
         # What a model writes changes while it learns; one text for all, the last one's, keeps maps comparable.
-        wish = dataclasses.replace(wish, target=_plain_target(last))
+        options = dataclasses.replace(options, target=_plain_target(last))
     variants = []
     for step in steps:
         tell(f"step {step}")
-        one = open_run(wish, wish.where, str(step), tell)
+        one = open_run(options, options.where, str(step), tell)
         one.name = f"step {step}"
         variants.append(in_words(partial(_ran, one), CANNOT_RUN))
-    metric = losses(wish.where, steps, tell)
+    metric = losses(options.where, steps, tell)
     timeline = {"kind": "checkpoints", "steps": steps, "metric": metric}
-    return Stage(
-        Path(wish.where).resolve().name, variants, words=_words(last), two_sides=last.two_sides, image=last.image,
+    return PageModel(
+        Path(options.where).resolve().name, variants, words=_words(last), two_sides=last.two_sides, image=last.image,
         timeline=timeline,
     )  # fmt: skip
 
@@ -221,20 +225,20 @@ def evenly(steps: list[int], most: int) -> list[int]:
     """At most so many of some steps, the first and the last among them, evenly spaced."""
     if len(steps) <= most:
         return steps
-    return [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]
+    return [steps[round(number * (len(steps) - 1) / (most - 1))] for number in range(most)]
 
 
-def _plain_target(one: Opened) -> str | None:
+def _plain_target(one: OpenedModel) -> str | None:
     """What the model wrote, as text."""
     _, _, written = one.input.rpartition(" → “")
     return written.removesuffix("”") or None
 
 
-def _with_alignment(stage: Stage, wish: Wish) -> Stage:
-    gold = None if wish.gold is None else read_gold_line(wish.gold)
-    if not stage.two_sides:
+def _with_alignment(page_model: PageModel, options: ViewOptions) -> PageModel:
+    gold = None if options.gold is None else read_gold_line(options.gold)
+    if not page_model.two_sides:
         if gold is not None:
             raise BadValue("--gold: this model reads and writes no pair of texts. Leave it out.")
-        return stage
-    stage.alignment = alignment(stage, gold)
-    return stage
+        return page_model
+    page_model.alignment = alignment(page_model, gold)
+    return page_model

@@ -13,11 +13,11 @@ from torch import Tensor
 from regard.errors import BadValue
 from regard.tasks.vocabulary import whole_characters
 from regard.training.hardware import choose_device
-from regard.viewer.opening import answering
-from regard.viewer.opening.guarding import in_words
-from regard.viewer.opening.loading import LOCAL, Loaded, load_model
-from regard.viewer.opening.tokenizing import load_tokenizer
-from regard.viewer.opening.wish import Opened, Wish
+from regard.viewer.opening import classification
+from regard.viewer.opening.library_errors import in_words
+from regard.viewer.opening.loading import LOCAL, LoadedPretrained, load_model
+from regard.viewer.opening.options import OpenedModel, ViewOptions
+from regard.viewer.opening.tokenizer import load_tokenizer
 
 EXAMPLE = "The animal did not cross the street because it was too tired."
 OWN_WORDS = 40  # tokens that a model with two sides writes where nobody says how many
@@ -29,11 +29,11 @@ def is_pretrained(where: str) -> bool:
     return (Path(where) / "config.json").is_file()
 
 
-def open_pretrained(wish: Wish, where: str, tell: Callable[[str], None]) -> Opened:
+def open_pretrained(options: ViewOptions, where: str, tell: Callable[[str], None]) -> OpenedModel:
     """The model of a folder on a text or an image."""
     transformers = _library()
     with _quiet(transformers):
-        return _open(transformers, wish, where, tell)
+        return _open(transformers, options, where, tell)
 
 
 @contextmanager
@@ -51,11 +51,11 @@ def _quiet(transformers: Any) -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]) -> Opened:
+def _open(transformers: Any, options: ViewOptions, where: str, tell: Callable[[str], None]) -> OpenedModel:
     folder = str(Path(where).resolve())
-    device = choose_device(wish.device)
+    device = choose_device(options.device)
     tell(f"loading {where}")
-    loaded = load_model(transformers, folder, where, wish.allow_missing)
+    loaded = load_model(transformers, folder, where, options.allow_missing)
     model, config = loaded.model.to(device).eval(), loaded.config
     path = Path(folder)
     name = path.name if path.name not in ("model", "checkpoint") else f"{path.parent.name}/{path.name}"
@@ -69,38 +69,40 @@ def _open(transformers: Any, wish: Wish, where: str, tell: Callable[[str], None]
         from regard.viewer.opening.vision import open_vision
 
         made = in_words(
-            lambda: open_vision(wish, transformers, folder, name, config, model, device, tell),
+            lambda: open_vision(options, transformers, folder, name, config, model, device, tell),
             f"the settings for images in {where!r} cannot be used",
         )
         made.doubt = loaded.doubt
         return made
-    if wish.image is not None:
+    if options.image is not None:
         raise BadValue(f"--image: {where} reads text. Give --text instead.")
     tokenizer = load_tokenizer(transformers, folder, where, LOCAL)
     return in_words(
-        lambda: _open_text(wish, name, loaded, tokenizer, device),
+        lambda: _open_text(options, name, loaded, tokenizer, device),
         f"the tokenizer in {where!r} cannot be used",
     )
 
 
-def _open_text(wish: Wish, name: str, loaded: Loaded, tokenizer: Any, device: torch.device) -> Opened:
+def _open_text(
+    options: ViewOptions, name: str, loaded: LoadedPretrained, tokenizer: Any, device: torch.device
+) -> OpenedModel:
     """The model on a text."""
     model, config = loaded.model, loaded.config
-    text = whole_characters(EXAMPLE if wish.text is None else wish.text)
+    text = whole_characters(EXAMPLE if options.text is None else options.text)
     inputs = tokenizer(text, return_tensors="pt", truncation=False)
     inputs = {key: value.to(device) for key, value in inputs.items() if key in READ}
     ids: list[int] = inputs["input_ids"][0].tolist()
     _check_length(ids, config, tokenizer)
     described = f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters"
-    made = Opened(
+    made = OpenedModel(
         name, name, model, lambda: model(**inputs), {"tokens": pieces_of(tokenizer, ids)}, words=described,
         input=f"“{text}”", ids=ids, two_sides=bool(getattr(config, "is_encoder_decoder", False)),
         doubt=loaded.doubt,
     )  # fmt: skip
     _give_writer(made, model, tokenizer, inputs)
-    made.answer = answering.of_pretrained(model, made.labels["tokens"])
-    if made.two_sides and wish.generate is None:
-        _answer(made, wish, model, tokenizer, inputs)
+    made.answer = classification.of_pretrained(model, made.labels["tokens"])
+    if made.two_sides and options.generate is None:
+        _answer(made, options, model, tokenizer, inputs)
     return made
 
 
@@ -140,7 +142,7 @@ def pieces_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return found
 
 
-def _give_writer(made: Opened, model: Any, tokenizer: Any, inputs: dict[str, Tensor]) -> None:
+def _give_writer(made: OpenedModel, model: Any, tokenizer: Any, inputs: dict[str, Tensor]) -> None:
     if (
         not callable(getattr(model, "prepare_inputs_for_generation", None))
         or model.get_output_embeddings() is None
@@ -160,13 +162,15 @@ def _reads_both_ways(model: Any) -> bool:
 
 
 @torch.no_grad()
-def _answer(made: Opened, wish: Wish, model: Any, tokenizer: Any, inputs: dict[str, Tensor]) -> None:
+def _answer(
+    made: OpenedModel, options: ViewOptions, model: Any, tokenizer: Any, inputs: dict[str, Tensor]
+) -> None:
     """Give the side that writes something to read: the wished words, or the model's own."""
-    from regard.viewer.opening.writing import write
+    from regard.viewer.opening.generation import write
 
     writer = made.writer
-    if wish.target is not None:
-        ids = tokenizer(text_target=whole_characters(wish.target))["input_ids"]
+    if options.target is not None:
+        ids = tokenizer(text_target=whole_characters(options.target))["input_ids"]
     elif writer is not None:
         ids = write(writer, OWN_WORDS)[0]
     else:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.errors import BadValue
 from regard.models.stack import CachedStep
-from regard.observation import ground
+from regard.observation import examples
 from regard.tasks.batch import Batch
 from regard.tasks.digits import SIDE, Digits, Image
 from regard.tasks.language import Language
@@ -22,9 +22,9 @@ from regard.tasks.vocabulary import END, UNKNOWN, whole_characters
 from regard.training.data import generator
 from regard.training.loading import Loaded, load
 from regard.training.run_folder import checkpoints, metrics_file
-from regard.viewer.opening import answering
-from regard.viewer.opening.pictures import on_grid
-from regard.viewer.opening.wish import Opened, Wish
+from regard.viewer.opening import classification
+from regard.viewer.opening.images import on_grid
+from regard.viewer.opening.options import OpenedModel, ViewOptions
 
 
 def is_run(where: str) -> bool:
@@ -51,28 +51,30 @@ def losses(
     return {"name": "loss", "values": [value if np.isfinite(value) else None for value in values]}
 
 
-def open_run(wish: Wish, where: str, checkpoint: str | None, tell: Callable[[str], None]) -> Opened:
+def open_run(
+    options: ViewOptions, where: str, checkpoint: str | None, tell: Callable[[str], None]
+) -> OpenedModel:
     """The model of a run on what was wished for."""
-    loaded = load(where, checkpoint, wish.device, tell=tell)
+    loaded = load(where, checkpoint, options.device, tell=tell)
     task = loaded.task
-    batch, labels, image, words = _input(loaded, wish)
+    batch, labels, image, words = _input(loaded, options)
     batch = batch.to(loaded.device)
     two_sides = task.problem.answer.needs == "decoder"
     ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else None
     name = f"{loaded.config.model} {loaded.checkpoint}"
-    made = Opened(
+    made = OpenedModel(
         loaded.run.resolve().name, name, loaded.model, lambda: loaded.model(batch), labels, words=_about(loaded),
         input=words, two_sides=two_sides, ids=ids, step=_step_of(loaded.checkpoint), image=image,
     )  # fmt: skip
     _give_writer(made, loaded, batch)
-    made.answer = answering.of_run(task)
-    if two_sides and wish.generate is None:
-        batch = _answered(loaded, task, batch, wish, made)  # type: ignore[arg-type]
+    made.answer = classification.of_run(task)
+    if two_sides and options.generate is None:
+        batch = _answered(loaded, task, batch, options, made)  # type: ignore[arg-type]
         made.run = lambda: loaded.model(batch)
     segment = getattr(loaded.model, "segment", None)
     if isinstance(segment, int) and task.problem.answer.needs == "past":
         made.run = partial(_unsegmented, loaded.model, made.run, max(segment, batch.inputs.shape[1]))
-    made.notes += _notes(loaded, ids, wish.text)
+    made.notes += _notes(loaded, ids, options.text)
     return made
 
 
@@ -96,23 +98,25 @@ def _step_of(name: str) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def _input(loaded: Loaded, wish: Wish) -> tuple[Batch, dict[str, list[str]], dict[str, Any] | None, str]:
+def _input(
+    loaded: Loaded, options: ViewOptions
+) -> tuple[Batch, dict[str, list[str]], dict[str, Any] | None, str]:
     """A batch of one, what its positions are called, an image where it is one, and all of it in words."""
     task = loaded.task
-    if wish.image is not None:
+    if options.image is not None:
         if not isinstance(task, Digits):
             raise BadValue(f"--image: {loaded.config.task} reads no images. Give --text, or leave it out.")
-        return _digit(task, task.parse({"image": wish.image}), f"the image {Path(wish.image).name}")
-    if wish.text is not None:
+        return _digit(task, task.parse({"image": options.image}), f"the image {Path(options.image).name}")
+    if options.text is not None:
         if isinstance(task, Digits):
             raise BadValue("--text: digits reads images. Give --image picture.png, or leave it out.")
-        example = task.parse({"text": whole_characters(wish.text)})
+        example = task.parse({"text": whole_characters(options.text)})
     else:
-        example = ground.choose(task)
+        example = examples.choose(task)
         if isinstance(task, Digits):
             return _digit(task, example, f"an image of a {example.digit}")
-    if wish.text is None and not isinstance(task, ParallelTask):
-        batch, stood = ground.stand(task, example)
+    if options.text is None and not isinstance(task, ParallelTask):
+        batch, stood = examples.prepare(task, example)
         kind = "steps" if batch.inputs.dim() == 3 else "tokens"
         return batch, {kind: list(stood.inputs)}, None, stood.words
     batch = task.collate([example], generator(0, "validation", 0))
@@ -121,7 +125,7 @@ def _input(loaded: Loaded, wish: Wish) -> tuple[Batch, dict[str, list[str]], dic
     else:
         pieces = list(task.input_pieces(example))  # type: ignore[attr-defined]
     letters = all(len(piece) <= 1 for piece in pieces)
-    words = wish.text if wish.text is not None else ("" if letters else " ").join(pieces)
+    words = options.text if options.text is not None else ("" if letters else " ").join(pieces)
     return batch, {"tokens": pieces}, None, f"“{words}”"
 
 
@@ -151,10 +155,12 @@ def _notes(loaded: Loaded, ids: list[int] | None, text: str | None) -> list[str]
     return found
 
 
-def _answered(loaded: Loaded, task: ParallelTask, batch: Batch, wish: Wish, made: Opened) -> Batch:
+def _answered(
+    loaded: Loaded, task: ParallelTask, batch: Batch, options: ViewOptions, made: OpenedModel
+) -> Batch:
     """The batch with what is written for it: given words, or the model's own."""
-    if wish.target is not None:
-        ids = [*task.target_vocabulary.encode(whole_characters(wish.target).strip()), END]
+    if options.target is not None:
+        ids = [*task.target_vocabulary.encode(whole_characters(options.target).strip()), END]
         if len(ids) > task.max_target:
             raise BadValue(f"--target: expected at most {task.max_target - 1} pieces, got {len(ids) - 1}.")
     else:
@@ -169,7 +175,7 @@ def _answered(loaded: Loaded, task: ParallelTask, batch: Batch, wish: Wish, made
     return batch.answered(torch.tensor([ids], device=loaded.device))
 
 
-def _give_writer(made: Opened, loaded: Loaded, batch: Batch) -> None:
+def _give_writer(made: OpenedModel, loaded: Loaded, batch: Batch) -> None:
     problem, model = loaded.task.problem, loaded.model
     if not problem.answer.writes:
         made.no_writer = f"{loaded.config.model} on {loaded.config.task} writes nothing"

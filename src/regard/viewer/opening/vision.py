@@ -15,25 +15,25 @@ from torch import Tensor
 from regard.core.files import read_bytes
 from regard.errors import BadValue
 from regard.tasks.image_files import read_image
-from regard.viewer.opening import answering
+from regard.viewer.opening import classification
+from regard.viewer.opening.images import on_grid, patch_labels
 from regard.viewer.opening.loading import LOCAL
-from regard.viewer.opening.pictures import on_grid, patch_labels
-from regard.viewer.opening.wish import Opened, Wish
+from regard.viewer.opening.options import OpenedModel, ViewOptions
 
 MOST_SETTINGS = 2**20  # bytes of preprocessor_config.json
 HALF = [0.5, 0.5, 0.5]  # mean and spread where a folder says nothing
 
 
 def open_vision(
-    wish: Wish, transformers: Any, folder: str, name: str, config: Any, model: Any, device: torch.device,
+    options: ViewOptions, transformers: Any, folder: str, name: str, config: Any, model: Any, device: torch.device,
     tell: Callable[[str], None],
-) -> Opened:  # fmt: skip
+) -> OpenedModel:  # fmt: skip
     """The model on an image."""
-    if wish.text is not None:
+    if options.text is not None:
         raise BadValue(f"--text: {name} reads images. Give --image picture.png.")
-    if wish.image is None:
+    if options.image is None:
         raise BadValue(f"--image: {name} reads images; say which one: --image picture.png.")
-    picture = read_image(wish.image)
+    picture = read_image(options.image)
     pixels, mean, spread = _prepared(transformers, folder, config, picture, tell)
     pixels = pixels.to(device)
     grid = _grid(config, pixels)
@@ -45,11 +45,11 @@ def open_vision(
     def finish(keys: int) -> tuple[dict[str, list[str]], dict[str, Any] | None]:
         return _placed(image, grid, keys)
 
-    return Opened(
+    return OpenedModel(
         name, name, model, lambda: model(pixel_values=pixels), {"patches": []},
         words=f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
-        input=f"the image {Path(wish.image).name}", finish=finish, no_writer=f"{type(model).__name__} writes no text",
-        answer=answering.of_pretrained(model, ()),
+        input=f"the image {Path(options.image).name}", finish=finish, no_writer=f"{type(model).__name__} writes no text",
+        answer=classification.of_pretrained(model, ()),
     )  # fmt: skip
 
 

@@ -15,11 +15,11 @@ class Recorder(TorchFunctionMode):
     known = False  # whether a function that has an adapter was called during the pass
 
 
-class _Local(threading.local):
+class _ActiveRecorder(threading.local):
     recorder: Recorder | None = None
 
 
-ACTIVE = _Local()
+ACTIVE = _ActiveRecorder()
 
 
 @contextlib.contextmanager

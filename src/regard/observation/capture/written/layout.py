@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.grid import Sizes
-from regard.observation.capture.written.finding import number_of_heads
+from regard.observation.capture.written.detection import number_of_heads
 from regard.observation.capture.written.tape import Node
 
 
 @dataclass(frozen=True)
-class Layout:
+class WeightLayout:
     """How weights of any shape are arranged as (b,h,q,k): the keys last, then the heads third from the end."""
 
     keys: int  # the axis of the keys
@@ -49,7 +49,7 @@ def _rest(weights: Tensor, heads: int) -> tuple[int, int]:
     return sizes[-2], sizes[-1]
 
 
-def layout_of(node: Node, softmax: Node, module: nn.Module) -> Layout:
+def layout_of(node: Node, softmax: Node, module: nn.Module) -> WeightLayout:
     """The layout of the weights at a node, from its shape and what the module says of its heads."""
     dim = softmax.args[1] if len(softmax.args) > 1 else softmax.kwargs.get("dim", -1)
     if not isinstance(dim, int) or node.shape != softmax.shape:
@@ -59,16 +59,16 @@ def layout_of(node: Node, softmax: Node, module: nn.Module) -> Layout:
     shape = [size for axis, size in enumerate(node.shape) if axis != keys % axes]  # without the keys
     count = number_of_heads(module)
     if len(shape) < 2:
-        return Layout(keys, None, 1)
+        return WeightLayout(keys, None, 1)
     if len(shape) == 2:
-        return Layout(keys, None, _heads_in_batch(node, softmax, shape[0], count))
+        return WeightLayout(keys, None, _heads_in_batch(node, softmax, shape[0], count))
     usual = len(shape) - 2
     if count is not None and shape[usual] != count:
         if len(shape) >= 4 and shape[1] == count:
-            return Layout(keys, 1, 1)
+            return WeightLayout(keys, 1, 1)
         if shape[-1] == count:  # (b,q,h,k)
-            return Layout(keys, len(shape) - 1, 1)
-    return Layout(keys, usual, 1)
+            return WeightLayout(keys, len(shape) - 1, 1)
+    return WeightLayout(keys, usual, 1)
 
 
 def _heads_in_batch(node: Node, softmax: Node, first: int, count: int | None) -> int:

@@ -12,13 +12,11 @@ from torch import Tensor
 import regard.core.attention as core
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
-from regard.observation.capture.interception import Adapter, Function, Scene
-from regard.observation.capture.reading import Graph as Slopes
-from regard.observation.capture.reading import Lost as Unread
-from regard.observation.capture.reading import Reading, chosen
-from regard.observation.capture.written.layout import Layout, layout_of
-from regard.observation.capture.written.replay import Graph, Lost
-from regard.observation.capture.written.tape import Node, Tape, shown
+from regard.observation.capture.interception import Adapter, CallEvent, Function
+from regard.observation.capture.reading import GradientInputs, Reading, UnreadableCall, chosen
+from regard.observation.capture.written.layout import WeightLayout, layout_of
+from regard.observation.capture.written.replay import NotReplayable, ReplayGraph
+from regard.observation.capture.written.tape import Node, OperationTape, shown
 from regard.observation.watching import How, Side
 
 CLOSE = 1e-3  # between our slice and the model's own, relative to its largest weight: half precision included
@@ -28,15 +26,15 @@ CLOSE = 1e-3  # between our slice and the model's own, relative to its largest w
 class WrittenOut(Reading):
     """One softmax that mixed values, and the graph that computes it again."""
 
-    replay: Graph
-    layout: Layout
+    replay: ReplayGraph
+    layout: WeightLayout
     sizes: Sizes
     dtype: torch.dtype  # of the weights as they were multiplied with values
     evidence: Tensor | None
     mixed: bool  # whether a product of these weights with values was seen
     rows: Side = "position"
     columns: Side = "source"
-    graph: Slopes | None = None
+    graph: GradientInputs | None = None
     _agrees: bool | None = None
 
     @property
@@ -91,12 +89,12 @@ class WrittenOut(Reading):
             yield slice(0, self.sizes[2]), self.weights(heads=heads)
 
 
-class Softmax(Adapter):
+class SoftmaxAdapter(Adapter):
     """The product by which a module mixes values, and the weights it mixes them by."""
 
     kind = "softmax"
 
-    def __init__(self, tape: Tape, node: Node, mixed: bool) -> None:
+    def __init__(self, tape: OperationTape, node: Node, mixed: bool) -> None:
         self.tape, self.node, self.mixed, self.dtype = tape, shown(node), mixed, node.dtype
         assert node.source is not None
         # Weights that are a projection of each position alone (a dynamic convolution) are not the module's attention.
@@ -104,12 +102,12 @@ class Softmax(Adapter):
         self.layout = layout_of(self.node, node.source, tape.module)
         self.sizes = self.layout.sizes(self.node.shape)
 
-    def reading(self, scene: Scene) -> Reading:
+    def reading(self, event: CallEvent) -> Reading:
         """The rows that the weights come from are kept; the weights are not."""
         try:
-            replay = Graph(self.node, self.tape.module, scene.keep)
-        except Lost as why:
-            return Unread(
+            replay = ReplayGraph(self.node, self.tape.module, event.keep)
+        except NotReplayable as why:
+            return UnreadableCall(
                 f"softmax: the weights of this call cannot be computed again, because {why}.", self.sizes
             )
         return WrittenOut(
@@ -119,18 +117,18 @@ class Softmax(Adapter):
             self.dtype,
             self.node.evidence,
             self.mixed,
-            graph=self._slopes(scene),
+            graph=self._slopes(event),
         )
 
-    def _slopes(self, scene: Scene) -> Slopes | None:
+    def _slopes(self, event: CallEvent) -> GradientInputs | None:
         """What gradient × attention needs, where weights and values are multiplied as (b,h,q,k) × (b,h,k,v)."""
-        if not (scene.gradients and self.mixed and self.layout.plain and len(scene.args) == 2):
+        if not (event.gradients and self.mixed and self.layout.plain and len(event.args) == 2):
             return None
-        weights, value = scene.args
+        weights, value = event.args
         usual = isinstance(weights, Tensor) and weights.shape == self.node.shape and value.dim() == 4
-        if not usual or not scene.result.requires_grad:
+        if not usual or not event.result.requires_grad:
             return None
-        return Slopes(value.detach(), scene.result)
+        return GradientInputs(value.detach(), event.result)
 
     def silenced(self, result: Tensor, heads: Sequence[int]) -> Tensor:
         """The mixed values with some heads zero."""

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from regard.observation.capture.interception import Listener, busy, noted
 from regard.observation.capture.torch_calls import ScaledDotProduct
 from regard.observation.capture.written.active import ACTIVE, Recorder, set_aside
-from regard.observation.capture.written.finding import looks_like_attention
-from regard.observation.capture.written.reading import Softmax
-from regard.observation.capture.written.tape import Tape, is_tensor, name_of
+from regard.observation.capture.written.detection import looks_like_attention
+from regard.observation.capture.written.reading import SoftmaxAdapter
+from regard.observation.capture.written.tape import OperationTape, is_tensor, name_of
 
 
 class TapeRecorder(Recorder):
@@ -29,7 +29,7 @@ class TapeRecorder(Recorder):
         super().__init__()
         self.listeners = listeners
         self.module = module
-        self.tape: Tape | None = Tape(module, looks_like_attention(type(module)))
+        self.tape: OperationTape | None = OperationTape(module, looks_like_attention(type(module)))
 
     def __torch_function__(
         self,
@@ -68,7 +68,7 @@ class TapeRecorder(Recorder):
         if weights.source is None or weights.source.noted:
             return result
         weights.source.noted = True
-        adapter, module = Softmax(self.tape, weights, mixed=True), self.tape.module
+        adapter, module = SoftmaxAdapter(self.tape, weights, mixed=True), self.tape.module
         for listener in self.listeners:
             heads = listener.heads_to_silence(adapter, module)
             if heads:
@@ -90,7 +90,7 @@ class TapeRecorder(Recorder):
         for softmax in [] if self.known else softmaxes:
             if softmax.scored and not softmax.noted and softmax.evidence is not None:
                 assert tape is not None
-                adapter = Softmax(tape, softmax, mixed=False)
+                adapter = SoftmaxAdapter(tape, softmax, mixed=False)
                 for listener in self.listeners:
                     listener.note(adapter, softmax.function or torch.softmax, tape.module, (), {}, Tensor())
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.observation.capture.keeping import Keeper, Kept
+from regard.observation.capture.storage import Storage, StoredTensor
 from regard.observation.capture.written.tape import DROPOUT, ROWS, SOFTMAX, Node
 
 # Operations on pairs in which row i of the result depends on row i of its arguments only.
@@ -30,7 +30,7 @@ _PRODUCTS = frozenset(("matmul", "__matmul__", "bmm"))
 
 
 @dataclass(frozen=True)
-class Step:
+class ReplayStep:
     """One operation of a graph. Arguments that are other steps or kept tensors stand as indices in `Ref`."""
 
     function: Callable[..., Any]
@@ -50,16 +50,16 @@ class Ref:
     at: int
 
 
-class Lost(Exception):
+class NotReplayable(Exception):
     """The graph needs a tensor that is gone or was written to during the pass."""
 
 
-class Graph:
+class ReplayGraph:
     """Leaves and operations, in order; the last operation gives the weights."""
 
-    def __init__(self, node: Node, module: nn.Module, keep: Keeper) -> None:
-        self.leaves: list[Kept] = []
-        self.steps: list[Step | int] = []  # a step, or the number of a leaf
+    def __init__(self, node: Node, module: nn.Module, keep: Storage) -> None:
+        self.leaves: list[StoredTensor] = []
+        self.steps: list[ReplayStep | int] = []  # a step, or the number of a leaf
         self._places: dict[int, int] = {}
         self._prices: dict[int, float] = {}
         self._owned = {id(buffer) for buffer in module._buffers.values()}
@@ -67,7 +67,7 @@ class Graph:
         self._add(node, keep)
         del self._places, self._prices, self._owned
 
-    def _add(self, node: Node, keep: Keeper) -> int:
+    def _add(self, node: Node, keep: Storage) -> int:
         if id(node) in self._places:
             return self._places[id(node)]
         if self._is_leaf(node):
@@ -82,7 +82,7 @@ class Graph:
             kwargs = {name: self._argument(part, keep) for name, part in node.kwargs.items()}
             assert node.function is not None
             self.steps.append(
-                Step(
+                ReplayStep(
                     node.function,
                     node.name,
                     args,
@@ -96,7 +96,7 @@ class Graph:
         self._places[id(node)] = len(self.steps) - 1
         return len(self.steps) - 1
 
-    def _argument(self, given: Any, keep: Keeper) -> Any:
+    def _argument(self, given: Any, keep: Storage) -> Any:
         if isinstance(given, Node):
             return Ref(self._add(given, keep))
         if type(given) is tuple:
@@ -106,11 +106,11 @@ class Graph:
     def _is_leaf(self, node: Node) -> bool:
         if node.kind != ROWS:
             if node.function is None:
-                raise Lost(f"{node.name} drew random scores")
+                raise NotReplayable(f"{node.name} drew random scores")
             return False
         if not node.intact():
             if node.function is None:
-                raise Lost("an input was written to in place")
+                raise NotReplayable("an input was written to in place")
             return False
         if node.function is None or node.shape[-2:] != self.shape[-2:]:
             return True
@@ -166,7 +166,7 @@ class Graph:
 
     def _pair(self, at: int) -> bool:
         step = self.steps[at]
-        return isinstance(step, Step) and step.pair
+        return isinstance(step, ReplayStep) and step.pair
 
     def _shape(self, at: int) -> torch.Size:
         step = self.steps[at]
@@ -179,7 +179,7 @@ class Graph:
         last = {
             at: number
             for number, step in enumerate(self.steps)
-            if isinstance(step, Step)
+            if isinstance(step, ReplayStep)
             for at in _all(step)
         }
         found: list[Tensor | None] = []
@@ -195,7 +195,7 @@ class Graph:
         assert result is not None
         return result
 
-    def _step(self, step: Step, found: list[Tensor | None], rows: Any, queries: int) -> Tensor:
+    def _step(self, step: ReplayStep, found: list[Tensor | None], rows: Any, queries: int) -> Tensor:
         def fill(given: Any, by_pair: bool) -> Any:
             if isinstance(given, Ref):
                 tensor = found[given.at]
@@ -240,5 +240,5 @@ def _refs(arguments: tuple[Any, ...]) -> list[int]:
     return found
 
 
-def _all(step: Step) -> list[int]:
+def _all(step: ReplayStep) -> list[int]:
     return _refs(step.args) + _refs(tuple(step.kwargs.values()))

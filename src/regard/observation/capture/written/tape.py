@@ -105,7 +105,7 @@ class Node:
         return self.name in REARRANGING or self.name in DROPOUT
 
 
-class Tape:
+class OperationTape:
     """The nodes of one forward pass of a module.
 
     `lenient`: the module says by its name that it attends, so a softmax counts whatever its scores come from.
@@ -145,9 +145,11 @@ class Tape:
             kind = WEIGHTS
         if name in RANDOM or (kind == ROWS and name in DROPOUT):
             function = None  # type: ignore[assignment]  # made anew it would be another
-        changed = args[0] if result is None else result  # None: an assignment to a part of its first argument
-        several = isinstance(changed, (tuple, list))
-        for at, tensor in enumerate(changed if several else (changed,)):
+        changed_error = (
+            args[0] if result is None else result
+        )  # None: an assignment to a part of its first argument
+        several = isinstance(changed_error, (tuple, list))
+        for at, tensor in enumerate(changed_error if several else (changed_error,)):
             if isinstance(tensor, Tensor):
                 node = Node(tensor, kind, function, name)
                 node.args = tuple(given)

@@ -1,0 +1,154 @@
+"""Where to stand: the functions through which the modules of a model attend."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+import torch.nn.attention.flex_attention as flex_module
+from torch import nn
+
+import regard
+import regard.core.attention as core
+from regard.nn.ntm.machine import Tape
+from regard.observation.capture import fused_twins
+from regard.observation.capture.flex import Flex
+from regard.observation.capture.geometric import EdgeSoftmax
+from regard.observation.capture.huggingface import EagerFlex, EagerForward
+from regard.observation.capture.identity import Substitute, untouched
+from regard.observation.capture.interception import Adapter, PatchPoint
+from regard.observation.capture.mechanisms import ACCOUNTING, Attend, MechanismAdapter, TapeAdapter
+from regard.observation.capture.torch_calls import (
+    MultiheadFunction,
+    NativeEncoderLayer,
+    NativeMultihead,
+    ScaledDotProduct,
+)
+from regard.observation.capture.written.patch_points import recording_points
+
+# To ask thousands of Python modules each time would take milliseconds.
+_FOUND: dict[tuple[frozenset[str], int], list[PatchPoint]] = {}
+_MOST = 64
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, Substitute)
+
+
+def patch_points(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[PatchPoint]:
+    """Everything to intercept while a model made of `parts` is observed; without one, what a block of code may call."""
+    found = [
+        PatchPoint(torch.nn.functional, "scaled_dot_product_attention", ScaledDotProduct()),
+        # Where torch looks the function up that it hands to the types of its arguments.
+        PatchPoint(torch._C._nn, "scaled_dot_product_attention", ScaledDotProduct()),
+        PatchPoint(torch.nn.functional, "multi_head_attention_forward", MultiheadFunction()),
+        PatchPoint(torch, "_native_multi_head_attention", NativeMultihead()),
+        PatchPoint(torch, "_transformer_encoder_layer_fwd", NativeEncoderLayer()),
+        PatchPoint(flex_module, "flex_attention", Flex()),
+        PatchPoint(core, "attend", Attend()),
+        PatchPoint(regard, "attend", Attend()),
+    ]
+    transformers = sys.modules.get("transformers.integrations.flex_attention")
+    if transformers is not None and hasattr(transformers, "compile_friendly_flex_attention"):
+        found.append(PatchPoint(transformers, "compile_friendly_flex_attention", EagerFlex()))
+    if model is not None:
+        found += [PatchPoint(type(model), name, entrance=True) for name in ("__call__", "forward")]
+        if "forward" in vars(model):
+            found.append(PatchPoint(model, "forward", entrance=True))
+    kinds = {type(part): part for part in parts}
+    adapters = {kind: adapter for kind, part in kinds.items() if (adapter := _of_class(part))}
+    found += [PatchPoint(kind, "forward", adapter) for kind, adapter in adapters.items()]
+    found += recording_points(kinds, parts, adapters)
+    for part in parts:  # a module may hold a function itself, as an attribute
+        held = [name for name, content in vars(part).items() if isinstance(content, _FUNCTIONS)]
+        found += _held(part, held) if held else []
+        if "forward" in vars(part) and _wraps_own_forward(part) and (adapter := _of_class(part)):
+            found.append(PatchPoint(part, "forward", adapter))
+    return [*found, *_imported(frozenset(base.__module__ for kind in kinds for base in kind.__mro__))]
+
+
+def _of_class(module: nn.Module) -> Adapter | None:
+    """For a module of a class that writes its attention out, or whose weights are more than one call."""
+    x_transformers = sys.modules.get("x_transformers.attend")
+    if x_transformers is not None and isinstance(module, x_transformers.Attend):
+        return fused_twins.Attend()
+    if isinstance(getattr(module, "fused_attn", None), bool) and hasattr(module, "num_heads"):
+        return fused_twins.FusedTwin("fused_attn")
+    if isinstance(module, ACCOUNTING):
+        return MechanismAdapter()
+    return TapeAdapter() if isinstance(module, Tape) else None
+
+
+def _wraps_own_forward(module: nn.Module) -> bool:
+    """Whether the forward that a module itself holds is its class's with something around it, as of accelerate."""
+    held: Any = inspect.unwrap(vars(module)["forward"])
+    while isinstance(held, functools.partial):
+        held = inspect.unwrap(held.func)
+    own = inspect.unwrap(type(module).forward)
+    return inspect.unwrap(getattr(held, "__func__", held)) is own
+
+
+def _imported(homes: frozenset[str]) -> list[PatchPoint]:
+    """Names under which modules of Python hold these functions themselves: `from torch.nn.functional import …`.
+
+    A Python module that defines a class of the model (one of `homes`) is searched for other names (`as sdpa`), for
+    compiled FlexAttention, and for the eager attention of a family of models. All others are searched only for the
+    functions' own names. What was found is remembered until another module of Python is loaded; in `__main__`, where
+    people try things, functions come and go, so it is always searched.
+    """
+    here = sys.modules.get("__main__")
+    found = [] if here is None else _held(here, vars(here))
+    key = (homes, len(sys.modules))
+    if key not in _FOUND:
+        if len(_FOUND) > _MOST:
+            _FOUND.clear()
+        _FOUND[key] = []
+        names = [function.__name__ for function in _originals()]
+        for home, module in list(sys.modules.items()):
+            # What there is in torch and in our own package is on the list already.
+            if home.partition(".")[0] in ("torch", "regard", "__main__") or not isinstance(
+                module, ModuleType
+            ):
+                continue
+            content = vars(module)
+            _FOUND[key] += _held(
+                module, content if home in homes else [name for name in names if name in content]
+            )
+    return found + [point for point in _FOUND[key] if hasattr(point.owner, point.name)]
+
+
+def _held(module: ModuleType | nn.Module, names: Iterable[str]) -> list[PatchPoint]:
+    originals, content, found = _originals(), vars(module), []
+    for name in list(names):
+        held = content[name]
+        if not callable(held) or isinstance(held, type):
+            continue
+        adapter: Adapter | None = None
+        if name == "eager_attention_forward":
+            adapter = EagerForward()
+        else:
+            plain = getattr(
+                untouched(held), "_torchdynamo_orig_callable", untouched(held)
+            )  # what was compiled
+            try:
+                adapter = originals.get(untouched(plain))
+            except TypeError:  # cannot be hashed, so it is none of them
+                continue
+        if adapter is not None:
+            found.append(PatchPoint(module, name, adapter))
+    return found
+
+
+def _originals() -> dict[Any, Adapter]:
+    """The functions as they are when nobody observes."""
+    found: dict[Any, Adapter] = {
+        untouched(torch.nn.functional.scaled_dot_product_attention): ScaledDotProduct(),
+        untouched(flex_module.flex_attention): Flex(),
+        untouched(core.attend): Attend(),
+    }
+    geometric = sys.modules.get("torch_geometric.utils")
+    if geometric is not None:
+        found[untouched(geometric.softmax)] = EdgeSoftmax()
+    return found

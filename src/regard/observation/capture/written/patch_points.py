@@ -1,0 +1,58 @@
+"""Where to record: the modules of a model that may write their attention out, and the parts that run unrecorded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from torch import nn
+
+from regard.observation.capture.interception import PatchPoint
+from regard.observation.capture.written.detection import should_be_seen, takes_own_path, writes_out
+from regard.observation.capture.written.recording import recording, unrecorded
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+def recording_points(
+    kinds: Mapping[type[nn.Module], nn.Module], parts: Sequence[nn.Module], adapted: Collection[type]
+) -> Iterator[PatchPoint]:
+    """Spots for classes of modules: to record, to leave unrecorded, and to count as having run.
+
+    `adapted`: classes whose forward has an adapter already.
+    """
+    recorded = {kind for kind, module in kinds.items() if kind not in adapted and writes_out(module)}
+    attends = recorded | set(adapted) | {kind for kind, module in kinds.items() if should_be_seen(module)}
+    for kind in attends:
+        yield PatchPoint(kind, "forward", scope=recording if kind in recorded else None, counted=True)
+    for module in parts:  # a forward on the instance (hooks of other libraries) does not ask the class's
+        if "forward" in vars(module) and type(module) in attends:
+            yield PatchPoint(
+                module, "forward", scope=recording if type(module) in recorded else None, counted=True
+            )
+    if recorded:
+        apart: dict[type[nn.Module], None] = {}
+        deep: dict[int, bool] = {}
+        for module in parts:
+            if type(module) in recorded:
+                apart |= dict.fromkeys(_apart(module, attends, deep))
+        yield from (PatchPoint(kind, "forward", scope=unrecorded) for kind in apart if kind not in recorded)
+
+
+def _apart(module: nn.Module, attends: Collection[type], deep: dict[int, bool]) -> Iterator[type[nn.Module]]:
+    """The classes of parts that a module calls and that attend, or take another path while they are recorded."""
+    for part in module._modules.values():
+        if isinstance(part, _CONTAINERS):
+            yield from _apart(part, attends, deep)
+        elif part is not None and _attends(part, attends, deep):
+            yield type(part)
+
+
+def _attends(module: nn.Module, attends: Collection[type], deep: dict[int, bool]) -> bool:
+    if id(module) not in deep:
+        deep[id(module)] = False  # where a module holds itself
+        deep[id(module)] = (
+            type(module) in attends
+            or takes_own_path(module)
+            or any(_attends(part, attends, deep) for part in module._modules.values() if part is not None)
+        )
+    return deep[id(module)]

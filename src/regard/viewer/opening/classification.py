@@ -1,0 +1,104 @@
+"""What a classifier answers, in words: the page shows it beside what the model attended to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.viewer.page_model import finite, shortened
+
+Answer = dict[
+    str, Any
+]  # "text": the answer in words; "others": [[label, probability], …], the likeliest first
+OTHERS = 5  # labels after the answer that are told
+TOLD = 8  # labelled tokens that are told
+LIKELY = 0.5  # the probability from which one of several labels counts as given
+OUTSIDE = ("O", "LABEL_0")  # labels of tokens that are nothing special
+
+
+def classes(logits: Tensor, name: Callable[[int], str]) -> Answer:
+    """One of several classes, from logits (classes,)."""
+    return _ranked(logits.float().softmax(-1), name, 1)
+
+
+def labels(logits: Tensor, name: Callable[[int], str]) -> Answer:
+    """Any number of labels, each with a probability of its own, from logits (labels,)."""
+    odds = logits.float().sigmoid()
+    given = int((odds >= LIKELY).sum())
+    found = _ranked(odds, name, given)
+    return found if given else {**found, "text": f"none of {len(odds)} labels"}
+
+
+def number(value: Tensor, name: str) -> Answer:
+    """A score, from a model that answers with one number."""
+    found = finite(value)
+    text = "not finite" if found is None else f"{shortened(name)} {found:.4g}".strip()
+    return {"text": text, "others": []}
+
+
+def tokens(logits: Tensor, name: Callable[[int], str], pieces: Sequence[str]) -> Answer:
+    """A label for each token, from logits (tokens, labels); those that are nothing special are left out."""
+    odds, best = logits.float().softmax(-1).max(-1)
+    marked = [
+        f"{shortened(piece.strip(), 24)} {shortened(name(label))} {percent(share)}"
+        for piece, label, share in zip(pieces, best.tolist(), odds.tolist(), strict=False)
+        if name(label) not in OUTSIDE
+    ]
+    more = f", … {len(marked) - TOLD} more" if len(marked) > TOLD else ""
+    return {"text": ", ".join(marked[:TOLD]) + more if marked else "no token is labelled", "others": []}
+
+
+def of_pretrained(model: Any, pieces: Sequence[str]) -> Callable[[Any], Answer | None] | None:
+    """How to read the answer of a Hugging Face classifier off its output; None for other models."""
+    config, kind = model.config, type(model).__name__
+    if "Classification" not in kind:
+        return None
+
+    def name(label: int) -> str:
+        return str((getattr(config, "id2label", None) or {}).get(label, label))
+
+    def read(output: Any) -> Answer | None:
+        logits = getattr(output, "logits", None)
+        if not isinstance(logits, Tensor) or logits.dim() not in (2, 3) or not logits.shape[-1]:
+            return None
+        logits = logits[0].detach().cpu()
+        if logits.dim() == 2:
+            return tokens(logits, name, pieces) if "TokenClassification" in kind else None
+        problem = getattr(config, "problem_type", None)
+        if problem == "multi_label_classification":
+            return labels(logits, name)
+        if problem == "regression" or len(logits) == 1:
+            return number(logits[0], "" if name(0) == "LABEL_0" else name(0)) if len(logits) == 1 else None
+        return classes(logits, name)
+
+    return read
+
+
+def of_run(task: Any) -> Callable[[Any], Answer | None] | None:
+    """How to read the answer of a model of ours off its logits; None where its task is no classification."""
+    if task.problem.answer.needs != "pooled":
+        return None
+    return lambda logits: classes(logits[0].detach().cpu(), lambda label: str(task.decode([label])))
+
+
+def percent(share: float) -> str:
+    """A probability, with a digit behind the point where two labels may be close to each other or to certainty."""
+    return f"{100 * share:.1f} %"
+
+
+def _ranked(odds: Tensor, name: Callable[[int], str], given: int) -> Answer:
+    """The first `given` labels as the answer, some of the others beside it."""
+    if not torch.isfinite(odds).all():
+        return {"text": "not finite", "others": []}
+    shares, best = odds.sort(descending=True, stable=True)
+    ranked = [
+        (shortened(name(label)), share) for label, share in zip(best.tolist(), shares.tolist(), strict=True)
+    ]
+    text = ", ".join(f"{label} {percent(share)}" for label, share in ranked[:given])
+    return {
+        "text": text,
+        "others": [[label, float(f"{share:.4g}")] for label, share in ranked[given : given + OTHERS]],
+    }

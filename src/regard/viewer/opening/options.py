@@ -1,0 +1,107 @@
+"""What somebody wants to look at, and a model opened for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from regard.errors import BadValue
+
+if TYPE_CHECKING:
+    from regard.viewer.opening.generation import Writer
+
+LONGEST_TEXT = 200_000  # characters
+MOST_WRITTEN = 1000  # tokens of a generation that is stepped through
+MOST_BEAMS = 16
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What to open and what to show it; every part is checked when it is made."""
+
+    where: str  # a run's folder, one of its checkpoints, or the folder of a Hugging Face model
+    text: str | None = None
+    target: str | None = None  # what a model that writes is to write, instead of its own words
+    image: str | None = None
+    generate: int | None = None  # tokens to write, step by step
+    beams: int = 1
+    against: str | None = None
+    checkpoint: str | None = None
+    checkpoints: bool = False
+    gold: str | None = None
+    importance: bool = False
+    device: str = "auto"
+    allow_missing: bool = (
+        False  # open a folder whose tensors are not all the model's; its random weights are labelled
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("where", "against", "image", "gold"):
+            value = getattr(self, name)
+            shown = {"where": "RUN"}.get(name, f"--{name}")
+            if value is not None and ("\0" in value or not value.strip()):
+                raise BadValue(f"{shown}: expected the path of a folder or a file, got {value[:40]!r}.")
+        for name in ("text", "target"):
+            value = getattr(self, name)
+            if value is not None and not value.strip():
+                raise BadValue(f"--{name}: expected some text, got none.")
+            if value is not None and len(value) > LONGEST_TEXT:
+                raise BadValue(
+                    f"--{name}: expected at most {LONGEST_TEXT:,} characters, got {len(value):,}. Shorten it."
+                )
+        if self.text is not None and self.image is not None:
+            raise BadValue("--image: expected --text or --image, not both.")
+        if self.generate is not None and not 1 <= self.generate <= MOST_WRITTEN:
+            raise BadValue(f"--generate: expected 1 to {MOST_WRITTEN} tokens, got {self.generate}.")
+        if not 1 <= self.beams <= MOST_BEAMS:
+            raise BadValue(f"--beams: expected 1 to {MOST_BEAMS}, got {self.beams}.")
+        if self.beams > 1 and self.generate is None:
+            raise BadValue("--beams: they belong to --generate. Add --generate 20, or leave --beams out.")
+        if self.target is not None and self.generate is not None:
+            raise BadValue("--target: expected --target (given words) or --generate (own words), not both.")
+        if self.gold is not None and self.generate is not None:
+            raise BadValue(
+                "--gold: it says how given words are aligned. Use --target with it, not --generate."
+            )
+        if self.checkpoints and (self.against is not None or self.checkpoint is not None):
+            other = "--against" if self.against is not None else "--checkpoint"
+            raise BadValue(f"--checkpoints: it shows all of them; leave {other} out.")
+        if self.importance and self.generate is not None:
+            raise BadValue("--importance: it compares one forward pass; leave --generate out.")
+        if self.generate is not None and (self.against is not None or self.checkpoints):
+            other = "--against" if self.against is not None else "--checkpoints"
+            raise BadValue(
+                f"--generate: two models may write different words, which cannot be compared. Leave {other} out, "
+                "or give the words with --target."
+            )
+
+
+@dataclass
+class OpenedModel:
+    """A model and its input, ready to run."""
+
+    title: str  # of the page
+    name: str  # of the variant
+    model: nn.Module
+    run: Callable[[], Any]  # one forward pass
+    labels: Mapping[str, list[str]]
+    words: str = ""
+    input: str = ""  # the input in one line
+    two_sides: bool = False
+    ids: list[int] | None = None
+    step: int | None = None
+    image: dict[str, Any] | None = None
+    writer: Writer | None = None
+    room: int | None = None  # for so many tokens the writer has positions left
+    no_writer: str = "it writes no text"  # why there is none
+    doubt: str = (
+        ""  # which weights are random, or not used, where the folder does not hold exactly the model's
+    )
+    notes: list[str] = field(default_factory=list)  # for stderr
+    # What a classifier answers, read off what `run` returned: {"text": …, "others": …}.
+    answer: Callable[[Any], dict[str, Any] | None] | None = None
+    # Called with the labels and the first site's keys once the model has run: patch grids are only known then.
+    finish: Callable[[int], tuple[dict[str, list[str]], dict[str, Any] | None]] | None = None

@@ -1,0 +1,269 @@
+"""What one page shows: one or more variants of a model or an input, each with what was seen of it.
+
+>>> # with regard.observe(model) as seen: model(x)
+>>> # page_model = PageModel("my model", [Variant("as trained", seen, {"tokens": ["the", "cat"]})])
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.errors import BadType, BadValue, RegardError
+from regard.viewer.locking import LockedSeen, LockedSite
+from regard.viewer.page_sites import PageSite, labels_for, main_kind, page_sites
+from regard.viewer.pairing import paired
+
+TILE, THUMB = 256, 48
+LONGEST_LABEL = 200  # letters of one token that travel to the page
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model on an input, and what was seen when it ran."""
+
+    name: str
+    seen: Any  # regard.observation.Seen
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # texts of positions by kind
+    words: str = ""
+    step: int | None = None  # of training, for checkpoints
+    ids: Any = None  # token ids (n,) of the labels "tokens", where there are some; for patterns that repeat
+    importance: Mapping[tuple[str, int], float] = field(default_factory=dict)  # of (site, head), by ablation
+    answer: Mapping[str, Any] | None = (
+        None  # of a classifier: "text" and, as [label, probability], the "others"
+    )
+
+
+@dataclass
+class PageModel:
+    """All that a page can ask for."""
+
+    title: str
+    variants: Sequence[Variant]
+    words: str = ""
+    two_sides: bool = False  # one sequence is read (tokens), another written (targets)
+    image: dict[str, Any] | None = None
+    generation: dict[str, Any] | None = None
+    alignment: dict[str, Any] | None = None
+    timeline: dict[str, Any] | None = None
+    warning: str = (
+        ""  # why what is shown must not be taken for the model's own; stands on the page and on every picture
+    )
+
+    def __post_init__(self) -> None:
+        if not self.variants:
+            raise BadValue("variants: expected at least one, got none.")
+        self._seen = [LockedSeen(variant.seen) for variant in self.variants]
+        first = self.variants[0]
+        if not self._seen[0].names():
+            raise BadValue(f"seen: {_why_nothing(first.seen)}")
+        own = zip(self._seen, self.variants, strict=True)
+        rows = paired([page_sites(seen, variant.labels, self.two_sides) for seen, variant in own])
+        self.page_sites: list[PageSite] = [row.page_site for row in rows]
+        self._names = [row.names for row in rows]  # of each place, by variant
+        if self.generation is not None:
+            self._set_first_keys()
+
+    def _set_first_keys(self) -> None:
+        """A step whose cache has let go of old keys has fewer of them than there are positions."""
+        for own in self._seen:
+            for page_site in self.page_sites:
+                if page_site.rows == page_site.columns and page_site.name in own:
+                    site = own[page_site.name]
+                    sizes = [site.shape(call)[2:] for call in range(site.calls)]
+                    ends = itertools.accumulate(queries for queries, _ in sizes)
+                    own.set_first_keys(
+                        page_site.name,
+                        [max(0, end - keys) for end, (_, keys) in zip(ends, sizes, strict=True)],
+                    )
+
+    @property
+    def main(self) -> str:
+        """The kind of positions the model reads."""
+        return main_kind(self.variants[0].labels)
+
+    def seen(self, variant: int) -> LockedSeen:
+        """What was seen of a variant, for threads."""
+        return self._seen[variant]
+
+    def site(self, variant: int, site: int) -> LockedSite:
+        """A site of a variant."""
+        name = self._names[site].get(variant)
+        if name is not None:
+            return self._seen[variant][name]
+        shared = [
+            page_site.label
+            for page_site, names in zip(self.page_sites, self._names, strict=True)
+            if variant in names
+        ]
+        raise BadValue(
+            f"site: {self.variants[variant].name} has no {self.page_sites[site].label}. It has {_listed(shared)}."
+        )
+
+    def sites(self, variant: int) -> list[int]:
+        """The numbers of the sites a variant has."""
+        return [number for number, names in enumerate(self._names) if variant in names]
+
+    def heads(self, site: int) -> list[int]:
+        """How many heads each variant has at a site; 0 where it lacks the site."""
+        return [
+            int(self.site(variant, site).shape(0)[1]) if variant in self._names[site] else 0
+            for variant in range(len(self.variants))
+        ]
+
+    def memory(self) -> dict[str, list[int]] | None:
+        """Which sites say, step by step, where heads write to a memory of slots, and where they read it."""
+        slots = [
+            n
+            for n, page_site in enumerate(self.page_sites)
+            if page_site.group == "memory" and page_site.columns == "slots"
+        ]
+        writes = [n for n in slots if self.page_sites[n].label.startswith("write")]
+        return {"write": writes, "read": [n for n in slots if n not in writes]} if writes else None
+
+    def scene(self) -> dict[str, Any]:
+        """The scene as the page reads it: plain JSON data, every text cut to a sane length."""
+        first = self.variants[0]
+        kinds: dict[str, int] = {}
+        sites = []
+        for number, page_site in enumerate(self.page_sites):
+            owner = min(self._names[number])
+            site = self.site(owner, number)
+            labels = self.variants[owner].labels
+            calls = _calls(site, len(labels.get(page_site.rows, ())), self.generation is not None)
+            for kind, size in ((page_site.rows, "queries"), (page_site.columns, "keys")):
+                kinds[kind] = max(kinds.get(kind, 0), *(call[size] for call in calls))
+            heads = self.heads(number)
+            names = [self._names[number].get(variant) for variant in range(len(self.variants))]
+            sites.append(
+                {
+                    **page_site.described(site),
+                    "heads": max(heads), "headsOf": heads, "namesOf": names, "calls": calls,
+                }
+            )  # fmt: skip
+        return {
+            "title": shortened(self.title),
+            "start": self._start(),
+            "words": shortened(self.words, 400),
+            "warning": shortened(self.warning, 600),
+            "variants": [self._variant(number) for number in range(len(self.variants))],
+            "sites": sites,
+            "tokens": _all_labels(kinds, first.labels, self.main),
+            "image": self.image,
+            "generation": self.generation,
+            "alignment": self.alignment,
+            "memory": self.memory(),
+            "timeline": self.timeline,
+            "limits": {"tile": TILE, "thumb": THUMB, "sampled": True},
+            "embedded": False,
+        }
+
+    def _start(self) -> str | None:
+        """The view that says most about this stage; None: the usual one."""
+        offers = (
+            ("steps", self.generation), ("timeline", self.timeline), ("compare", len(self.variants) > 1),
+            ("image", self.image), ("alignment", self.alignment), ("memory", self.memory()),
+        )  # fmt: skip
+        return next((name for name, there in offers if there), None)
+
+    def _variant(self, number: int) -> dict[str, Any]:
+        own, first = self.variants[number], self.variants[0]
+        found: dict[str, Any] = {
+            "name": shortened(own.name),
+            "words": shortened(own.words, 400),
+            "step": own.step,
+            "answer": own.answer,
+        }
+        if number and own.labels != first.labels:  # another input, or another tokenizer
+            counts = {kind: len(texts) for kind, texts in own.labels.items()}
+            found["tokens"] = _all_labels(counts, own.labels, self.main)
+        return found
+
+
+def page_model_of(seen_or_model: Any, tokens: Any = None, title: str | None = None) -> PageModel:
+    """A stage of what a user has: a stage, or a `Seen` with labels for its tokens.
+
+    tokens: a list of texts (what the positions are called), or lists by kind:
+        {"tokens": […], "targets": […]} where a model reads one sequence and writes another.
+    """
+    if isinstance(seen_or_model, PageModel):
+        if tokens is not None:
+            raise BadValue("tokens: the stage has its labels already. Leave tokens out.")
+        return seen_or_model
+    if not callable(getattr(seen_or_model, "names", None)):
+        raise BadType(f"seen: expected what `regard.observe` gave, got {type(seen_or_model).__name__}.")
+    labels = _given_labels(tokens)
+    model = getattr(seen_or_model, "model", None)
+    name = title or (type(model).__name__ if model is not None else "Attention")
+    return PageModel(name, [Variant(name, seen_or_model, labels)], two_sides="targets" in labels)
+
+
+def shortened(text: str, most: int = LONGEST_LABEL) -> str:
+    """Text without halves of characters, cut where it is too long for a page."""
+    whole = str(text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return whole if len(whole) <= most else whole[: most - 1] + "…"
+
+
+def finite(value: Any) -> float | None:
+    """A number JSON can hold; None for NaN and infinities."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _why_nothing(seen: Any) -> str:
+    """Words for a `Seen` without a single site that can be shown."""
+    for name in seen.names():
+        try:
+            seen[name].weights(rows=[0])
+        except RegardError as why:
+            return f"of {name} nothing can be shown: {why}"
+    return (
+        "nothing was observed. Run the model inside `with regard.observe(model) as seen:`; if it did run, it uses no "
+        "attention that regard knows."
+    )
+
+
+def _listed(labels: Sequence[str], most: int = 8) -> str:
+    """Labels in a sentence, the first few of many."""
+    shown = ", ".join(labels[:most])
+    return f"{shown}, …, {labels[-1]}" if len(labels) > most else shown
+
+
+def _given_labels(tokens: Any) -> dict[str, list[str]]:
+    if tokens is None:
+        return {}
+    lists = tokens if isinstance(tokens, Mapping) else {"tokens": tokens}
+    if any(isinstance(texts, str) or not isinstance(texts, Sequence) for texts in lists.values()):
+        raise BadType("tokens: expected a list of texts, one for each position, or such lists by kind.")
+    return {str(kind): [str(text) for text in texts] for kind, texts in lists.items()}
+
+
+def _all_labels(
+    counts: Mapping[str, int], labels: Mapping[str, Sequence[str]], main: str
+) -> dict[str, list[str]]:
+    found = {kind: [shortened(text) for text in texts] for kind, texts in labels.items()}
+    for kind, count in counts.items():
+        given = found.get(kind, [])
+        if kind == "memory":  # the slots, then the positions
+            positions = found.get(main, [])[:count]
+            given = [*labels_for("slots", count - len(positions), []), *positions]
+        found[kind] = labels_for(kind, max(count, len(given)), given)
+    return found
+
+
+def _calls(site: Any, positions: int, decoding: bool) -> list[dict[str, int]]:
+    """The sizes of each call. Where calls go on from each other (decoding, or segments that together are the whole
+    sequence), the queries of a call stand behind those of the calls before it.
+    """
+    sizes = [site.shape(call) for call in range(site.calls)]
+    onwards = decoding or (len(sizes) > 1 and sum(size[2] for size in sizes) == positions)
+    found: list[dict[str, int]] = []
+    start = 0
+    for _, _, queries, keys in sizes:
+        found.append({"queries": int(queries), "keys": int(keys), "start": start})
+        if onwards:
+            start += int(queries)
+    return found

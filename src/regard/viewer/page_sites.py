@@ -1,0 +1,126 @@
+"""What a site is called on the page, where it stands in its model, and what its rows and columns are.
+
+A site knows its module's path and the sizes of its calls. The rest follows from common habits of naming modules and
+from how many labels there are of each kind; where neither says anything, positions are numbered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regard.observation.analysis.sites import CROSSING
+
+MEMORIES = ("slot", "memory")
+NUMBERED = {
+    "tokens": "token", "targets": "target", "read": "target", "slots": "slot", "steps": "step",
+    "patches": "patch",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PageSite:
+    """A site as the page shows it."""
+
+    name: str  # the site's own
+    label: str  # short, for people
+    group: str  # encoder, decoder, cross, memory, layers
+    rows: str  # which labels its queries have: a kind of `Variant.labels`
+    columns: str
+    cross: bool  # whether it looks from one sequence at another
+
+    def described(self, site: Any) -> dict[str, Any]:
+        """The site's entry in the scene, but for its heads and its calls."""
+        return {
+            "name": self.name, "label": self.label, "kind": str(site.kind), "how": str(site.how),
+            "rows": self.rows, "columns": self.columns, "cross": self.cross,
+            "group": self.group,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A place before it has a label."""
+
+    name: str
+    group: str
+    rows: str
+    columns: str
+    part: str = ""  # what it does, where it is one of several parts of a layer
+
+
+def page_sites(seen: Any, labels: Mapping[str, Sequence[str]], two_sides: bool = False) -> list[PageSite]:
+    """Every site of a `Seen`, in its order.
+
+    labels: the texts of positions by kind. two_sides: the model reads `tokens` and writes `targets`.
+    """
+    drafts = [_draft(name, seen[name], labels, two_sides) for name in seen.names()]
+    short = _labels(drafts)
+    return [
+        PageSite(one.name, label, one.group, one.rows, one.columns, one.group == "cross")
+        for one, label in zip(drafts, short, strict=True)
+    ]
+
+
+def _labels(drafts: Sequence[_Draft]) -> list[str]:
+    """Short names: what a site is part of and the number of its layer, as far as paths tell; all different."""
+    found = []
+    for one in drafts:
+        number = re.search(r"(?<![^.])\d+(?![^.#])", one.name)
+        word = one.part or {"layers": "layer"}.get(one.group, one.group)
+        found.append(f"{word} {int(number[0])}" if number else word)
+    if len(set(found)) == len(found):
+        return found
+    ends = [one.name.partition("#")[0].rpartition(".")[2] for one in drafts]
+    longer = [
+        f"{label} {end}" if found.count(label) > 1 else label for label, end in zip(found, ends, strict=True)
+    ]
+    if len(set(longer)) == len(longer):
+        return longer
+    counts: dict[str, int] = {}  # the same module again and again: a number in the order of its calls
+    numbered = []
+    for one in drafts:
+        word = one.part or {"layers": "layer"}.get(one.group, one.group)
+        numbered.append(f"{word} {counts.get(word, 0)}")
+        counts[word] = counts.get(word, 0) + 1
+    return numbered
+
+
+def main_kind(labels: Mapping[str, Sequence[str]]) -> str:
+    """The kind of positions a model reads: patches of an image, steps, or tokens."""
+    return "patches" if "patches" in labels else "steps" if "steps" in labels else "tokens"
+
+
+def _draft(name: str, site: Any, labels: Mapping[str, Sequence[str]], two_sides: bool) -> _Draft:
+    down, across = str(site.rows), str(site.columns)
+    path, main = name.casefold().split("."), main_kind(labels)
+    if down in MEMORIES or across in MEMORIES:
+        sides = [{"slot": "slots", "memory": "memory"}.get(side, main) for side in (down, across)]
+        part = next((word for word in ("write", "read") if path[-1].startswith(word[:4])), "")
+        return _Draft(name, "memory", sides[0], sides[1], part)
+    if CROSSING.search(name) or (two_sides and path[0].startswith("attention")):
+        return _Draft(name, "cross", "targets" if two_sides else main, _fitting(site, labels, main))
+    if two_sides and any(part.startswith("decoder") for part in path):
+        return _Draft(name, "decoder", "read", "read")
+    group = "encoder" if two_sides and any(part.startswith("encoder") for part in path) else "layers"
+    _, _, queries, keys = site.shape(0)
+    pools = queries == 1 < keys and site.calls == 1  # one question about the whole input
+    return _Draft(name, group, "whole" if pools else main, main)
+
+
+def _fitting(site: Any, labels: Mapping[str, Sequence[str]], main: str) -> str:
+    """The kind whose number of labels is the number of keys; the main one where several or none fit."""
+    keys = site.shape(0)[3]
+    if len(labels.get(main, ())) == keys:
+        return main
+    return next((kind for kind, texts in labels.items() if len(texts) == keys and kind != "read"), main)
+
+
+def labels_for(kind: str, count: int, given: Sequence[str]) -> list[str]:
+    """`count` labels: those given, and numbers from 0 where there are too few."""
+    if kind == "whole":
+        return ["the whole input"]
+    word = NUMBERED.get(kind, "position")
+    return [*given[:count], *(f"{word} {number}" for number in range(len(given), count))]

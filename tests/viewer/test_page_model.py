@@ -1,0 +1,260 @@
+"""What sites are called, what their axes are, and what a page is told of them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from regard.errors import BadValue
+from regard.viewer.page_model import PageModel, Variant, page_model_of
+from regard.viewer.requests import NotFound, RequestHandler
+from tests.viewer.stand_ins import Seen, StandIn, random_map, small_page_model
+
+
+def scene_of(sites, labels=None, **options):
+    return PageModel("x", [Variant("v", Seen(sites), labels or {})], **options).scene()
+
+
+def test_layers_are_numbered_as_their_paths_are():
+    names = ["bert.encoder.layer.0.attention.self", "bert.encoder.layer.11.attention.self"]
+    found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
+    assert [site["label"] for site in found["sites"]] == ["layer 0", "layer 11"]
+    assert {site["group"] for site in found["sites"]} == {"layers"}
+
+
+def test_a_module_that_attends_again_and_again_is_numbered_by_its_calls():
+    names = ["albert.groups.0.attention", "albert.groups.0.attention#2", "albert.groups.0.attention#3"]
+    found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
+    assert [site["label"] for site in found["sites"]] == ["layer 0", "layer 1", "layer 2"]
+
+
+def test_two_attentions_of_a_layer_are_told_apart():
+    names = ["layers.0.attention.memory", "layers.0.attention.history", "layers.1.attention.memory"]
+    found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
+    assert [site["label"] for site in found["sites"]] == ["layer 0 memory", "layer 0 history", "layer 1"]
+
+
+def test_a_model_that_reads_and_writes_has_three_kinds_of_attention():
+    labels = {"tokens": list("abcde"), "targets": list("xyz"), "read": ["<s>", "x", "y"]}
+    sites = [
+        StandIn("encoder.block.0.layer.0.SelfAttention", [random_map(2, 5, 5)]),
+        StandIn("decoder.block.0.layer.0.SelfAttention", [random_map(2, 3, 3)]),
+        StandIn("decoder.block.0.layer.1.EncDecAttention", [random_map(2, 3, 5)]),
+    ]
+    found = scene_of(sites, labels, two_sides=True)
+    assert [site["label"] for site in found["sites"]] == ["encoder 0", "decoder 0", "cross 0"]
+    assert [(site["rows"], site["columns"]) for site in found["sites"]] == [
+        ("tokens", "tokens"), ("read", "read"), ("targets", "tokens"),
+    ]  # fmt: skip
+    assert [site["cross"] for site in found["sites"]] == [False, False, True]
+
+
+def test_a_memory_has_slots_and_says_who_writes_and_who_reads():
+    shape = {"rows": "position", "columns": "slot"}
+    sites = [StandIn(f"machine.tape.{name}", [random_map(1, 4, 6)], **shape) for name in ("write", "read")]
+    found = scene_of(sites, {"steps": [f"step {n}" for n in range(4)]})
+    assert found["memory"] == {"write": [0], "read": [1]} and found["start"] == "memory"
+    assert found["sites"][0]["columns"] == "slots" and found["tokens"]["slots"][-1] == "slot 5"
+
+
+def test_labels_that_are_too_few_are_filled_with_numbers():
+    found = scene_of([StandIn("layer.0", [random_map(1, 5, 5)])], {"tokens": ["a", "b"]})
+    assert found["tokens"]["tokens"] == ["a", "b", "token 2", "token 3", "token 4"]
+
+
+def test_calls_that_go_on_from_each_other_begin_where_the_last_ended():
+    maps = [random_map(1, 4, 4), random_map(1, 4, 8, seed=1), random_map(1, 2, 6, seed=2)]
+    found = scene_of([StandIn("layer.0", maps)], {"tokens": [str(n) for n in range(10)]})
+    assert [call["start"] for call in found["sites"][0]["calls"]] == [0, 4, 8]
+
+
+def test_keys_that_a_cache_has_let_go_of_are_there_again_with_no_weight():
+    """A window of 3: the third step hands over keys 2, 3 and 4 of five positions."""
+    maps = [random_map(2, 3, 3), random_map(2, 1, 3, seed=1), random_map(2, 1, 3, seed=2)]
+    seen = Seen([StandIn("layer.0", maps)])
+    page_model = PageModel("x", [Variant("v", seen)], generation={"prompt": 3, "steps": []})
+    assert [call["keys"] for call in page_model.scene()["sites"][0]["calls"]] == [3, 4, 5]
+    site = page_model.site(0, 0)
+    assert site.weights(call=2).shape == (1, 2, 1, 5)
+    torch.testing.assert_close(site.weights(call=2)[0, :, 0], torch.nn.functional.pad(maps[2][:, 0], (2, 0)))
+    assert site.columns_of([1], call=2).abs().sum() == 0
+    torch.testing.assert_close(site.columns_of([4], call=2)[0, :, 0, 0], maps[2][:, 0, 2])
+    assert (
+        site.summary(top=1, call=2).top_keys[0, :, 0, 0].tolist() == (maps[2].argmax(-1)[:, 0] + 2).tolist()
+    )
+    small = site.pooled(1, 5, call=2)
+    torch.testing.assert_close(small[:, 0, 2:], maps[2][:, 0])
+    answers = RequestHandler(page_model)
+    row = answers.answer("row", {"site": "0", "head": "1", "call": "2", "row": "0"})[1]
+    assert len(row) == 5 * 4 and row[:8] == bytes(8)
+
+
+def test_one_question_about_the_whole_input_is_called_so():
+    found = scene_of([StandIn("attention", [random_map(1, 1, 4)])], {"tokens": list("abcd")})
+    assert found["sites"][0]["rows"] == "whole" and found["tokens"]["whole"] == ["the whole input"]
+
+
+def test_sites_of_which_nothing_can_be_told_are_left_out():
+    class Lost(StandIn):
+        def shape(self, call=-1):
+            return (0, 0, 0, 0)
+
+    found = scene_of([Lost("layer.0", [None]), StandIn("layer.1", [random_map(1, 3, 3)])])
+    assert [site["name"] for site in found["sites"]] == ["layer.1"]
+
+
+def test_another_input_brings_its_own_labels():
+    seen = small_page_model().variants[0].seen
+    page_model = PageModel(
+        "x",
+        [Variant("a", seen, {"tokens": list("abcdefg")}), Variant("b", seen, {"tokens": list("hijklmn")})],
+    )
+    first, second = page_model.scene()["variants"]
+    assert "tokens" not in first and second["tokens"]["tokens"] == list("hijklmn")
+
+
+def test_a_layer_that_only_one_model_has_is_refused_with_words():
+    both = [Seen([StandIn(f"a.{n}", [random_map(1, 3, 3)]) for n in range(count)]) for count in (3, 2)]
+    page_model = PageModel("x", [Variant("three", both[0]), Variant("two", both[1])])
+    assert page_model.site(1, 1).name == "a.1"
+    with pytest.raises(BadValue, match=r"two has no layer 2. It has layer 0, layer 1"):
+        page_model.site(1, 2)
+
+
+def bert_like(prefix, layers, heads, length=5):
+    names = [f"{prefix}encoder.layer.{n}.attention.self" for n in range(layers)]
+    return Seen([StandIn(name, [random_map(heads, length, length, n)]) for n, name in enumerate(names)])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_models_of_another_depth_and_prefix_are_paired_layer_by_layer(swapped):
+    """An encoder of 3 layers of 5 heads, and the same kind of encoder inside a classifier, 2 layers of 3 heads."""
+    variants = [Variant("bare", bert_like("", 3, 5)), Variant("wrapped", bert_like("bert.", 2, 3))]
+    if swapped:
+        variants.reverse()
+    bare, wrapped = (1, 0) if swapped else (0, 1)
+    page_model = PageModel("x", variants)
+    scene = page_model.scene()
+    assert [site["label"] for site in scene["sites"]] == ["layer 0", "layer 1", "layer 2"]
+    assert [site["headsOf"][bare] for site in scene["sites"]] == [5, 5, 5]
+    assert [site["headsOf"][wrapped] for site in scene["sites"]] == [3, 3, 0]
+    assert [site["heads"] for site in scene["sites"]] == [5, 5, 5]
+    assert scene["sites"][1]["namesOf"][wrapped] == "bert.encoder.layer.1.attention.self"
+    assert scene["sites"][2]["namesOf"][wrapped] is None
+    for layer in range(2):
+        assert page_model.site(bare, layer).name == f"encoder.layer.{layer}.attention.self"
+        assert page_model.site(wrapped, layer).name == f"bert.encoder.layer.{layer}.attention.self"
+    answers = RequestHandler(page_model)
+    heads = [
+        json.loads(answers.answer("overview", {"variant": str(v)})[1].split(b"\n")[0])["heads"]
+        for v in (0, 1)
+    ]
+    assert [len(heads[bare]), len(heads[wrapped])] == [15, 6]
+    shared = {"site": "1", "head": "2", "variant": str(bare), "minus": str(wrapped), "row": "4"}
+    found = np.frombuffer(answers.answer("row", shared)[1], np.float32)
+    np.testing.assert_allclose(found, random_map(5, 5, 5, 1)[2, 4] - random_map(3, 5, 5, 1)[2, 4], atol=1e-6)
+    with pytest.raises(BadValue, match=r"wrapped has no layer 2. It has layer 0, layer 1"):
+        answers.answer("row", {**shared, "site": "2"})
+    with pytest.raises(BadValue, match=r"no head 3 in layer 1 of wrapped. Its heads are 0 to 2"):
+        answers.answer("row", {**shared, "head": "3"})
+    rolled = np.frombuffer(answers.answer("rollout", {"variant": str(wrapped), "row": "4"})[1], np.float32)
+    assert rolled.sum() == pytest.approx(1, abs=1e-5)
+    assert len(json.loads(answers.answer("facts", {"variant": str(wrapped)})[1])["sites"]) == 2
+
+
+def test_sites_that_only_the_second_model_has_follow_their_neighbours():
+    two = [
+        ["layers.0.self", "layers.0.cross_attn", "layers.1.self"],
+        ["layers.0.self", "layers.1.self", "layers.2.self"],
+    ]
+    seen = [Seen([StandIn(name, [random_map(1, 3, 3)]) for name in names]) for names in two]
+    page_model = PageModel("x", [Variant("a", seen[0]), Variant("b", seen[1])])
+    assert [place.name for place in page_model.page_sites] == [*two[0], "layers.2.self"]
+    assert page_model.sites(0) == [0, 1, 2] and page_model.sites(1) == [0, 2, 3]
+
+
+def test_layers_under_other_names_are_matched_by_their_place():
+    both = [Seen([StandIn(f"{name}.{n}", [random_map(1, 3, 3)]) for n in range(2)]) for name in "ab"]
+    page_model = PageModel("x", [Variant("first", both[0]), Variant("second", both[1])])
+    assert page_model.site(1, 1).name == "b.1"
+
+
+def test_rollout_of_one_layer_is_half_the_row_and_half_itself():
+    page_model = small_page_model(layers=1, heads=3, length=7)
+    _, content = RequestHandler(page_model).answer("rollout", {"row": "4"})
+    expected = 0.5 * page_model.variants[0].seen["encoder.layer.0.attention"].given[0][:, 4].mean(0)
+    expected[4] += 0.5
+    torch.testing.assert_close(
+        torch.frombuffer(bytearray(content), dtype=torch.float32), expected, atol=1e-6, rtol=0
+    )
+
+
+def test_rollout_has_no_meaning_between_two_sequences():
+    labels = {"tokens": list("abcde"), "targets": list("xyz")}
+    seen = Seen([StandIn("cross.0", [random_map(2, 3, 5)])])
+    with pytest.raises(NotFound, match="no rollout"):
+        RequestHandler(PageModel("x", [Variant("v", seen, labels)], two_sides=True)).answer(
+            "rollout", {"row": "0"}
+        )
+
+
+def test_facts_name_patterns_and_give_orders_of_all_heads():
+    import json
+
+    eye, back = torch.eye(31), torch.eye(31).roll(-1, 1)
+    site = StandIn("layer.0", [torch.stack([eye, back.T @ eye, torch.full((31, 31), 1 / 31)])])
+    _, content = RequestHandler(PageModel("x", [Variant("v", Seen([site]))])).answer("facts", {})
+    found = json.loads(content)
+    (entry,) = found["sites"]
+    assert entry["heads"][0]["pattern"] == "diagonal" and entry["heads"][2]["pattern"] == "uniform"
+    for order in ("pattern", "entropy", "cluster"):
+        assert sorted(found["order"][order]) == [[0, 0], [0, 1], [0, 2]]
+    assert found["order"]["entropy"][-1] == [0, 2]
+
+
+def test_what_observe_gives_is_shown_as_it_is():
+    import regard
+
+    model = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
+    x = torch.randn(1, 5, 16)
+    with torch.no_grad(), regard.observe(model) as seen:
+        model(x)
+    page_model = page_model_of(seen, tokens=list("abcde"))
+    scene = page_model.scene()
+    assert scene["title"] == "TransformerEncoderLayer" and scene["sites"][0]["heads"] == 4
+    _, content = RequestHandler(page_model).answer("row", {"site": "0", "head": "3", "row": "2"})
+    row = torch.frombuffer(bytearray(content), dtype=torch.float32)
+    q, k, _ = torch.nn.functional.linear(
+        x, model.self_attn.in_proj_weight, model.self_attn.in_proj_bias
+    ).chunk(3, -1)
+    expected = (q[0, 2, 12:] @ k[0, :, 12:].T / 2).softmax(-1)
+    torch.testing.assert_close(row, expected.detach(), atol=1e-6, rtol=0)
+
+
+def test_threads_that_ask_at_once_hear_what_one_hears_alone():
+    from concurrent.futures import ThreadPoolExecutor
+
+    import regard
+
+    layer = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    with torch.no_grad(), regard.observe(model) as seen:
+        model(torch.randn(1, 37, 16))
+    tile = {"level": "0", "x": "0", "y": "0"}
+    questions = [
+        (path, {"site": str(site), "head": str(head), **more})
+        for site in range(2)
+        for head in range(4)
+        for path, more in (
+            ("tile", tile),
+            ("row", {"row": "11"}),
+            ("column", {"key": "7"}),
+            ("top", {"top": "3"}),
+        )
+    ]
+    alone = [RequestHandler(page_model_of(seen)).answer(*question) for question in questions]
+    answers = RequestHandler(page_model_of(seen))
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda question: answers.answer(*question), questions * 3))
+    assert together == alone * 3

@@ -1,0 +1,117 @@
+"""An address opens the page once; the browser it let in has a cookie of its own, which ends."""
+
+import threading
+
+import pytest
+from jsonargparse import Namespace
+
+from regard.viewer import server
+from regard.viewer.sessions import LAUNCH_SECONDS, SESSION_SECONDS, Sessions
+from tests.viewer.requests import Visitor
+from tests.viewer.stand_ins import small_page_model
+
+
+@pytest.fixture
+def page_model():
+    return small_page_model(layers=2, heads=3, length=7)
+
+
+@pytest.fixture
+def visitor(page_model):
+    return Visitor(page_model)
+
+
+def cookie_of(answer):
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+def test_the_first_address_gives_a_cookie_of_its_own_and_leaves_the_token_out_of_sight(visitor):
+    token = visitor.token()
+    found = visitor.ask(f"/?token={token}", cookie=None)
+    assert found.status == 303 and found.headers["location"] == "/"
+    kept = found.headers["set-cookie"]
+    assert token not in kept and "HttpOnly" in kept and "SameSite=Strict" in kept
+    assert f"Max-Age={SESSION_SECONDS};" in kept
+    assert visitor.ask("/", cookie=cookie_of(found)).status == 200
+    assert visitor.ask("/", cookie=f"{visitor.guard.cookie}={token}").status == 403
+
+
+def test_an_address_opens_the_page_once_and_then_only_for_the_browser_it_let_in(visitor):
+    token = visitor.token()
+    own = cookie_of(visitor.ask(f"/?token={token}", cookie=None))
+    again = visitor.ask(f"/?token={token}", cookie=None)
+    assert again.status == 403 and "used before" in again.text and "set-cookie" not in again.headers
+    assert visitor.renewed == 1  # the terminal shows a new address
+    reloaded = visitor.ask(f"/?token={token}", cookie=own)
+    assert reloaded.status == 303 and "set-cookie" not in reloaded.headers
+
+
+def test_a_cookie_ends_and_the_terminal_shows_a_new_address(visitor):
+    own = cookie_of(visitor.ask(f"/?token={visitor.token()}", cookie=None))
+    visitor.time += SESSION_SECONDS - 1
+    assert visitor.ask("/api/scene", cookie=own).status == 200
+    visitor.time += 1
+    found = visitor.ask("/api/scene", cookie=own)
+    assert found.status == 403 and "ended" in found.json["error"] and visitor.renewed == 1
+
+
+def test_the_token_a_browser_is_started_with_ends_soon_and_others_do_not(visitor):
+    launched, shown = visitor.token(LAUNCH_SECONDS), visitor.token()
+    visitor.time += LAUNCH_SECONDS
+    assert visitor.ask(f"/?token={launched}", cookie=None).status == 403
+    assert visitor.ask(f"/?token={shown}", cookie=None).status == 303
+
+
+def test_a_look_at_the_address_without_opening_it_does_not_use_it_up(visitor):
+    token = visitor.token()
+    assert visitor.ask(f"/?token={token}", method="HEAD", cookie=None).status == 403
+    assert visitor.ask(f"/?token={token}", cookie=None).status == 303
+
+
+def test_strangers_cause_no_new_address(visitor):
+    for target in ("/", "/?token=wrong", "/api/scene"):
+        assert visitor.ask(target, cookie=None).status == 403
+        assert visitor.ask(target, cookie=f"{visitor.guard.cookie}=wrong").status == 403
+    assert visitor.renewed == 0
+
+
+def test_every_token_and_every_cookie_is_another():
+    keys = Sessions()
+    tokens = [keys.token() for _ in range(7)]
+    secrets = [keys.spend(token) for token in tokens]
+    assert len({*tokens, *secrets}) == 14 and min(map(len, (*tokens, *secrets))) >= 43
+
+
+def test_a_new_address_is_shown_no_more_than_once_in_a_while(page_model, capsys, monkeypatch):
+    made = server.Server(page_model)
+    try:
+        for _ in range(3):
+            made.application.known()
+        assert capsys.readouterr().err.count("http://") == 1
+        monkeypatch.setattr(server, "OFFER_SECONDS", 0.0)
+        made.application.known()
+        assert capsys.readouterr().err.count("http://") == 1
+    finally:
+        made.socket.close()
+
+
+def test_the_browser_is_started_with_an_address_that_is_of_no_use_to_who_reads_it_later(
+    page_model, monkeypatch, capsys
+):
+    """Its command line can be read by everybody on the machine."""
+    import webbrowser
+
+    from regard.cli import view
+
+    started, opened, known = [], [], threading.Event()
+    monkeypatch.setattr(webbrowser, "open", lambda address: (opened.append(address), known.set()))
+    monkeypatch.setattr(server.Server, "run", lambda own, begin: (started.append(own), begin()))
+    view._serve(page_model, Namespace(host="127.0.0.1", port=0, json=False, no_browser=False))
+    assert known.wait(20)
+    (made,) = started
+    made.socket.close()
+    shown = capsys.readouterr().out.split()[-1]
+    tokens = [address.partition("?token=")[2] for address in (shown, opened[0])]
+    assert tokens[0] != tokens[1] and all(tokens)
+    assert made.guard.sessions.spend(tokens[1]) and made.guard.sessions.spend(tokens[1]) is None
+    assert made.guard.sessions.spend(tokens[0])
