@@ -154,8 +154,8 @@ def compare(
     shown = {name: value for name, value in {**named, **given, **settings}.items() if value is not None}
     command = f"regard.compare({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
     plan = make_plan(
-        _settings(named, settings), models=models, attention=attention, seeds=seeds, sweep=sweep, out=out, engine=engine,
-        workers=workers, beam=beam, command=command,
+        _settings(named, settings), models=models, attention=attention, seeds=seeds, sweep=sweep, out=out,
+        engine=engine, workers=workers, beam=beam, command=command,
     )  # fmt: skip
     if quiet:
         return run(plan)
