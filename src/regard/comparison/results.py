@@ -27,6 +27,7 @@ from regard.training.run_folder.folder import RunFolder
 from regard.training.run_folder.metrics_file import changed, plain
 
 Row = dict[str, Any]
+SHARES = ("accuracy", "exact_match", "macro_f1")  # metrics from 0 to 1, which people read as per cent
 
 
 def rows(comparison: Comparison) -> list[Row]:

@@ -48,7 +48,8 @@ def open_vision(
     return OpenedModel(
         name, name, model, lambda: model(pixel_values=pixels), {"patches": []},
         words=f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
-        input=f"the image {Path(options.image).name}", finish=finish, no_writer=f"{type(model).__name__} writes no text",
+        input=f"the image {Path(options.image).name}", finish=finish,
+        no_writer=f"{type(model).__name__} writes no text",
         answer=classification.of_pretrained(model, ()),
     )  # fmt: skip
 
