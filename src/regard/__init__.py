@@ -30,6 +30,8 @@ _ROOMS = ("decoding", "models", "observation", "tasks", "training")
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"regard.{name}")
+    if name in ("compare", "evaluate", "train", "view"):
+        return getattr(import_module("regard.workbench"), name)
     if name == "observe":
         return import_module("regard.observation.observe").observe
     raise AttributeError(f"module 'regard' has no attribute {name!r}")

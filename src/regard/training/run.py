@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.core.display import html_table
 from regard.errors import BadValue
 from regard.training import initial
 from regard.training.assembly import Parts, arrange, build_task, complete, rebuild_model
@@ -48,6 +49,14 @@ class Result:
     def resume_command(self) -> str:
         """What to type to go on."""
         return f"regard train --resume {shlex.quote(str(self.folder))}"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        facts = [("steps", f"{self.steps} ({self.steps_per_second:.3g}/s, {self.seconds:.1f} s, by {self.stopped_by})")]
+        facts += [(f"validation {name}", f"{value:.6g}") for name, value in self.metrics.items()]
+        if self.best is not None:
+            facts.append((f"best {self.best['metric']}", f"{self.best['value']:.6g} at step {self.best['step']}"))
+        return html_table(("run", str(self.folder)), facts)
 
 
 def train(
