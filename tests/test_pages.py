@@ -76,7 +76,7 @@ def test_the_examples_of_the_readme_pass_strict_type_checks(tmp_path):
     (tmp_path / "readme.py").write_text(brought + "\n".join(blocks), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", "--cache-dir",
-         str(ROOT / ".mypy_cache"), "readme.py"],
+         str(ROOT / ".mypy_cache" / "readme"), "readme.py"],
         cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT / "src")}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
