@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "regard"
 
 # Lower floors know nothing of higher ones. A new room says here where it stands.
 FLOORS = [
-    ["errors", "core.files", "registry", "core.options", "core.autocast", "core.display"],
+    ["errors", "core.files", "registry", "plugins", "core.options", "core.autocast", "core.display"],
     ["core.arguments", "core.value", "core.grid", "core.differentiate", "core.dropout"],
     ["masks", "scores", "biases", "normalizers"],
     ["core.request", "core.formula"],

@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from regard.cli.pages import picture
+from regard.cli.predict import picture
 from regard.tasks import Batch
 from regard.training import load_run
 from tests.cli.trained import answered, called, written_by_hand

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.comparison import use
+from regard import plugins
 from regard.models.model import MODELS
 from regard.tasks.task import TASKS
 
@@ -14,9 +14,9 @@ STRANGERS = str(Path(__file__).with_name("strangers.py"))
 @pytest.fixture(autouse=True, scope="module")
 def strangers_registered():
     """`toy`, `toy-net`, `falls`, `deadlocks` and `refuses` can be asked for by name."""
-    use.load([STRANGERS])
+    plugins.load([STRANGERS])
     yield
-    use._LOADED.pop(STRANGERS)
+    plugins._LOADED.pop(STRANGERS)
     TASKS._things.pop("toy")
     for name in ("toy-net", "falls", "deadlocks", "refuses"):
         MODELS._things.pop(name)

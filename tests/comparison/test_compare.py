@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regard.comparison import compare as module
-from regard.comparison.compare import Plan, compare
+from regard.comparison.compare import ComparisonPlan, compare
 from regard.comparison.job import Cost, Job, Outcome
 from regard.comparison.worker import perform
 from regard.errors import BadValue
@@ -165,7 +165,9 @@ def quick(monkeypatch):
 def plan_of(out, **changes):
     settings = {"task": "toy", "steps": 2, "device": "cpu", **changes.pop("settings", {})}
     models = changes.pop("models", ["toy-net"])
-    return Plan(settings=settings, models=models, out=out, **{"seeds": [0], "use": (STRANGERS,), **changes})
+    return ComparisonPlan(
+        settings=settings, models=models, out=out, **{"seeds": [0], "use": (STRANGERS,), **changes}
+    )
 
 
 def test_a_comparison_is_plain_data_about_everything(quick, tmp_path):

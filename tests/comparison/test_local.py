@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.comparison.engines import local
-from regard.comparison.engines.local import LocalEngine, Process, last_step, room_for
+from regard.comparison.engines.local import JobProcess, LocalEngine, capacity_for, last_step
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Contestant, Job
 from regard.training.run_folder import metrics_file
@@ -200,7 +200,7 @@ def test_there_is_room_for_one_process_on_each_core_or_one_on_a_gpu(
     monkeypatch, cores, jobs, gpu, asked, workers, threads
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    room = room_for(jobs, gpu=gpu, **asked)
+    room = capacity_for(jobs, gpu=gpu, **asked)
     assert (room.workers, room.threads) == (workers, threads)
 
 
@@ -216,9 +216,9 @@ def test_threads_reach_the_process_and_its_words_the_log(tmp_path, monkeypatch):
 
 def test_the_worker_is_started_as_a_module_of_this_python(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(Process, "_say", lambda *_: None)
+    monkeypatch.setattr(JobProcess, "_say", lambda *_: None)
     monkeypatch.setattr(local.subprocess, "Popen", lambda command, **options: seen.append((command, options)))
-    Process(job_of(tmp_path / "run"), Heard())
+    JobProcess(job_of(tmp_path / "run"), Heard())
     ((command, options),) = seen
     assert command == [sys.executable, "-m", "regard.comparison.worker", str(tmp_path / "run" / "job.json")]
     assert options["start_new_session"]  # Ctrl-C reaches the parent alone

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import torch
 
-from regard.comparison import earlier, use
+from regard import plugins
+from regard.comparison import previous_runs
 from regard.comparison.engines.child import VARIABLE
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Job, Outcome
@@ -53,12 +54,12 @@ FAILED = 1
 
 def perform(job: Job) -> Outcome:
     """Run a job, or take what is there of it. `Stopped` if a signal came: then there is no outcome yet."""
-    use.load(job.use)
+    plugins.load(job.use)
     torch.set_num_threads(job.threads)
-    if (found := earlier.finished(job, to_stderr)) is not None:
+    if (found := previous_runs.finished(job, to_stderr)) is not None:
         return found
-    earlier.note(job)
-    earlier.forget(job)
+    previous_runs.note(job)
+    previous_runs.forget(job)
     try:
         _wait_for_the_folder(RunFolder(Path(job.folder)))
         result = train({**job.settings, "out": job.folder}, resume="auto", quiet=True)
@@ -78,7 +79,7 @@ def failed(job: Job, why: str) -> Outcome:
     """The outcome of a run that did not come to its end."""
     return Outcome(
         job.contestant.model, job.contestant.attention, job.seed, job.settings, job.folder, error=why,
-        steps=earlier.steps_taken(job), command=command_of(job), beam=job.beam,
+        steps=previous_runs.steps_taken(job), command=command_of(job), beam=job.beam,
     )  # fmt: skip
 
 
