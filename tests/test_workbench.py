@@ -71,7 +71,7 @@ def test_compare_makes_the_plan_of_the_command(monkeypatch, tmp_path):
     with pytest.raises(Stop):
         main(
             ["compare", "dates", "--models", "seq2seq,gla", "--seeds", "3,5", "--steps", "7", "--out", str(out),
-             "--optim.lr", "2e-3"]
+             "--optim.lr", "0.002"]
         )  # fmt: skip
     ours, theirs = plans
     for name in ("models", "attentions", "seeds", "out", "trials", "engine", "workers", "beam", "heartbeat"):
