@@ -138,10 +138,10 @@ def run(blocks: list[Block], names: dict[str, object]) -> dict[Block, str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def short_runs(tmp_path_factory):
-    """Training takes two steps here, and a comparison is only put together."""
+    """Training takes two steps here, a measurement four examples, and a comparison is only put together."""
     import regard.workbench
 
-    train = regard.workbench.train
+    train, evaluate = regard.workbench.train, regard.workbench.evaluate
 
     def short(task, **settings):
         small = {"steps": 2, "batch_size": 4, "eval_limit": 4, "device": "cpu", "quiet": True}
@@ -149,6 +149,7 @@ def short_runs(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regard.workbench, "train", short)
+        patch.setattr(regard.workbench, "evaluate", functools.partial(evaluate, limit=4))
         patch.setattr("regard.comparison.compare.compare", lambda plan, *_: compose_only(plan))
         yield
 
