@@ -12,7 +12,7 @@ from regard.comparison import search_space
 from regard.core.options import converted, read_options
 from regard.registry import options_of
 from regard.tasks import HiddenTokens, NextToken, Problem, Tokens
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 
 LANGUAGE = Problem.of(Tokens(7, length=31), NextToken(7))
 FALSE = ["false", "False", "FALSE", "no", "off", "0"]

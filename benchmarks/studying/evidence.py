@@ -33,8 +33,9 @@ from regard.models.model import MODELS
 from regard.registry import parse
 from regard.tasks.metrics import Metric
 from regard.tasks.task import TASKS, Task
-from regard.training import budget
-from regard.training.assembly import build_task, complete
+from regard.training.config import budget
+from regard.training.build import build_task
+from regard.training.config.recipe import complete
 from regard.training.run_folder import durable
 
 DATA = "{data}"  # stands in arguments for the folder with data sets
@@ -130,7 +131,7 @@ def read_comparison(folder: Path, command: str) -> Comparison:
     for outcome in done:
         _check(outcome)
     shared = _shared(outcomes, folder)
-    asked = budget.of(complete(done[0].settings))
+    asked = budget.budget_of(complete(done[0].settings))
     if any(run.stopped_by == "steps" and run.steps != asked.amount for run in done if asked.kind == "steps"):
         raise Unreadable(f"{folder}: its runs are older than the recipe, which says {asked}. Run it again.")
     contestants = list(dict.fromkeys(Contestant(outcome.model, outcome.attention) for outcome in outcomes))

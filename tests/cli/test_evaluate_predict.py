@@ -141,8 +141,8 @@ def test_hidden_tokens_and_classes_and_bits_have_their_measures(runs, capsys):
             (wanted * F.logsigmoid(logits) + (1 - wanted) * F.logsigmoid(-logits)).sum()
         ) / math.log(2)
     assert rows["bits_per_sequence"]["value"] == pytest.approx(cost / 7, rel=1e-5)
-    assert rows["bits_per_sequence"] | {"value": 0} == {
-        "metric": "bits_per_sequence", "value": 0, "count": 7, "of": "sequences"
+    assert rows["bits_per_sequence"] | {"value": 0, "text": ""} == {
+        "metric": "bits_per_sequence", "value": 0, "count": 7, "of": "sequences", "text": ""
     }  # fmt: skip
 
 

@@ -20,3 +20,14 @@ def strangers_registered():
     TASKS._things.pop("toy")
     for name in ("toy-net", "falls", "deadlocks", "refuses"):
         MODELS._things.pop(name)
+
+
+def pauses_of(folder, calls, width=7):
+    """A file for `--use` that lets a toy network of a width wait after so many batches, and the files it waits for.
+
+    While a run waits, there is time to kill something on any machine.
+    """
+    files = [folder / f"go-on-{number}" for number in calls]
+    told = ",".join(f"{number}:{width}:{file}" for number, file in zip(calls, files, strict=True))
+    (folder / "pausing.py").write_text(f"import os\nos.environ['REGARD_TOY_PAUSE'] = {told!r}\n")
+    return str(folder / "pausing.py"), files

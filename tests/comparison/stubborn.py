@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.training.processes import _context
+from tests.training.commands import context
 
 PROGRAM = f"""#!{sys.executable} -IS
 # The warden is started with the same Python as a worker; it remains what it is.
@@ -68,6 +68,6 @@ def _engine(jobs, executable, log, grace):
 def engine(jobs, folder, grace=60.0):
     """Such a process, and its log."""
     log = Path(folder) / "log.txt"
-    found = _context.Process(target=_engine, args=(jobs, program(folder), str(log), grace))
+    found = context.Process(target=_engine, args=(jobs, program(folder), str(log), grace))
     found.start()
     return found, log

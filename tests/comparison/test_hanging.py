@@ -16,7 +16,7 @@ from tests.comparison import stubborn
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 from tests.comparison.stubborn import numbers
 from tests.comparison.test_local import Heard, job_of
-from tests.training.processes import lives, until
+from tests.training.commands import lives, until
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from regard.errors import BadValue
 from regard.models.model import MODELS, options_of
 from regard.registry import parse
 from regard.tasks.task import TASKS
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 
 DIGITS = complete({"task": "digits"})
 

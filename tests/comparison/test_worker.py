@@ -64,7 +64,7 @@ def test_an_outcome_says_how_the_run_went(done):
 
 def test_the_best_checkpoint_by_validation_is_measured(done):
     job, outcome = done
-    best = selection.one(RunFolder(Path(job.folder)), selection.BEST, print)
+    best = selection.require(RunFolder(Path(job.folder)), selection.BEST, print)
     assert outcome.best_step == best.step
     assert (outcome.checkpoint, outcome.checkpoint_sha256) == (best.name, best.sha256)
     task, model, config = load_run(job.folder)
@@ -166,7 +166,7 @@ def test_bleu_carries_its_signature_and_adds_up_over_blocks(tmp_path):
     (tmp_path / "b.txt").write_text("".join(f"heute sehen {n} vögel {n + 1} boote\n" for n in range(90)))
     changes = {"task": "translate(level=word)", "data": [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]}
     outcome = perform(job_of(tmp_path / "run", "seq2seq(dim=8)", steps=1, **changes))
-    assert "13a" in outcome.sacrebleu and len(outcome.blocks) == 9
+    assert "13a" in outcome.protocol["bleu"] and len(outcome.blocks) == 9
     task, _, _ = load_run(tmp_path / "run")
     states = json.loads(json.dumps(outcome.blocks))  # as outcome.json keeps them
     found = values(task.metrics(), merged(task.metrics(), states))
@@ -263,7 +263,7 @@ def test_the_command_gives_the_same_run_alone(done, tmp_path, capsys):
     assert words[:4] == ["regard", "--use", STRANGERS, "train"]
     assert main([*words[1:], "--out", str(tmp_path / "alone")]) == 0
     ours, theirs = (
-        selection.one(RunFolder(Path(f)), selection.BEST, print) for f in (job.folder, tmp_path / "alone")
+        selection.require(RunFolder(Path(f)), selection.BEST, print) for f in (job.folder, tmp_path / "alone")
     )
     assert ours.weights.keys() == theirs.weights.keys()
     assert all(torch.equal(ours.weights[name], theirs.weights[name]) for name in ours.weights)

@@ -45,9 +45,7 @@ NEWS = {"began": "begins", "silent": "silent", "again": "again", "done": "done",
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options: what to compare and where, and every setting the runs share."""
-    models = (
-        "names joined by commas, or all (default: on digits the three of the table, else the task's recipe)"
-    )
+    models = "names joined by commas, or all (default: those of the task's recipe)"
     parser.add_argument("--models", type=str, metavar="A,B", help=models)
     attention = "attentions to put into each model, joined by commas, or all (default: each model's own)"
     parser.add_argument("--attention", type=str, metavar="X,Y", help=attention)
@@ -165,8 +163,8 @@ class ProgressDisplay:
             self._update_bar(self.progress, event)
 
     def _update_bar(self, progress: Progress, event: Event) -> None:
-        from regard.training import budget
-        from regard.training.assembly import complete
+        from regard.training.config import budget
+        from regard.training.config.recipe import complete
 
         folder = event.job.folder
         if event.news in ("done", "failed"):
@@ -176,7 +174,7 @@ class ProgressDisplay:
                 progress.stop()
             return
         if folder not in self.bars:
-            length = budget.of(complete(event.job.settings))
+            length = budget.budget_of(complete(event.job.settings))
             total = length.amount if length.kind == "steps" else None
             self.bars[folder] = progress.add_task(name_of(event.job), total=total)
             progress.start()

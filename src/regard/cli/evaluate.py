@@ -122,10 +122,7 @@ def _protocol(found: Evaluation) -> dict[str, str]:
     if decoding:
         width = f" of {decoding['beam']}" if "beam" in decoding else ""
         lines["decoding"] = f"{decoding['method']}{width}, at most {decoding['max_length']} tokens"
-    if "bleu" in signature:
-        lines["bleu"] = signature["bleu"]
-    if "completion" in signature:
-        lines["completion"] = signature["completion"]
+    lines |= found.protocol
     lines["with"] = (
         f"regard {signature['regard']}, torch {signature['torch']}, {signature['device']}, {signature['dtype']}"
     )

@@ -48,12 +48,12 @@ def run(options: Namespace) -> int:
     """Train, or show what would be trained. 0, 2 for a wrong call, 1 for a failure, 128 + n after signal n."""
     values = given_settings(options, less=ACTIONS)
     if options.print_config:
-        from regard.training.assembly import arrange
+        from regard.training.resume import resolve
 
-        print(to_yaml(arrange(values, options.resume)[0]), end="")
+        print(to_yaml(resolve(values, options.resume)[0]), end="")
         return 0
     if options.dry_run:
-        from regard.training.estimate import dry_run
+        from regard.training.dry_run import dry_run
 
         _show_estimate(dry_run(values, options.resume), options.json)
         return 0

@@ -23,9 +23,8 @@ from regard.comparison.grid import RunGrid, compose, jobs
 from regard.comparison.job import Job, Outcome, Settings
 from regard.comparison.plan import ComparisonPlan
 from regard.errors import BadValue, unknown_name
-from regard.training import budget
-from regard.training.assembly import complete
-from regard.training.config import refuse
+from regard.training.config import budget, refuse
+from regard.training.config.recipe import complete
 from regard.training.hardware import choose_device
 from regard.training.run_folder import durable, metrics_file
 from regard.training.run_folder.folder import RunFolder
@@ -72,7 +71,7 @@ def compare(
             outcomes=outcomes,
             costs=costs_of(todo, outcomes, plan.out, tell, _shorter(plan.timeout, plan.heartbeat)),
             left_out=grid.left_out,
-            budget=budget_text(budget.of(config)),
+            budget=budget_text(budget.budget_of(config)),
             command=plan.command,
             out=plan.out.absolute(),
             engine=plan.engine,
@@ -174,7 +173,7 @@ def _folder(out: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             durable.make_folder(out)
-            stack.enter_context(RunFolder(out).alone())
+            stack.enter_context(RunFolder(out).locked())
         except OSError as trouble:
             cause = trouble.__cause__ if isinstance(trouble.__cause__, OSError) else trouble
             raise BadValue(

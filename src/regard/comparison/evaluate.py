@@ -17,9 +17,8 @@ from regard.errors import BadValue, unknown_name
 from regard.tasks.batch import Batch
 from regard.tasks.metrics import Metric, State
 from regard.tasks.task import Task
-from regard.training.evaluation import states_of, undisturbed
+from regard.training.evaluation import DecodingModel, Fingerprint, decoding_of, evaluation_mode, metric_states
 from regard.training.loading import Loaded, load
-from regard.training.protocol import Asked, Fingerprint, decoding_of
 
 SPLITS = ("train", "validation", "test")
 BATCH_SIZE = 32  # where neither the caller nor the run has one
@@ -45,6 +44,7 @@ class Evaluation:
     examples: int
     decides: str  # the metric by which checkpoints are chosen
     signature: dict[str, Any]
+    protocol: dict[str, str]  # how a metric is computed, where that needs saying
 
     def __getitem__(self, metric: str) -> float | None:
         """The value of a metric."""
@@ -91,7 +91,7 @@ def evaluate_run(
     loaded = load(str(run), checkpoint, device, data)
     batch_size = batch_size or loaded.config.batch_size or BATCH_SIZE
     task, decoding = loaded.task, decoding_of(loaded.task, beam)
-    model = Asked(loaded.model, decoding)
+    model = DecodingModel(loaded.model, decoding)
     count = len(task.examples(split))
     count = count if limit is None else min(limit, count)
     fingerprint = Fingerprint()
@@ -104,17 +104,18 @@ def evaluate_run(
         fingerprint.add(batch)
         return batch.to(loaded.device)
 
-    states = states_of(
-        task, model, split, batch_size=batch_size, limit=limit, seed=loaded.config.seed, place=to_device
+    states = metric_states(
+        task, model, split, batch_size=batch_size, limit=limit, seed=loaded.config.seed, to_device=to_device
     )
     found = [(metric, states[metric.name]) for metric in task.metrics() if states and metric.name in states]
-    with undisturbed(model):
+    with evaluation_mode(model):
         found += task.examine(model, split, batch_size=batch_size, device=loaded.device)
     on_progress(count, count)
     signature = _signature(loaded, split, count, fingerprint.hexdigest, batch_size)
-    signature |= {"decoding": decoding or None, **task.protocol()}
+    protocol = {name: str(how) for name, how in task.protocol().items()}
+    signature |= {"decoding": decoding or None, **protocol}
     rows = [_measured(task, metric, state) for metric, state in found]
-    return Evaluation(rows, split, count, task.metric.name, signature)
+    return Evaluation(rows, split, count, task.metric.name, signature, protocol)
 
 
 def _measured(task: Task, metric: Metric, state: State) -> MeasuredMetric:

@@ -24,9 +24,10 @@ from regard.nn.mechanism import MECHANISMS, entry, names, options_of
 from regard.registry import parse
 from regard.tasks.task import Task
 from regard.training import config
-from regard.training.assembly import build_model, build_task, complete
+from regard.training.build import build_model, build_task
+from regard.training.config.recipe import complete
 from regard.training.data import generator
-from regard.training.protocol import decoding_of
+from regard.training.evaluation import decoding_of
 from regard.training.run_folder.folder import checked_name
 
 ALL = "all"

@@ -10,7 +10,7 @@ import math
 import time
 
 from regard.errors import BadValue
-from regard.training import budget
+from regard.training.config import budget
 
 NEVER = "never"
 HEARTBEAT = 1800.0  # seconds: longer than any batch, or than reading the data before the first one

@@ -17,10 +17,9 @@ from regard.comparison import limits
 from regard.comparison.job import Settings
 from regard.errors import BadValue
 from regard.registry import parse, split
-from regard.tasks.task import TASKS
+from regard.tasks.task import DEFAULT, TASKS
 from regard.training.run_folder.folder import HOME, checked_name
 
-DEFAULT_TASK = "digits"
 SEEDS = 3
 SINGLE = ("model", "attention", "seed", "out", "name")  # settings of one run, not of a comparison
 
@@ -77,7 +76,7 @@ def make_plan(
             raise BadValue(f"{name}: expected at least {least}, got {value}.")
     shared = dict(settings)
     single = {name: shared.pop(name, None) for name in SINGLE}  # the settings file of one run holds them, too
-    shared["task"] = shared.get("task") or DEFAULT_TASK
+    shared["task"] = shared.get("task") or DEFAULT
     chosen_seeds = read_seeds(seeds)
     attentions = _names("attention", attention, single["attention"])
     chosen_models = _names("models", models, single["model"])

@@ -14,9 +14,8 @@ from typing import Any
 
 from regard.comparison.job import FILE, Job, Outcome, Settings
 from regard.errors import RegardError
-from regard.training import budget
-from regard.training.assembly import complete
-from regard.training.config import flat
+from regard.training.config import budget, flat
+from regard.training.config.recipe import complete
 from regard.training.run_folder import checkpoints, durable, selection
 from regard.training.run_folder.folder import RunFolder
 
@@ -47,7 +46,7 @@ def _of_another(outcome: Outcome, job: Job) -> str:
     if not outcome.checkpoint:  # of an earlier version
         return ""
     try:
-        best = selection.one(RunFolder(Path(job.folder)), selection.BEST, lambda text: None)
+        best = selection.require(RunFolder(Path(job.folder)), selection.BEST, lambda text: None)
     except RegardError as trouble:
         return f"its outcome cannot be compared with its checkpoints: {trouble}"
     if (best.name, best.sha256) != (outcome.checkpoint, outcome.checkpoint_sha256):
@@ -74,7 +73,7 @@ def refusal(job: Job) -> str:
     if changed:
         what = ", ".join(f"{name} was {before.get(name)!r} and is now {now[name]!r}" for name in changed)
         return f"{job.folder}: {what}. Choose another --out."
-    was, wanted = budget.of(complete(run.settings())), budget.of(complete(job.settings))
+    was, wanted = budget.budget_of(complete(run.settings())), budget.budget_of(complete(job.settings))
     if (was.kind, was.amount) == (wanted.kind, wanted.amount) or longer(job):
         return ""
     return (
@@ -87,13 +86,13 @@ def longer(job: Job) -> str:
     run = RunFolder(Path(job.folder))
     if not run.exists:
         return ""
-    was, wanted = budget.of(complete(run.settings())), budget.of(complete(job.settings))
+    was, wanted = budget.budget_of(complete(run.settings())), budget.budget_of(complete(job.settings))
     return str(was) if was.kind == wanted.kind and was.amount < wanted.amount else ""
 
 
 def steps_taken(job: Job) -> int:
     """The step of the run's newest checkpoint; 0 where there is none."""
-    found = checkpoints.found(RunFolder(Path(job.folder)).checkpoints)
+    found = checkpoints.paths(RunFolder(Path(job.folder)).checkpoints)
     return checkpoints.step_of(found[0]) if found else 0
 
 

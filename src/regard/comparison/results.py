@@ -21,8 +21,8 @@ from regard.models.model import MODELS
 from regard.registry import parse
 from regard.tasks.metrics import Metric, Numbers
 from regard.tasks.task import TASKS
-from regard.training.assembly import complete
-from regard.training.budget import parse as parse_budget
+from regard.training.config.budget import parse as parse_budget
+from regard.training.config.recipe import complete
 from regard.training.run_folder.folder import RunFolder
 from regard.training.run_folder.metrics_file import changed, plain
 

@@ -28,12 +28,13 @@ from regard.comparison import flops
 from regard.comparison.job import Cost, Settings
 from regard.comparison.memory import peak_memory
 from regard.tasks.batch import Batch
-from regard.training.assembly import Parts, build_model, build_task, complete
+from regard.training.build import Parts, build_model, build_task
 from regard.training.config import Config
+from regard.training.config.recipe import complete
 from regard.training.hardware import prepare
-from regard.training.position import seed_everything
 from regard.training.run_folder.folder import RunFolder
 from regard.training.signals import Signals
+from regard.training.state import seed_everything
 from regard.training.trainer import Trainer
 
 SECONDS = 3.0
@@ -74,7 +75,7 @@ def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
         steps_per_second=pace,
         peak_memory_mib=memory / _MIB,
         flops_per_step=_mean_operations(trainer, batches),
-        parameters=sum(parameter.numel() for parameter in trainer.raw.parameters()),
+        parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
         batch=batches[0].shapes(),
         device=_named(hardware.device),
         threads=threads,
@@ -100,7 +101,7 @@ def _steps(trainer: Trainer, seconds: float) -> float:
             while not taken or time.perf_counter() - start < min(_WINDOW, seconds):
                 trainer.advance()
                 taken += 1
-            trainer.land()  # a GPU is done then
+            trainer.synchronize()  # a GPU is done then
             readings.append(taken / (time.perf_counter() - start))
     return statistics.median(readings)
 
@@ -111,7 +112,7 @@ def _mean_operations(trainer: Trainer, batches: list[Batch]) -> float:
     for batch in batches:
         name = json.dumps(batch.shapes())
         if name not in known:
-            known[name] = flops.of_step(trainer.raw, batch)
+            known[name] = flops.of_step(trainer.model, batch)
     each = [known[json.dumps(batch.shapes())] for batch in batches]
     return trainer.accumulate * statistics.fmean(each)
 

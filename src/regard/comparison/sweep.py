@@ -22,7 +22,7 @@ from regard.comparison.engines.engine import Engine, Event
 from regard.comparison.grid import slug
 from regard.comparison.job import Contestant, Job, Outcome, Settings
 from regard.errors import BadValue
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 from regard.training.run_folder import durable
 
 if TYPE_CHECKING:

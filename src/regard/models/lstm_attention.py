@@ -14,7 +14,8 @@ from regard.models.embedding import StreamEmbedding, padding_mask
 from regard.models.model import Model, model
 from regard.models.recurrent import Joined, Recurrent, RecurrentState
 from regard.nn.blocks import mechanism_of
-from regard.nn.mechanism import Mechanism, build, build_across, build_causal
+from regard.nn.building import build, build_across, build_causal
+from regard.nn.mechanism import Mechanism
 from regard.nn.state import State
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
@@ -39,6 +40,7 @@ class LSTMAttention(Model):
 
     takes_attention: ClassVar[str] = "the attention over the LSTM's rows"
     attention_default: ClassVar[str] = "additive"
+    shows: ClassVar[dict[str, str]] = {"attention": "{name} over the LSTM's rows"}
 
     def __init__(
         self,

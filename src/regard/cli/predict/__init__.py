@@ -1,4 +1,4 @@
-"""`regard predict`: what a trained run makes of a text, and where it looked."""
+"""`regard predict`: what a trained run predicts for a text or an image, and what it attended to."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
     from regard.cli.common.parser import Parser
     from regard.cli.predict.answers import Prediction, Writing
+    from regard.tasks import Task
 
-SUMMARY = "Let a trained run complete, translate or classify a text, and see where it looked."
+SUMMARY = "Let a trained run complete, translate or classify a text or an image, and see what it attended to."
 EXAMPLES = (
     'regard predict runs/dates-1 --text "3rd of May, 1979"',
     'regard predict runs/story-1 --text "Once upon a time" --sample --temperature 0.8 --max-length 200',
 )
 
 FAILED, WRONG_CALL = 1, 2
+INPUTS = ("text", "image", "sound")
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 SHOWN_PIECES = 12  # of those a class was decided by
 BAR = 20  # columns of the longest bar
@@ -32,8 +34,12 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
     )
-    text = "what to predict from; may come several times. Without it, each line of stdin is one"
+    text = "a text to predict from; may come several times. Without any input, each line of stdin is a text"
     parser.add_argument("--text", type=str, action="append", metavar="TEXT", help=text)
+    image = "an image to predict from, for a run that reads images; may come several times"
+    parser.add_argument("--image", type=str, action="append", metavar="FILE", help=image)
+    sound = "a sound to predict from, for a run that reads sounds; may come several times"
+    parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
     parser.add_argument("--beam", type=int, metavar="N", help="write with a beam of N (default: greedily)")
     parser.add_argument("--sample", action="store_true", help="draw each token at random")
     parser.add_argument(
@@ -53,8 +59,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Answer each text. 0; 2 for a wrong call or a text the run cannot take; 1 where a checkpoint is damaged."""
-    from regard.cli.predict.answers import answer, check
+    """Predict from each input. 0; 2 for a wrong call or an input the run cannot read; 1 for a damaged checkpoint."""
+    from regard.cli.predict.answers import check, predict
     from regard.training.loading import load
     from regard.training.run_folder.checkpoints import Damaged
 
@@ -65,13 +71,12 @@ def run(options: Namespace) -> int:
         tell(f"regard predict: damaged checkpoint: {trouble}")
         return FAILED
     check(loaded, writing)
-    texts = options.text if options.text is not None else _lines()
     found: list[dict[str, Any]] = []
-    for number, text in enumerate(texts):
+    for number, given in enumerate(_inputs(options, loaded.task)):
         try:
-            found.append(answer(loaded, text, writing))
+            found.append(predict(loaded, given, writing))
         except RegardError as mistake:  # one bad line of many must not cost the others
-            found.append({"text": text, "error": str(mistake)})
+            found.append({**given, "error": str(mistake)})
         if not options.json:
             _show(found[-1], first=number == 0)
     if options.json:
@@ -102,6 +107,22 @@ def _writing(options: Namespace) -> Writing:
     return Writing(beam=options.beam, sample=options.sample, max_length=options.max_length, **given)
 
 
+def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
+    """What was typed, each input with the name of its option; the lines of stdin where nothing was."""
+    from regard.tasks.vocabulary import whole_characters
+
+    found = [{name: text} for name in INPUTS for text in options[name] or ()]
+    if not found and "text" not in task.takes:
+        takes = " or ".join(f"--{name}" for name in task.takes)
+        raise BadValue(f"{takes}: expected an input to predict from, got none. Give {takes} FILE.")
+    found = found or [{"text": line} for line in _lines()]
+    for given in found:
+        unread = [name for name in given if name not in task.takes]
+        if unread:
+            task.parse(given)  # raises, and says what the task reads
+    return [{name: whole_characters(text) for name, text in given.items()} for given in found]
+
+
 def _lines() -> list[str]:
     """The lines of stdin, blank ones left out; bytes that are no UTF-8 become �."""
     if sys.stdin is None or sys.stdin.isatty():
@@ -120,7 +141,7 @@ def _show(found: Prediction, first: bool) -> None:
     from regard.cli.common.terminal import printable
 
     if "error" in found:
-        print(f"regard predict: {printable(_short(found['text']))!r}: {found['error']}", file=sys.stderr)
+        print(f"regard predict: {printable(_short(_typed(found)))!r}: {found['error']}", file=sys.stderr)
         return
     if not first:
         print()
@@ -130,13 +151,18 @@ def _show(found: Prediction, first: bool) -> None:
         print(f"note: {note}.", file=sys.stderr)
 
 
+def _typed(found: Prediction) -> str:
+    """The input as it was typed."""
+    return str(next(found[name] for name in INPUTS if name in found)).strip()
+
+
 def _translation(found: Prediction) -> list[str]:
     from regard.cli.common.console import console
     from regard.cli.common.terminal import printable
     from regard.cli.predict.picture import drawn, legend
 
     unfinished = "" if found["finished"] else "  (cut at the longest length)"
-    lines = [f"{printable(found['text'].strip())}  →  {printable(found['output'])}{unfinished}", ""]
+    lines = [f"{printable(_typed(found))}  →  {printable(found['output'])}{unfinished}", ""]
     seen = found["alignment"]
     if seen is None:
         return [*lines, f"No picture: {printable(found['no_alignment'])}"]
@@ -170,7 +196,7 @@ def _class(found: Prediction) -> list[str]:
     ranked = sorted(found["probabilities"].items(), key=lambda pair: -pair[1])
     odds = ", ".join(f"{printable(name)} {value:.3f}" for name, value in ranked[:SHOWN_PIECES])
     lines = [
-        f"{printable(_short(found['text'].strip()))}  →  {printable(found['output'])}",
+        f"{printable(_short(_typed(found)))}  →  {printable(found['output'])}",
         f"probabilities: {odds}",
     ]
     seen = found["looked_at"]
@@ -184,8 +210,20 @@ def _class(found: Prediction) -> list[str]:
     return lines
 
 
+def _answer(found: Prediction) -> list[str]:
+    from regard.cli.common.terminal import printable
+
+    return [f"{printable(_short(_typed(found)))}  →  {printable(found['output'])}"]
+
+
 def _short(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[:most] + "…"
 
 
-_SHOWN = {"translation": _translation, "completion": _completion, "filled": _filled, "class": _class}
+_SHOWN = {
+    "translation": _translation,
+    "completion": _completion,
+    "filled": _filled,
+    "class": _class,
+    "answer": _answer,
+}

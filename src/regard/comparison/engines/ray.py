@@ -30,7 +30,7 @@ from regard.comparison.engines.stopped import ClusterLost, Stopped
 from regard.comparison.engines.supervisor import kill
 from regard.comparison.job import Job, Outcome
 from regard.errors import BadValue
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 from regard.training.run_folder import durable
 from regard.training.run_folder.folder import RunFolder
 from regard.training.signals import Signals
@@ -238,7 +238,7 @@ def _take_in(job: Job, said: RemoteResult) -> Outcome:
     if said.parcel is not None:
         archive.unpack(said.parcel, run.path)
         if run.exists:  # not if it failed before it began
-            run.note(dataclasses.replace(complete(run.begun()), out=job.folder))
+            run.write_config(dataclasses.replace(complete(run.initial_settings()), out=job.folder))
     _unmark(job)
     previous_runs.note(job)
     outcome = dataclasses.replace(said.outcome, folder=job.folder, command=worker.command_of(job))

@@ -94,7 +94,7 @@ def _view(comparison: Comparison, key: Key, folder: Path) -> AttentionView:
         return AttentionView(key, None, None, [], "No run of it finished.")
     try:
         found = inspection.inspect_run(run.folder)
-        image = None if found.example.image is None else np.asarray(found.example.image, dtype=np.float64)
+        image = None if found.shown.picture is None else np.asarray(found.shown.picture, dtype=np.float64)
         plates: list[tuple[Attribution, Plate | None]] = []
         for number, attribution in enumerate(found.attributions, 1):
             if in_words(attribution, found):
@@ -110,4 +110,4 @@ def _view(comparison: Comparison, key: Key, folder: Path) -> AttentionView:
 
 def in_words(attribution: Attribution, found: Inspection) -> bool:
     """Whether each weight belongs to a piece of a text, and is best shown there."""
-    return attribution.weights.dim() == 1 and attribution.inputs and found.example.image is None
+    return attribution.weights.dim() == 1 and attribution.inputs and found.shown.picture is None

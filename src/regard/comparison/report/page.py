@@ -23,7 +23,7 @@ from regard.comparison.results import Row, deciding, fairness, pairs
 from regard.errors import RegardError
 from regard.observation.figure_text import readable
 from regard.registry import parse
-from regard.training.evaluation import load_run
+from regard.training.loading import load_run
 from regard.training.run_folder import durable
 
 FIGURES = "figures"

@@ -1,4 +1,4 @@
-"""`--dry-run`: what a run would be, without beginning it: shapes, parameters, memory, steps and epochs."""
+"""`--dry-run`: shapes, parameters, memory, steps and epochs of a run, without starting it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from regard.errors import RegardError
 from regard.models import Model
 from regard.tasks.batch import Batch
 from regard.tasks.task import Task
-from regard.training import initial
-from regard.training.assembly import arrange, build_model, build_task, rebuild_model, take_weights
-from regard.training.budget import of, positions
+from regard.training.build import build_model, build_new_model, build_task, load_weights, rebuild_model
 from regard.training.config import Config
-from regard.training.data import Order, generator
-from regard.training.hardware import check_surroundings
+from regard.training.config.budget import budget_of
+from regard.training.data import Order, generator, token_count
+from regard.training.hardware import check_environment
 from regard.training.loading import to_stderr
-from regard.training.position import seed_everything
+from regard.training.resume import resolve
 from regard.training.run_folder import selection
 from regard.training.run_folder.folder import RunFolder
+from regard.training.state import seed_everything
 
 _BYTES = {"64": 8, "32": 4, "bf16": 2, "16": 2}
 _MIB = 2**20
-LOOKED_AT = 20  # batches, to know how many tokens a step takes
+SAMPLED = 20  # batches, to estimate the number of tokens in a step
 
 
 def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, Any]:
-    """The facts of a run that is not begun. One batch goes through the model on the CPU; nothing is written."""
-    config, run, chosen = arrange(values, resume)
+    """Describe a run without starting it. One batch goes through the model on the CPU; nothing is written."""
+    config, run, chosen = resolve(values, resume)
     assert config.batch_size and config.accumulate
-    check_surroundings(config)
-    run.check_place()
+    check_environment(config)
+    run.check_path()
     seed_everything(config.seed)
     task, model, told = _built(config, run, chosen)
     examples = task.examples("train")
@@ -61,7 +61,7 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
 
 
 def _built(config: Config, run: RunFolder, chosen: Path | None) -> tuple[Task, Model, list[str]]:
-    """The task and the model as a run would have them at its first step, and what was said of another run's weights."""
+    """The task and the model before the first step, and the messages about weights from another run."""
     told: list[str] = []
     checkpoint = None
     if run.exists:
@@ -74,25 +74,25 @@ def _built(config: Config, run: RunFolder, chosen: Path | None) -> tuple[Task, M
             return task, build_model(config, task), told
         model = rebuild_model(config, task, checkpoint.weights, "resume")
         with torch.no_grad():
-            take_weights(model, checkpoint.weights, "resume")
+            load_weights(model, checkpoint.weights, "resume")
         return task, model, told
-    return task, initial.begin(config, task, told.append), told
+    return task, build_new_model(config, task, told.append), told
 
 
 def _length(
     config: Config, task: Task, model: Model, order: Order, examples: Sequence[Any]
 ) -> dict[str, Any]:
-    """How long the run would be. Nobody knows how many steps fit into seconds; for tokens the first batches tell."""
+    """The length of the run; a budget in tokens is converted to steps by the first batches, one in seconds is not."""
     assert config.batch_size and config.accumulate
-    budget, looked_at = of(config), min(LOOKED_AT, order.per_epoch)
+    budget, sampled = budget_of(config), min(SAMPLED, order.per_epoch)
     tokens = sum(
-        positions(
-            task.batch(examples, order[place], generator(config.seed, "batch", place), model),
+        token_count(
+            task.batch(examples, order[index], generator(config.seed, "batch", index), model),
             task.problem,
         )
-        for place in range(looked_at)
+        for index in range(sampled)
     )
-    per_step = max(1, round(tokens / looked_at * config.accumulate))
+    per_step = max(1, round(tokens / sampled * config.accumulate))
     facts: dict[str, Any] = {
         "budget": str(budget),
         "batches_per_epoch": order.per_epoch,
@@ -106,7 +106,7 @@ def _length(
 
 
 def _forward(model: Model, batch: Batch) -> tuple[list[int], int]:
-    """The shape of the outputs, and the bytes that training keeps for the backward pass."""
+    """The shape of the outputs, and the bytes that the forward pass keeps for the backward pass."""
     own = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
     kept: dict[int, int] = {}
 
@@ -119,7 +119,7 @@ def _forward(model: Model, batch: Batch) -> tuple[list[int], int]:
     model.train()
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         outputs = model(batch)
-        # The graph of the loss must live while addresses are counted, or they come twice.
+        # Keep the graph of the loss alive while addresses are counted, or they would be reused.
         total, _ = model.loss(outputs, batch)
         shape = list(outputs.shape) if isinstance(outputs, Tensor) else []
         del total

@@ -1,11 +1,11 @@
-"""A batch in one piece of memory: every tensor arrives as it was, whatever its kind, and the next one in its place."""
+"""A packed batch: one block of memory holds all tensors, and the next batch of that shape replaces them."""
 
 import torch
 
 from regard.tasks import Batch
 from regard.training import optim
-from regard.training.cuda_graph import graphed_step
-from regard.training.cuda_graph.graphed_step import Packed
+from regard.training.cuda_graph import packed_batch
+from regard.training.cuda_graph.packed_batch import PackedBatch
 
 
 def batch(seed):
@@ -18,8 +18,8 @@ def batch(seed):
     )
 
 
-def test_batches_are_sent_as_one_piece_and_come_out_as_they_were():
-    packed = Packed(batch(0), 2)
+def test_one_copy_moves_all_tensors_of_a_batch_unchanged():
+    packed = PackedBatch(batch(0), 2)
     memory = packed.memory
     for number in range(5):
         given = batch(number)
@@ -28,25 +28,25 @@ def test_batches_are_sent_as_one_piece_and_come_out_as_they_were():
             assert torch.equal(packed.parts[name], tensor) and packed.parts[name].dtype == tensor.dtype
             assert packed.parts[name].untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
             assert packed.parts[name].data_ptr() % 4 == memory.data_ptr() % 4
-    assert len(packed.rooms) == 2 and memory.numel() >= sum(
+    assert len(packed.host) == 2 and memory.numel() >= sum(
         t.numel() * t.element_size() for t in given.tensors().values()
     )
 
 
 def test_tensors_do_not_overlap():
-    packed = Packed(batch(0), 1)
+    packed = PackedBatch(batch(0), 1)
     for part in packed.parts.values():
         part.zero_()
     packed.parts["targets"].fill_(7)
     assert all(not part.any() for name, part in packed.parts.items() if name != "targets")
 
 
-def test_large_batches_get_one_place_on_the_host(monkeypatch):
-    monkeypatch.setattr(graphed_step, "MOST_PINNED", 1000)
-    assert len(Packed(batch(0), 16).rooms) == 1
+def test_large_batches_get_one_host_buffer(monkeypatch):
+    monkeypatch.setattr(packed_batch, "MAX_PINNED", 1000)
+    assert len(PackedBatch(batch(0), 16).host) == 1
 
 
-def test_a_rate_that_groups_share_is_filled_once():
+def test_a_learning_rate_tensor_that_groups_share_is_filled_once():
     class Counted(torch.Tensor):
         fills = 0
 

@@ -1,4 +1,4 @@
-"""Loading this trains once, so that processes forked afterwards find every lazy import of torch done."""
+"""Importing this module trains once, so that forked processes find every lazy import of torch done."""
 
 import contextlib
 import io
@@ -7,6 +7,7 @@ import tempfile
 import torch
 
 from regard.cli import train as verb  # noqa: F401
+from regard.comparison import worker  # noqa: F401
 from regard.training import Config, train
 from tests.training import toy
 

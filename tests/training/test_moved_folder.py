@@ -1,4 +1,4 @@
-"""A run folder that is moved or deleted while the run trains: an error that says where the last whole state is."""
+"""A run folder that is moved or deleted during training ends the run with an error naming the last checkpoint."""
 
 import os
 import shutil
@@ -8,8 +8,8 @@ import pytest
 from regard.training import train
 from regard.training.run_folder import checkpoints, metrics_file
 from regard.training.run_folder.folder import RunFolder
-from regard.training.run_folder.open_folder import Moved, Place
-from tests.training.processes import Command
+from regard.training.run_folder.open_folder import Moved, OpenFolder
+from tests.training.commands import Command
 
 SETTINGS = ["train", "toy", "--steps", "400", "--save-every", "5", "--eval-every", "50", "--log-every", "1"]
 
@@ -22,7 +22,7 @@ def running(tmp_path):
     return command, run
 
 
-def test_a_folder_renamed_while_a_run_trains_ends_it_and_names_the_last_checkpoint(running, tmp_path):
+def test_renaming_the_folder_during_training_ends_the_run_and_names_the_last_checkpoint(running, tmp_path):
     command, run = running
     run.rename(tmp_path / "other")
     assert command.wait() == 1
@@ -36,15 +36,15 @@ def test_a_folder_renamed_while_a_run_trains_ends_it_and_names_the_last_checkpoi
     ] == list(range(1, last.step + 1))
 
 
-def test_a_folder_deleted_while_a_run_trains_ends_it(running):
+def test_deleting_the_folder_during_training_ends_the_run(running):
     command, run = running
-    shutil.rmtree(run, ignore_errors=True)  # the run may be adding to it
+    shutil.rmtree(run, ignore_errors=True)  # the run may be writing into it
     assert command.wait() == 1
     assert "deleted" in command.text and "Traceback" not in command.text
     assert not (run / "config.yaml").exists()
 
 
-def test_another_folder_in_its_place_is_not_written_to(running, tmp_path):
+def test_a_new_folder_at_the_old_path_is_not_written_to(running, tmp_path):
     command, run = running
     run.rename(tmp_path / "other")
     run.mkdir()
@@ -53,18 +53,18 @@ def test_another_folder_in_its_place_is_not_written_to(running, tmp_path):
     assert not list(run.iterdir())
 
 
-def test_a_rename_after_the_last_checkpoint_is_noticed_too(tmp_path):
+def test_a_rename_after_the_last_checkpoint_is_detected_too(tmp_path):
     run = RunFolder(tmp_path / "run")
-    with run.alone():
-        run.check_here()
+    with run.locked():
+        run.check_not_moved()
         os.rename(tmp_path / "run", tmp_path / "other")
         with pytest.raises(Moved, match=r"step-00000007.*regard train --resume"):
-            run.check_here("step-00000007")
+            run.check_not_moved("step-00000007")
 
 
-def test_where_the_system_does_not_say_where_a_folder_is_now_the_error_still_comes(tmp_path, monkeypatch):
+def test_the_error_is_raised_even_if_the_new_path_is_unknown(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
-    place = Place(tmp_path / "run")
+    folder = OpenFolder(tmp_path / "run")
     os.rename(tmp_path / "run", tmp_path / "other")
 
     def refuse(path):
@@ -72,20 +72,20 @@ def test_where_the_system_does_not_say_where_a_folder_is_now_the_error_still_com
 
     monkeypatch.setattr(os, "readlink", refuse)
     with pytest.raises(Moved, match="deleted, moved or replaced"):
-        place.check("")
-    place.close()
+        folder.check("")
+    folder.close()
 
 
-def test_metrics_deleted_while_a_run_trains_are_put_back(tmp_path, monkeypatch):
+def test_metrics_deleted_during_training_are_restored(tmp_path, monkeypatch):
     run, told = tmp_path / "run", []
-    real = metrics_file.Metrics.append
+    real = metrics_file.MetricsFile.append
 
     def append(self, record):
         real(self, record)
         if record["step"] == 5:
             os.unlink(self.path)
 
-    monkeypatch.setattr(metrics_file.Metrics, "append", append)
+    monkeypatch.setattr(metrics_file.MetricsFile, "append", append)
     train({"task": "toy", "steps": 9, "save_every": 3, "log_every": 1, "out": str(run)}, tell=told.append)
     assert [row["step"] for row in metrics_file.read(run / "metrics.jsonl")] == list(range(1, 10))
     assert any("metrics.jsonl was deleted" in text for text in told)

@@ -1,4 +1,4 @@
-"""Steps sent ahead: the loop reads results late, and nothing of a run shows that it did."""
+"""Pending steps: the loop reads results late, and the run is the same as if it had waited for each."""
 
 import json
 import math
@@ -12,20 +12,20 @@ from regard.training import learner, train
 from regard.training.cuda_graph import graphed_step
 from regard.training.data import generator
 from regard.training.run_folder import checkpoints
-from regard.training.step import NonFinite, Taken
+from regard.training.step import NonFinite, StepResult
 
 
-class Late:
-    """A step that was taken at once, but says so only when a later one was sent, or when someone waits."""
+class LateResult:
+    """The result of a step that was taken at once, but is ready only three steps later."""
 
     def __init__(self, taken, index, owner):
-        self.taken, self.index, self.owner, self.number = taken, index, owner, owner.sent
+        self.taken, self.index, self.owner, self.number = taken, index, owner, owner.launched
 
     @property
     def ready(self):
-        return self.owner.sent - self.number >= 3
+        return self.owner.launched - self.number >= 3
 
-    def landed(self):
+    def result(self):
         if not math.isfinite(self.taken.loss):
             raise NonFinite(
                 f"the loss is {self.taken.loss} for the batch of training examples {list(self.index)}"
@@ -33,29 +33,29 @@ class Late:
         return self.taken
 
 
-class Ahead:
-    """What a recorded step does on a GPU, done here: after a loss that is no number nothing changes any more."""
+class StandInForGraphedStep:
+    """What a captured step does on a GPU, done on the CPU: after a non-finite loss, every update is skipped."""
 
     def __init__(self, step):
-        self.step, self.sent, self.spoilt, self.most = step, 0, False, 0
+        self.step, self.launched, self.skipping = step, 0, False
 
     def __call__(self, batches):
         (batch,) = batches
-        self.sent += 1
-        taken = Taken(1.0, 1.0)
-        if not self.spoilt:
+        self.launched += 1
+        taken = StepResult(1.0, 1.0)
+        if not self.skipping:
             try:
                 taken = self.step([batch])
             except NonFinite:
-                self.spoilt, taken = True, Taken(math.nan, 1.0)
-        return Late(taken, batch.index, self)
+                self.skipping, taken = True, StepResult(math.nan, 1.0)
+        return LateResult(taken, batch.index, self)
 
 
 @pytest.fixture
-def ahead(monkeypatch):
+def late_results(monkeypatch):
     prepare = learner.Learner._prepare
     monkeypatch.setattr(
-        learner.Learner, "_prepare", lambda self, checkpoint: Ahead(prepare(self, checkpoint))
+        learner.Learner, "_prepare", lambda self, checkpoint: StandInForGraphedStep(prepare(self, checkpoint))
     )
 
 
@@ -80,9 +80,9 @@ def lines(folder):
     return [{name: value for name, value in line.items() if name not in timed} for line in found]
 
 
-def test_a_run_whose_steps_are_sent_ahead_is_the_run_that_waits_for_each(tmp_path, request):
+def test_a_run_with_pending_steps_equals_one_that_waits_for_each(tmp_path, request):
     usual = run(tmp_path / "usual")
-    request.getfixturevalue("ahead")
+    request.getfixturevalue("late_results")
     late = run(tmp_path / "late")
     assert lines(tmp_path / "late") == lines(tmp_path / "usual")
     assert (late.steps, late.tokens, late.metrics, late.best) == (
@@ -94,10 +94,10 @@ def test_a_run_whose_steps_are_sent_ahead_is_the_run_that_waits_for_each(tmp_pat
     assert same_tensors(tmp_path, "usual", "late")
 
 
-def test_a_loss_that_is_no_number_is_found_late_and_saved_as_of_the_step_before_it(tmp_path, request):
+def test_a_non_finite_loss_found_late_is_saved_as_of_the_step_before_it(tmp_path, request):
     with pytest.raises(NonFinite) as usual:
         run(tmp_path / "usual", task="toy(poison=5)", log_every=2)
-    request.getfixturevalue("ahead")
+    request.getfixturevalue("late_results")
     with pytest.raises(NonFinite) as late:
         run(tmp_path / "late", task="toy(poison=5)", log_every=2)
     assert str(late.value) == str(usual.value).replace(str(tmp_path / "usual"), str(tmp_path / "late"))
@@ -107,7 +107,7 @@ def test_a_loss_that_is_no_number_is_found_late_and_saved_as_of_the_step_before_
     assert same_tensors(tmp_path, "usual", "late")
 
 
-def test_an_interrupted_and_resumed_run_ends_with_the_same_weights(tmp_path, ahead):
+def test_an_interrupted_and_resumed_run_ends_with_the_same_weights(tmp_path, late_results):
     run(tmp_path / "parts", steps=9, **{"optim.schedule": "constant"})
     run(tmp_path / "same", **{"optim.schedule": "constant"})
     values = {"steps": 23, "out": str(tmp_path / "parts")}
@@ -115,7 +115,7 @@ def test_an_interrupted_and_resumed_run_ends_with_the_same_weights(tmp_path, ahe
     assert same_tensors(tmp_path, "same", "parts")
 
 
-def test_an_error_in_the_data_saves_what_was_learned_so_far(tmp_path, ahead, monkeypatch):
+def test_an_error_in_the_data_saves_all_steps_before_it(tmp_path, late_results, monkeypatch):
     from tests.training.toy import Toy
 
     collate = Toy.collate
@@ -134,32 +134,32 @@ def test_an_error_in_the_data_saves_what_was_learned_so_far(tmp_path, ahead, mon
     assert checkpoints.load_newest(tmp_path / "run" / "checkpoints", print)[0].step == 5
 
 
-def test_a_flight_reads_its_slot_once_and_raises_what_a_step_raises():
-    class Arrived:
-        asked = 0
+def test_a_pending_step_reads_its_slot_once_and_raises_what_a_step_raises():
+    class Event:
+        waits = 0
 
         def synchronize(self):
-            self.asked += 1
+            self.waits += 1
 
         def query(self):
             return False
 
-    def check(loss, norm, spoilt):
-        if spoilt:
-            raise NonFinite("not taken")
+    def check(loss, norm, skipped):
+        if skipped:
+            raise NonFinite("skipped")
 
-    slot, arrived = torch.tensor([0.5, 2.0, 0.0]), Arrived()
-    flight = graphed_step.Flight(slot, arrived, check)
-    assert not flight.ready
-    assert flight.landed() == Taken(0.5, 2.0) and flight.ready
-    slot.fill_(7.0)  # another step uses it now
-    assert flight.landed() == Taken(0.5, 2.0) and arrived.asked == 1
-    with pytest.raises(NonFinite, match="not taken"):
-        graphed_step.Flight(torch.tensor([0.5, 2.0, 1.0]), arrived, check).landed()
+    slot, event = torch.tensor([0.5, 2.0, 0.0]), Event()
+    pending = graphed_step.PendingStep(slot, event, check)
+    assert not pending.ready
+    assert pending.result() == StepResult(0.5, 2.0) and pending.ready
+    slot.fill_(7.0)  # a later step overwrites it
+    assert pending.result() == StepResult(0.5, 2.0) and event.waits == 1
+    with pytest.raises(NonFinite, match="skipped"):
+        graphed_step.PendingStep(torch.tensor([0.5, 2.0, 1.0]), event, check).result()
 
 
 @pytest.mark.parametrize("context", [7, 8, 4000, 10**6])
-def test_windows_cut_all_at_once_are_those_cut_one_by_one(context):
+def test_windows_cut_in_one_operation_equal_those_cut_one_by_one(context):
     task = tasks.build("language", context=context)
     examples = task.examples("train")
     every = len(examples)
@@ -173,7 +173,7 @@ def test_windows_cut_all_at_once_are_those_cut_one_by_one(context):
         assert quick.inputs.is_contiguous() and quick.targets.is_contiguous()
 
 
-def test_hidden_words_and_other_tasks_are_collated_as_ever():
+def test_a_batch_with_hidden_words_equals_its_collated_examples():
     task = tasks.build("language", context=9, objective="hidden")
     examples = task.examples("train")
     quick, slow = (

@@ -1,4 +1,4 @@
-"""The order of the data: a function of the seed and a counter."""
+"""The order of the data: a function of the seed and the batch index."""
 
 import itertools
 
@@ -15,19 +15,19 @@ def order(seed=0, bucket=4, batch_size=5, examples=EXAMPLES):
 
 
 @pytest.mark.parametrize("bucket", [0, 1, 4, 1000])
-def test_every_epoch_sees_every_example_once(bucket):
+def test_every_epoch_visits_every_example_once(bucket):
     made = order(bucket=bucket)
     assert made.per_epoch == 21
     for epoch in range(3):
-        batches = [made[place] for place in range(epoch * 21, (epoch + 1) * 21)]
+        batches = [made[index] for index in range(epoch * 21, (epoch + 1) * 21)]
         assert sorted(itertools.chain(*batches)) == list(range(103))
         assert sorted(map(len, batches)) == [3] + [5] * 20
 
 
-def test_a_batch_depends_on_its_place_alone():
+def test_a_batch_depends_on_its_index_alone():
     forwards, backwards = order(), order()
-    places = list(range(63))
-    assert [forwards[p] for p in places] == [backwards[p] for p in reversed(places)][::-1]
+    indices = list(range(63))
+    assert [forwards[i] for i in indices] == [backwards[i] for i in reversed(indices)][::-1]
 
 
 def test_epochs_and_seeds_differ():
@@ -44,13 +44,13 @@ def test_batches_hold_examples_of_similar_length():
     assert spread(order(bucket=21)) < 0.25 * spread(order(bucket=0))
 
 
-def test_batches_of_a_pool_do_not_come_in_the_order_of_their_length():
+def test_batches_of_a_pool_are_not_sorted_by_length():
     made = order(bucket=21)
     lengths = [len(EXAMPLES[made[p][0]]) for p in range(21)]
     assert lengths != sorted(lengths)
 
 
-def test_only_the_pool_at_hand_is_asked_for_lengths():
+def test_lengths_are_computed_for_the_current_pool_only():
     asked = []
     made = Order(EXAMPLES, 5, 0, lambda example: asked.append(1) or len(example), 4)
     made[0]

@@ -1,4 +1,4 @@
-"""Real processes that train and can be killed. One server has everything loaded and forks, so that each starts fast."""
+"""Real processes that train and can be killed, forked from a server with everything imported, to start fast."""
 
 import contextlib
 import multiprocessing
@@ -8,13 +8,13 @@ import sys
 import time
 from pathlib import Path
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.training.warm"])
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["tests.training.preload"])
 
 
 def _work(arguments, log, slow, largest_file, die_at, ignore, terminal):
     if terminal:
-        os.setsid()  # whoever opens a terminal first in a session of its own belongs to it
+        os.setsid()  # a new session, so that the terminal opened next becomes its controlling terminal
         handle = os.open(terminal, os.O_RDWR)
     else:
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -42,7 +42,7 @@ def _work(arguments, log, slow, largest_file, die_at, ignore, terminal):
 
 
 def _die_at(number):
-    """Let the process end, as a kill would end it, in its n-th call that touches the disk, half of a write done."""
+    """Exit, as a kill would, in the n-th file-system call, with a write half done."""
     calls = 0
     for name in ("open", "write", "fsync", "rename", "replace"):
 
@@ -64,17 +64,17 @@ class Command:
     def __init__(self, folder, *arguments, slow=0.0, largest_file=0, die_at=0, ignore=0, terminal=""):
         self.log = folder / "log.txt"
         work = (list(map(str, arguments)), str(self.log), slow, largest_file, die_at, ignore, terminal)
-        self.process = _context.Process(target=_work, args=work)
+        self.process = context.Process(target=_work, args=work)
         self.process.start()
 
     def wait(self):
-        """Its exit code; what a signal killed counts as minus its number."""
+        """Its exit code, negative for a signal."""
         self.process.join(60)
         assert self.process.exitcode is not None, self.text
         return self.process.exitcode
 
     def send(self, number):
-        """A signal; a process that has ended meanwhile does not need it."""
+        """Send a signal, unless the process has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
 
@@ -83,7 +83,7 @@ class Command:
         return self.log.read_text() if self.log.exists() else ""
 
     def wait_for(self, path, lines=1):
-        """Until a file has so many lines."""
+        """Wait until a file has at least `lines` lines."""
         limit = time.monotonic() + 60
         while not path.exists() or path.read_bytes().count(b"\n") < lines:
             assert self.process.is_alive() and time.monotonic() < limit, self.text
@@ -91,17 +91,17 @@ class Command:
 
 
 def lives(number):
-    """Whether a process is there, and more than a name that nobody asked for yet."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-def until(happened, seconds=300):
-    """Wait for something that must happen, however slow the machine is."""
+def until(condition, seconds=300):
+    """Wait until a condition is true, and return its value."""
     limit = time.monotonic() + seconds
-    while not (found := happened()):
-        assert time.monotonic() < limit, "it never happened"
+    while not (found := condition()):
+        assert time.monotonic() < limit, "the condition never became true"
         time.sleep(0.01)
     return found
