@@ -13,6 +13,8 @@ import regard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `from tests.oracle import …` works
 
+from tests.selection import pytest_addoption, pytest_collection_modifyitems  # noqa: F401 - hooks of pytest
+
 try:
     from hypothesis import HealthCheck, settings
 except ImportError:  # a bare GPU machine; the project's own environment always has it
@@ -56,14 +58,6 @@ def pytest_pyfunc_call(pyfuncitem):
         if on_cuda and message.startswith("impl='sdpa' ") and any(reason in message for reason in reasons):
             pytest.skip(message)
         raise
-
-
-def pytest_collection_modifyitems(config, items):
-    """Tests marked `nightly` run only where the marker is asked for (`make nightly`), whatever else is chosen."""
-    if "nightly" in config.option.markexpr:
-        return
-    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
-    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
 
 @pytest.fixture(params=DEVICES)

@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "regard"
 
 # Lower floors know nothing of higher ones. A new room says here where it stands.
 FLOORS = [
-    ["errors", "core.files", "registry", "core.options", "core.autocast"],
+    ["errors", "core.files", "registry", "plugins", "core.options", "core.autocast", "core.display"],
     ["core.arguments", "core.value", "core.grid", "core.differentiate", "core.dropout"],
     ["masks", "scores", "biases", "normalizers"],
     ["core.call"],
@@ -31,6 +31,7 @@ FLOORS = [
     ["comparison"],
     ["viewer", "benchmarks"],
     ["cli"],
+    ["workbench"],
     ["__main__"],
 ]
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.training.preload"])
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["tests.training.preload"])
 
 
 def _work(arguments, log, slow, largest_file, die_at, ignore, terminal):
@@ -64,7 +64,7 @@ class Command:
     def __init__(self, folder, *arguments, slow=0.0, largest_file=0, die_at=0, ignore=0, terminal=""):
         self.log = folder / "log.txt"
         work = (list(map(str, arguments)), str(self.log), slow, largest_file, die_at, ignore, terminal)
-        self.process = _context.Process(target=_work, args=work)
+        self.process = context.Process(target=_work, args=work)
         self.process.start()
 
     def wait(self):

@@ -26,7 +26,6 @@ from regard.implementations.tiled.scored_strip import TiledAttention
 from regard.models import Model
 from regard.nn import scan
 from regard.nn.ntm import op as ntm
-from regard.tasks import Task
 from regard.tasks.batch import Batch
 
 Shape = Sequence[int]
@@ -46,11 +45,11 @@ _INSIDE: dict[str, Callable[..., Any]] = {
 }
 
 
-def of_step(task: Task, model: Model, batch: Batch) -> float:
+def of_step(model: Model, batch: Batch) -> float:
     """Floating-point operations of one training step on a batch; gradients are left behind, weights as they were."""
 
     def step() -> None:
-        total, count = task.loss(model(batch), batch)
+        total, count = model.loss(model(batch), batch)
         (total / count.detach().clamp(min=1.0)).backward()
 
     return count(step)

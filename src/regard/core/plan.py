@@ -18,6 +18,7 @@ from regard.core.arguments import is_fake_or_meta
 from regard.core.autocast import autocasts
 from regard.core.call import Call
 from regard.core.differentiate import transforming
+from regard.core.display import html_table
 from regard.core.request import Request
 from regard.core.value import Value
 from regard.errors import BadType, Unsupported, unknown_name
@@ -69,6 +70,12 @@ class Plan:
         width = max((len(name) for name in self.rejected), default=0)
         lines += [f"  not {name.ljust(width)}  {why}" for name, why in self.rejected.items()]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = [(self.impl, "chosen", self.reason)]
+        rows += [(name, "not taken", why) for name, why in self.rejected.items()]
+        return html_table(("implementation", "", "why"), rows)
 
 
 def implementation(name: str) -> Implementation:

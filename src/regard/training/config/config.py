@@ -1,6 +1,6 @@
 """The settings of a run: frozen values, read from YAML and dotted flags, with all mistakes shown together.
 
-`Config(task="dates", steps=500)` says what differs from the task's own recipe; `complete` (in `assembly.py`) fills in
+`Config(task="dates", steps=500)` says what differs from the task's own recipe; `complete` (in `recipe.py`) fills in
 the rest. What is None was not said.
 """
 
