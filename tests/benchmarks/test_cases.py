@@ -1,4 +1,4 @@
-"""What a case is: which one a name means, who judges it, what a broken one leaves behind, how it is shown."""
+"""Benchmark cases: selection by name, bars, the record of a case that fails, and the table."""
 
 import io
 import json
@@ -64,7 +64,7 @@ def test_what_matters_most_is_measured_first():
     assert gpu.index("window-4k-d64-train") < gpu.index("window-16k-d64-forward")
 
 
-def test_no_case_is_begun_when_the_time_is_over_and_rows_are_handed_on_one_by_one():
+def test_no_case_starts_when_the_time_is_over_and_rows_are_passed_on_one_by_one():
     heard, seen = [], []
     cases = [made(fine, "cpu", name=name) for name in "abc"]
     rows = run(cases, Setting(device="cpu"), heard.append, lambda rows: seen.append(len(rows)))
@@ -77,7 +77,7 @@ def test_no_case_is_begun_when_the_time_is_over_and_rows_are_handed_on_one_by_on
     assert "RuntimeError: out of memory" in heard[-1]
 
 
-def test_names_families_and_beginnings_choose_cases():
+def test_names_families_and_prefixes_select_cases():
     assert named(select("window-16k", "cuda")) == [
         f"window-16k-{rest}" for rest in ("d128-forward", "d128-train", "d64-forward", "d64-train")
     ]
@@ -128,7 +128,7 @@ def shown(rows):
     return console.file.getvalue()
 
 
-def test_what_is_wrong_or_breaks_is_reported_and_the_others_are_measured():
+def test_a_case_that_is_wrong_or_raises_is_reported_and_the_others_are_measured():
     cases = [made(wrong, "cpu", name="w"), made(broken, "cpu", name="b"), made(fine, "cpu", name="f")]
     rows = run(cases, Setting(device="cpu"))
     assert [row["met"] for row in rows] == [False, False, True]

@@ -111,13 +111,13 @@ HIDING = {
 def test_what_is_hidden_is_never_read(name, poison):
     make, ends = HIDING[name]
     query, key, value = drawn(3, 2, 35, 5), drawn(3, 1, 35, 5), drawn(3, 1, 35, 3)
-    spoilt = [x.detach().clone().requires_grad_() for x in (query, key, value)]
+    poisoned = [x.detach().clone().requires_grad_() for x in (query, key, value)]
     with torch.no_grad():
         for n, end in enumerate(ends):
-            spoilt[1][n, :, end:], spoilt[2][n, :, end:] = poison, poison
+            poisoned[1][n, :, end:], poisoned[2][n, :, end:] = poison, poison
     upstream = torch.randn(3, 2, 35, 3).to(DEVICE)
     results = []
-    for tensors in ((query, key, value), spoilt):
+    for tensors in ((query, key, value), poisoned):
         out = regard.attend(*tensors, mask=make(), impl="triton")
         results.append([out, *torch.autograd.grad(out, tensors, upstream)])
     for clean, dirty in zip(*results, strict=True):
@@ -290,13 +290,13 @@ def test_few_queries_over_a_cache(name, queries):
         ({"dropout": 1.0}, "nothing to compute"),
     ],
 )
-def test_what_it_cannot_run_it_says(change, why):
+def test_refusals_say_why(change, why):
     change = {name: x.to(DEVICE) if hasattr(x, "to") else x for name, x in change.items()}
     with pytest.raises(regard.Unsupported, match=why):
         regard.attend(*[drawn(1, 1, 4, 5) for _ in range(3)], **change, impl="triton")
 
 
-def test_what_the_launch_takes_is_what_the_kernel_declares():
+def test_a_launch_passes_exactly_the_arguments_of_the_kernel():
     work = launch.KernelWork(
         *[drawn(1, 1, 4, 5, grad=False)] * 3,
         None,
