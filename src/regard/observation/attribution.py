@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard import models
 from regard.models.encoder import Encoder
 from regard.models.lstm_attention import LSTMAttention
-from regard.models.ntm import NTM
+from regard.models.ntm import NTMModel
 from regard.models.reader import Reader
 from regard.models.seq2seq import Seq2seq
 from regard.models.transformer import Transformer
@@ -47,7 +47,7 @@ def attributions(
     """What is worth showing of a single example, most telling first, and why something is missing."""
     found: list[Attribution] = []
     missing: list[str] = []
-    if isinstance(model, NTM):
+    if isinstance(model, NTMModel):
         return _machine(model, batch, ground), missing
     over_inputs = False
     for place in _places(model):
@@ -152,7 +152,7 @@ def _shown(place: _Place, part: Weighed, ground: ShownExample) -> Attribution:
     )  # fmt: skip
 
 
-def _machine(model: NTM, batch: Batch, ground: ShownExample) -> list[Attribution]:
+def _machine(model: NTMModel, batch: Batch, ground: ShownExample) -> list[Attribution]:
     """Where the heads of a Neural Turing Machine were after each step."""
     machine = model.machine
     with torch.no_grad():
