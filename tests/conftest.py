@@ -32,8 +32,7 @@ else:
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
-# Shell scripts start what they put in the background with SIGINT ignored, and processes inherit that: tests of Ctrl-C would
-# wait for ever.
+# A shell script starts background jobs with SIGINT ignored, and processes inherit that: tests of Ctrl-C would hang.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -1,6 +1,6 @@
 """`subprocess.Popen` whose workers of a comparison are forked by a server that has imported everything.
 
-A new interpreter needs three seconds for its imports. In `test_compare.py` a command starts real ones, as it does for users.
+A new interpreter needs three seconds for its imports. In `test_compare.py` a command starts real ones, as for users.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Triton's interpreter, told to prepare its language once for each kernel and not for each function that a kernel calls.
+"""Triton's interpreter, made to prepare its language once for each kernel, not for each function a kernel calls.
 
 Its preparation looks through all of `triton.language`, and took a third of the time of these tests.
 """
