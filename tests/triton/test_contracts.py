@@ -8,6 +8,7 @@ import torch
 
 import regard
 from regard import biases, masks, scores
+from regard.core.call import Call
 from regard.core.request import build
 from regard.implementations import reference
 from regard.implementations.triton import launch
@@ -65,7 +66,9 @@ def drawn(*shape, dtype=torch.float32, grad=True):
 
 def test_dropout_is_that_of_the_reference_bit_for_bit():
     query, key, value, sink = drawn(2, 2, 21, 5), drawn(2, 1, 37, 5), drawn(2, 1, 37, 3), drawn(2)
-    asked = build(query, key, value, "scaled-dot", masks.window(20), None, "softmax", None, 0.4, sink, True)
+    asked = build(
+        Call(query, key, value, mask=masks.window(20), dropout=0.4, sink=sink, return_logsumexp=True)
+    )
     torch.manual_seed(5)
     mine = regard.attend(
         query, key, value, mask=masks.window(20), dropout=0.4, sink=sink, impl="triton", return_logsumexp=True
@@ -108,13 +111,13 @@ HIDING = {
 def test_what_is_hidden_is_never_read(name, poison):
     make, ends = HIDING[name]
     query, key, value = drawn(3, 2, 35, 5), drawn(3, 1, 35, 5), drawn(3, 1, 35, 3)
-    spoilt = [x.detach().clone().requires_grad_() for x in (query, key, value)]
+    poisoned = [x.detach().clone().requires_grad_() for x in (query, key, value)]
     with torch.no_grad():
         for n, end in enumerate(ends):
-            spoilt[1][n, :, end:], spoilt[2][n, :, end:] = poison, poison
+            poisoned[1][n, :, end:], poisoned[2][n, :, end:] = poison, poison
     upstream = torch.randn(3, 2, 35, 3).to(DEVICE)
     results = []
-    for tensors in ((query, key, value), spoilt):
+    for tensors in ((query, key, value), poisoned):
         out = regard.attend(*tensors, mask=make(), impl="triton")
         results.append([out, *torch.autograd.grad(out, tensors, upstream)])
     for clean, dirty in zip(*results, strict=True):
@@ -174,8 +177,8 @@ def test_equal_bits_every_time():
 @pytest.mark.parametrize("by_key", [False, True])
 def test_lists_hold_each_block_that_is_not_empty_once(name, by_key):
     s = SQUARE if MASKS[name].square else SMALL
-    mask = build(*[torch.empty(s.b, s.h, n, 2, device=DEVICE) for n in (s.q, s.k, s.k)], "dot",
-                 MASKS[name].build(s, DEVICE)[0], None, "softmax", None, 0.0, None, False).mask  # fmt: skip
+    rows = [torch.empty(s.b, s.h, n, 2, device=DEVICE) for n in (s.q, s.k, s.k)]
+    mask = build(Call(*rows, mask=MASKS[name].build(s, DEVICE)[0])).mask
     prepared = prepare(mask, None, (s.b, s.h, s.q, s.k), torch.device(DEVICE))
     lists = prepared.lists(8, 4, by_key)
     if prepared.form[0] in ".s":
@@ -214,7 +217,7 @@ def test_the_operators_pass_torchs_own_check():
     score = scores.softcap(3.0)
     query, key, value = drawn(1, 2, 19, 5), drawn(1, 1, 17, 5), drawn(1, 1, 17, 3)
     bias = biases.relative(drawn(2, 5))
-    asked = build(query, key, value, score, masks.causal(), bias, "softmax", None, 0.0, None, True)
+    asked = build(Call(query, key, value, score, masks.causal(), bias, return_logsumexp=True))
     tensors, spec = regard.implementations.packing.pack(asked)
     arguments = (query, key, value, None, None, tensors, spec, asked.scale, 0.0)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -287,14 +290,14 @@ def test_few_queries_over_a_cache(name, queries):
         ({"dropout": 1.0}, "nothing to compute"),
     ],
 )
-def test_what_it_cannot_run_it_says(change, why):
+def test_refusals_say_why(change, why):
     change = {name: x.to(DEVICE) if hasattr(x, "to") else x for name, x in change.items()}
     with pytest.raises(regard.Unsupported, match=why):
         regard.attend(*[drawn(1, 1, 4, 5) for _ in range(3)], **change, impl="triton")
 
 
-def test_what_the_launch_takes_is_what_the_kernel_declares():
-    work = launch.Work(
+def test_a_launch_passes_exactly_the_arguments_of_the_kernel():
+    work = launch.KernelWork(
         *[drawn(1, 1, 4, 5, grad=False)] * 3,
         None,
         None,

@@ -1,4 +1,4 @@
-"""How kernels are launched: rows read by the copy engine or not, and again without a look at every argument."""
+"""How kernels are launched: with or without the copy engine, and again without checking every argument."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_the_copy_engine_is_asked_only_for_rows_it_can_read():
 
 
 class _Kernel:
-    """Looks like a kernel of Triton and writes down its launches."""
+    """Stands in for a Triton kernel and records its launches."""
 
     arg_names = ("A", "size", "B", "C")
 
@@ -91,7 +91,7 @@ def test_a_second_launch_has_the_same_arguments_with_the_new_tensors(monkeypatch
     assert len(kernel.first) == 2 and len(memory) == 2
 
 
-def test_tensors_at_odd_places_are_looked_at_every_time(monkeypatch):
+def test_unaligned_tensors_are_checked_in_every_launch(monkeypatch):
     monkeypatch.setattr(relaunch, "INTERPRETED", False)
     kernel, memory = _Kernel(), {}
     odd = torch.zeros(9)[1:]

@@ -1,4 +1,4 @@
-"""What a cache saves in decoding: each token read once, against reading everything again for each token."""
+"""The gain of a cache in decoding: each token is computed once, against recomputing the prefix for each token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the gradients ds of a strip of additive scores to those of queries, weight and keys.
+"""Gradients of queries, weight and keys from the gradients ds of a strip of additive scores.
 
 Each thread holds some dimensions of some rows and walks over the rows of the other side, so that no sum crosses
 threads before the end. Two rows of the other side share one reciprocal.
@@ -28,7 +28,7 @@ _LENGTHS = [
 
 @triton.jit(do_not_specialize=_LENGTHS)
 def of_additive_queries(
-    STRIP, Q, K, WEIGHT, POWERS, LESS, PARTS, OF_WEIGHT, LARGEST_Q, LARGEST_K, LIST, COUNTS, TABLES, TABLE_STRIDES,
+    STRIP, Q, K, WEIGHT, POWERS, EXPM1, PARTS, OF_WEIGHT, LARGEST_Q, LARGEST_K, LIST, COUNTS, TABLES, TABLE_STRIDES,
     LIST_STRIDES, Q_STRIDES, K_STRIDES, weight_stride, heads, group, q_len, k_len, first_head, first_block,
     row_blocks, splits, reach, scale,
     FORM: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -47,8 +47,8 @@ def of_additive_queries(
     queries += rows[:, None].to(tl.int64) * Q_STRIDES[2] + across[None, :]
     query = tl.load(queries, mask=(rows < q_len)[:, None] & (across < D)[None, :], other=0.0).to(tl.float32)
     of_queries = tl.load(LARGEST_Q + both * q_blocks + block)
-    power, less = exponentials(2.0 * tl.where(tl.abs(query) <= 20.0, query, 0.0))
-    left = tl.where(is_small(of_queries), less, power)
+    power, expm1 = exponentials(2.0 * tl.where(tl.abs(query) <= 20.0, query, 0.0))
+    left = tl.where(is_small(of_queries), expm1, power)
     entry = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
     LIST += entry.to(tl.int64) * LIST_STRIDES[2]
     partial, full, first, before, full_first = key_blocks(
@@ -63,7 +63,7 @@ def of_additive_queries(
         of_keys = tl.load(LARGEST_K + shared * k_blocks + start // BLOCK_K)
         if is_fast(of_queries, of_keys):
             offset = (shared.to(tl.int64) * (k_blocks * BLOCK_K) + start) * WIDE
-            powers, lesses = POWERS + offset + across, LESS + offset + across
+            powers, lesses = POWERS + offset + across, EXPM1 + offset + across
             if is_small(of_queries):
                 grad_query, grad_weight = _along_keys(
                     grad_query, grad_weight, left, slopes, powers, lesses, WIDE, BLOCK_K, True, GPU
@@ -76,7 +76,7 @@ def of_additive_queries(
             keys = (
                 K + batch.to(tl.int64) * K_STRIDES[0] + (head // group).to(tl.int64) * K_STRIDES[1] + across
             )
-            # A zero that the compiler cannot see keeps it from holding these pointers in registers all along.
+            # A zero that the compiler cannot fold keeps it from holding these pointers in registers.
             again = Q + batch.to(tl.int64) * Q_STRIDES[0] + head.to(tl.int64) * Q_STRIDES[1] + across[None, :]
             again += (rows + (of_keys < 0.0).to(tl.int32))[:, None].to(tl.int64) * Q_STRIDES[2]
             again = tl.load(again, mask=(rows < q_len)[:, None] & (across < D)[None, :], other=0.0).to(
@@ -89,7 +89,7 @@ def of_additive_queries(
                 slope = tl.load(slopes + one)[:, None]
                 real = across < tl.where(at < k_len, D, 0)
                 key = tl.load(keys + at.to(tl.int64) * K_STRIDES[2], mask=real, other=0.0)
-                # What is hidden may be NaN; what is seen and NaN has made the slope NaN.
+                # A hidden entry may be NaN; a visible NaN has already made the slope NaN.
                 curve, steep = tanh(again + key.to(tl.float32)[None, :], GPU)
                 grad_weight += tl.where(slope == 0.0, 0.0, slope * curve * half)
                 grad_query += tl.where(slope == 0.0, 0.0, slope * steep * inverse)

@@ -1,8 +1,8 @@
-"""Attention with additive scores, on the host: strips of rows, how work is shared, rows prepared for pairs.
+"""Attention with additive scores, host side: strips of rows, how programs split the work, prepared rows.
 
-A score costs hundreds of operations, so the work is done in two halves: `score_tiles` writes the scores of a strip of
-complete rows, at most `PAIRS` at a time, so that memory stays linear; then `additive` weighs values by them, or
-`additive_backward` turns them into gradients.
+A score costs hundreds of operations, so the work has two halves: `score_tiles` writes the scores of a strip of complete
+rows, at most `PAIRS` at a time, so that memory stays linear; then `additive` computes the output from them, or
+`additive_backward` the gradients.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from regard.implementations.triton.launch import KernelWork, laid_out, strides
 
 PAIRS = 6 << 20  # scores held at a time: 24 MiB, which stay in the cache of an H200
 BLOCK = 16 if block_sizes.INTERPRETED else 64  # rows and columns of a tile
-LONGEST = 8  # blocks one program adds up, for the sake of precision
+LONGEST = 8  # most blocks that one program sums, for precision
 _MULTIPROCESSORS = 2 if block_sizes.INTERPRETED else 132  # of an H200
 
 
 class StripCut(NamedTuple):
-    """How a kernel cuts its work, from measurements on an H200 (docs/results.md)."""
+    """Warps, occupancy and tile width of a kernel, from measurements on an H200 (docs/results.md)."""
 
     warps: int  # of a program
     programs: int  # at a time on one multiprocessor
     dims: int = 0  # of a tile, where a program does not take them all
 
     def options(self) -> dict[str, int]:
-        """What the compiler is told, registers among it: no more than so many programs leave each thread."""
+        """Compiler options, including the registers that each thread has when this many programs run at once."""
         registers = 65536 // (self.programs * self.warps * 32) // 8 * 8
         return {"num_warps": self.warps, "num_stages": 1} | (
             {} if block_sizes.INTERPRETED else {"maxnreg": registers}
         )
 
     def splits(self, programs: int, blocks: int) -> tuple[int, int]:
-        """Among how many programs to split each of `programs` walks over `blocks` blocks, and how many one visits."""
-        room = self.programs * _MULTIPROCESSORS
+        """Into how many programs to split each of `programs` loops over `blocks` blocks, and the blocks of each."""
+        at_once = self.programs * _MULTIPROCESSORS
 
         def time(reach: int) -> float:
             many = -(-blocks // reach)
-            return -(-programs * many // room) * reach + many * programs / (
-                4 * room
+            return -(-programs * many // at_once) * reach + many * programs / (
+                4 * at_once
             )  # rounds of blocks, and sums
 
         reach = min(range(1, min(blocks, LONGEST) + 1), key=time)
@@ -92,12 +92,12 @@ def strips(batch: int, heads: int, group: int, blocks: int, pitch: int) -> Itera
 
 
 def _even(count: int, most: int) -> int:
-    """The size of the pieces when `count` is cut into as few pieces of about equal size as `most` allows."""
+    """The size of the parts when `count` is cut into as few parts of about equal size as `most` allows."""
     return -(-count // -(-count // most))
 
 
 @dataclass
-class Rows:
+class AdditiveRows:
     """Queries and keys, prepared once for all pairs."""
 
     work: KernelWork
@@ -115,28 +115,30 @@ class Rows:
         block = min(max(OF_QUERIES.dims, OF_KEYS.dims), block_sizes.padded(width))
         self.wide = -(-width // block) * block
         shared = self.batch * self.key.shape[1]
-        self.turned_q, self.powers_q, _, self.largest_q = self._room(
+        self.transposed_q, self.powers_q, _, self.largest_q = self._buffers(
             self.batch * self.heads, self.q_blocks, False
         )
-        self.turned_k, self.powers_k, self.less_k, self.largest_k = self._room(shared, self.k_blocks, True)
+        self.transposed_k, self.powers_k, self.expm1_k, self.largest_k = self._buffers(
+            shared, self.k_blocks, True
+        )
         columns = self.wide // min(self.wide, 32)
         of_queries = self.batch * self.heads * self.q_blocks * columns
         prepare_rows[(of_queries + shared * self.k_blocks * columns,)](
-            self.query, self.key, self.weight, self.turned_q, self.turned_k, self.powers_q, self.powers_k, self.less_k,
-            self.largest_q, self.largest_k, strides(self.query), strides(self.key), self.weight_stride, of_queries,
-            self.heads, self.key.shape[1], queries, self.key.shape[2], work.scale, BACKWARD=self.backward, D=width,
-            WIDE=self.wide, BLOCK=BLOCK, BLOCK_D=min(self.wide, 32), num_warps=4,
+            self.query, self.key, self.weight, self.transposed_q, self.transposed_k, self.powers_q, self.powers_k,
+            self.expm1_k, self.largest_q, self.largest_k, strides(self.query), strides(self.key), self.weight_stride,
+            of_queries, self.heads, self.key.shape[1], queries, self.key.shape[2], work.scale, BACKWARD=self.backward,
+            D=width, WIDE=self.wide, BLOCK=BLOCK, BLOCK_D=min(self.wide, 32), num_warps=4,
         )  # fmt: skip
         self.strips = list(strips(self.batch, self.heads, self.group, self.q_blocks, self.pitch))
         largest = max(strip.heads * strip.blocks for strip in self.strips)
-        self.scratch = self.turned_q.new_empty(largest * BLOCK * self.pitch)  # the scores of a strip
+        self.scratch = self.transposed_q.new_empty(largest * BLOCK * self.pitch)  # the scores of a strip
 
-    def _room(self, heads: int, blocks: int, keys: bool) -> tuple[Tensor, ...]:
-        turned = self.query.new_empty(heads, self.wide, 2, blocks * BLOCK, dtype=torch.float32)
+    def _buffers(self, heads: int, blocks: int, keys: bool) -> tuple[Tensor, ...]:
+        transposed = self.query.new_empty(heads, self.wide, 2, blocks * BLOCK, dtype=torch.float32)
         natural = (heads, blocks * BLOCK, self.wide)
-        powers = turned.new_empty(natural) if self.backward else turned
-        less = turned.new_empty(natural) if self.backward and keys else turned
-        return turned, powers, less, turned.new_empty(heads, blocks)
+        powers = transposed.new_empty(natural) if self.backward else transposed
+        expm1 = transposed.new_empty(natural) if self.backward and keys else transposed
+        return transposed, powers, expm1, transposed.new_empty(heads, blocks)
 
     @property
     def weight_stride(self) -> int:
@@ -145,7 +147,7 @@ class Rows:
 
     @cached_property
     def pairwise(self) -> dict[str, Any]:
-        """What the kernels take that compute with pairs."""
+        """The arguments of the kernels that compute with pairs."""
         return {
             "STRIP": self.scratch, "Q": self.query, "K": self.key, "WEIGHT": self.weight, "LARGEST_Q": self.largest_q,
             "LARGEST_K": self.largest_k, "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key),
@@ -164,7 +166,7 @@ class Rows:
 
     @cached_property
     def weighing(self) -> dict[str, Any]:
-        """What the kernels take that make weights of scores, but for the walk."""
+        """The arguments of the kernels that turn scores into weights, without the block schedule."""
         form, numbers = self.work.form(), self.work.numbers()
         names = ("FORM", "BIAS", "DROPS", "PRECISION", "WIDTH")
         return {
@@ -174,7 +176,7 @@ class Rows:
 
     @cached_property
     def hiding(self) -> dict[str, Any]:
-        """Which keys nobody sees."""
+        """The arguments that say which keys no query sees."""
         seen = {name: self.tables[name] for name in ("SEEN", "SEEN_STRIDES")}
         return seen | {"HIDES": self.work.form()["HIDES"]}
 
@@ -200,16 +202,16 @@ class Rows:
     def score(self, strip: AdditiveStrip) -> None:
         """Write the visible scores of a strip."""
         score_tiles[(strip.heads * strip.blocks * self.k_blocks,)](
-            TURNED_Q=self.turned_q, TURNED_K=self.turned_k, **self.pairwise, **self.by_query, **place(strip),
-            **OF_SCORES.options(),
+            TRANSPOSED_Q=self.transposed_q, TRANSPOSED_K=self.transposed_k, **self.pairwise, **self.by_query,
+            **bounds(strip), **OF_SCORES.options(),
         )  # fmt: skip
 
 
-def place(strip: AdditiveStrip) -> dict[str, int]:
-    """Where a strip lies, for a kernel."""
+def bounds(strip: AdditiveStrip) -> dict[str, int]:
+    """The arguments that say which rows a strip covers."""
     return {"first_head": strip.first_head, "first_block": strip.first_block, "row_blocks": strip.blocks}
 
 
 def plain(rows: Tensor) -> Tensor:
-    """Rows for matrix products. The interpreter cannot multiply bfloat16."""
+    """AdditiveRows for matrix products. The interpreter cannot multiply bfloat16."""
     return laid_out(rows.float() if block_sizes.INTERPRETED else rows)

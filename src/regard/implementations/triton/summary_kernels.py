@@ -1,4 +1,4 @@
-"""The kernels of `summarize`: what a map of weights looks like, in two walks over the scores.
+"""The kernels of `summarize`: statistics of all weights, in two passes over the scores.
 
 The first walk goes along the rows: log-sum-exp, entropy, and a bar that at least `top` keys of the row reach. (The keys
 fall into lanes; the top-th largest of the lanes' maxima is reached by `top` keys, and by few others.) The second goes
@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.block_schedule import key_blocks, place, query_blocks
-from regard.implementations.triton.device_functions import finished, kind, visible
+from regard.implementations.triton.block_schedule import block_of_step, key_blocks, query_blocks
+from regard.implementations.triton.device_functions import final_scores, kind, visible
 
 LENGTHS = ["q_len", "k_len", "heads", "group", "top", "edges", "TABLE_STRIDES", "LIST_STRIDES"]
 
@@ -23,7 +23,7 @@ def scored(
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """Scores of a block of queries and the keys from `start` on; −inf where hidden. See `worth` for what they count."""
+    """Scores of a block of queries and the keys from `start` on; −inf where hidden. See `worth` for their unit."""
     inside, wide = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_D)
     columns = start + inside
     K += start.to(tl.int64) * K_STRIDES[2]
@@ -46,7 +46,7 @@ def _shown(
     safe = columns if FULL else tl.minimum(columns, k_len - 1)
     scores = products
     if CAP or kind(BIAS) != ".":
-        scores, _ = finished(
+        scores, _ = final_scores(
             products, BIAS, CAP, False, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
             rows[:, None], safe[None, :],
         )  # fmt: skip
@@ -58,7 +58,7 @@ def _shown(
 
 @triton.jit
 def worth(scale, BIAS: tl.constexpr, CAP: tl.constexpr):
-    """What a score is worth in powers of two. Plain products stay as they are, which spares a multiplication each."""
+    """The factor from scores to base-2 exponents. Plain products stay unscaled, which saves a multiplication each."""
     if CAP or kind(BIAS) != ".":
         return 1.0
     else:
@@ -96,7 +96,7 @@ def along_rows(
     lanes = tl.full([BLOCK_Q, LANES], float("-inf"), tl.float32)
     unit = worth(scale, BIAS, CAP)
     for step in tl.range(0, full):
-        start = place(FORM, LIST, step, first, before, full_first, True, full) * BLOCK_K
+        start = block_of_step(FORM, LIST, step, first, before, full_first, True, full) * BLOCK_K
         scores = scored(
             query, K, start, K_STRIDES, TABLES, TABLE_STRIDES, NUMBERS, batch, head, safe_rows, k_len, scale, cap,
             FORM, BIAS, CAP, PRECISION, D, BLOCK_D, BLOCK_K, True,
@@ -105,7 +105,7 @@ def along_rows(
             peak, total, spread, lanes, scores, unit, BLOCK_Q, BLOCK_K, LANES
         )
     for step in tl.range(0, partial):
-        start = place(FORM, LIST, step, first, before, full_first, False, full) * BLOCK_K
+        start = block_of_step(FORM, LIST, step, first, before, full_first, False, full) * BLOCK_K
         scores = scored(
             query, K, start, K_STRIDES, TABLES, TABLE_STRIDES, NUMBERS, batch, head, safe_rows, k_len, scale, cap,
             FORM, BIAS, CAP, PRECISION, D, BLOCK_D, BLOCK_K, False,
@@ -130,13 +130,13 @@ def along_rows(
         bar, chosen = tl.max(lanes, 1, return_indices=True)
         lanes = tl.where(lane[None, :] == chosen[:, None], float("-inf"), lanes)
         bar *= unit
-    # The other walk may round a score differently in its last bits.
+    # The other pass may round a score differently in its last bits.
     bar -= peak + (tl.abs(bar) + tl.abs(peak)) * 5e-7
     fit = (total == total) & (empty == 0)
     if SINK is not None:
         sink = tl.load(SINK + head).to(tl.float32) * 1.4426950408889634
         some += tl.exp2(sink - peak)
-    # Nothing reaches the bar of a row that sees nothing or is NaN.
+    # No key reaches the bar of a row that sees nothing or is NaN.
     tl.store(PEAK + at, tl.where(empty, float("inf"), peak), mask=inside)
     tl.store(SHARE + at, tl.where(empty, 0.0, 1.0 / some), mask=inside)
     tl.store(BAR + at, tl.where(fit, tl.exp2(tl.maximum(bar, -1000.0)), float("inf")), mask=inside)
@@ -207,9 +207,8 @@ def along_columns(
     partial, full, first, before, full_first = query_blocks(
         FORM, EDGES + batch * LIST_STRIDES[3], COUNTS + line * 2, edges, q_len, start, k_len, BLOCK_Q, BLOCK_K
     )
-    # Rows r and r + 8 of a product lie in one thread, so that adding them up at once costs no exchange and spares
-    # registers. What a bias was added to may lie otherwise, and Triton 3.6 then counts some rows twice: so it is not
-    # folded.
+    # Rows r and r + 8 of a product lie in one thread, so that adding them needs no exchange and saves registers. With a
+    # bias the layout may differ, and Triton 3.6 then counts some rows twice, so such products are not folded.
     FOLD: tl.constexpr = 1 if HIDES or CAP else 2
     received = tl.zeros([BLOCK_Q // FOLD, BLOCK_K], tl.float32)
     for FULL in tl.static_range(1, -1, -1):
@@ -217,7 +216,7 @@ def along_columns(
         for stretch in range(0, steps, STRETCH):
             end = tl.minimum(stretch + STRETCH, steps)
             for step in tl.range(stretch, end):
-                begin = place(FORM, LIST, step, first, before, full_first, FULL, full) * BLOCK_Q
+                begin = block_of_step(FORM, LIST, step, first, before, full_first, FULL, full) * BLOCK_Q
                 rows = begin + inside
                 sizes = _sizes(
                     Q + begin.to(tl.int64) * Q_STRIDES[2], tl.minimum(inside, q_len - 1 - begin), key, rows,
@@ -228,7 +227,7 @@ def along_columns(
                 tl.store(FLAGS + (step - stretch) * BLOCK_Q + inside, (tl.max(sizes, 1) >= bar).to(tl.int8))
                 share = tl.load(SHARE + rows, mask=rows < q_len, other=0.0)
                 weights = sizes * share[:, None]
-                if HIDES or not FULL:  # what is hidden from a row that is NaN gets nothing
+                if HIDES or not FULL:  # a key hidden from a row of NaN receives nothing
                     weights = tl.where(sizes < 0.0, 0.0, weights)
                 if FOLD == 2:
                     pairs = tl.sum(tl.reshape(weights, [BLOCK_Q // 16, 2, 8, BLOCK_K]), 1)
@@ -278,10 +277,10 @@ def _collect(
     FLAGS, LINES, LIST, stretch, end, first, before, full_first, full,
     FORM: tl.constexpr, FULL: tl.constexpr, BLOCK_Q: tl.constexpr, STRETCH: tl.constexpr,
 ):  # fmt: skip
-    """Write the flagged rows of a stretch one after the other; how many there are."""
+    """Write the flagged rows of a segment one after the other; return their number."""
     index = tl.arange(0, STRETCH * BLOCK_Q)
     step = tl.minimum(stretch + index // BLOCK_Q, end - 1)
-    rows = place(FORM, LIST, step, first, before, full_first, FULL, full) * BLOCK_Q + index % BLOCK_Q
+    rows = block_of_step(FORM, LIST, step, first, before, full_first, FULL, full) * BLOCK_Q + index % BLOCK_Q
     flagged = tl.load(FLAGS + index, mask=index < (end - stretch) * BLOCK_Q, other=0).to(tl.int32)
     tl.store(LINES + tl.cumsum(flagged, 0) - 1, rows, mask=flagged != 0)
     return tl.sum(flagged, 0)
@@ -313,7 +312,7 @@ def _sizes(
 
 @triton.jit
 def _note(sizes, columns, rows, bar, COUNT, FOUND, ROOM: tl.constexpr):
-    """Add the keys that reach the bar to the notes of their rows, the largest of each row first."""
+    """Append the keys that reach the bar to the candidate lists of their rows, the largest of each row first."""
     largest = tl.max(sizes, 1)
     live = largest >= bar
     while tl.max(live.to(tl.int32), 0) > 0:
