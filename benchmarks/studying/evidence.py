@@ -378,19 +378,19 @@ def _letters(task: Task) -> list[Yardstick]:
 def perplexity(train: Sequence[int], test: Sequence[int], context: int, size: int) -> float:
     """Of a model that counts what follows each context, smoothed after Witten and Bell by the next shorter one."""
     seen: list[dict[tuple[int, ...], Counter[int]]] = [{} for _ in range(context + 1)]
-    for place, token in enumerate(train):
-        for length in range(min(context, place) + 1):
-            seen[length].setdefault(tuple(train[place - length : place]), Counter())[token] += 1
+    for index, token in enumerate(train):
+        for length in range(min(context, index) + 1):
+            seen[length].setdefault(tuple(train[index - length : index]), Counter())[token] += 1
     totals = [{before: counts.total() for before, counts in level.items()} for level in seen]
     cost = 0.0
-    for place in range(1, len(test)):
+    for index in range(1, len(test)):
         p = 1.0 / size
-        for length in range(min(context, place) + 1):
-            before = tuple(test[place - length : place])
+        for length in range(min(context, index) + 1):
+            before = tuple(test[index - length : index])
             if (counts := seen[length].get(before)) is None:
                 break
             kinds = len(counts)
-            p = (counts[test[place]] + kinds * p) / (totals[length][before] + kinds)
+            p = (counts[test[index]] + kinds * p) / (totals[length][before] + kinds)
         cost -= math.log(p)
     return math.exp(cost / (len(test) - 1))
 

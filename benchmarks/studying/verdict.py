@@ -355,12 +355,12 @@ def _axes(frame: Axes, verdict: Verdict, speeds: list[float], limits: tuple[floa
 def _yardsticks(frame: Axes, verdict: Verdict) -> None:
     bottom, top = frame.get_ylim()
     for one in verdict.yardsticks:
-        place = (one.value - bottom) / (top - bottom)
-        if 0 < place < 1:
+        height = (one.value - bottom) / (top - bottom)
+        if 0 < height < 1:
             frame.axhline(one.value, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
             frame.annotate(
-                one.words, (0.0, one.value), (4, 2 if place < 0.9 else -2), xycoords=("axes fraction", "data"),
-                textcoords="offset points", fontsize=6.5, color=MUTED, va="bottom" if place < 0.9 else "top",
+                one.words, (0.0, one.value), (4, 2 if height < 0.9 else -2), xycoords=("axes fraction", "data"),
+                textcoords="offset points", fontsize=6.5, color=MUTED, va="bottom" if height < 0.9 else "top",
             )  # fmt: skip
 
 

@@ -99,13 +99,13 @@ def _visible_share(
     walk, mask = TiledAttention(request, drops=seed is not None), request.mask
     walked = visible = 0.0
     for strip in walk.strips():
-        place = walk.index(strip)
-        rows = prod(part.stop - part.start for part in place)
+        index = walk.index(strip)
+        rows = prod(part.stop - part.start for part in index)
         for run in strip.runs:
             pairs = rows * (run.stop - run.start)
             walked += pairs
             if run.partial and mask is not None:
-                batch, heads, lines = place
+                batch, heads, lines = index
                 part = walk.grid.part(
                     batch=batch, heads=heads, rows=lines, columns=slice(run.start, run.stop)
                 )

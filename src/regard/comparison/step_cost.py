@@ -70,7 +70,7 @@ def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
             trainer = training(config)
             pace = _steps(trainer, seconds)
             memory = peak()
-    batches = [trainer.batch(place) for place in range(_COUNTED)]
+    batches = [trainer.batch(index) for index in range(_COUNTED)]
     return Cost(
         steps_per_second=pace,
         peak_memory_mib=memory / _MIB,

@@ -39,8 +39,8 @@ def render(rows: Sequence[Row]) -> RenderableType:
     made = columns(rows)
     for column in made:
         table.add_column(Text("\n".join(column.title)), justify="right", no_wrap=True)
-    for place, name in enumerate(names):
-        table.add_row(Text(re.sub(r",\s*", ", ", name)), *[_shown(column, place) for column in made])
+    for index, name in enumerate(names):
+        table.add_row(Text(re.sub(r",\s*", ", ", name)), *[_shown(column, index) for column in made])
     notes = Text("\n".join(_notes(rows)), style="dim")
     return Group(table, Text(""), notes) if notes else table
 
@@ -54,8 +54,8 @@ def _names(rows: Sequence[Row]) -> tuple[str, list[str]]:
     return "model · attention", [f"{row['model']} · {row['attention']}" for row in rows]
 
 
-def _shown(column: Column, place: int) -> Text:
-    cell = column.cells[place]
+def _shown(column: Column, index: int) -> Text:
+    cell = column.cells[index]
     return Text(str(cell), style="bold" if cell.best else "")
 
 
@@ -161,8 +161,8 @@ def to_latex(rows: Sequence[Row]) -> str:
         "    " + " & ".join(map(_escaped, head)) + " \\\\",
         "    \\midrule",
     ]
-    for place, row in enumerate(rows):
-        cells = [_escaped(row[name]) for name in names] + [_latex(column, place) for column in made]
+    for index, row in enumerate(rows):
+        cells = [_escaped(row[name]) for name in names] + [_latex(column, index) for column in made]
         lines.append("    " + " & ".join(cells) + " \\\\")
     return "\n".join([*lines, "    \\bottomrule", "  \\end{tabular}", "\\end{table}", ""])
 
@@ -180,8 +180,8 @@ def _caption(rows: Sequence[Row]) -> str:
     return _escaped(said + (f" Failed: {'; '.join(failed)}." if failed else ""))
 
 
-def _latex(column: Column, place: int) -> str:
-    cell = column.cells[place]
+def _latex(column: Column, index: int) -> str:
+    cell = column.cells[index]
     text = _escaped(cell.text)
     text = f"\\textbf{{{text}}}" if cell.best else text
     return f"{text} $\\pm$ {_escaped(cell.half)}" if cell.half else text

@@ -118,11 +118,11 @@ def in_blocks(task: Task, model: Model, config: Config) -> tuple[dict[str, float
     device = choose_device(config.device)
     fingerprint = Fingerprint()
 
-    def place(batch: Batch) -> Batch:
+    def to_device(batch: Batch) -> Batch:
         fingerprint.add(batch)
         return batch.to(device)
 
-    found = evaluate(task, model, "test", batch_size=size, to_device=place, on_batch=pieces.append) or {}
+    found = evaluate(task, model, "test", batch_size=size, to_device=to_device, on_batch=pieces.append) or {}
     together = -(-len(pieces) // BLOCKS) or 1
     metrics = task.metrics()
     blocks = [merged(metrics, pieces[start : start + together]) for start in range(0, len(pieces), together)]

@@ -75,20 +75,20 @@ def run_job(remote_job: RemoteJob) -> Iterator[RemoteMessage | RemoteResult]:
         )
     # The same name after a restart, so that the run is resumed there; the token makes it unguessable for other users.
     own = hashlib.sha256(remote_job.job.folder.encode()).hexdigest()[:16]
-    place = Path(tempfile.gettempdir()) / f"regard-{remote_job.token}-{own}"
+    temporary = Path(tempfile.gettempdir()) / f"regard-{remote_job.token}-{own}"
     shared = _content(Path(remote_job.job.folder) / PROBE) == remote_job.token.encode()
     if not shared or any(_content(Path(path)) != content for path, content in remote_job.files.items()):
-        place.mkdir(mode=0o700, exist_ok=True)
+        temporary.mkdir(mode=0o700, exist_ok=True)
     try:
         job = dataclasses.replace(
             remote_job.job,
-            folder=remote_job.job.folder if shared else str(place / "run"),
-            use=tuple(_local_copy(path, remote_job, place / "use") for path in remote_job.job.use),
+            folder=remote_job.job.folder if shared else str(temporary / "run"),
+            use=tuple(_local_copy(path, remote_job, temporary / "use") for path in remote_job.job.use),
         )
         outcome = yield from _watched(job)
         back = None if shared else archive.pack(Path(job.folder))
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     yield RemoteResult(
         outcome, back
     )  # last, because the engine may shut the cluster down as soon as it has the result

@@ -91,11 +91,11 @@ def _table(frame: Axes, table: Array | None, received: Array, attribution: Attri
     else:
         _shades(frame, table)
         rows, aside = ticks(attribution.rows)
-        frame.set_yticks([place for place, _ in rows], [text for _, text in rows], fontsize=6.5)
+        frame.set_yticks([index for index, _ in rows], [text for _, text in rows], fontsize=6.5)
         frame.set_ylabel(aside)
         frame.set_title(f"up to {table.max():.2g}", fontsize=6.5, loc="right")
     turned = any(len(text) > 2 for _, text in columns)
-    frame.set_xticks([place for place, _ in columns], [text for _, text in columns], fontsize=6.5)
+    frame.set_xticks([index for index, _ in columns], [text for _, text in columns], fontsize=6.5)
     if turned:
         for label in frame.get_xticklabels():
             label.set(rotation=60, ha="right", rotation_mode="anchor")
@@ -124,9 +124,9 @@ def _over(frame: Axes, image: Array, received: Array) -> None:
         height, width = side / len(cells), side / cells.shape[1]
         for (row, column), share in np.ndenumerate(cells):
             if share > 0.01:
-                place = (column * width, row * height)
+                corner = (column * width, row * height)
                 cell = Rectangle(
-                    place, width, height, facecolor=colour, alpha=round(most * share, 2), linewidth=0
+                    corner, width, height, facecolor=colour, alpha=round(most * share, 2), linewidth=0
                 )
                 frame.add_patch(cell)
                 cell.set_snap(True)
@@ -142,16 +142,16 @@ def ticks(names: Sequence[str]) -> tuple[list[tuple[int, str]], str]:
     numbered = all(name.rpartition(" ")[2].isdecimal() for name in names) and len(words) == 1
     if numbered and names:
         step = -(-len(names) // TICKS)
-        return [(place, names[place].rpartition(" ")[2]) for place in range(0, len(names), step)], words.pop()
-    return [(place, readable(name)) for place, name in enumerate(names)], ""
+        return [(index, names[index].rpartition(" ")[2]) for index in range(0, len(names), step)], words.pop()
+    return [(index, readable(name)) for index, name in enumerate(names)], ""
 
 
 def _words(attribution: Attribution, table: Array) -> str:
     """The text alternative: the source of the weights, and the largest of them."""
     largest = np.argsort(-table, axis=None, kind="stable")[:3]
-    places = [np.unravel_index(int(place), table.shape) for place in largest]
+    indexes = [np.unravel_index(int(index), table.shape) for index in largest]
     told = []
-    for row, column in places:
+    for row, column in indexes:
         who = f"{attribution.rows[row]} to " if attribution.rows else ""
         told.append(f"{who}{attribution.columns[column]} {table[row, column]:.2g}")
     return f"{attribution.source} ({attribution.how}). Largest weights: {'; '.join(told)}."

@@ -58,11 +58,11 @@ def bars(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | None
         return None
     figure, frame = blank(height=AROUND + ROW * len(found))
     tips: dict[str, str] = {}
-    for place, one in enumerate(found):
-        (bar,) = frame.barh(place, one.mean, height=0.62, color=one.key.colour, alpha=0.82)
+    for row, one in enumerate(found):
+        (bar,) = frame.barh(row, one.mean, height=0.62, color=one.key.colour, alpha=0.82)
         bar.set_gid(one.key.group("bar"))
         tips[one.key.group("bar")] = describe(one, metric)
-        _whisker(frame, place, one, INK)
+        _whisker(frame, row, one, INK)
     _names(frame, found)
     ends = [0.0, *(one.high for one in found), *(one.mean for one in found)]
     frame.set_xlim(min(0.0, *(one.mean for one in found)), within(metric, 0.0, 1.04 * max(ends))[1] or 1.0)
@@ -75,11 +75,11 @@ def closer(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | No
         return None
     figure, frame = blank(height=AROUND + ROW * len(found))
     tips: dict[str, str] = {}
-    for place, one in enumerate(found):
-        _whisker(frame, place, one, one.key.colour, thick=1.6)
+    for row, one in enumerate(found):
+        _whisker(frame, row, one, one.key.colour, thick=1.6)
         (dot,) = frame.plot(
             [one.mean],
-            [place],
+            [row],
             one.key.marker,
             color=one.key.colour,
             markersize=6,
@@ -91,7 +91,7 @@ def closer(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | No
         for number, (seed, value) in enumerate(sorted(one.seeds.items())):
             away = _LEAST * (number / max(1, len(one.seeds) - 1) - 0.5) if len(one.seeds) > 1 else 0.0
             (dot,) = frame.plot(
-                [value], [place + away], "o", markersize=3, markerfacecolor="none", markeredgecolor=INK,
+                [value], [row + away], "o", markersize=3, markerfacecolor="none", markeredgecolor=INK,
                 markeredgewidth=0.7, zorder=5,
             )  # fmt: skip
             dot.set_gid(one.key.group(f"seed{seed}"))
@@ -109,12 +109,12 @@ def describe(one: Reached, metric: Metric) -> str:
     return text
 
 
-def _whisker(frame: Axes, place: int, one: Reached, colour: str, thick: float = 1.0) -> None:
+def _whisker(frame: Axes, row: int, one: Reached, colour: str, thick: float = 1.0) -> None:
     if one.high > one.low:
-        line = frame.hlines(place, one.low, one.high, color=colour, linewidth=thick, zorder=3)
+        line = frame.hlines(row, one.low, one.high, color=colour, linewidth=thick, zorder=3)
         line.set_gid(one.key.group("interval"))
         for end in (one.low, one.high):
-            cap = frame.vlines(end, place - 0.16, place + 0.16, color=colour, linewidth=thick, zorder=3)
+            cap = frame.vlines(end, row - 0.16, row + 0.16, color=colour, linewidth=thick, zorder=3)
             cap.set_gid(one.key.group("end"))
 
 

@@ -98,7 +98,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
         return one[0] >= other[0] and one[1] >= other[1] and one != other
 
-    return [place for place, own in enumerate(points) if not any(beats(other, own) for other in points)]
+    return [index for index, own in enumerate(points) if not any(beats(other, own) for other in points)]
 
 
 def _scale(frame: Axes, costs: Sequence[float], found: Sequence[Reached], metric: Metric) -> None:

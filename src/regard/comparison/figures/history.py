@@ -89,7 +89,7 @@ def _thinned(series: Series, points: int = POINTS) -> Series:
     def means(values: Floats) -> Floats:
         return np.array([values[a:b].mean() for a, b in itertools.pairwise(cuts)])
 
-    return Series({axis: means(places) for axis, places in series.at.items()}, means(series.values))
+    return Series({axis: means(positions) for axis, positions in series.at.items()}, means(series.values))
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,11 @@ def together(series: Sequence[Series], axis: str) -> SeedBand | None:
         return None
     begin = max(one.at[axis][0] for one in usable)
     end = min(one.at[axis][-1] for one in usable)
-    places = np.unique(np.concatenate([one.at[axis] for one in usable]))
-    places = places[(places >= begin) & (places <= end)]
-    if not len(places):
+    positions = np.unique(np.concatenate([one.at[axis] for one in usable]))
+    positions = positions[(positions >= begin) & (positions <= end)]
+    if not len(positions):
         return None
-    if len(places) > 2 * POINTS:
-        places = np.linspace(begin, end, POINTS)
-    lines = np.stack([np.interp(places, one.at[axis], one.values) for one in usable])
-    return SeedBand(places, lines.mean(0), lines.min(0), lines.max(0))
+    if len(positions) > 2 * POINTS:
+        positions = np.linspace(begin, end, POINTS)
+    lines = np.stack([np.interp(positions, one.at[axis], one.values) for one in usable])
+    return SeedBand(positions, lines.mean(0), lines.min(0), lines.max(0))

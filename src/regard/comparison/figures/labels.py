@@ -29,10 +29,10 @@ def at_ends(frame: Axes, ends: dict[Key, float], keys: Keys) -> None:
         for key, end in ends.items()
     }
     order = sorted(heights, key=lambda key: heights[key])
-    for key, place in zip(order, apart([heights[key] for key in order]), strict=True):
+    for key, height in zip(order, apart([heights[key] for key in order]), strict=True):
         leader = {"arrowstyle": "-", "color": key.colour, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 0}
         own = frame.annotate(
-            tag(key, keys), (1.0, heights[key]), (1.05, place), xycoords="axes fraction", textcoords="axes fraction",
+            tag(key, keys), (1.0, heights[key]), (1.05, height), xycoords="axes fraction", textcoords="axes fraction",
             va="center", fontsize=7.5, color=key.colour, annotation_clip=False,
             arrowprops=leader | {"relpos": (0, 0.5)},
         )  # fmt: skip
@@ -43,12 +43,12 @@ def apart(heights: Sequence[float], gap: float = GAP) -> list[float]:
     """Increasing heights, moved as little as needed so that neighbours are a gap apart and all stay within 0 and 1."""
     gap = min(gap, 1.0 / max(1, len(heights) - 1))
     found = list(heights)
-    for place in range(1, len(found)):
-        found[place] = max(found[place], found[place - 1] + gap)
+    for index in range(1, len(found)):
+        found[index] = max(found[index], found[index - 1] + gap)
     if found:
         found[-1] = min(found[-1], 1.0)
-    for place in range(len(found) - 2, -1, -1):
-        found[place] = min(found[place], found[place + 1] - gap)
+    for index in range(len(found) - 2, -1, -1):
+        found[index] = min(found[index], found[index + 1] - gap)
     return found
 
 

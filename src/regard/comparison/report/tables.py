@@ -51,11 +51,11 @@ def results(rows: Sequence[Row], keys: Keys) -> ReportTable:
     if len(rows) > 1 and len({row["model"] for row in rows}) == 1:
         names = ["attention"]  # the title names the model
     body = []
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         cells = [SortableCell(row[name], row[name].lower()) for name in names]
         for column, values in kept:
-            cell = column.cells[place]
-            cells.append(SortableCell(cell.text, values[place], cell.half, cell.best))
+            cell = column.cells[index]
+            cells.append(SortableCell(cell.text, values[index], cell.half, cell.best))
         done, failed = len(row["seeds"]), len(row["failed"])
         cells.append(SortableCell(f"{done} of {done + failed}" if failed else str(done), float(done)))
         body.append((keys[row["label"]], cells))
