@@ -133,6 +133,8 @@ def build(
         query, key, value = (part.to(autocast_dtype(part)) for part in (query, key, value))
         if isinstance(bias, biases.Dense):
             bias = biases.Dense(bias.tensor.to(autocast_dtype(bias.tensor)))
+    if isinstance(sink, Tensor):
+        sink = sink.contiguous()  # kernels read it as one row
     request = Request(
         query, key, value, chosen, mask, bias, normalizer, chosen.factor(scale, query.shape[3]), float(dropout), sink,
         want_logsumexp,

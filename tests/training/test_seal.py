@@ -65,8 +65,10 @@ def test_no_flipped_bit_of_the_settings_trains_something_else(run):
 
 
 @pytest.mark.nightly
-def test_no_flipped_bit_of_the_settings_trains_something_else_all(run):
-    assert_no_flip_trains_something_else(run, range(8 * len((run / "config.yaml").read_bytes())))
+def test_no_flipped_bit_of_the_settings_trains_something_else_all(run, record_property):
+    size = 8 * len((run / "config.yaml").read_bytes())
+    record_property("tried", size)
+    assert_no_flip_trains_something_else(run, range(size))
 
 
 @pytest.mark.parametrize("sealed", [True, False])

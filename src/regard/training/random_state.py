@@ -80,7 +80,7 @@ class RandomState:
         return tensors, plain
 
     @classmethod
-    def unpack_all(cls, tensors: dict[str, Tensor], plain: dict[str, Any]) -> list[RandomState]:
+    def unpack_all(cls, tensors: dict[str, Tensor], plain: Any) -> list[RandomState]:
         """What `pack_all`, or `pack`, made."""
         found = [cls.unpack(tensors, plain)]
         others = plain.get("others", [])
@@ -93,7 +93,7 @@ class RandomState:
         return found
 
     @classmethod
-    def unpack(cls, tensors: dict[str, Tensor], plain: dict[str, Any]) -> RandomState:
+    def unpack(cls, tensors: dict[str, Tensor], plain: Any) -> RandomState:
         """What `pack` made."""
         schema.of_random(tensors, plain)
         python, numpy = plain["python"], plain["numpy"]

@@ -90,7 +90,7 @@ class Trainer:
 
     def _draw_on(self, checkpoint: Checkpoint) -> None:
         """Go on with the random generators of a checkpoint; other processes than those that made it begin anew."""
-        states = RandomState.unpack_all(checkpoint.random, checkpoint.state["random"])
+        states = RandomState.unpack_all(checkpoint.random, checkpoint.state.get("random"))
         if len(states) == self.company.size:
             states[self.company.place].restore()
             return
