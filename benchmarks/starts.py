@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.forked import Forked
+from tests.training import toy
 
 from regard.cli.main import main as command
 from regard.training import checkpoints, metrics
-from tests.training import toy
 
 SEEDS = (1, 2)
 AHEAD = 0.05  # seconds from the fork to the moment of both starts

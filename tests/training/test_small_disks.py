@@ -1,7 +1,7 @@
 """Runs on file systems that are too small, have no names left or cannot be written: one line, and nothing lost.
 
-Each is a file system of its own in memory, which only root may mount. `test_every_call.py` fills a made-up disk at every
-call of a run without that.
+Each is a file system of its own in memory, which only root may mount. `test_every_call.py` fills a made-up disk at
+every call of a run without that.
 """
 
 import subprocess

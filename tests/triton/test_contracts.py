@@ -46,7 +46,9 @@ ON_GPU = {
     f"large {name}": Case(mask=name, sizes=LARGE)
     for name in ("none", "causal offsets", "nested", "raw b h q k")
 }
-ON_GPU |= {f"even {name}": Case(mask=name, sizes=EVEN, sink=True) for name in ("none", "nested", "raw b h q k")}
+ON_GPU |= {
+    f"even {name}": Case(mask=name, sizes=EVEN, sink=True) for name in ("none", "nested", "raw b h q k")
+}
 ON_GPU |= {
     f"{dtype} {width}": Case(
         mask="causal", bias=bias, score=score, dtype=dtype, sizes=Sizes(q=257, k=257, d=width, v=width)
