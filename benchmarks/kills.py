@@ -59,7 +59,8 @@ def run(ground: Ground, options: argparse.Namespace) -> dict[str, object]:
     def left() -> bool:
         return time.monotonic() - started < options.seconds
 
-    places = [(how, at) for how in HOW for at in range(1, len(ground.calls) + 1)]
+    ways = [options.how] if options.how else HOW
+    places = [(how, at) for how in ways for at in range(1, len(ground.calls) + 1)]
     own.shuffle(places)
     part, parts = map(int, options.part.split("/"))
     chosen = places if options.calls == "all" else places[: int(options.calls)]

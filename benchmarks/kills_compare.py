@@ -62,7 +62,7 @@ class Ground:
         self.expected = facts(folder / "untouched")
 
     def _untouched(self, out: Path) -> float:
-        """Make a comparison that nobody disturbs; the seconds it took. The first of all reads its modules from a disk."""
+        """Make a comparison that nobody disturbs; the seconds it took. The very first reads modules from a disk."""
         began = time.monotonic()
         if self._start(out).wait():
             raise SystemExit("\n".join(log.read_text() for log in self.folder.rglob("log.txt")))
