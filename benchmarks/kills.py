@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kills", description=__doc__.split("\n")[0])  # type: ignore
     parser.add_argument("--kills", type=int, default=0, help="kills at random moments")
     parser.add_argument("--calls", default="0", help="trials at file-system calls, a number or all")
+    parser.add_argument("--how", choices=HOW, help="only these of the trials at calls")
     parser.add_argument(
         "--part", default="1/1", help="the I-th of N parts of the calls, so that N processes share them"
     )

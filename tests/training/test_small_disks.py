@@ -1,8 +1,8 @@
 """Runs on file systems that are too small, have no names left or cannot be written: one line, and nothing lost.
 
 Each is a file system of its own in memory, which only root may mount. `test_every_call.py` fills a made-up disk at
-every call of a run without that. No disk can become read-only here while a run holds its files open (the kernel refuses);
-`test_checkpoints.py` makes up the errors of one that does.
+every call of a run without that. No disk can become read-only here while a run holds its files open (the kernel
+refuses); `test_checkpoints.py` makes up the errors of one that does.
 """
 
 import subprocess
