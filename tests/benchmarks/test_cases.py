@@ -165,22 +165,13 @@ def test_the_command_lists_draws_and_refuses(tmp_path, capsys):
     assert main.main(["bench", "--device", "cuda", "--list", "--json", "--only", "decode"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)
     assert entry["bar"] == 70 and entry["relation"] == ">="
-    picture = tmp_path / "speed.png"
-    assert (
-        main.main(
-            ["bench", "--device", "cpu", "--quick", "--only", "overhead-plain", "--figure", str(picture)]
-        )
-        == 0
-    )
+    picture, kept = tmp_path / "speed.png", tmp_path / "rows.json"
+    measure = ["bench", "--device", "cpu", "--quick", "--only", "overhead-plain"]
+    assert main.main([*measure, "--figure", str(picture), "--json", str(kept)]) == 0
     assert picture.stat().st_size > 1000
-    kept = tmp_path / "rows.json"
-    assert (
-        main.main(["bench", "--device", "cpu", "--quick", "--only", "overhead-plain", "--json", str(kept)])
-        == 0
-    )
     assert json.loads(kept.read_text())[0]["name"] == "overhead-plain"
     capsys.readouterr()
-    assert main.main(["bench", "--device", "cpu", "--quick", "--only", "overhead-plain", "--json"]) == 0
+    assert main.main([*measure, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["met"] in (True, False)
     assert main.main(["bench", "--figure", str(tmp_path / "speed.doc"), "--device", "cpu"]) == 2
     assert "--figure" in capsys.readouterr().err

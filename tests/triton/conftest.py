@@ -21,3 +21,14 @@ def pytest_collection_modifyitems(items):
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"))
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fast_interpreter():
+    if GPU:
+        yield
+        return
+    from tests.triton.interpreting import prepared_once
+
+    with prepared_once():
+        yield
