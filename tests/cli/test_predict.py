@@ -227,7 +227,7 @@ def test_lines_of_stdin_are_texts_and_one_bad_one_does_not_cost_the_others(runs,
     assert found[2]["notes"] == ["1 of 13 pieces are unknown to this run"]
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     code, _, err = called(capsys, "predict", runs["dates"])
-    assert code == 2 and "no text" in err
+    assert code == 2 and "expected some text" in err
 
 
 @pytest.mark.parametrize(
