@@ -121,7 +121,7 @@ def test_the_page_is_the_same_every_time_and_leaves_the_random_state_alone():
 
 def test_what_runs_a_layer_is_what_explain_says():
     layer, rows = nn.build("local", dim=64, window=5), torch.zeros(1, toy.POSITIONS, 64, requires_grad=True)
-    view = layer.view(rows, None, None, None)
+    view = layer.prepare(rows, None, None, None)
     plan = regard.explain(view.query, view.key, view.value, **layer.pieces(view))
     (run,) = runs.of_layer(layer)
     said = {answer.impl: answer for answer in run.answers}

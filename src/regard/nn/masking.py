@@ -1,4 +1,4 @@
-"""Masks as layers see them: what a layer may be given, and what each kind of mechanism needs of it."""
+"""How layers read masks: as values, as padding of queries and keys, and as masks that ignore the query."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from regard.registry import call_meant
 
 
 def as_mask(mask: object, sizes: Sizes) -> Mask | None:
-    """The mask a layer was given, as a value. A raw tensor is (q,k), (b,q,k) or (b,h,q,k), True = may attend."""
+    """Convert the mask argument of a layer to a Mask. A tensor is (q,k), (b,q,k) or (b,h,q,k), True = may attend."""
     if mask is None or isinstance(mask, Mask):
         return mask
     if not isinstance(mask, Tensor):
-        hint = "Numbers to add to the scores are no mask."
+        hint = "A bias adds numbers to the scores and is not a mask."
         hint = hint if isinstance(mask, Bias) else call_meant(mask, "regard.masks")
         raise BadType(f"mask: expected a Mask or a bool tensor, got {described(mask)}. {hint}")
     if mask.dtype != torch.bool:
         raise BadType(
             f"mask: expected a Mask or a bool tensor (True = may attend), got {described(mask)}. A 0/1 mask becomes "
-            f"bool with mask.bool(); of torch's padding masks, in which True hides, take the opposite."
+            f"bool with mask.bool(); in torch's padding masks True hides, so pass ~mask."
         )
     target = sizes if mask.dim() == 4 else (sizes[0], sizes[2], sizes[3])
     if mask.dim() < 2 or not broadcasts(mask.shape, target):
         hint = ""
         if tuple(mask.shape) == (sizes[0], sizes[3]):
-            hint = " It looks like (b,k), which tells real positions from padding: pass masks.padding(mask) instead."
+            hint = " It looks like a padding mask (b,k): pass masks.padding(mask) instead."
         raise BadValue(
             f"mask: a tensor of shape {tuple(mask.shape)} does not fit (q,k), (b,q,k) or (b,h,q,k) with (b,h,q,k) = "
             f"{tuple(sizes)}.{hint}"
@@ -43,7 +43,7 @@ def as_mask(mask: object, sizes: Sizes) -> Mask | None:
 
 
 def joined(*masks: Mask | None) -> Mask | None:
-    """What all of these masks let through; None stands for everything."""
+    """Return the intersection of these masks; None stands for a mask that shows everything."""
     found: Mask | None = None
     for mask in masks:
         if mask is not None:
@@ -52,7 +52,7 @@ def joined(*masks: Mask | None) -> Mask | None:
 
 
 def split_causal(mask: Mask | None) -> tuple[bool, Mask | None]:
-    """Whether `causal()` is one of the masks that were joined by &, and what is left without it."""
+    """Split an intersection into whether it contains `causal()`, and the rest of it."""
     if isinstance(mask, CausalMask) and mask.align == "bottom-right" and mask.offset is None:
         return True, None
     if isinstance(mask, And):
@@ -62,7 +62,7 @@ def split_causal(mask: Mask | None) -> tuple[bool, Mask | None]:
 
 
 def looks_back_only(mask: Mask | None) -> bool:
-    """Whether a mask lets no query see what comes after it, as far as its structure tells."""
+    """Whether the structure of a mask shows that no query sees later keys."""
     if isinstance(mask, And):
         return looks_back_only(mask.left) or looks_back_only(mask.right)
     if isinstance(mask, WindowMask):
@@ -71,9 +71,9 @@ def looks_back_only(mask: Mask | None) -> bool:
 
 
 def real_sides(mask: Mask | None, sizes: Sizes, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """True for the queries (b|1,q) and for the keys (b|1,k) that a mask does not hide altogether; None: no such.
+    """Return which queries (b|1,q) and keys (b|1,k) are not padding according to the mask; None: all of them.
 
-    By structure: masks that say of both sides what is real are taken apart, of others only what ignores the query.
+    Decided from the structure of the mask, without looking at pairs of queries and keys.
     """
     if isinstance(mask, And):
         left, right = real_sides(mask.left, sizes, device), real_sides(mask.right, sizes, device)
@@ -98,15 +98,15 @@ def _both(left: Tensor | None, right: Tensor | None) -> Tensor | None:
 def kept(
     mask: Mask | Tensor | None, batch: int, queries: int, new: int, seen: int, device: torch.device
 ) -> Tensor | None:
-    """True where one of the `new` source positions of this call is real, (b,new); None: all are.
+    """Return which of the `new` source positions of this call are not padding, (b,new); None: all of them.
 
-    For mechanisms that keep a summary instead of keys, and so can use only masks that ignore the query. With a state,
-    in which `seen` positions came before, a mask speaks of this call's positions or of all of them, as its size says.
+    For mechanisms that keep a summary instead of keys and therefore accept only masks that ignore the query. With a
+    state of `seen` earlier positions, the size of a mask decides whether it covers this call only or all positions.
     """
     length = seen + new if isinstance(mask, Tensor) and mask.dim() and mask.shape[-1] != new else new
     value = as_mask(mask, (batch, 1, queries, length))
     if value is not None and not value.by_key:
-        value.keep(length, batch)  # says why not
+        value.keep(length, batch)  # raises and explains
     value = over_all_keys(value, (batch, 1, queries, seen + new), new, device)
     if value is None:
         return None
@@ -114,12 +114,12 @@ def kept(
 
 
 def without_padding(rows: Tensor, keep: Tensor | None) -> Tensor:
-    """Rows (b,length,dim) with those that are not real set to zero, so that nothing in them is ever read."""
+    """Set padding in rows (b,length,dim) to zero, so that its contents are never read."""
     return rows if keep is None else rows.masked_fill(~keep[..., None], 0)
 
 
 def tail(mask: Mask, sizes: Sizes, first: int, device: torch.device) -> Mask:
-    """The mask for keys `first` and later of a request of these sizes, renumbered from 0."""
+    """Return the mask for the keys from `first` on, renumbered from 0."""
     if first == 0:
         return mask
     if mask.by_key:

@@ -25,7 +25,7 @@ from regard.nn.gla import GlobalQuery
 from regard.nn.hard import Hard
 from regard.nn.linear import Linear, linear_attention
 from regard.nn.mechanism import Mechanism
-from regard.nn.ntm import NeuralTuringMemory
+from regard.nn.ntm import NTM
 from regard.nn.ntm.machine import MachineState, Trace
 from regard.nn.static_memory import StaticMemory
 
@@ -206,7 +206,7 @@ def _(layer: DynamicMemory, found: Calls) -> list[Weighed]:
 
 
 @_read.register
-def _(layer: NeuralTuringMemory, found: Calls) -> list[Weighed]:
+def _(layer: NTM, found: Calls) -> list[Weighed]:
     last = found[layer][-1]
     query, _ = _inputs(last)
     if not found[layer.tape]:  # a state holds the source: this call only read it
@@ -222,7 +222,7 @@ def _(layer: NeuralTuringMemory, found: Calls) -> list[Weighed]:
     ]
 
 
-def _read_weights(layer: NeuralTuringMemory, query: Tensor, state: MachineState) -> Tensor:
+def _read_weights(layer: NTM, query: Tensor, state: MachineState) -> Tensor:
     """Where in the memory of a state the queries read, (b,h,q,slots)."""
     keys = layer.key_map(query).unflatten(-1, (layer.num_heads, layer.width)).transpose(1, 2)
     strength = F.softplus(layer.strength_map(query)).transpose(1, 2)[..., None]

@@ -12,7 +12,7 @@ from tests.nn.contracts.layers import (
 )
 
 LENGTHS = [37, 41, 53]  # as in the tests of the core
-# With a list of steps each length is another program: these are compiled for one length.
+# Loops over steps are unrolled, so each length would compile again: these are compiled for one length.
 AT_ONCE = [case for case in PLAIN if case.name not in SEQUENTIAL]
 IN_STEPS = [case for case in PLAIN if case.name in SEQUENTIAL]
 
@@ -64,7 +64,7 @@ def test_steps_unroll_into_one_graph(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in AT_ONCE if case not in PRESETS], ids=str)
-def test_self_use_compiles(case):
+def test_self_attention_compiles(case):
     layer, inputs = case.build(dtype=torch.float32), case.inputs(dtype=torch.float32)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     assert_equal_to_eager(compiled, layer, inputs, None)

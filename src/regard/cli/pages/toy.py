@@ -118,7 +118,7 @@ def of_layer(layer: Mechanism) -> Picture:
 
 def _compares_by_network(layer: Attention) -> bool:
     """Whether the score is a small network, which says nothing before it has learnt something."""
-    view = layer.view(*accepted(layer, path()), None, None)
+    view = layer.prepare(*accepted(layer, path()), None, None)
     return isinstance(layer.pieces(view).get("score"), AdditiveScore)
 
 
@@ -180,7 +180,7 @@ def _faithful_weights(layer: Mechanism, rows: Tensor) -> Tensor | None:
     if not isinstance(weights, Tensor) or weights.shape[2:] != (POSITIONS, POSITIONS):
         return None
     if isinstance(layer, Attention):
-        view = layer.view(*inputs, None, None)
+        view = layer.prepare(*inputs, None, None)
         values = view.value.repeat_interleave(weights.shape[1] // view.value.shape[1], dim=1)
         mixed, told = layer.mix(view), weights @ values
         return weights if mixed.shape == told.shape and torch.allclose(mixed, told) else None

@@ -17,8 +17,8 @@ from regard.masks import Mask
 from regard.nn.dynamic_memory import DynamicMemory
 from regard.nn.gla import GlobalQuery
 from regard.nn.linear import Linear
-from regard.nn.local_m import Focused
-from regard.nn.ntm import NeuralTuringMemory
+from regard.nn.local_m import LocalAlignment
+from regard.nn.ntm import NTM
 from regard.nn.ntm.machine import Trace
 from regard.nn.state import State
 from regard.nn.static_memory import StaticMemory
@@ -32,7 +32,7 @@ from regard.observation.watching import How, Side, named, weighed
 from regard.scores import Score
 
 # Mechanisms that give an account of a call themselves; what they call on the way is part of it.
-ACCOUNTING = (Focused, GlobalQuery, Linear, DynamicMemory)
+ACCOUNTING = (LocalAlignment, GlobalQuery, Linear, DynamicMemory)
 
 
 class Attend(Adapter):
@@ -215,6 +215,6 @@ def sides(parts: Iterable[nn.Module]) -> dict[int, tuple[Side, Side]]:
         if isinstance(module, StaticMemory):
             found[id(module.writer)] = ("slot", "source")
             found[id(module.reader)] = ("position", "slot")
-        elif isinstance(module, NeuralTuringMemory):
+        elif isinstance(module, NTM):
             found[id(module)] = ("position", "slot")
     return found

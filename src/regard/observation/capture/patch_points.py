@@ -15,7 +15,7 @@ from torch import nn
 
 import regard
 import regard.core.attention as core
-from regard.nn.ntm.machine import Tape
+from regard.nn.ntm.machine import MachineCore
 from regard.observation.capture import fused_twins
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.geometric import EdgeSoftmax
@@ -78,7 +78,7 @@ def _of_class(module: nn.Module) -> Adapter | None:
         return fused_twins.FusedTwin("fused_attn")
     if isinstance(module, ACCOUNTING):
         return MechanismAdapter()
-    return TapeAdapter() if isinstance(module, Tape) else None
+    return TapeAdapter() if isinstance(module, MachineCore) else None
 
 
 def _wraps_own_forward(module: nn.Module) -> bool:
