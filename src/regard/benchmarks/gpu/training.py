@@ -95,10 +95,8 @@ def _rate(step: Callable[[], object], count: int, finish: Callable[[], object]) 
 
 
 def _done(trainer: Trainer) -> None:
-    """Wait for what is under way."""
-    land = getattr(trainer, "land", None)
-    if land is not None:
-        land()
+    """Wait for all pending steps."""
+    trainer.synchronize()
     if trainer.hardware.device.type == "cuda":
         torch.cuda.synchronize()
 
