@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import regard
 from regard import masks, models, scores, tasks
 from regard.models.embedding import StreamEmbedding, pooled
-from regard.nn.attention import View
+from regard.nn.attention import AttentionInputs
 from regard.nn.multihead import Multihead
 from regard.tasks.draws import Draws, Generated
 from regard.tasks.padding import padded
@@ -47,9 +47,9 @@ class Cosine(Multihead):
         super().__init__(dim, *arguments, **options)
         self.log_strength = nn.Parameter(torch.full((self.num_heads,), math.log(10.0)))
 
-    def pieces(self, view: View) -> dict[str, Any]:
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
         """Score, mask, bias and normaliser of a call, as `regard.attend` takes them."""
-        return {**super().pieces(view), "score": scores.cosine(self.log_strength.exp())}
+        return {**super().pieces(inputs), "score": scores.cosine(self.log_strength.exp())}
 
 
 @models.model("conv-attention", gives=("pooled", "rows"))

@@ -13,6 +13,8 @@ import regard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `from tests.oracle import …` works
 
+from tests.selection import pytest_addoption, pytest_collection_modifyitems  # noqa: F401 - hooks of pytest
+
 try:
     from hypothesis import HealthCheck, settings
 except ImportError:  # a bare GPU machine; the project's own environment always has it
@@ -43,22 +45,19 @@ def seeded():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """On a GPU `sdpa` refuses float32 and float64 (docs/results.md says why): nothing is left to test there."""
+    """Skip what `impl="sdpa"` refuses on a GPU: float32 and float64, and shapes without a fused kernel there.
+
+    docs/results.md says why it refuses. A refusal of any other implementation fails the test.
+    """
     try:
         return (yield)
     except regard.Unsupported as refusal:
+        message = str(refusal)
         reasons = ("float32 kernels round", "no fused kernel")
-        if pyfuncitem.funcargs.get("device") == "cuda" and any(reason in str(refusal) for reason in reasons):
-            pytest.skip(str(refusal))
+        on_cuda = pyfuncitem.funcargs.get("device") == "cuda"
+        if on_cuda and message.startswith("impl='sdpa' ") and any(reason in message for reason in reasons):
+            pytest.skip(message)
         raise
-
-
-def pytest_collection_modifyitems(config, items):
-    """Tests marked `nightly` run only where the marker is asked for (`make nightly`), whatever else is chosen."""
-    if "nightly" in config.option.markexpr:
-        return
-    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
-    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
 
 @pytest.fixture(params=DEVICES)

@@ -80,5 +80,5 @@ def test_different_shapes_are_refused_in_words():
     one = Map(soft(1, 2, 5, 5), name="layer.0")
     with pytest.raises(BadValue, match=r"5 and 7 queries, 5 and 7 keys\. Rows are compared one by one"):
         compare(one, Map(soft(1, 2, 7, 7), name="other"))
-    with pytest.raises(BadValue, match=r"2 and 3 heads\. Their heads do not stand for each other"):
+    with pytest.raises(BadValue, match=r"2 and 3 heads\. Their heads do not correspond"):
         compare(one, Map(soft(1, 3, 5, 5)))

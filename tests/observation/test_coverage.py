@@ -103,7 +103,7 @@ def test_other_questions_say_that_they_are_about_a_part():
     model = Model(SeenAttention(), UnseenAttention())
     with pytest.warns(PartialView), regard.observe(model) as seen:
         model(drawn())
-    with pytest.warns(PartialView, match="heads: this is about the part"):
+    with pytest.warns(PartialView, match="heads: the result covers only the part"):
         assert len(seen.heads()) == 3
     with pytest.warns(PartialView, match="ablate"):
         seen.ablate({"layers.0": [0]}, loss=lambda output: output.sum())

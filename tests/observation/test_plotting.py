@@ -191,7 +191,7 @@ def test_long_maps_are_pooled_and_the_figure_says_so():
     table = frame.images[0].get_array()
     assert table.shape == (512, 512)
     assert float(table.max()) == pytest.approx(0.8)
-    assert figure.axes[-1].get_ylabel() == "strongest weight of a cell"
+    assert figure.axes[-1].get_ylabel() == "largest weight of a cell"
     assert frame.get_xlim() == (-0.5, 1200.5)
 
 
@@ -243,7 +243,7 @@ def test_what_cannot_be_drawn_is_refused_in_words():
         plotting.plot(seen, "layer", scale="rot")
     with pytest.raises(BadValue, match="width"):
         plotting.plot(seen, "layer", width=0)
-    with pytest.raises(BadValue, match="nothing"):
+    with pytest.raises(BadValue, match="at least one site"):
         plotting.plot(Maps())
     with pytest.raises(BadValue, match="heads"):
         plotting.image(seen["layer"], 7)

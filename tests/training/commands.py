@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.training.preload"])
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["tests.training.preload"])
 
 
 def _work(arguments, log, entry, environment, slow, largest_file, die_at, ignore, terminal):
@@ -67,7 +67,7 @@ class Command:
     ):  # fmt: skip
         self.log = folder / "log.txt"
         process = (list(map(str, arguments)), str(self.log), entry, environment or {})
-        self.process = _context.Process(
+        self.process = context.Process(
             target=_work, args=(*process, slow, largest_file, die_at, ignore, terminal)
         )
         self.process.start()

@@ -7,6 +7,7 @@ import tempfile
 import torch
 
 from regard.cli import train as verb  # noqa: F401
+from regard.comparison import worker  # noqa: F401
 from regard.training import Config, train
 from tests.training import toy
 

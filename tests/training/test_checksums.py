@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.comparison import earlier
+from regard.comparison import previous_runs
 from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.results import fairness
 from regard.comparison.worker import perform
@@ -198,9 +198,9 @@ def job(judged, tmp_path):
 
 def test_a_changed_outcome_is_reported_and_measured_again(job, judged):
     path, told = Path(job.folder) / "outcome.json", []
-    assert earlier.finished(job, told.append) is not None and not told
+    assert previous_runs.finished(job, told.append) is not None and not told
     path.write_text(re.sub(r'"accuracy": 0\.\d+', '"accuracy": 0.99', path.read_text()))
-    assert earlier.finished(job, told.append) is None
+    assert previous_runs.finished(job, told.append) is None
     assert "outcome.json is not what was written" in told[0]
     assert perform(job).validation == judged[1].validation
     assert Outcome.load(job.folder).validation == judged[1].validation
@@ -220,7 +220,7 @@ def test_an_outcome_of_another_checkpoint_than_the_best_is_measured_again(job, j
     """As a kill between the last checkpoint and the old index.json left it: 0.1450 was published for 0.1487."""
     told, other = [], "step-00000004" if judged[1].checkpoint != "step-00000004" else "step-00000006"
     dataclasses.replace(judged[1], folder=job.folder, checkpoint=other, test={"accuracy": 0.5}).save()
-    assert earlier.finished(job, told.append) is None
+    assert previous_runs.finished(job, told.append) is None
     assert "its best checkpoint is" in told[0]
     assert perform(job).test == judged[1].test
 
@@ -231,7 +231,7 @@ def test_an_outcome_of_an_earlier_version_is_used_with_a_warning(job):
     for name in ("sha256", "checkpoint", "checkpoint_sha256", "settings_sha256", "metrics"):
         del found[name]
     path.write_text(json.dumps(found))
-    assert earlier.finished(job, told.append) is not None
+    assert previous_runs.finished(job, told.append) is not None
     assert "without checksums" in told[0]
 
 

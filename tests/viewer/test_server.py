@@ -306,7 +306,9 @@ def test_the_real_server_serves_this_machine_and_stops(page_model):
         port = made.guard.port
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/api/scene",
-            headers={"cookie": f"{made.guard.cookie}={made.guard.sessions.spend(made.guard.sessions.token())}"},
+            headers={
+                "cookie": f"{made.guard.cookie}={made.guard.sessions.spend(made.guard.sessions.token())}"
+            },
         )
         with urllib.request.urlopen(request, timeout=20) as found:
             assert json.loads(found.read())["title"] == "a small model"

@@ -7,14 +7,14 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import Namespace
-
-from regard.cli.pages.settings import add_settings, given_settings
-from regard.cli.pages.terminal import printable, tell
+from regard.cli.common.settings import add_settings, given_settings
+from regard.cli.common.terminal import printable, tell
 from regard.training.config import to_yaml
 
 if TYPE_CHECKING:
-    from regard.cli.parser import Parser
+    from jsonargparse import Namespace
+
+    from regard.cli.common.parser import Parser
     from regard.training.run import Result
 
 SUMMARY = "Train a model on a task, from the task's own recipe or your settings."

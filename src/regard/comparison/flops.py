@@ -26,7 +26,6 @@ from regard.implementations.tiled.scored_strip import TiledAttention
 from regard.models import Model
 from regard.nn import scan
 from regard.nn.ntm import op as ntm
-from regard.tasks import Task
 from regard.tasks.batch import Batch
 
 Shape = Sequence[int]
@@ -46,11 +45,11 @@ _INSIDE: dict[str, Callable[..., Any]] = {
 }
 
 
-def of_step(task: Task, model: Model, batch: Batch) -> float:
+def of_step(model: Model, batch: Batch) -> float:
     """Floating-point operations of one training step on a batch; gradients are left behind, weights as they were."""
 
     def step() -> None:
-        total, count = task.loss(model(batch), batch)
+        total, count = model.loss(model(batch), batch)
         (total / count.detach().clamp(min=1.0)).backward()
 
     return count(step)
@@ -96,11 +95,11 @@ def _visible_share(
     spec: str, scale: float, *rest: Any,
 ) -> float:  # fmt: skip
     """Of the pairs that the strips of `tiled` walk, the share that the mask leaves."""
-    score, mask, bias, normalizer = unpack(spec, tensors)
-    walk = TiledAttention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    request = unpack(query, key, value, sink, tensors, spec, scale)
+    walk, mask = TiledAttention(request, drops=seed is not None), request.mask
     walked = visible = 0.0
     for strip in walk.strips():
-        place = walk.place(strip)
+        place = walk.index(strip)
         rows = prod(part.stop - part.start for part in place)
         for run in strip.runs:
             pairs = rows * (run.stop - run.start)

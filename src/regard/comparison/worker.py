@@ -22,7 +22,8 @@ from pathlib import Path
 
 import torch
 
-from regard.comparison import earlier, use
+from regard import plugins
+from regard.comparison import previous_runs
 from regard.comparison.engines.child import VARIABLE
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Job, Outcome
@@ -52,12 +53,12 @@ FAILED = 1
 
 def perform(job: Job) -> Outcome:
     """Run a job, or take what is there of it. `Stopped` if a signal came: then there is no outcome yet."""
-    use.load(job.use)
+    plugins.load(job.use)
     torch.set_num_threads(job.threads)
-    if (found := earlier.finished(job, to_stderr)) is not None:
+    if (found := previous_runs.finished(job, to_stderr)) is not None:
         return found
-    earlier.note(job)
-    earlier.forget(job)
+    previous_runs.note(job)
+    previous_runs.forget(job)
     try:
         _wait_for_the_folder(RunFolder(Path(job.folder)))
         result = train({**job.settings, "out": job.folder}, resume="auto", quiet=True)
@@ -77,7 +78,7 @@ def failed(job: Job, why: str) -> Outcome:
     """The outcome of a run that did not come to its end."""
     return Outcome(
         job.contestant.model, job.contestant.attention, job.seed, job.settings, job.folder, error=why,
-        steps=earlier.steps_taken(job), command=command_of(job), beam=job.beam,
+        steps=previous_runs.steps_taken(job), command=command_of(job), beam=job.beam,
     )  # fmt: skip
 
 
@@ -136,14 +137,14 @@ def _outcome(job: Job, result: Result) -> Outcome:
     seed_everything(config.seed)  # whatever draws while it answers draws the same, however the run came here
     validation = evaluate(task, asked, batch_size=config.batch_size or LARGEST_BATCH, seed=config.seed) or {}
     test, blocks, read = in_blocks(task, asked, config) if job.test else ({}, [], "")
-    bleu = str(task.protocol().get("bleu", "")) if "bleu" in test else ""
+    protocol = {name: str(how) for name, how in task.protocol().items() if name in test}
     return Outcome(
         **dataclasses.asdict(job.contestant), seed=job.seed, settings=job.settings, folder=job.folder,
         steps=result.steps, seconds=result.seconds, stopped_by=result.stopped_by,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         metric=task.metric.name, higher_is_better=task.metric.higher_is_better,
         validation=_numbers(validation), test=_numbers(test), best_step=(result.best or {}).get("step"), blocks=blocks,
-        data_sha256=read, command=command_of(job), versions=_versions(device), sacrebleu=bleu,
+        data_sha256=read, command=command_of(job), versions=_versions(device), protocol=protocol,
         beam=job.beam, direction=str(task.direction() or ""), changes=[str(change) for change in found.changes],
         checkpoint=found.checkpoint, checkpoint_sha256=found.sha256, settings_sha256=found.settings_sha256,
         metrics=selection.require(RunFolder(Path(job.folder)), selection.LAST, lambda text: None).state.get("metrics"),

@@ -40,6 +40,7 @@ class LSTMAttention(Model):
 
     takes_attention: ClassVar[str] = "the attention over the LSTM's rows"
     attention_default: ClassVar[str] = "additive"
+    shows: ClassVar[dict[str, str]] = {"attention": "{name} over the LSTM's rows"}
 
     def __init__(
         self,

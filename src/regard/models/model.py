@@ -63,6 +63,10 @@ class Model(nn.Module):
         ""  # where `attention=` goes, in words; empty: nowhere, and it is refused
     )
     attention_default: ClassVar[str] = ""  # the mechanism it attends with when none is asked for, by name
+    # The attention that reports and `predict` show, most telling first: the path of a module (`layers.-1`: the last
+    # one) and what it is, in words with {name} for its mechanism. A model with a decoder begins with the decoder's
+    # attention to the input. Empty: the last layer that attended.
+    shows: ClassVar[dict[str, str]] = {}
 
     head: Head
 

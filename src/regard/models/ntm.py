@@ -19,6 +19,7 @@ class NTM(Model):
     """
 
     attention_default: ClassVar[str] = "ntm"
+    shows: ClassVar[dict[str, str]] = {"machine.tape": "the memory"}
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ class Reader(Model):
     """Reads streams, one after the other, into rows. The base of models; not one itself."""
 
     attention_default: ClassVar[str] = "multihead"
+    shows: ClassVar[dict[str, str]] = {"stack.layers.-1.attention": "{name} of the last layer"}
     causal: ClassVar[bool] = False  # whether a layer may not look ahead
 
     def __init__(

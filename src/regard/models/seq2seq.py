@@ -44,6 +44,7 @@ class Seq2seq(Model):
 
     takes_attention: ClassVar[str] = "the attention of the decoder to the encoder"
     attention_default: ClassVar[str] = "additive"
+    shows: ClassVar[dict[str, str]] = {"attentions.-1": "the decoder's attention to the encoder"}
 
     def __init__(
         self,

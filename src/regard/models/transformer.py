@@ -39,6 +39,10 @@ class Transformer(Model):
     takes_attention: ClassVar[str] = "the attention of encoder and decoder among their own positions"
     attention_default: ClassVar[str] = "multihead"
     cross_default: ClassVar[str] = "multihead"
+    shows: ClassVar[dict[str, str]] = {
+        "decoder.layers.-1.cross": "the last decoder layer's attention to the encoder",
+        "encoder.layers.-1.attention": "{name} of the last encoder layer",
+    }
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""What goes on inside a model while it answers: where it looked, and how sure one can be of that."""
+"""Observing what a model attends to: capture, weights, analysis and figures."""

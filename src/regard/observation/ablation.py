@@ -1,7 +1,7 @@
-"""Does a map matter? The model runs again with some heads silent, and something about its answer is measured.
+"""Ablation: the model runs again with some heads silenced, and a loss or logit is compared.
 
-A silent head contributes nothing: what it hands to the output projection is zero. The model takes the same path as
-before, with all other heads as they were.
+The output of a silenced head is zero before the output projection. The model takes the same path as before, with all
+other heads unchanged.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Measure = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Ablation:
-    """What silencing some heads has changed."""
+    """The effect of silencing some heads."""
 
     heads: tuple[tuple[str, int], ...]
     before: float
     after: float
-    measured: str  # what the numbers are: "loss", "logit (0, 3, 17)"
+    measured: str  # what was measured: "loss", "logit (0, 3, 17)"
 
     @property
     def change(self) -> float:
-        """After minus before: a loss that rises, or a logit that falls, says that the heads mattered."""
+        """After minus before: the heads mattered if a loss rises or a logit falls."""
         return self.after - self.before
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ def ablate(
     logit: int | tuple[int, ...] | None = None,
     run: Callable[[], Any] | None = None,
 ) -> Ablation | list[Ablation]:
-    """Silence heads, all at once; or, without `heads`, every head on its own, the one that changes most first.
+    """Silence heads together; or, without `heads`, each head on its own, the one with the largest effect first.
 
     Args:
         seen: what was observed; its model is run again on the inputs of its last forward pass.
@@ -58,7 +58,7 @@ def ablate(
         loss: turns the model's output into a number. By default the output's own `loss`, if it has one.
         logit: instead of a loss, which logit to follow: a whole index, or the number of a class or token (then that of
             the first example, at its last position).
-        run: how to run the model, where its last forward pass cannot simply be repeated.
+        run: runs the model, where its last forward pass cannot be repeated as it was.
     """
     measure, words = _measure(loss, logit)
     run = run or _again(seen)
@@ -77,7 +77,7 @@ def ablate(
 
 
 def _quietly(seen: Seen, heads: Mapping[str, Sequence[int]], run: Callable[[], Any]) -> Any:
-    """Run the model with heads silent, with the random numbers it would have had anyway."""
+    """Run the model with silenced heads, without changing the state of random number generators."""
     observer = Observer(seen.model, Storage(), 1, False)
     observer.silence, observer.expected = heads, seen.names()
     with torch.random.fork_rng(), observer as met:
@@ -97,7 +97,7 @@ def _again(seen: Seen) -> Callable[[], Any]:
     model, (args, kwargs) = seen.model, seen.inputs
     if kwargs.get("past_key_values") is not None:
         raise BadValue(
-            "run: the last forward pass was a step with a cache, which has moved on since. Observe the model on the "
+            "run: the last forward pass was a decoding step, whose cache has changed since. Observe the model on the "
             "whole text, or pass run=lambda: model(…)."
         )
     return lambda: model(*args, **kwargs)
@@ -151,7 +151,7 @@ def _own_loss(output: Any) -> Any:
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in what a model returned: a tensor, `.logits`, or the first part of a tuple."""
+    """The logits of a model's output: a tensor, `.logits`, or the first element of a tuple."""
     for found in (
         output,
         getattr(output, "logits", None),

@@ -1,7 +1,7 @@
-"""Where a model looked: the weights of its last attention, or, where it has none, what moved its answer.
+"""What an answer was drawn from: attention over the input or a memory, else gradient × input.
 
-`look` gives everything worth showing of a single example; `alignment` and `attended` give the one row or table that a
-terminal has room for.
+A model runs once under observation. Which of its sites are shown, its class says (`Model.shows`). `attributions` gives
+everything for a report; `alignment` and `input_attribution` give the one table or row that a terminal has room for.
 """
 
 from __future__ import annotations
@@ -15,161 +15,195 @@ import torch
 from torch import Tensor, nn
 
 from regard import models
-from regard.models.encoder import Encoder
-from regard.models.lstm_attention import LSTMAttention
-from regard.models.ntm import NTM
-from regard.models.reader import Reader
-from regard.models.seq2seq import Seq2seq
-from regard.models.transformer import Transformer
+from regard.errors import RegardError
 from regard.nn.mechanism import Mechanism
-from regard.observation.examples import ShownExample
-from regard.observation.watching import How, Side, Unseen, Weighed, named, weighed
-from regard.tasks.answers import Bits
+from regard.observation.capture.mechanisms import mechanism_name
+from regard.observation.capture.reading import How, Side
+from regard.observation.capture.storage import Storage
+from regard.observation.observer import Observer, parts_of
+from regard.observation.seen import Seen, Site
 from regard.tasks.batch import Batch
+from regard.tasks.shown import Shown
+
+
+class NotShown(Exception):
+    """There are no weights or gradients to show; the text says why."""
 
 
 @dataclass(frozen=True)
 class Attribution:
     """Weights over the input or over a memory, and in words what they are."""
 
-    weights: Tensor  # (t,n): one row for each that looked, mean over heads; (n,): one for all
+    weights: Tensor  # (t,n): one row for each query, mean over heads; (n,): one row for all
     source: str
     how: How = "exact"
     heads: Tensor | None = None  # (h,t,n), where there is more than one
-    rows: list[str] = field(default_factory=list)  # what each row stands for; empty for a single one
+    rows: list[str] = field(default_factory=list)  # labels of the rows; empty for a single one
     columns: list[str] = field(default_factory=list)
     inputs: bool = True  # whether the columns are the positions of the input, one for one
 
 
-def attributions(
-    model: models.Model, batch: Batch, ground: ShownExample
-) -> tuple[list[Attribution], list[str]]:
+@dataclass(frozen=True)
+class _Layer:
+    """A layer of a model, and what was seen of it."""
+
+    name: str  # of its mechanism
+    words: str
+    crosses: bool  # whether it attends from the target to the input
+    sites: list[tuple[str, Site]]  # each with the rest of its path below the layer
+
+
+def attributions(model: models.Model, batch: Batch, shown: Shown) -> tuple[list[Attribution], list[str]]:
     """What is worth showing of a single example, most telling first, and why something is missing."""
     found: list[Attribution] = []
     missing: list[str] = []
-    if isinstance(model, NTM):
-        return _machine(model, batch, ground), missing
     over_inputs = False
-    for place in _places(model):
-        try:
-            for part in weighed(lambda: model(batch), place.layer):
-                found.append(_shown(place, part, ground))
-                over_inputs |= part.columns in ("source", "position")
-        except Unseen as why:
-            missing.append(f"{place.words}: {why}")
+    for layer in _layers(model, _observed(model, batch)):
+        if not layer.sites:
+            missing.append(f"{layer.words}: {layer.name} has no weights to show.")
+        for rest, site in layer.sites:
+            try:
+                found.append(_labelled(layer, rest, site, shown))
+                over_inputs |= site.columns in ("source", "position")
+            except RegardError as why:
+                missing.append(f"{layer.words}: {why}")
     if not over_inputs:
         try:
-            found.append(_moved(model, batch, ground))
-        except Unseen as why:
-            missing.append(str(why))
+            found.append(_gradient_of_answer(model, batch, shown))
+        except NotShown as why:
+            missing += [] if found else [str(why)]
     return found, missing
 
 
-@torch.no_grad()
 def alignment(model: models.Model, batch: Batch) -> Attribution | str:
     """How much each target of a single example attended to each input; a text says why there is none."""
-    if not isinstance(model, (Transformer, Seq2seq)):
+    if "decoder" not in model.gives:
         return f"{model.name} has no alignment: it does not attend to its input step by step."
-    place = next(_places(model))
-    try:
-        (part, *_) = weighed(lambda: model(batch), place.layer)
-        if part.how != "exact" or part.columns != "source" or part.heads.shape[2] != batch.inputs.shape[1]:
-            raise Unseen("no weights of its own over the input.")
-    except Unseen:
-        layer = f"{named(place.layer)}, its attention to the input"
-        return f"{model.name} has no alignment: {layer}, has no weights to show."
-    return Attribution(part.heads.mean(0), f"{place.words}, mean over heads", part.how)
+    layer = next(_layers(model, _observed(model, batch)), None)
+    site = None if layer is None else next(iter(layer.sites), ("", None))[1]
+    usable = site is not None and site.how == "exact" and site.columns == "source"
+    if layer is None or site is None or not usable or site.shape()[3] != batch.inputs.shape[1]:
+        name = "its attention" if layer is None else f"{layer.name}, its attention"
+        return f"{model.name} has no alignment: {name} to the input, has no weights to show."
+    return Attribution(_heads(site).mean(0), f"{layer.words}, mean over heads", site.how)
 
 
 def input_attribution(model: models.Model, batch: Batch, answer: int) -> Attribution:
-    """What a classifier looked at in a single example, one number for each input; they add up to 1."""
-    over = ""
-    if isinstance(model, LSTMAttention):
-        over = "attention over the words, mean over heads"
-    elif isinstance(model, Encoder):
-        over = "attention of the last layer, mean over heads and positions"
-    try:
-        if not over:
-            raise Unseen(f"{model.name} has no attention over all of its input.")
-        (part, *_) = weighed(lambda: model(batch), next(_places(model)).layer)
-        if part.rows == "slot" or part.columns != "source":
-            raise Unseen("the weights are those of a memory.")
-    except Unseen:
-        words = "gradient × input of the class (this attention has no weights)"
-        return Attribution(gradient(model, batch, answer), words, "gradient × input")
-    return Attribution(_shares(part.heads.mean((0, 1))), over, part.how)
+    """What a classifier's answer was drawn from in a single example: one number for each input, their sum is 1."""
+    length = batch.inputs.shape[1]
+    for layer in _layers(model, _observed(model, batch)):
+        for _, site in layer.sites[:1]:
+            if site.rows == "position" and site.columns == "source" and site.shape()[3] == length:
+                one = site.shape()[2] == 1
+                words = (
+                    "attention over the words, mean over heads"
+                    if one
+                    else "attention of the last layer, mean over heads and positions"
+                )
+                return Attribution(_shares(_heads(site).mean((0, 1))), words, site.how)
+    words = "gradient × input of the class (this attention has no weights)"
+    return Attribution(gradient(model, batch, answer), words, "gradient × input")
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A layer worth watching, and who looks there."""
-
-    layer: nn.Module
-    words: str
-    rows: Side = (
-        "position"  # "position": the inputs; "source": for a decoder that looks at its inputs, the targets
-    )
-    crosses: bool = False  # whether it looks from the targets at the inputs
+@torch.no_grad()
+def _observed(model: models.Model, batch: Batch) -> Seen:
+    """What `observe` sees of a forward pass, without its warning: what is missing is said beside the figures."""
+    with Observer(model, Storage(), None, False) as seen:
+        model(batch)
+    return seen
 
 
-def _places(model: models.Model) -> Iterator[_Place]:
-    """The attentions of a model that tell most about its answer, the best first."""
-    if isinstance(model, Transformer):
-        decoder, encoder = model.decoder.layers[-1], model.encoder.layers[-1]
-        yield _Place(decoder.cross, "the last decoder layer's attention to the encoder", crosses=True)  # type: ignore[arg-type]
-        yield _Place(encoder.attention, f"{named(encoder.attention)} of the last encoder layer")  # type: ignore[arg-type]
-    elif isinstance(model, Seq2seq):
-        yield _Place(model.attentions[-1], "the decoder's attention to the encoder", crosses=True)
-    elif isinstance(model, LSTMAttention):
-        yield _Place(model.attention, f"{named(model.attention)} over the LSTM's rows")
-    elif isinstance(model, Reader):
-        last = model.stack.layers[-1].attention
-        yield _Place(last, f"{named(last)} of the last layer")  # type: ignore[arg-type]
-    else:  # a model from outside: its last mechanism that is not part of another
-        own = [module for module in model.modules() if isinstance(module, Mechanism)]
-        inner = {part for module in own for part in module.modules() if part is not module}
-        whole = [module for module in own if module not in inner]
-        if whole:
-            yield _Place(whole[-1], f"{named(whole[-1])}, the last attention")
+def _layers(model: models.Model, seen: Seen) -> Iterator[_Layer]:
+    """The layers a model shows, the most telling first."""
+    paths = parts_of(model)
+    writes = model.problem.answer.needs == "decoder"
+    for number, (declared, words) in enumerate(model.shows.items()):
+        module = _module_at(model, declared)
+        name = mechanism_name(module)
+        sites = _sites_below(seen, paths[module])
+        yield _Layer(name, words.format(name=name), writes and number == 0, sites)
+    if not model.shows and len(seen):
+        path = _base(seen.names()[-1])
+        own = {at: module for module, at in paths.items() if isinstance(module, Mechanism)}
+        outer = next(
+            (at for at in own if path == at or path.startswith(f"{at}.")), path
+        )  # parents come first
+        module = own.get(outer, seen[seen.names()[-1]].module or model)
+        name = mechanism_name(module)
+        yield _Layer(name, f"{name}, the last attention", False, _sites_below(seen, outer))
 
 
-def _shown(place: _Place, part: Weighed, ground: ShownExample) -> Attribution:
-    heads, rows, columns = part.heads, part.heads.shape[1], part.heads.shape[2]
-    asking = ground.targets if place.crosses else ground.inputs
+def _module_at(model: nn.Module, path: str) -> nn.Module:
+    module: Any = model
+    for part in path.split("."):
+        module = list(module)[int(part)] if part.lstrip("-").isdigit() else getattr(module, part)
+    found: nn.Module = module
+    return found
+
+
+def _base(name: str) -> str:
+    """A site's name without the number of its call in a forward pass."""
+    return name.partition("#")[0]
+
+
+def _sites_below(seen: Seen, path: str) -> list[tuple[str, Site]]:
+    """The sites of a layer, those over its source first; of a layer that is called again, the last call."""
+    last = {_base(name): seen[name] for name in seen.names()}
+    below = [
+        (name.removeprefix(path).removeprefix("."), site)
+        for name, site in last.items()
+        if name == path or name.startswith(f"{path}.")
+    ]
+    return sorted(below, key=lambda one: one[1].columns != "source")
+
+
+def _heads(site: Site) -> Tensor:
+    """The weights of the first example, (h,q,k)."""
+    return site.weights()[0].float().cpu()
+
+
+def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution:
+    heads = _heads(site)
+    rows, columns = heads.shape[1:]
+    queries = shown.target if layer.crosses else shown.pieces
     names: dict[Side, Sequence[str]] = {
-        "position": asking, "source": ground.inputs, "slot": slots(columns if part.columns == "slot" else rows)
-    }  # fmt: skip
-    if part.columns == "memory":
-        names["memory"] = [*slots(columns - len(ground.inputs)), *ground.inputs]
-    # A model that reads in segments hands over the last one: its rows are the last positions.
-    across = list(names[part.columns])[-columns:]
-    down = list(names[part.rows])[-rows:] if rows > 1 else []
-    words = place.words + (f": {part.part}" if part.part else "")
+        "position": queries,
+        "source": shown.pieces,
+        "slot": slots(columns if site.columns == "slot" else rows),
+        "memory": [*slots(columns - len(shown.pieces)), *shown.pieces],
+    }
+    part = _part(rest, site, len(layer.sites) > 1)
+    down = _last(names[site.rows], rows) if rows > 1 else []
     mean = heads.mean(0)
     return Attribution(
-        mean if down else mean[0], words, part.how, heads if len(heads) > 1 and down else None, down, across,
-        inputs=part.columns in ("source", "position") and columns == len(ground.inputs),
-    )  # fmt: skip
+        mean if down else mean[0],
+        layer.words + (f": {part}" if part else ""),
+        site.how,
+        heads if len(heads) > 1 and down else None,
+        down,
+        _last(names[site.columns], columns),
+        inputs=site.columns in ("source", "position") and columns == len(shown.pieces),
+    )
 
 
-def _machine(model: NTM, batch: Batch, ground: ShownExample) -> list[Attribution]:
-    """Where the heads of a Neural Turing Machine were after each step."""
-    machine = model.machine
-    with torch.no_grad():
-        _, _, trace = machine(
-            batch.inputs.to(machine.tape.heads.weight.dtype), keep=batch.keep, return_trace=True
-        )
-    found = []
-    for kind, places in (("write", trace.write), ("read", trace.read)):
-        heads = places[0].transpose(0, 1).float().cpu()
-        if len(heads):
-            many = heads if len(heads) > 1 else None
-            across = slots(heads.shape[2])
-            words = f"the {kind} heads over the memory, step by step"
-            found.append(
-                Attribution(heads.mean(0), words, "exact", many, list(ground.inputs), across, inputs=False)
-            )
-    return found
+def _part(rest: str, site: Site, several: bool) -> str:
+    """What one site of a layer does, in words; empty where a layer without a memory has only one."""
+    if site.kind == "tape":
+        return f"{rest.rpartition('.')[2]} heads, step by step"
+    if site.rows == "slot":
+        return "writing the memory"
+    if site.columns == "memory":
+        return "reading memory and segment"
+    if site.columns == "slot":
+        return "reading the memory"
+    if not several:
+        return ""
+    return "its own sequence" if site.columns == "position" else rest.replace(".", " ")
+
+
+def _last(names: Sequence[str], count: int) -> list[str]:
+    """The last names: a model that reads in segments shows the last segment. Numbers where there are too few."""
+    return list(names[-count:]) if len(names) >= count else [str(number) for number in range(count)]
 
 
 def slots(count: int) -> list[str]:
@@ -177,42 +211,41 @@ def slots(count: int) -> list[str]:
     return [f"slot {number}" for number in range(count)]
 
 
-def _moved(model: models.Model, batch: Batch, ground: ShownExample) -> Attribution:
+def _gradient_of_answer(model: models.Model, batch: Batch, shown: Shown) -> Attribution:
     """Which inputs moved the answer, where no layer has weights over them."""
     needs = model.problem.answer.needs
-    if needs == "decoder" or isinstance(model.problem.answer, Bits):
-        raise Unseen(f"{model.name} writes many answers, so that there is no one gradient to show.")
+    if needs == "decoder":
+        raise NotShown(f"{model.name} writes many answers, so there is no single gradient to show.")
     with torch.no_grad():
-        logits = model(dataclasses.replace(batch, answers={}))[0]
-    place: tuple[int, ...] = ()
+        outputs = model(dataclasses.replace(batch, answers={}))
+        said = model.predict(outputs, batch)[0]
+    index: tuple[int, ...] = ()
     words = "gradient × input of the class"
     if needs != "pooled":
-        asked = None if batch.target_keep is None or needs == "past" else batch.target_keep[0].nonzero()
-        at = len(logits) - 1 if asked is None or not len(asked) else int(asked[0])
-        place, logits = (at,), logits[at]
-        words = f"gradient × input of the guess at “{ground.inputs[at]}”"
-    return Attribution(
-        gradient(model, batch, *place, int(logits.argmax())),
-        words,
-        "gradient × input",
-        columns=list(ground.inputs),
-    )
+        counts = None if batch.target_keep is None or needs == "past" else batch.target_keep[0].nonzero()
+        at = len(said) - 1 if counts is None or not len(counts) else int(counts[0])
+        index, said = (at,), said[at]
+        words = f"gradient × input of the guess at “{shown.pieces[at]}”"
+    if not isinstance(said, int) or not isinstance(outputs, Tensor):
+        raise NotShown(f"{model.name} gives many answers at once, so there is no single gradient to show.")
+    share = gradient(model, batch, *index, said)
+    return Attribution(share, words, "gradient × input", columns=list(shown.pieces))
 
 
 def gradient(model: models.Model, batch: Batch, *logit: int) -> Tensor:
     """|∂ logit / ∂ embedding · embedding| of each input, as shares; `logit` says which of the outputs."""
     embedding = getattr(getattr(model, "embedding", None), "rows", None)
     if not isinstance(embedding, nn.Module):
-        raise Unseen(f"{model.name} has no embedding through which gradients could be followed.")
+        raise NotShown(f"{model.name} has no embedding through which gradients could be followed.")
     rows: list[Tensor] = []
 
-    def catch(_: nn.Module, __: Any, found: Tensor) -> Tensor:
-        rows.append(found.detach().requires_grad_())
+    def record(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        rows.append(output.detach().requires_grad_())
         return rows[-1]
 
-    hook = embedding.register_forward_hook(catch)
+    hook = embedding.register_forward_hook(record)
     try:
-        # Recurrent layers on a GPU only have a backward pass in training mode, which would also drop out.
+        # cuDNN has a backward pass of recurrent layers only in training mode, which would also apply dropout.
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             (slope,) = torch.autograd.grad(model(batch)[(0, *logit)], rows[0])
     finally:

@@ -1,6 +1,6 @@
-"""The colours of weights: paper for nothing, then one ramp whose lightness falls evenly.
+"""The colour map of weights: white for 0, then one ramp of evenly falling lightness.
 
-It keeps its order in grey print and for people who do not see all colours. The viewer's page draws in the same colours.
+It stays ordered in grey print and for colour-blind readers. The viewer's page uses the same colours.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from regard.errors import unknown_name
 
 SCALES = ("root", "linear", "log")
-LEAST = 1e-4  # of a logarithmic scale
-BAD = "#c9ccd1"  # weights that are not numbers
+LEAST = 1e-4  # the smallest weight of a logarithmic scale
+BAD = "#c9ccd1"  # NaN
 # Lightness, chroma and hue (degrees) in OKLab, from the faintest weight to the largest.
 _STOPS = (
     (0.985, 0.008, 165.0), (0.86, 0.075, 178.0), (0.7, 0.105, 205.0), (0.53, 0.125, 243.0), (0.38, 0.13, 268.0),
@@ -26,17 +26,17 @@ _STOPS = (
 
 @lru_cache(maxsize=1)
 def ramp() -> Colormap:
-    """256 colours, evenly along the stops."""
+    """256 colours, evenly spaced along the stops."""
     lightness, chroma, hue = np.array(_STOPS).T
     turn = np.radians(hue)
     stops = np.stack([lightness, chroma * np.cos(turn), chroma * np.sin(turn)], 1)
-    at, places = np.linspace(0, 1, 256), np.linspace(0, 1, len(stops))
-    mixed = np.stack([np.interp(at, places, stops[:, part]) for part in range(3)], 1)
+    at, given = np.linspace(0, 1, 256), np.linspace(0, 1, len(stops))
+    mixed = np.stack([np.interp(at, given, stops[:, part]) for part in range(3)], 1)
     return ListedColormap(_rgb(mixed), name="regard").with_extremes(bad=BAD, under="white")
 
 
 def norm(scale: str, largest: float) -> Normalize:
-    """Where on the ramp a weight lies; `root` shows small weights without hiding that they are small."""
+    """The position of a weight on the ramp; `root` makes small weights visible."""
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
     most = largest if largest > 0 else 1.0
@@ -46,7 +46,7 @@ def norm(scale: str, largest: float) -> Normalize:
 
 
 def on_scale(table: NDArray[np.float32], shades: Normalize) -> np.ma.MaskedArray[Any, Any]:
-    """A table as it can be coloured: what is no number is masked; what has no logarithm lies below the scale."""
+    """A table ready to be coloured: NaN is masked, and on a log scale 0 is put below the smallest weight."""
     cells = np.ma.masked_invalid(table)
     if isinstance(shades, LogNorm):
         cells[cells <= 0] = float(shades.vmin or LEAST) / 10

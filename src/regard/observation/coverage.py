@@ -1,4 +1,4 @@
-"""How much of a model was seen: modules that attended, as far as their code tells, but told nothing."""
+"""Coverage: modules that look like attention and ran, but were not captured."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import nn
 from regard.errors import BadValue
 from regard.observation.capture.written.detection import compiled, should_be_seen, writes_out
 
-MOST = 6  # modules that a warning names
+MOST = 6  # modules named in a warning
 
 
 class PartialView(UserWarning):
-    """A model attends where nothing was seen, so that what was seen is only a part of it."""
+    """Only a part of a model's attention was captured."""
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """A module that was not seen to attend, and why."""
+    """A module whose attention was not captured, and why."""
 
     path: str
     kind: str  # the name of its class
@@ -33,9 +33,9 @@ class Unseen:
 def unseen_parts(
     parts: Mapping[nn.Module, str], ran: Collection[int], noted: Collection[int]
 ) -> list[Unseen]:
-    """Modules that ran and look like attention, but in which nothing was noted; the innermost ones only.
+    """Modules that ran and look like attention, but in which nothing was captured; only the innermost.
 
-    `ran`, `noted`: identities of the modules that were called, and of those that were seen to attend.
+    `ran`, `noted`: ids of the modules that were called, and of those whose attention was captured.
     """
     hidden_below = [path for module, path in parts.items() if compiled(module)]
     covered = {path for module, path in parts.items() if id(module) in noted}
@@ -51,7 +51,7 @@ def unseen_parts(
         elif writes_out(module):
             why = "no product of its softmax with values was found"
         else:
-            why = "it computes neither by a function that is known nor by a softmax over a product"
+            why = "it computes neither by a known function nor by a softmax over a product"
         found[path] = Unseen(path, type(module).__name__, why)
     return [one for path, one in found.items() if not _any_within(found.keys() - {path}, path)]
 
@@ -61,13 +61,13 @@ def _any_within(paths: Collection[str], path: str) -> bool:
 
 
 def warn_if_partial(unseen: Sequence[Unseen], seen: int, called: bool) -> None:
-    """Warn, once, of a model that was seen in part or not at all."""
+    """Warn once about a model that was seen in part or not at all."""
     if seen and not unseen:
         return
     if unseen:
         told = "; ".join(map(str, unseen[:MOST]))
         more = f"; and {len(unseen) - MOST} more" if len(unseen) > MOST else ""
-        much = f"only {seen} places of attention were" if seen else "nothing was"
+        much = f"only {seen} sites were" if seen else "nothing was"
         text = f"{much} seen. Not seen: {told}{more}."
     elif called:
         text = "nothing was seen: no module of this model looks like attention."
@@ -80,16 +80,16 @@ def warn_if_partial(unseen: Sequence[Unseen], seen: int, called: bool) -> None:
 
 
 def refuse_partial(unseen: Sequence[Unseen], what: str, way_out: str) -> None:
-    """Refuse a question about layers some of which were not seen."""
+    """Refuse an analysis of layers some of which were not seen."""
     if unseen:
         raise BadValue(
-            f"{what}: only a part of the layers was seen, and an answer would leave out the rest. Not seen: "
+            f"{what}: only some of the layers were seen, and the result would leave out the others. Not seen: "
             f"{'; '.join(map(str, unseen[:MOST]))}. {way_out}"
         )
 
 
 def refuse_nothing(seen: object, what: str) -> None:
-    """Refuse a question about what was seen where nothing was."""
+    """Refuse an analysis where nothing was seen."""
     names = seen.names() if hasattr(seen, "names") else ()
     if not names:
         unseen: Sequence[Unseen] = getattr(seen, "unseen", ())
@@ -102,13 +102,13 @@ def refuse_nothing(seen: object, what: str) -> None:
 
 
 def label_partial(seen: object, what: str) -> None:
-    """Warn that an answer is about the part of a model that was seen."""
+    """Warn that a result covers only the part of the model that was seen."""
     refuse_nothing(seen, what)
     unseen: Sequence[Unseen] = getattr(seen, "unseen", ())
     if unseen:
         told = "; ".join(map(str, unseen[:MOST]))
         warnings.warn(
-            f"{what}: this is about the part of the model that was seen. Not seen: {told}.",
+            f"{what}: the result covers only the part of the model that was seen. Not seen: {told}.",
             PartialView,
             stacklevel=3,
         )

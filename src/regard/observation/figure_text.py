@@ -1,4 +1,4 @@
-"""Pieces of a text as letters in a picture: only ever text, always drawable, short enough."""
+"""Token texts in figures: never interpreted, always drawable, cut to a length."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import lru_cache
 
 from matplotlib import font_manager
 
-LETTERS = 14  # of a piece on an axis
-WIDE = 0.64  # the width of a letter by its size, about
-MOST_LINES = 4  # of a name
-MISSING = "□"  # for a letter that no font here has
+LETTERS = 14  # characters of a label on an axis
+WIDE = 0.64  # width of a character relative to the font size, about
+MOST_LINES = 4  # lines of a site's name
+MISSING = "□"  # for a character that no installed font has
 _MARKS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "": "·"}
-# Beside DejaVu Sans, which comes with matplotlib: fonts with the letters it lacks, where they are installed.
+# Fonts with characters that DejaVu Sans (which comes with matplotlib) lacks, used where they are installed.
 _MORE = (
     "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR", "Source Han Sans",
     "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "IPAGothic", "Noto Sans Devanagari",
@@ -24,14 +24,14 @@ _MORE = (
 
 
 def readable(piece: str, longest: int = LETTERS) -> str:
-    """A piece so that it can be seen and drawn: marks for spaces and ends of lines, a box for what no font has."""
+    """A label that can be drawn: visible marks for white space, a box for characters that no font has."""
     if not piece.strip():
         return "".join(_MARKS.get(letter, "·") for letter in piece[:longest]) or _MARKS[""]
     stripped = piece.strip()
     shown = "".join(
         letter if letter == " " else _MARKS.get(letter, letter) for letter in stripped[: 4 * longest]
     )
-    # Composed, so that an accent is not drawn beside its letter. Controls, also those that turn the direction: boxes.
+    # NFC, so that an accent is not drawn beside its letter. Control and direction characters become boxes.
     shown = unicodedata.normalize("NFC", shown)
     shown = "".join(letter if letter.isprintable() and letter in _drawable() else MISSING for letter in shown)
     if len(stripped) <= 4 * longest and len(shown) <= longest:
@@ -40,7 +40,7 @@ def readable(piece: str, longest: int = LETTERS) -> str:
 
 
 def lines_of(path: str, inches: float, size: float) -> str:
-    """A dotted name in lines that fit a width, in letters of `size` points; of an endless one only the end."""
+    """A dotted name broken into lines that fit a width, at `size` points; a very long one is cut at the start."""
     room = max(8, int(inches * 72 / (WIDE * size)))
     whole = readable(path, max(len(path), 1))
     if len(whole) > MOST_LINES * room:
@@ -56,13 +56,13 @@ def lines_of(path: str, inches: float, size: float) -> str:
 
 
 def families() -> list[str]:
-    """The fonts letters are taken from, the first that has one."""
+    """The installed fonts, in the order in which characters are looked up."""
     installed = {font.name for font in font_manager.fontManager.ttflist}
     return ["DejaVu Sans", *(name for name in _MORE if name in installed)]
 
 
 class _Letters:
-    """The letters some fonts have."""
+    """The characters that some fonts have."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.codes: set[int] = set()
@@ -79,6 +79,6 @@ def _drawable() -> _Letters:
 
 
 def thinned(labels: Sequence[str], room: int) -> list[tuple[int, str]]:
-    """(place, label), at most `room` of them: every one, or every second, third, …"""
+    """At most `room` pairs (index, label): every label, or every second, third, …"""
     step = max(1, -(-len(labels) // max(1, room)))
-    return [(place, readable(labels[place])) for place in range(0, len(labels), step)]
+    return [(index, readable(labels[index])) for index in range(0, len(labels), step)]

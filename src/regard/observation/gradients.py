@@ -1,8 +1,8 @@
-"""Gradient × attention: how much each weight, as it stands, moves a number that the model has computed.
+"""Gradient × attention: how much each weight contributes to a number that the model has computed.
 
     G_ij = A_ij · ∂y/∂A_ij,     ∂y/∂A_ij = ∂y/∂o_i · v_j
 
-With the gradient of the output at hand, rows come one by one as weights do, and no map is ever kept.
+Given the gradient of the output, rows are computed one by one like weights, and no map is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regard.scores.base import spread_heads
 
 
 def follow(seen: Seen, number: Tensor) -> None:
-    """Take the gradient of a number with respect to the output of every call that was noted."""
+    """Take the gradient of a number with respect to the output of every captured call."""
     if not isinstance(number, Tensor) or number.numel() != 1 or not number.requires_grad:
         raise BadValue(
             "number: expected a tensor of one number that the observed model computed with gradients on, such as a "
@@ -30,7 +30,7 @@ def follow(seen: Seen, number: Tensor) -> None:
     ]
     if not graphs:
         raise BadValue(
-            "number: nothing was kept for gradients. Observe with regard.observe(model, gradients=True), outside of "
+            "number: nothing was stored for gradients. Observe with regard.observe(model, gradients=True), outside of "
             "no_grad."
         )
     outputs = [graph.output for graph in graphs]
@@ -42,7 +42,7 @@ def follow(seen: Seen, number: Tensor) -> None:
 
 
 def graph_of(reading: Reading) -> GradientInputs | None:
-    """What a call has kept for gradients."""
+    """What a call has stored for gradients."""
     found = getattr(reading, "graph", None)
     return found if isinstance(found, GradientInputs) else None
 
@@ -53,7 +53,7 @@ def times_gradient(reading: Reading, rows: Rows = None, heads: Rows = None) -> T
     graph = graph_of(reading)
     if graph is None or graph.slope is None:
         raise BadValue(
-            "gradient: call seen.gradient(number) first, on what regard.observe(model, gradients=True) has seen."
+            "gradient: call seen.gradient(number) first, on what regard.observe(model, gradients=True) captured."
         )
     slope, value = graph.slope, spread_heads(graph.value, graph.slope.shape[1])
     for axis, name, asked in ((1, "heads", heads), (2, "rows", rows)):

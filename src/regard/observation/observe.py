@@ -1,4 +1,4 @@
-"""`observe`: a context in which a model runs as always and everything it attends to can be looked at."""
+"""`observe`: a context that captures everything a model attends to while it runs unchanged."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def observe(
         >>> seen["self_attn"].weights(rows=[0, 6], heads=[1]).shape
         torch.Size([1, 1, 2, 7])
 
-    What is kept are references to queries, keys and masks, never a map of weights; weights are computed when asked for.
+    Stored are references to queries, keys and masks, never a map of weights; weights are computed when asked for.
 
     Args:
-        model: any torch module; None notes every attention of the block.
-        device: where to keep what is noted, for instance "cpu" to spare a GPU's memory. None: where it is.
-        dtype: in which precision, for instance torch.float16. None: as it is.
-        copy: keep copies, so that nothing the model does later can change them.
-        calls: keep only so many calls of each site, the last ones. None: all.
-        gradients: also keep what `seen.gradient` needs.
+        model: any torch module; None captures every attention call of the block.
+        device: where captured tensors are stored, for instance "cpu" to spare a GPU's memory. None: where they are.
+        dtype: in which precision they are stored, for instance torch.float16. None: their own.
+        copy: store copies, so that nothing the model does later can change them.
+        calls: store only the last so many calls of each site. None: all.
+        gradients: also store what `seen.gradient` needs.
     """
     if model is not None and not isinstance(model, nn.Module):
         raise BadType(f"model: expected a torch.nn.Module, got {described(model)}.")
@@ -54,10 +54,10 @@ def observe(
 
 
 def _refuse_hidden(model: nn.Module) -> None:
-    """Compiled and scripted modules run without the Python that could be observed."""
+    """Refuse compiled and scripted modules, whose calls do not pass through Python."""
     if isinstance(model, torch.jit.ScriptModule):
         raise BadValue(
-            "model: a scripted module runs outside of Python and cannot be observed; pass the original."
+            "model: a scripted module runs outside Python and cannot be observed; pass the original."
         )
     for module, path in parts_of(model).items():
         if (
@@ -66,6 +66,6 @@ def _refuse_hidden(model: nn.Module) -> None:
         ):
             where = f"its part {path!r}" if path else "it"
             raise BadValue(
-                f"model: {where} is compiled, and what happens inside of a compiled graph cannot be observed without "
+                f"model: {where} is compiled, and what happens inside a compiled graph cannot be observed without "
                 f"changing it. Pass the model as it was before torch.compile (compiled._orig_mod)."
             )

@@ -1,4 +1,4 @@
-"""The observer: it listens while a model runs, and keeps of every call what its weights can be computed from."""
+"""The observer: for every attention call of a running model it stores what the weights can be computed from."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from regard.observation.capture.huggingface import Eager
 from regard.observation.capture.interception import Adapter, CallEvent, Function, Patching
 from regard.observation.capture.mechanisms import sides
 from regard.observation.capture.patch_points import patch_points
-from regard.observation.capture.reading import Pairs, Reading, UnreadableCall
+from regard.observation.capture.reading import Pairs, Reading, Side, UnreadableCall
 from regard.observation.capture.storage import Storage
 from regard.observation.coverage import Unseen, unseen_parts, warn_if_partial
 from regard.observation.seen import Seen, Site
-from regard.observation.watching import Side
 
 
 class Observer:
-    """The context that `observe` gives; entering it gives the `Seen`."""
+    """The context manager that `observe` returns; entering it gives the `Seen`."""
 
     def __init__(
         self,
@@ -32,20 +31,20 @@ class Observer:
         warns: bool = False,
     ) -> None:
         self.model, self.storage, self.most, self.gradients = model, storage, calls, gradients
-        self.warns = warns  # on leaving, of a model that was seen in part only
+        self.warns = warns  # on exit, where only a part of the model was seen
         self.seen = Seen(model)
         self.seen.coverage = self._coverage
         self.parts: dict[nn.Module, str] = {}
-        self.paths: dict[int, str] = {}  # of the modules of the model, by identity
-        self.foreign: dict[int, nn.Module] = {}  # modules that were met and are no part of the model
+        self.paths: dict[int, str] = {}  # paths of the model's modules, by id
+        self.foreign: dict[int, nn.Module] = {}  # modules on the stack that are no part of the model
         self.sides: dict[int, tuple[Side, Side]] = {}
-        self.known: set[int] = set()  # modules that attend through functions with adapters
-        self.ran: set[int] = set()  # modules that should attend and were called
-        self.noted: set[int] = set()  # modules that were seen to attend
-        self.silence: Mapping[str, Sequence[int]] = {}  # heads that are to contribute nothing, by site
-        self.expected: Collection[str] = ()  # the sites that were seen without silence
-        self.depth = 0  # of forward passes of the model within each other
-        self.met: dict[str, int] = {}  # how often each path has attended in this pass
+        self.known: set[int] = set()  # ids of modules that attend through functions with adapters
+        self.ran: set[int] = set()  # ids of modules that should attend and were called
+        self.noted: set[int] = set()  # ids of modules whose attention was captured
+        self.silence: Mapping[str, Sequence[int]] = {}  # heads to silence, by site
+        self.expected: Collection[str] = ()  # the sites of the run without silenced heads
+        self.depth = 0  # of nested forward passes of the model
+        self.met: dict[str, int] = {}  # how often each path has attended in this forward pass
         self.patching: Patching | None = None
 
     def __enter__(self) -> Seen:
@@ -74,10 +73,10 @@ class Observer:
     def _coverage(self) -> list[Unseen]:
         return unseen_parts(self.parts, self.ran, self.noted)
 
-    # What `interception` asks and tells.
+    # The `Listener` of `interception`.
 
     def holds(self, module: nn.Module) -> bool:
-        """Whether a module is the model or a part of it, also one that was added since."""
+        """Whether a module is the model or a part of it, including parts added since."""
         if id(module) not in self.paths and id(module) not in self.foreign and self.model is not None:
             self.paths |= {id(part): path for part, path in parts_of(self.model).items()}
             if id(module) not in self.paths:
@@ -85,31 +84,31 @@ class Observer:
         return id(module) in self.paths
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model's forward pass begins."""
+        """A forward pass of the model begins."""
         if not self.depth:
             self.met = {}
             self.seen.inputs = (args, kwargs)
         self.depth += 1
 
     def end(self) -> None:
-        """The model's forward pass is over."""
+        """A forward pass of the model ends."""
         self.depth = max(0, self.depth - 1)
         if not self.depth:
             self.met = {}
 
     def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> Sequence[int] | None:
-        """The heads that are to contribute nothing to this module's next call."""
+        """The heads to silence in this module's next call."""
         if not self.silence:
             return None
         path = self._path(adapter, module)
         met = self.met.get(path, 0)
         name = _numbered(path, met + 1)
-        if met and name not in self.expected:  # one more step of the site it was last
+        if met and name not in self.expected:  # one more step of the last site
             name = _numbered(path, met)
         return self.silence.get(name)
 
     def _path(self, adapter: Adapter, module: nn.Module | None) -> str:
-        """The name of a site: the module's path; the model itself goes by the name of its class."""
+        """The name of a site: the module's path; for the model itself the name of its class."""
         parts = [] if module is None else [self.paths[id(module)]]
         if adapter.within:
             parts.append(adapter.within)
@@ -125,18 +124,18 @@ class Observer:
         result: Any,
         before: Any = None,
     ) -> None:
-        """A call has come back: keep what its weights can be computed from."""
+        """Store what the weights of a finished call can be computed from."""
         event = CallEvent(original, module, args, kwargs, result, self.storage, self.gradients, before)
         path = self._path(adapter, module)
         self.noted.add(id(module))
         try:
             found = adapter.readings(event)
-        except Exception as why:  # a model is never disturbed by what somebody wants to know about it
+        except Exception as why:  # an error of ours must never reach the model
             found = [
                 (
                     "",
                     UnreadableCall(
-                        f"{adapter.kind}: this call could not be read ({type(why).__name__}: {why})."
+                        f"{adapter.kind}: this call could not be captured ({type(why).__name__}: {why})."
                     ),
                 )
             ]
@@ -158,10 +157,10 @@ class Observer:
             del site.readings[: -self.most]
 
     def _site_of(self, path: str, reading: Reading, pairs: Reading) -> tuple[str, bool]:
-        """The site of a call, and whether its keys are already shared with the call before.
+        """The site of a call, and whether it already shares the keys of the call before.
 
-        Inside one forward pass a module that attends again is another site, unless it goes on step by step: with one
-        query, over keys that go on from those of the last call.
+        Inside one forward pass a module that attends again is another site, unless it decodes step by step: with one
+        query, over keys that continue those of the last call.
         """
         if not self.depth:
             return path, False
@@ -174,7 +173,7 @@ class Observer:
 
 
 def parts_of(model: nn.Module) -> dict[nn.Module, str]:
-    """Every module of a model and its first path, as `named_modules` has them, in a fraction of its time."""
+    """Every module of a model with its first path, like `named_modules`, but several times as fast."""
     found: dict[nn.Module, str] = {}
 
     def walk(module: nn.Module, path: str) -> None:
@@ -193,7 +192,7 @@ def _numbered(path: str, count: int) -> str:
 
 
 def _share_keys(site: Site, newer: Reading, storage: Storage) -> bool:
-    """Let a step share the keys of the steps before it, if it goes on from them."""
+    """Let a decoding step share the keys of the steps before it, if its keys continue theirs."""
     last = site.readings[-1]
     last = last.pairs if isinstance(last, Eager) else last
     if not isinstance(last, Pairs) or not isinstance(newer, Pairs) or newer.sizes[2] >= newer.sizes[3] > 1:

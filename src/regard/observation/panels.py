@@ -1,7 +1,8 @@
-"""The parts a figure of attention is made of: frames of the right size, shades, labelled sides, the bar of colours."""
+"""Parts of an attention figure: axes of the right size, shaded maps, axis labels, the colour bar."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,13 +24,13 @@ from regard.observation.figure_text import families, thinned
 
 Floats = NDArray[np.float32]
 INK, MUTED = "#1b1f24", "#5b6570"
-EDGE = 0.02  # inches around everything
-_BAR = 0.1  # inches: the width of the bar of colours
-_STEPS = [size * 10**power for power in range(12) for size in (1, 2, 5)]  # between numbers along a side
+EDGE = 0.02  # inches of margin
+_BAR = 0.1  # inches: the width of the colour bar
+_STEPS = [size * 10**power for power in range(12) for size in (1, 2, 5)]  # steps between numbers on an axis
 _GAP = 0.06  # between the maps of a mosaic, which are 1 wide
-_NARROW, _WIDE = 0.25, 2.0  # height over width: beyond, a map is stretched, so that none is a mere line
-_LETTERS = (4.2, 6.5)  # points: how small and how large labels may be
-_LINE = 1.12 / 72  # inches that a point of a label's size takes
+_NARROW, _WIDE = 0.25, 2.0  # limits of height over width: a thinner map is stretched
+_LETTERS = (4.2, 6.5)  # points: the smallest and largest labels
+_LINE = 1.12 / 72  # inches per point of label size
 _TICKS = {
     "root": (0.0, 0.01, 0.1, 0.3, 0.6, 1.0),
     "linear": (0.0, 0.25, 0.5, 0.75, 1.0),
@@ -47,22 +48,31 @@ _LOOKS: Any = {
 
 @contextmanager
 def looks() -> Iterator[None]:
-    """Inside, figures look as this file says, whatever the user's own settings are."""
+    """Apply the style of this file inside the block, whatever the user's own settings are."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({**_LOOKS, "font.family": families()})
         yield
 
 
+class NotebookFigure(Figure):
+    """A figure that a notebook shows by itself, whether or not pyplot is in use."""
+
+    def _repr_png_(self) -> bytes:
+        drawn = io.BytesIO()
+        self.savefig(drawn, format="png", dpi=160)
+        return drawn.getvalue()
+
+
 def frames(down: int, beside: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure of `down` × `beside` frames; its height is settled by `trimmed`."""
+    """A figure of `down` × `beside` axes; `trimmed` sets its final height."""
     engine = ConstrainedLayoutEngine(w_pad=EDGE, h_pad=EDGE, wspace=0.0, hspace=0.0, compress=True)
-    figure = Figure(figsize=(width, height), layout=engine)
+    figure = NotebookFigure(figsize=(width, height), layout=engine)
     return figure, list(figure.subplots(down, beside, squeeze=False).flat)
 
 
 def trimmed(figure: Figure) -> Figure:
-    """As high as what is in it; the width, which decides how large the maps are, stays."""
+    """The figure cut to the height of its content; the width, which sets the size of the maps, stays."""
     figure.draw_without_rendering()
     frames = [box for frame in figure.axes if (box := frame.get_tightbbox()) is not None]
     outside = [text for text in (figure._suptitle, figure._supxlabel) if text is not None]  # type: ignore[attr-defined]
@@ -77,7 +87,7 @@ def ratio(queries: int, keys: int) -> float:
 
 
 def shade(frame: Axes, table: Floats, shades: Normalize, sizes: tuple[int, int]) -> AxesImage:
-    """A map in colours. Its axes count positions (queries, keys), whatever a cell stands for."""
+    """A map in colours. Its axes count positions (queries, keys), also where a cell is several positions."""
     queries, keys = max(sizes[0], 1), max(sizes[1], 1)
     cells = on_scale(table, shades) if table.size else np.ma.masked_all((1, 1))
     return frame.imshow(
@@ -89,7 +99,7 @@ def shade(frame: Axes, table: Floats, shades: Normalize, sizes: tuple[int, int])
 def mosaic(
     frame: Axes, rows: Sequence[Sequence[Floats]], forms: Sequence[float], beside: int, shades: Normalize
 ) -> AxesImage | None:
-    """Rows of maps in one frame, each 1 wide and as high as `forms` says; the last that was drawn."""
+    """Rows of maps in one axes, each 1 wide and `forms` high; returns the last image."""
     drawn: AxesImage | None = None
     top = 0.0
     centres = []
@@ -113,7 +123,7 @@ def mosaic(
 
 
 def named_outside(frame: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
-    """Names above the columns and beside the rows of a mosaic."""
+    """Label the columns and rows of a mosaic."""
     frame.tick_params(length=0, labeltop=True, labelbottom=False, pad=2)
     for axis, names in ((frame.xaxis, columns), (frame.yaxis, rows)):
         axis.set_ticklabels(names)
@@ -122,17 +132,17 @@ def named_outside(frame: Axes, columns: Sequence[str], rows: Sequence[str]) -> N
 
 
 def side(frame: Axes, which: str, labels: Sequence[str] | None, count: int, inches: float) -> None:
-    """Labels along one side, as many as there is room for; numbers, from 0, where there are none."""
+    """Labels along one axis, as many as fit; without labels, numbers from 0."""
     axis = frame.xaxis if which == "x" else frame.yaxis
     smallest, largest = _LETTERS
     if labels is None:
         step = next(step for step in _STEPS if 7 * step >= count)
-        marks = [(place, str(place)) for place in range(0, count, step)]
+        marks = [(index, str(index)) for index in range(0, count, step)]
         size = 6.0
     else:
         size = float(np.clip(inches / max(count, 1) / _LINE, smallest, largest))
         marks = thinned(labels, int(inches / (size * _LINE)))
-    axis.set_ticks([place for place, _ in marks], [text for _, text in marks])
+    axis.set_ticks([index for index, _ in marks], [text for _, text in marks])
     turned = which == "x" and labels is not None and any(len(text) > 1 for _, text in marks)
     for label in axis.get_ticklabels():
         label.set_parse_math(False)
@@ -142,18 +152,18 @@ def side(frame: Axes, which: str, labels: Sequence[str] | None, count: int, inch
 
 
 def unmarked(frame: Axes, which: str) -> None:
-    """A side without labels."""
+    """Remove the labels of one axis."""
     (frame.xaxis if which == "x" else frame.yaxis).set_ticks([])
 
 
 def bar(figure: Figure, drawn: AxesImage, beside: Sequence[Axes], scale: str, words: str) -> None:
-    """The colours with their numbers."""
+    """The colour bar."""
     made = figure.colorbar(
         drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / _BAR, pad=0.01
     )
     low, high = (float(np.asarray(end).item()) for end in drawn.get_clim())
     inner = [value for value in _TICKS[scale] if low <= value < 0.85 * high]
-    if len(inner) < 3 and scale != "log":  # weights of a long map are all small
+    if len(inner) < 3 and scale != "log":  # all weights of a long map are small
         inner = [share * high for share in _TICKS[scale] if share < 0.85]
     made.ax.yaxis.set_major_locator(FixedLocator([*inner, high]))
     made.ax.yaxis.set_minor_locator(NullLocator())

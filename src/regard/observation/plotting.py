@@ -1,4 +1,4 @@
-"""Maps of attention for a paper and for a quick look: heads as small multiples in one scale of colours."""
+"""Attention maps for papers and for a quick look: heads as small multiples on one colour scale."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from regard.observation.figure_text import lines_of, readable
 from regard.observation.panels import Floats
 
 ONE_COLUMN, TWO_COLUMNS = 3.35, 6.9  # inches: the widths of a paper's column and of its page
-FINE = 512  # cells along a side: a longer map is drawn by the strongest weight of each cell
-THUMB = 96  # the same where all heads of a model are shown
-LONGEST = 22  # letters of a site's name beside its row
-EXACT = 1 << 26  # weights of a figure up to which every row is looked at
+FINE = 512  # cells along a side: a longer map shows the largest weight of each cell
+THUMB = 96  # the same in the overview of all heads
+LONGEST = 22  # characters of a site's name beside its row
+EXACT = 1 << 26  # weights of a figure up to which every row is computed
 
 
 def plot(
@@ -45,14 +45,14 @@ def plot(
     Args:
         seen: what was observed, or one site of it.
         site: a name of `seen.names()`.
-        heads: their numbers, from 0, as in the figure; all by default.
-        tokens: what stands at the keys, and at the queries of self-attention. Any text: it is never interpreted.
-        targets: what stands at the queries, where that is something else.
+        heads: head numbers from 0; all by default.
+        tokens: labels of the keys, and of the queries in self-attention. Any text; it is never interpreted.
+        targets: labels of the queries, where they differ.
         width: inches; `ONE_COLUMN` for a single head, else `TWO_COLUMNS`.
-        scale: of the colours: `root`, `linear` or `log`.
-        largest: the weight of the last colour; the largest that is shown by default.
-        columns: maps beside each other; as many as look well by default.
-        call: which call of the sites; `None`: a prompt and the steps after it as one map.
+        scale: the colour scale: `root`, `linear` or `log`.
+        largest: the weight of the last colour; by default the largest weight shown.
+        columns: maps in a row; chosen by their shape by default.
+        call: which call of the sites; None joins a prompt and its decoding steps to one map.
         batch: which example.
     """
     most = None if largest is None else finite_number("largest", largest, above=0)
@@ -74,9 +74,9 @@ def image(
     call: int | None = -1,
     batch: int = 0,
 ) -> Image.Image:
-    """One head of a site as a picture whose longer side is `size` pixels, or all of its heads in a grid.
+    """One head of a site as an image whose longer side is `size` pixels, or all heads in a grid.
 
-    A pixel is one weight, or the strongest of those it stands for.
+    A pixel is one weight, or the largest of several.
     """
     size = whole_number("size", size, least=1)
     site, which = at(site, call)
@@ -93,8 +93,8 @@ def image(
     for number, table in enumerate(tables):
         if table.size:
             colours = (ramp()(shades(on_scale(table, shades)))[..., :3] * 255).round().astype(np.uint8)
-            place = (number % across * (wide + gap), number // across * (tall + gap))
-            canvas.paste(Image.fromarray(colours).resize((wide, tall), Image.Resampling.NEAREST), place)
+            corner = (number % across * (wide + gap), number // across * (tall + gap))
+            canvas.paste(Image.fromarray(colours).resize((wide, tall), Image.Resampling.NEAREST), corner)
     return canvas
 
 
@@ -117,7 +117,7 @@ def _numbers(heads: Any, count: int) -> list[int]:
 def _tables(
     site: SiteLike, heads: list[int], call: int, batch: int, finest: int, exact: int = EXACT
 ) -> tuple[list[Floats], str]:
-    """The maps of heads, at most `finest` cells to a side where they are long, and what a cell is, in words."""
+    """The maps of heads, reduced to at most `finest` cells a side, and what a cell is in words."""
     _, _, queries, keys = site.shape(call)
     if not heads or not queries or not keys:
         return [np.zeros((queries, keys), np.float32) for _ in heads], "weight"
@@ -126,7 +126,7 @@ def _tables(
         return list(found.numpy()), "weight"
     sampled = len(heads) * queries * keys > exact
     pooled = site.pooled(min(finest, queries), min(finest, keys), heads, call, batch, sampled)
-    words = "strongest weight of a cell" + (", from sampled rows" if sampled else "")
+    words = "largest weight of a cell" + (", from sampled rows" if sampled else "")
     return list(pooled.float().cpu().numpy()), words
 
 
@@ -152,7 +152,7 @@ def _heads_of(
     shown = _numbers(heads, count)
     across, down = _labels("tokens", labels[0], keys), _labels("targets", labels[1], queries)
     if down is None and across is not None and queries <= keys:
-        down = across[keys - queries :]  # the last positions: where a step of decoding stands
+        down = across[keys - queries :]  # the last positions, as in a decoding step
     tables, words = _tables(site, shown, which, batch, FINE)
     form = panels.ratio(queries, keys)
     beside = min(columns or (4 if form > 0.4 else 2), max(1, len(shown)))
@@ -200,7 +200,7 @@ def _overview(
     """All heads: a row for each site."""
     names = seen.names()
     if not names:
-        raise BadValue("seen: expected something that was seen, got nothing. Call the model inside observe.")
+        raise BadValue("seen: expected at least one site, got none. Call the model inside the observe block.")
     sites = [at(seen[name], call)[0] for name in names]
     which = -1 if call is None else call
     shown = [_numbers(heads, site.shape(which)[1]) for site in sites]
@@ -213,7 +213,7 @@ def _overview(
     forms = [panels.ratio(*site.shape(which)[2:]) for site in sites]
     figure, (frame,) = panels.frames(1, 1, whole, whole * (sum(forms) + 1) / beside + 0.6)
     shades = norm(scale, largest or _most([table for tables, _ in read for table in tables]))
-    # One frame for all maps: a hundred frames would take seconds to lay out.
+    # One axes for all maps: a hundred axes would take seconds to lay out.
     drawn = panels.mosaic(frame, [tables for tables, _ in read], forms, beside, shades)
     longest = max(shown, key=len)
     panels.named_outside(frame, [str(head) for head in longest], _shortest(names))
@@ -224,7 +224,7 @@ def _overview(
 
 
 def _shortest(names: Sequence[str]) -> list[str]:
-    """Names without the parts all of them begin and end with: `encoder.layer.0.attention.self` → `layer.0`."""
+    """Names without their common prefix and suffix: `encoder.layer.0.attention.self` → `layer.0`."""
     parts = [name.split(".") for name in names]
     if len(parts) > 1:
         while all(len(one) > 1 for one in parts) and len({one[-1] for one in parts}) == 1:

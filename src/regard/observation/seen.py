@@ -1,4 +1,4 @@
-"""What was seen: the sites where a model attended, and for each call of a site its weights, when they are asked for."""
+"""What was seen: the sites where a model attended; each computes the weights of its calls when asked."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.core.summary import Summary
 from regard.errors import BadValue, unknown_name
-from regard.observation.capture.reading import IN_FLIGHT, Reading
+from regard.observation.capture.reading import IN_FLIGHT, How, Reading, Side
 from regard.observation.coverage import Unseen, label_partial
-from regard.observation.watching import How, Side
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,25 +26,26 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """A place where a model attends: a module, and what each of its calls weighed."""
+    """A module that attends, with the calls that were captured."""
 
     def __init__(self, name: str, kind: str, module: nn.Module | None) -> None:
         self.name = name
-        self.kind = kind  # the function through which it attends
+        self.kind = kind  # the function that computes its attention
         self.module = module
         self.readings: list[Reading] = []
 
     @property
     def calls(self) -> int:
-        """How many calls were noted; the steps of a generation are one call each."""
+        """How many calls were captured; each step of a generation is one call."""
         return len(self.readings)
 
     @property
     def how(self) -> How:
-        """How far its weights can be trusted.
+        """How far the weights can be trusted.
 
-        exact: the weights the model mixed its values with. effective: it never makes them, but mixes as if. unverified:
-        computed from what is known of the layer, but what came out of the call does not confirm them, or cannot.
+        exact: the weights the model mixed its values with. effective: the model never makes weights, but its output is
+        the mean of its values by these. unverified: computed from what is known of the layer, not confirmed by its
+        output.
         """
         return self.readings[-1].how
 
@@ -64,11 +64,11 @@ class Site:
         return self.reading(call).sizes
 
     def weights(self, rows: Rows = None, heads: Rows = None, call: int = -1) -> Tensor:
-        """The exact weights (b, heads, rows, k) of one call, before dropout; computed now, for what is asked."""
+        """The weights (b, heads, rows, k) of one call, before dropout, computed for the chosen rows and heads."""
         return self.reading(call).weights(rows, heads)
 
     def columns_of(self, keys: Rows, heads: Rows = None, call: int = -1) -> Tensor:
-        """What every query gives to chosen keys, (b, heads, q, keys): who attends to them."""
+        """The weights that all queries give to chosen keys, (b, heads, q, keys)."""
         return self.reading(call).columns_of(keys, heads)
 
     def summary(self, top: int = 8, call: int = -1) -> Summary:
@@ -86,9 +86,9 @@ class Site:
         sampled: bool = True,
         most: int = 2,
     ) -> Tensor:
-        """A small picture of a map, (heads, height, width): in each cell the strongest weight of its rows and columns.
+        """A map reduced to (heads, height, width): each cell is the largest weight of its rows and columns.
 
-        `sampled`: of each cell's rows only up to `most` are computed, evenly spread; else all of them.
+        `sampled`: compute at most `most` rows of each cell, evenly spaced, instead of all.
         """
         reading = self.reading(call)
         _, _, queries, keys = reading.sizes
@@ -119,13 +119,13 @@ class Site:
         return found
 
     def times_gradient(self, rows: Rows = None, heads: Rows = None, call: int = -1) -> Tensor:
-        """Weight × gradient of what `seen.gradient` was given, (b, heads, rows, k)."""
+        """Weight × gradient of the number given to `seen.gradient`, (b, heads, rows, k)."""
         from regard.observation.gradients import times_gradient
 
         return times_gradient(self.reading(call), rows, heads)
 
     def image(self, head: int | None = None, size: int = 512, **options: Any) -> Image:
-        """One head, or all of them in a grid, as a picture of at most `size` pixels a side."""
+        """One head, or all heads in a grid, as an image of at most `size` pixels a side."""
         from regard.observation.plotting import image
 
         return image(self, head, size, **options)
@@ -150,17 +150,19 @@ class Seen:
 
     def __init__(self, model: nn.Module | None) -> None:
         self.model = model
-        self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # of the last forward pass
+        self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = (
+            None  # arguments of the last forward pass
+        )
         self.sites: dict[str, Site] = {}
         self.coverage: Callable[[], list[Unseen]] = list  # set by the observer while it observes
 
     @property
     def unseen(self) -> list[Unseen]:
-        """Modules that look like attention and ran, but were not seen to attend, and why."""
+        """Modules that look like attention and ran, but were not captured, and why."""
         return self.coverage()
 
     def names(self) -> list[str]:
-        """The sites in the order of their first call: the path of the module, with #2 … where it attends again."""
+        """The sites in the order of their first call: module paths, with #2 … where a module attends again."""
         return list(self.sites)
 
     def __getitem__(self, name: str) -> Site:
@@ -174,16 +176,16 @@ class Seen:
             )
         raise unknown_name("name", name, self.sites)
 
-    # What can be asked of all of it. Each is a room of its own, opened when somebody comes.
+    # Analyses of all sites. Imported when called: they need scipy, scikit-learn or matplotlib.
 
     def rollout(self, rows: Rows = None, **options: Any) -> Tensor:
-        """Where, through all layers, what is in each position came from (`analysis.rollout`)."""
+        """How much of each input position is in each position after all layers (`analysis.rollout`)."""
         from regard.observation.analysis.rollout import rollout
 
         return rollout(self, rows, **options)
 
     def flow(self, rows: Rows = None, keys: Rows = None, **options: Any) -> Tensor:
-        """How much can flow through all layers from input positions to others (`analysis.flow`)."""
+        """The maximum flow through all layers between positions and input positions (`analysis.flow`)."""
         from regard.observation.analysis.flow import flow
 
         return flow(self, rows, keys, **options)
@@ -196,20 +198,20 @@ class Seen:
         return recognise_all(self, tokens, **options)
 
     def ablate(self, heads: Any = None, **options: Any) -> Any:
-        """What changes without some heads, or without each of them (`ablation`)."""
+        """How the output changes without some heads, or without each of them (`ablation`)."""
         from regard.observation.ablation import ablate
 
         label_partial(self, "ablate")
         return ablate(self, heads, **options)
 
     def gradient(self, number: Tensor) -> None:
-        """Take the gradient of a number, so that sites can tell `times_gradient` (`gradients`)."""
+        """Take the gradient of a number, which `Site.times_gradient` needs (`gradients`)."""
         from regard.observation.gradients import follow
 
         follow(self, number)
 
     def difference(self, other: Seen, **options: Any) -> AttentionDifference:
-        """How far the weights of two models, checkpoints or inputs are apart (`analysis.difference`)."""
+        """How much the weights of two models, checkpoints or inputs differ (`analysis.difference`)."""
         from regard.observation.analysis.difference import difference
 
         label_partial(self, "difference")
@@ -224,7 +226,7 @@ class Seen:
 
     def show(self, tokens: Sequence[str] | None = None, **options: Any) -> Any:
         """The page of `regard view` inside a notebook (needs anywidget)."""
-        # The page stands above the models it shows: observation does not know the viewer, it only opens its door.
+        # The viewer is built on observation, so it is imported only here, by name.
         return import_module("regard.viewer").show(self, tokens, **options)
 
     def export(self, path: str | Path, tokens: Sequence[str] | None = None, **options: Any) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from regard.tasks.answers import Writes
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.padding import padded
-from regard.tasks.shown import Shown, texts
+from regard.tasks.shown import Shown, Understood, texts, understood
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Task
 from regard.tasks.vocabulary import END, PADDING, START, Vocabulary, restored
@@ -46,7 +46,9 @@ class Written(NamedTuple):
 class ParallelTask(Task):
     """The base of tasks that turn texts into texts. A subclass sets the two vocabularies and the greatest lengths."""
 
-    metric = Mean("exact_match", unit=SHARE, over=Writes.units)  # `metrics` says how it is measured
+    metric: ClassVar[Metric] = Mean(
+        "exact_match", unit=SHARE, over=Writes.units
+    )  # `metrics` says how it is measured
     takes = ("text",)
 
     source_vocabulary: Vocabulary
@@ -104,6 +106,10 @@ class ParallelTask(Task):
     def parse(self, given: Mapping[str, str]) -> Pair:
         """The source alone."""
         return self.encode(given["text"]) if set(given) == {"text"} else super().parse(given)
+
+    def understood(self, given: Mapping[str, str], example: Pair) -> Understood:
+        """Which pieces of the source are unknown."""
+        return understood(self.source_vocabulary, example.source, given["text"].strip(), "first")
 
     def show(self, example: Pair, batch: Batch) -> Shown:
         """Source and target in pieces."""

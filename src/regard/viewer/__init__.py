@@ -1,9 +1,9 @@
-"""The viewer: what a model attends to, on a page in the browser, in a file of its own, or in a notebook.
+"""The viewer: what a model attends to, as a page in the browser, an HTML file or a notebook widget.
 
 >>> # with regard.observe(model) as seen: model(x)
 >>> # viewer.show(seen, tokens=["the", "cat", "sat"])          in a notebook
 >>> # viewer.export(seen, "page.html", tokens=["the", …])       one file
->>> # viewer.serve(seen, tokens=["the", …])                     a page on this machine
+>>> # viewer.serve(seen, tokens=["the", …])                     a page served on this machine
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["PageModel", "Variant", "export", "page_model_of", "serve", "show"]
 
 
 def show(seen: Any, tokens: Any = None, **options: Any) -> Any:
-    """A widget for notebooks. `tokens`: what the positions are called; needs the package anywidget."""
+    """A widget for notebooks; needs the package anywidget. `tokens`: labels of the positions."""
     from regard.viewer.widget import show as widget
 
     return widget(seen, tokens, **options)
 
 
 def serve(seen: Any, tokens: Any = None, *, port: int = 0, browser: bool = True) -> None:
-    """A page on this machine, until Ctrl-C."""
+    """Serve the page on this machine until Ctrl-C."""
     from regard.viewer.server import Server
     from regard.viewer.sessions import LAUNCH_SECONDS
 

@@ -1,8 +1,8 @@
 """The page's modules as one script, for pages that must be a single file.
 
-Each module becomes a function that runs once, after those it imports, and hands out what it exports. This is no
-general bundler: the page's modules keep to `import { a, b as c } from "./x.js";` and `export function | class | const`,
-and anything else is refused here.
+Each module becomes a function that runs once, after those it imports, and returns its exports. This is not a general
+bundler: the page's modules use only `import { a, b as c } from "./x.js";` and `export function | class | const`,
+and anything else is refused.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _COMMENT_LINE = re.compile(r"^[ \t]*//[^\n]*\n", re.MULTILINE)
 
 
 class NotBundled(RegardError):
-    """A module that does not keep to the few forms this bundler knows."""
+    """A module uses a form that this bundler does not know."""
 
 
 def read_page(folder: Path | None = None) -> dict[str, str]:
-    """Every script and style of the page by its path below the page's folder."""
+    """Every script, style and HTML file of the page, by its path in the page's folder."""
     root = page_folder() if folder is None else folder
     found = {}
     for path in sorted(root.rglob("*")):
@@ -37,12 +37,12 @@ def read_page(folder: Path | None = None) -> dict[str, str]:
 
 
 def page_folder() -> Path:
-    """Where the page's files lie."""
+    """The folder of the page's files."""
     return Path(str(files("regard.viewer"))) / "page"
 
 
 def bundle(modules: Mapping[str, str], entry: str) -> str:
-    """A script that runs `entry` and all that it imports, in strict mode, without a name of its own outside."""
+    """A script that runs `entry` and its imports, in strict mode, without defining a global name."""
     parts, entrance = _parts(modules, entry)
     return f'(() => {{\n"use strict";\n{parts}void {entrance};\n}})();\n'
 
@@ -61,7 +61,7 @@ def _parts(modules: Mapping[str, str], entry: str) -> tuple[str, str]:
 
 
 def _in_order(modules: Mapping[str, str], entry: str) -> list[str]:
-    """The entry and everything it needs, each behind what it imports."""
+    """The entry and everything it imports, each module after its imports."""
     done: list[str] = []
     open_: list[str] = []
 
@@ -95,7 +95,7 @@ def _wrapped(path: str, text: str, names: Mapping[str, str]) -> str:
     if rest:
         line = body[: rest.start()].count("\n") + 1
         raise NotBundled(
-            f"{path}:{line}: {body.splitlines()[line - 1].strip()[:80]!r} is a form that is not bundled."
+            f"{path}:{line}: {body.splitlines()[line - 1].strip()[:80]!r} is a form that the bundler does not know."
         )
     handed = ", ".join(exported)
     return f"const {names[path]} = (() => {{\n{_COMMENT_LINE.sub('', body).strip()}\nreturn {{ {handed} }};\n}})();\n"
@@ -108,7 +108,7 @@ def _resolved(path: str, target: str) -> str:
 
 
 def _harmless(script: str) -> str:
-    """The same script without letters that end or confuse the element it will stand in."""
+    """The script with the sequences escaped that would end a script element or begin a comment."""
     script = re.sub(r"</(script)", r"<\\/\1", script, flags=re.IGNORECASE)
     return script.replace("<!--", "<\\!--")
 
@@ -121,7 +121,7 @@ def page_script() -> str:
 
 @cache
 def page_style() -> str:
-    """All styles of the page, in the order its HTML names them."""
+    """All styles of the page, in the order of its HTML."""
     page = read_page()
     named = re.findall(r'<link rel="stylesheet" href="([^"]+)">', page["index.html"])
     return "\n".join(page[name] for name in named)

@@ -1,4 +1,4 @@
-"""A memory of answers that never outgrows its bytes: what was not asked for longest goes first."""
+"""A cache of responses bounded by its bytes; the least recently used is dropped first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MEBIBYTE = 1 << 20
 
 
 class ByteCache:
-    """Answers by question, at most `most` bytes of them. Threads may ask at once; nothing is computed twice at once."""
+    """Values by key, at most `most` bytes. Thread-safe; a value is not computed twice at the same time."""
 
     def __init__(self, most: int = 256 * MEBIBYTE) -> None:
         self.most, self.bytes = most, 0
@@ -23,7 +23,7 @@ class ByteCache:
         return len(self._answers)
 
     def get(self, question: Hashable, make: Callable[[], Any], size: Callable[[Any], int]) -> Any:
-        """The answer, made now unless it is here; one bigger than all of the memory is handed on and not kept."""
+        """The cached value, else a new one; a value larger than the whole cache is returned and not stored."""
         while True:
             with self._lock:
                 if question in self._answers:
@@ -33,7 +33,7 @@ class ByteCache:
                 if waiting is None:
                     self._working[question] = threading.Event()
                     break
-            waiting.wait()  # somebody is at it; if that failed, the next round tries again
+            waiting.wait()  # another thread computes it; if that fails, this one tries
         try:
             answer = make()
             self._keep(question, answer, size(answer))

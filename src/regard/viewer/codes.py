@@ -1,4 +1,4 @@
-"""Weights as single bytes, on a logarithmic scale: what a screen can show of them, in an eighth of the space.
+"""Weights as single bytes on a logarithmic scale, precise enough for a screen.
 
 weights      0 = exactly 0 or hidden; 1 … 255 = 10^(6·(code − 255)/254), from 1e-6 to 1
 differences  128 = 0; 128 ± m = ± 10^(4·(m − 127)/126) for m ≥ 1, from 1e-4 to 1; smaller ones are 0
@@ -17,7 +17,7 @@ MIDDLE, DIFFERENCE_DECADES, DIFFERENCE_STEPS = 128, 4.0, 126
 
 
 def encode(weights: Weights) -> Codes:
-    """The nearest code of each weight. Weights above 1 (a mechanism may have some) count as 1, NaN as hidden."""
+    """The nearest code of each weight. Weights above 1 (some mechanisms have them) count as 1, NaN as hidden."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.rint(255 + STEPS / DECADES * np.log10(weights))
     found = np.clip(np.nan_to_num(found, nan=0.0, posinf=255.0, neginf=0.0), 1, 255)
@@ -25,7 +25,7 @@ def encode(weights: Weights) -> Codes:
 
 
 def decode(codes: Codes) -> Weights:
-    """The weight each code stands for."""
+    """The weight of each code."""
     found = 10.0 ** (DECADES * (codes.astype(np.float64) - 255) / STEPS)
     return np.where(codes > 0, found, 0.0).astype(np.float32)
 
@@ -40,7 +40,7 @@ def encode_difference(differences: Weights) -> Codes:
 
 
 def decode_difference(codes: Codes) -> Weights:
-    """The difference each code stands for."""
+    """The difference of each code."""
     steps = codes.astype(np.float64) - MIDDLE
     size = 10.0 ** (DIFFERENCE_DECADES * (np.abs(steps) - 127) / DIFFERENCE_STEPS)
     return np.where(steps == 0, 0.0, np.sign(steps) * size).astype(np.float32)

@@ -1,9 +1,8 @@
-"""Connections to the viewer: how many there may be at once, and how long each stage of one may take.
+"""Connections to the viewer: limits on their number and on the time of each phase.
 
-Built on uvicorn with h11, a parser in Python that bounds what it keeps of a request; which parser uvicorn takes by
-itself depends on what else is installed. uvicorn limits neither the time for a request's header nor that for an answer
-to be read, and asyncio's own accepting logs a traceback for each attempt while no descriptor is free. Both are done
-here.
+Built on uvicorn with h11, a Python parser that bounds the size of a request; uvicorn's default parser depends on what
+is installed. uvicorn limits neither the time for a request's header nor the time for a response to be read, and asyncio
+logs a traceback for each attempt to accept while no file descriptor is free. This file handles both.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from regard.viewer.guard import HEADERS
 
 HEADER_SECONDS = 10.0  # for the header of a request, from its first byte
-IDLE_SECONDS = 30.0  # for the next request on a connection that is kept
-TOTAL_SECONDS = 300.0  # for an answer to be worked out and read
-MOST_CONNECTIONS = 64  # a browser has six for each address
-PAUSE = 0.5  # seconds between two attempts to accept while no descriptor is free
-REMINDER = 60.0  # seconds between two lines about that
+IDLE_SECONDS = 30.0  # for the next request on a kept-alive connection
+TOTAL_SECONDS = 300.0  # for a response to be computed and read
+MOST_CONNECTIONS = 64  # a browser opens six per host
+PAUSE = 0.5  # seconds between attempts to accept while no file descriptor is free
+REMINDER = 60.0  # seconds between two messages about that
 LARGEST_HEADER = 32 * 1024  # bytes
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Connection(H11Protocol):
-    """One connection, each stage of which has to end in time."""
+    """One connection with a time limit for each phase."""
 
     _deadline: asyncio.TimerHandle | None = None
     _kept = False  # between two requests
-    _answering: Any = None  # the request whose time runs
+    _answering: Any = None  # the request that is being timed
     waiting_since = 0.0
 
     @property
@@ -46,29 +45,29 @@ class Connection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Start waiting for a request."""
         super().connection_made(transport)
         self._wait(HEADER_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of the timers."""
+        """Cancel the timers."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on. The time for a header runs from its first byte, whatever follows."""
+        """Read data. The time limit of a header starts with its first byte."""
         if self._kept and not self.busy:
             self._kept = False
             self._wait(HEADER_SECONDS)
         try:
             super().data_received(data)
-        except Exception:  # no request, however odd, is worth a traceback in the terminal
+        except Exception:  # a malformed request must not print a traceback
             self.transport.abort()
 
     def handle_events(self) -> None:
-        """Take what was read; a request that is whole has the time of an answer."""
+        """Handle what was read; once a request is complete, the time limit of the response starts."""
         super().handle_events()
         if self.busy and self.cycle is not self._answering:
             self._answering, self._kept = self.cycle, False
@@ -81,8 +80,8 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, with the headers of every other answer."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # in the middle of an answer
+        """Answer invalid HTTP, with the same headers as every other response."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # a response is already being sent
             self.transport.abort()
             return
         body = msg.encode("ascii", "replace")
@@ -100,8 +99,8 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def give_way(self) -> None:
-        """End at once; what was not read yet is lost."""
+    def drop(self) -> None:
+        """Abort the connection; unread data is lost."""
         self.transport.abort()
 
     def _wait(self, seconds: float) -> None:
@@ -109,15 +108,15 @@ class Connection(H11Protocol):
         self._within(seconds)
 
     def _within(self, seconds: float) -> None:
-        """End the connection after so many seconds, unless another stage begins before."""
+        """Abort the connection after so many seconds, unless another phase begins before."""
         if self._deadline is not None:
             self._deadline.cancel()
-        # Aborted, not closed: closing waits for what a reader that has stopped will never read.
-        self._deadline = self.loop.call_later(seconds, self.give_way)
+        # Abort instead of close: close would wait for a client that has stopped reading.
+        self._deadline = self.loop.call_later(seconds, self.drop)
 
 
 class ConnectionServer(uvicorn.Server):
-    """A uvicorn server that accepts connections itself: up to a limit, and calmly where no descriptor is free."""
+    """A uvicorn server that accepts connections itself, up to a limit, and retries while no file descriptor is free."""
 
     def __init__(self, application: Any, tell: Callable[[str], None] | None = None) -> None:
         super().__init__(
@@ -132,14 +131,14 @@ class ConnectionServer(uvicorn.Server):
         self._told = -REMINDER
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept."""
+        """Start accepting."""
         await super().startup(sockets=[])
         for one in sockets or ():
             one.setblocking(False)
             self._accepting.append(asyncio.create_task(self._accept(one)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, then end the connections."""
+        """Stop accepting, then close the connections."""
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
@@ -154,13 +153,13 @@ class ConnectionServer(uvicorn.Server):
                 freed = False
                 if trouble.errno in FULL:
                     self._complain(trouble)
-                    freed = self._free_one()  # one that only waits makes room for one that comes
-                await asyncio.sleep(0 if freed else PAUSE)  # a turn of the loop, in which it is closed
+                    freed = self._free_one()  # drop an idle connection for the new one
+                await asyncio.sleep(0 if freed else PAUSE)  # 0: one turn of the loop, in which it is closed
                 continue
             try:
                 await self._room()
                 await loop.connect_accepted_socket(self._connection, accepted)
-            except OSError:  # gone already
+            except OSError:  # the client is gone
                 accepted.close()
             except asyncio.CancelledError:
                 accepted.close()
@@ -170,22 +169,22 @@ class ConnectionServer(uvicorn.Server):
         return Connection(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def _room(self) -> None:
-        """Wait until one more connection may begin. One that only waits for a request gives way to it."""
+        """Wait until there is room for one more connection; an idle one is dropped for it."""
         while len(self.server_state.connections) >= MOST_CONNECTIONS:
             if not self._free_one():
                 await asyncio.sleep(PAUSE)
-            await asyncio.sleep(0)  # an ended connection is taken off the list in the next turn
+            await asyncio.sleep(0)  # a closed connection is removed from the list in the next turn
 
     def _free_one(self) -> bool:
-        """End the connection that has waited for a request for the longest time, if there is one."""
+        """Drop the connection that has been idle longest, if there is one."""
         waiting = [
             one for one in self.server_state.connections if isinstance(one, Connection) and not one.busy
         ]
         if waiting:
-            min(waiting, key=lambda one: one.waiting_since).give_way()
+            min(waiting, key=lambda one: one.waiting_since).drop()
         return bool(waiting)
 
     def _complain(self, trouble: OSError) -> None:
         if time.monotonic() - self._told >= REMINDER:
             self._told = time.monotonic()
-            self._tell(f"The viewer cannot take new connections: {trouble.strerror}. It goes on trying.")
+            self._tell(f"The viewer cannot accept new connections: {trouble.strerror}. It keeps trying.")

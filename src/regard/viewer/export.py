@@ -1,7 +1,7 @@
 """The page as one HTML file: script, style and data inside, nothing fetched from anywhere.
 
-Labels come from models and texts that nobody vouches for. They stand in a JSON text in which every "<" is written as
-an escape, and the page only ever makes text nodes of them. The one script is named in the policy by its hash.
+Labels come from untrusted models and texts. They are embedded in JSON in which every "<" is escaped, and the page only
+makes text nodes of them. The content security policy allows the one script by its hash.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def export(
     sites: Sequence[int] | None = None,
     room: int = ROOM,
 ) -> Path:
-    """Write the page of what was seen to `path`, whole or not at all.
+    """Write the page of what was seen to `path`, atomically.
 
-    tokens: texts of the positions. heads: (site, head) pairs, from 0, to keep with every weight; the others keep the
-    strongest of each row where not all fit into `room` bytes. sites: keep only these.
+    tokens: labels of the positions. heads: (site, head) pairs, from 0, of which every weight is stored; where not all
+    heads fit into `room` bytes, the others store the strongest weights of each row. sites: store only these.
     """
     from regard.training.run_folder import durable
 
@@ -45,7 +45,7 @@ def export(
     if target.suffix.casefold() not in (".html", ".htm"):
         raise BadValue(f"path: expected a name that ends in .html, got {str(path)!r}.")
     if not target.parent.is_dir():
-        raise BadValue(f"path: the folder {str(target.parent)!r} does not exist. Make it first.")
+        raise BadValue(f"path: the folder {str(target.parent)!r} does not exist. Create it first.")
     page_model = page_model_of(seen_or_model, tokens)
     made = rendered(page_model, payload(page_model, heads=heads, sites=sites, room=room))
     durable.replace(target, made.encode())
@@ -56,20 +56,20 @@ def rendered(page_model: PageModel, carried: Payload) -> str:
     """The page as text."""
     script, style = page_script(), page_style()
     if "</style" in style.casefold():
-        raise BadValue("page: a style that ends its own element cannot be embedded.")
+        raise BadValue("page: a style that contains </style cannot be embedded.")
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     data = json.dumps(carried.data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # "<" can only occur inside JSON strings, where this escape means the same letter; so no text can end the element.
+    # "<" can only occur inside JSON strings, where this escape is the same character; so no label can end the element.
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     inside = base64.b64encode(carried.packed()).decode()
     page = read_page()["index.html"]
     page = _STYLE.sub("", _SCRIPT.sub("", page))
     page = _TITLE.sub(lambda _: f"<title>{html.escape(page_model.title)} · regard</title>", page, count=1)
     head = f'<meta http-equiv="content-security-policy" content="{policy}">\n    <style>{style}</style>\n'
-    # The policy comes first: it only rules over what stands behind it.
+    # The policy comes first: it applies only to what follows it.
     page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n    {head}', 1)
     tail = (
         f'<script type="application/json" id="regard-data">{data}</script>\n'

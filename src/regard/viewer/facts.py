@@ -1,4 +1,4 @@
-"""What is known about every head: how spread its weights are, which pattern it follows, which heads are like it."""
+"""Facts about every head: its entropy, its pattern, its cluster."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from regard.viewer.page_model import PageModel, finite
 from regard.viewer.page_sites import PageSite
 
 DIGITS = 5
-MOST_ROLLED = 1 << 29  # weights of all layers together: some seconds
+MOST_ROLLED = 1 << 29  # weights of all layers together: takes some seconds
 
 
 def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
-    """For each site its heads, and orders in which heads can be shown."""
-    # Loaded late: the analysis brings scikit-learn and scipy along.
+    """The facts of each site's heads, and orders in which heads can be shown."""
+    # Imported late: the analysis imports scikit-learn and scipy.
     from regard.observation.analysis.clustering import cluster
     from regard.observation.analysis.patterns import recognise
 
@@ -33,7 +33,7 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
             which = packets.shown(MapRequest(variant, number, call=call))
             keys = site.shape(-1 if which is None else which)[3]
             heads = recognise(site, _tokens(page_model, variant, number, keys), call=which)
-        except RegardError:  # a layer whose weights cannot be told
+        except RegardError:  # a layer whose weights cannot be computed
             continue
         found += heads
         heads_shown += [(number, head) for head in range(len(heads))]
@@ -43,7 +43,7 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
     for (number, head), one, group in zip(heads_shown, found, groups.labels, strict=True):
         sequence = (
             page_model.page_sites[number].group != "memory"
-        )  # slots have no order that a pattern could follow
+        )  # slots have no order, so patterns mean nothing there
         sites.setdefault(number, []).append(
             {
                 "entropy": rounded(one.entropy),
@@ -73,7 +73,7 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
 
 
 def rollout(page_model: PageModel, variant: int, call: int, row: int) -> Weights:
-    """How much of each input is in a position after all layers of self-attention over the tokens."""
+    """How much of each input position is in a position after all layers of self-attention over the tokens."""
     from regard.observation.analysis.rollout import rollout as rolled
 
     own = page_model.seen(variant)
@@ -83,16 +83,14 @@ def rollout(page_model: PageModel, variant: int, call: int, row: int) -> Weights
         if _over_tokens(page_model.page_sites[number], page_model.main)
     ]
     if not layers:
-        raise BadValue("There is no rollout here: no layer looks from the tokens at the tokens.")
+        raise BadValue("There is no rollout here: no layer attends from the tokens to the tokens.")
     _, heads, queries, keys = own[layers[0]].shape(-1)
     if len(layers) * heads * max(queries, keys) ** 2 > MOST_ROLLED:
-        raise BadValue(
-            "There is no rollout of an input as long as this: it would need every weight of every layer."
-        )
+        raise BadValue("There is no rollout of an input this long: it needs every weight of every layer.")
     steps = page_model.generation is not None and own[layers[0]].calls > 1
     found = rolled(
         own, [row], layers=layers, call=None if steps else call
-    )  # None: prompt and steps as one map
+    )  # None joins prompt and steps to one map
     return np.asarray(found[0].float().cpu().numpy(), np.float32)
 
 
@@ -101,13 +99,13 @@ def _over_tokens(site: PageSite, main: str) -> bool:
 
 
 def rounded(value: float) -> float | None:
-    """A number with the digits a page shows; None where JSON has no form for it."""
+    """A number rounded for the page; None for NaN and infinities."""
     number = finite(value)
     return None if number is None else float(f"{number:.{DIGITS}g}")
 
 
 def _tokens(page_model: PageModel, variant: int, site: int, keys: int) -> Sequence[Any] | None:
-    """What stands at the keys of a site, where that is known: ids, else texts."""
+    """The tokens of a site's keys, where they are known: ids, else texts."""
     own, kind = page_model.variants[variant], page_model.page_sites[site].columns
     if kind == "tokens" and own.ids is not None and len(own.ids) >= keys:
         return list(own.ids)[:keys]
@@ -116,14 +114,14 @@ def _tokens(page_model: PageModel, variant: int, site: int, keys: int) -> Sequen
 
 
 def _by_pattern(found: Sequence[Any]) -> list[int]:
-    """Heads of one pattern together, the clearest first; patterns in the order of how many heads follow them."""
+    """Heads grouped by pattern, the highest score first; patterns with most heads first."""
     counts: dict[str, int] = {}
     for one in found:
         counts[one.pattern] = counts.get(one.pattern, 0) + 1
 
     def order(number: int) -> tuple[Any, ...]:
         one = found[number]
-        last = one.pattern == "mixed"  # a name for what has none
+        last = one.pattern == "mixed"  # not a pattern: comes last
         return last, -counts[one.pattern], one.pattern, -one.scores.get(one.pattern, 0.0), number
 
     return sorted(range(len(found)), key=order)

@@ -1,8 +1,8 @@
-"""Who may talk to the viewer: only the person who started it, from the page it served.
+"""Access control: only the user who started the viewer, from the page it served.
 
-A web site in another tab can send requests to a local server, and by a trick with names (DNS rebinding) even read the
-answers. So every request must name this server as its host, must not come from a foreign page, and must carry a secret:
-a token in the first address, which opens the page once, and from then on a cookie that scripts cannot read (`keys.py`).
+A web site in another tab can send requests to a local server, and with DNS rebinding even read the responses. So every
+request must name this server as its host, must not come from another site's page, and must carry a secret: a one-time
+token in the first URL, and from then on a cookie that scripts cannot read (`sessions.py`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ HEADERS = {
 
 
 class Refused(Exception):
-    """A request that is not answered: a status, and words that repeat nothing of what was sent.
+    """A refused request: a status, and a text that repeats nothing of what was sent.
 
-    known: whoever asked was let in before; the terminal may show a new address.
+    known: the client was authorised before; the terminal may show a new address.
     """
 
     def __init__(self, status: int, title: str, advice: str, known: bool = False) -> None:
@@ -47,7 +47,7 @@ class Refused(Exception):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host."""
+    """Whether a host is reachable only from this machine."""
     if host.casefold() == "localhost":
         return True
     try:
@@ -57,7 +57,7 @@ def is_loopback(host: str) -> bool:
 
 
 def checked_host(host: str, allow_remote: bool) -> str:
-    """A host to bind to; one that others can reach only if they asked for it."""
+    """A host to bind to; one that other machines can reach only with `allow_remote`."""
     if not host or not host.isprintable() or len(host) > 253:
         raise BadValue(
             f"--host: expected a name or an address, got {host[:40]!r}. Leave it out for 127.0.0.1."
@@ -71,13 +71,13 @@ def checked_host(host: str, allow_remote: bool) -> str:
 
 
 class Guard:
-    """Checks requests to one server, by its host, its port and the secrets it handed out."""
+    """Checks requests to one server, by its host, its port and the secrets it issued."""
 
     def __init__(self, port: int, host: str = "127.0.0.1", sessions: Sessions | None = None) -> None:
         self.port, self.host = port, host
         self.sessions = sessions or Sessions()
         self.cookie = (
-            f"regard-{port}"  # browsers share cookies between ports: two viewers must not mix theirs
+            f"regard-{port}"  # browsers share cookies between ports, so each viewer has its own name
         )
         self.remote = not is_loopback(host)
         names: Iterable[str] = (*LOOPBACK, host)
@@ -86,7 +86,7 @@ class Guard:
     def check(
         self, method: str, path: str, query: bytes, headers: Mapping[str, str]
     ) -> dict[str, str] | None:
-        """Raise `Refused`; else None, or the headers of a redirect that takes the token out of the address."""
+        """Raise `Refused`; else return None, or the headers of a redirect that removes the token from the URL."""
         if not self._is_ours(headers.get("host", "")):
             raise Refused(
                 403, "This is not the address of the viewer.", "Open the address that the terminal shows."
@@ -94,18 +94,22 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and not self._is_own_origin(origin):
             raise Refused(
-                403, "A page from elsewhere asked.", "Only the viewer's own page may ask for its data."
+                403,
+                "The request comes from another page.",
+                "Only the viewer's own page may request its data.",
             )
         site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
-        # Another port of this machine is the "same site": a link there may open the page, and no more.
+        # Another port of this machine is "same-site": a link there may open the page, nothing else.
         if site not in (None, "none", "same-origin") and not (site == "same-site" and mode == "navigate"):
             raise Refused(
-                403, "A page from elsewhere asked.", "Copy the address from the terminal into the browser."
+                403,
+                "The request comes from another page.",
+                "Copy the address from the terminal into the browser.",
             )
         if method not in ("GET", "HEAD"):
-            raise Refused(405, "The viewer only answers GET.", "It shows; nothing here can be changed.")
+            raise Refused(405, "The viewer only answers GET.", "Nothing here can be changed.")
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            raise Refused(413, "The request has a content.", "Questions fit into an address.")
+            raise Refused(413, "The request has a body.", "Send parameters in the URL.")
         if len(query) > LONGEST_QUERY:
             raise Refused(413, "The address is too long.", "Open the address that the terminal shows.")
         token, secret = _token(query), _cookie(headers.get("cookie", ""), self.cookie)
@@ -114,35 +118,33 @@ class Guard:
         if not self.sessions.admits(secret):
             known = self.sessions.knew(None, secret)
             title = (
-                "This browser's permission has ended."
-                if known
-                else "The viewer does not know this browser yet."
+                "This browser's session has ended." if known else "The viewer does not know this browser yet."
             )
             raise Refused(403, title, _NEW if known else _AGAIN, known)
         return None
 
     def _let_in(self, method: str, token: str, secret: str | None) -> dict[str, str]:
-        """What a token in the address brings: a cookie, once; for the browser that has the cookie, just the page."""
+        """Redirect for a token in the URL: with a cookie on first use; without for the browser that has the cookie."""
         made = (
             self.sessions.spend(token) if method == "GET" else None
-        )  # HEAD is no visit: programs look at links with it
+        )  # HEAD does not use the token up: programs preview links with it
         if made is not None:
-            # A fragment (the state of a deep link) survives the redirect; the token leaves the address bar.
+            # The redirect keeps the URL's fragment (the state of the page) and removes the token.
             return {"location": "/", "set-cookie": self.cookie_header(made)}
         used = self.sessions.knew(token, None)
         if used and self.sessions.admits(
             secret
-        ):  # the same browser again: a reload, a bookmark, a restored tab
+        ):  # the same browser again: a reload, bookmark or restored tab
             return {"location": "/"}
         if used:
             raise Refused(403, "This address was used before; each opens the page once.", _NEW, known=True)
-        raise Refused(403, "This token is not one of this start.", _AGAIN)
+        raise Refused(403, "This token was not issued by this viewer.", _AGAIN)
 
     def _is_ours(self, host: str) -> bool:
         name, port = _split(host)
         if port != self.port or name is None:
             return False
-        # Rebinding needs a name that somebody else may point here; an address in numbers cannot be pointed anywhere.
+        # DNS rebinding needs a host name; a numeric address is safe.
         return name.casefold() in self.names or (self.remote and _is_address(name))
 
     def _is_own_origin(self, origin: str) -> bool:
@@ -150,13 +152,13 @@ class Guard:
         return bool(separator) and scheme == "http" and self._is_ours(host)
 
     def address(self, token: str | None = None) -> str:
-        """Where the page is; with a token, an address that opens it once."""
+        """The URL of the page; with a token, one that opens it once."""
         name = self.host if self.host not in ("0.0.0.0", "::") else "127.0.0.1"
         shown = f"[{name}]" if ":" in name else name
         return f"http://{shown}:{self.port}/" + ("" if token is None else f"?token={token}")
 
     def cookie_header(self, secret: str) -> str:
-        """What the browser is to keep: sent back only to this server, only by its own page, hidden from scripts."""
+        """The cookie: sent only to this server, only by its own page, hidden from scripts."""
         return f"{self.cookie}={secret}; Path=/; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict"
 
 
@@ -165,7 +167,7 @@ _NEW = "The terminal shows a new address."
 
 
 def _split(host: str) -> tuple[str | None, int]:
-    """Name and port of a Host header; no name where it is none."""
+    """Name and port of a Host header; None for an invalid one."""
     if host.startswith("["):
         name, closed, rest = host[1:].partition("]")
         if not closed:
@@ -198,6 +200,6 @@ def _token(query: bytes) -> str | None:
 
 
 def _cookie(header: str, name: str) -> str | None:
-    """One cookie of a header; other programs' cookies, however odd, must not hide it."""
+    """One cookie of a header; malformed cookies of other programs must not hide it."""
     pairs = (part.strip().partition("=") for part in header.split(";"))
     return next((value for key, _, value in pairs if key == name), None)

@@ -1,7 +1,7 @@
-"""One question about a model at a time.
+"""Sites that several threads may read, one at a time.
 
-Some weights are only told by running a part of the model once more, with its switches set for a moment. A server has
-several threads, so every question about a site waits for its turn; each is short, since long work asks row by row.
+Some weights are computed by running a part of the model again with changed settings. A server has several threads, so
+reads of sites are serialised by a lock; each is short, because long work reads block by block.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_TURN = threading.RLock()  # one for all: what is set for a moment may be a function of torch itself
+_LOCK = threading.RLock()  # one for all sites: a function of torch itself may be replaced meanwhile
 
 
 class LockedSite:
-    """A site that several threads may ask; everything else about it is as it was.
+    """A site that several threads may read.
 
-    first: for each call, how many positions stand before its first key. A cache that lets go of old keys hands over
-        only the last ones; here they are again where they belong, behind keys of weight 0.
+    first: for each call, how many positions precede its first key. A cache that drops old keys passes only the last
+        ones; here keys of weight 0 are put before them, so that columns are positions.
     """
 
     def __init__(self, site: Any, first: Sequence[int] = ()) -> None:
@@ -32,7 +32,7 @@ class LockedSite:
         return getattr(self._site, name)
 
     def before(self, call: int = -1) -> int:
-        """How many positions stand before the first key of a call."""
+        """How many positions precede the first key of a call."""
         return self._first[call] if self._first else 0
 
     def shape(self, call: int = -1) -> tuple[int, int, int, int]:
@@ -42,21 +42,21 @@ class LockedSite:
 
     def weights(self, rows: Any = None, heads: Any = None, call: int = -1) -> Tensor:
         """The exact weights (b, heads, rows, k)."""
-        with _TURN:
+        with _LOCK:
             found: Tensor = self._site.weights(rows=rows, heads=heads, call=call)
         return F.pad(found, (self.before(call), 0)) if self.before(call) else found
 
     def columns_of(self, keys: Sequence[int], heads: Any = None, call: int = -1) -> Tensor:
-        """What every query gives to chosen keys, (b, heads, q, keys)."""
+        """The weights of all queries for chosen keys, (b, heads, q, keys)."""
         if self.before(call):
             return self.weights(None, heads, call)[..., list(keys)]
-        with _TURN:
+        with _LOCK:
             found: Tensor = self._site.columns_of(keys, heads=heads, call=call)
         return found
 
     def summary(self, top: int = 8, call: int = -1) -> Any:
         """Statistics of all rows."""
-        with _TURN:
+        with _LOCK:
             found = self._site.summary(top=top, call=call)
         more = self.before(call)
         if not more:
@@ -65,16 +65,16 @@ class LockedSite:
         return dataclasses.replace(found, top_keys=keys, received=F.pad(found.received, (more, 0)))
 
     def pooled(self, height: int, width: int, heads: Any = None, call: int = -1, batch: int = 0) -> Tensor:
-        """A small picture, (heads, height, width)."""
-        if self.before(call):  # a window is small
+        """A reduced map, (heads, height, width)."""
+        if self.before(call):  # a window of keys is small
             return F.adaptive_max_pool2d(self.weights(None, heads, call)[batch].float(), (height, width))
-        with _TURN:
+        with _LOCK:
             found: Tensor = self._site.pooled(height, width, heads=heads, call=call, batch=batch)
         return found
 
 
 class LockedSeen:
-    """A `Seen` whose sites several threads may ask. Sites of which nothing can be told are left out."""
+    """A `Seen` whose sites several threads may read. Sites without readable weights are left out."""
 
     def __init__(self, seen: Any) -> None:
         self._seen = seen
@@ -82,7 +82,7 @@ class LockedSeen:
         self._first: dict[str, list[int]] = {}
 
     def set_first_keys(self, name: str, first: list[int]) -> None:
-        """Say for each call of a site how many positions stand before its first key."""
+        """Set for each call of a site how many positions precede its first key."""
         self._first[name] = first if any(first) else []
 
     def names(self) -> list[str]:

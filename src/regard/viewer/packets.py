@@ -1,7 +1,7 @@
-"""Answers to the page's questions about weights, as bytes: small pictures of every head, tiles, rows, columns.
+"""Weights as bytes for the page: thumbnails of every head, tiles, rows, columns.
 
-Nothing here ever holds a whole (q,k) array: weights come in blocks of rows, and each block is reduced to pixels at
-once. A band (all pixels of 256 pixel rows) is kept, so that moving sideways costs nothing.
+No whole (q,k) array is held: weights are computed in blocks of rows, and each block is reduced to pixels at once. A
+band (256 pixel rows across the whole map) is cached, so that scrolling sideways costs nothing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from regard.viewer.cache import ByteCache
 from regard.viewer.codes import Codes, Weights, encode, encode_difference
 from regard.viewer.page_model import THUMB, TILE, PageModel
 
-BLOCK = 1 << 22  # weights in hand at a time
-BAND = 1 << 25  # weights computed for one band; beyond it, rows are sampled: about a second on two cores
-WHOLE = 1 << 24  # weights of a map that is kept as a whole when somebody asks for columns: 64 MiB
+BLOCK = 1 << 22  # weights in memory at once
+BAND = 1 << 25  # weights computed for one band; beyond it rows are sampled; about a second on two cores
+WHOLE = 1 << 24  # weights of a map that is cached whole for requests of columns: 64 MiB
 SAMPLED = 1  # flag of a tile
-DEEPEST = 24  # levels: a pixel of 2^24 weights
+DEEPEST = 24  # the last zoom level: a pixel of 2^24 weights a side
 
 
 @dataclass(frozen=True)
 class MapRequest:
-    """Which head of which site in which call; `minus` is the variant to subtract."""
+    """A head of a site in a call; `minus` is the variant to subtract."""
 
     variant: int = 0
     site: int = 0
@@ -40,13 +40,13 @@ class MapRequest:
 
 
 class Packets:
-    """What a stage's weights look like on the wire."""
+    """The weights of a page model as bytes."""
 
     def __init__(self, page_model: PageModel, cache: ByteCache | None = None) -> None:
         self.page_model, self.cache = page_model, cache or ByteCache()
 
     def shape(self, request: MapRequest) -> tuple[int, int]:
-        """Queries and keys of the call; an error where the question has no answer."""
+        """Queries and keys of the call; raises for a head or pair of maps that does not exist."""
         sizes = [
             self._site(request, variant).shape(self.call(request, variant)) for variant in _variants(request)
         ]
@@ -63,17 +63,17 @@ class Packets:
         return int(sizes[0][2]), int(sizes[0][3])
 
     def call(self, request: MapRequest, variant: int | None = None) -> int:
-        """The call by number. A site called less often (an encoder, while a decoder writes) stays at its last."""
+        """The index of the call. A site with fewer calls (an encoder, while a decoder writes) stays at its last."""
         count = int(self._site(request, request.variant if variant is None else variant).calls)
         return count - 1 if request.call < 0 else min(request.call, count - 1)
 
     def shown(self, request: MapRequest) -> int | None:
-        """The call that stands for a head as a whole: where a text was written step by step, all of them joined."""
+        """The call to show; None, all calls joined, where a text was generated step by step."""
         steps = self.page_model.generation is not None and self._site(request, request.variant).calls > 1
         return None if steps and request.call < 0 else self.call(request)
 
     def tile(self, request: MapRequest, level: int, x: int, y: int) -> bytes:
-        """Pixels of 2^level × 2^level weights, the strongest of each; with a header of eight bytes."""
+        """A tile of pixels, each the largest of 2^level × 2^level weights; with a header of eight bytes."""
         queries, keys = self.shape(request)
         size = 1 << level
         height, width = -(-queries // size), -(-keys // size)
@@ -100,12 +100,12 @@ class Packets:
         return struct.pack("<HHB3x", part.shape[1], part.shape[0], flags) + part.tobytes()
 
     def _band(self, request: MapRequest, level: int, y: int, queries: int, keys: int) -> tuple[Codes, bool]:
-        """Codes of the pixel rows y·256 … of a level, all the way across; and whether rows were left out."""
+        """Codes of the pixel rows from y·256 of a level, across the whole map; and whether rows were sampled."""
         size = 1 << level
         first, last = y * TILE * size, min(queries, (y + 1) * TILE * size)
         each = min(
             size, max(1, BAND // max(1, keys * -(-(last - first) // size)))
-        )  # rows looked at in a pixel
+        )  # rows computed for a pixel
         difference = request.minus is not None
         codes = np.zeros((-(-(last - first) // size), -(-keys // size)), np.uint8)
         step = max(1, BLOCK // max(1, keys * each))  # pixel rows in a block
@@ -128,7 +128,7 @@ class Packets:
         return found
 
     def column(self, request: MapRequest, key: int) -> Weights:
-        """The exact weights that one key gets from every query."""
+        """The exact weights of one key, from every query."""
         _, keys = self.shape(request)
         _inside("key", key, keys)
         parts = [
@@ -137,7 +137,7 @@ class Packets:
         return parts[0] if len(parts) == 1 else parts[0] - parts[1]
 
     def _column(self, request: MapRequest, key: int) -> Weights:
-        """Of a map that fits, all is computed once: whoever points at one key will point at the next."""
+        """One column; of a small map all are computed at once, since the pointer usually moves to the next key."""
         queries, keys = self.shape(request)
         call = self.call(request)
         if queries * keys > WHOLE:
@@ -177,7 +177,7 @@ class Packets:
         return answer
 
     def overview(self, variant: int, call: int) -> bytes:
-        """A small picture of every head: a line of JSON, then 48 × 48 codes for each."""
+        """A thumbnail of every head: a line of JSON, then 48 × 48 codes for each."""
         heads: list[list[int]] = []
         pictures: list[bytes] = []
         sampled = False
@@ -197,7 +197,7 @@ class Packets:
         return line.encode() + b"\n" + b"".join(pictures)
 
     def thumbs(self, variant: int, site: int, call: int | None) -> Codes:
-        """(heads, 48, 48): the strongest weights of each head, a small map drawn larger. None: all calls joined."""
+        """(heads, 48, 48): the largest weights of each head; a smaller map is enlarged. call None: all calls joined."""
 
         def make() -> Codes:
             own = self.page_model.site(variant, site)
@@ -244,7 +244,7 @@ class Packets:
 
 
 def _joined(site: Any) -> torch.Tensor:
-    """(heads, ≤ 48, ≤ 48) of a prompt and the steps after it as one map; of many rows some, evenly spread."""
+    """(heads, ≤ 48, ≤ 48) of a prompt and its decoding steps as one map; of many rows a sample, evenly spaced."""
     from regard.observation.analysis.sites import JoinedCalls, spread
 
     whole = JoinedCalls(site, site.calls)
@@ -274,7 +274,7 @@ def _blocks(count: int, size: int) -> Iterator[range]:
 
 
 def _spread(first: int, last: int, count: int) -> list[int]:
-    """`count` rows of a pixel, evenly spaced; the last one again where the pixel is cut off."""
+    """`count` rows of a pixel, evenly spaced; the last one is repeated where the pixel is cut off."""
     there = last - first
     return [
         first + (number * there // count if there > count else min(number, there - 1))
@@ -283,7 +283,7 @@ def _spread(first: int, last: int, count: int) -> list[int]:
 
 
 def _columns(weights: Weights, size: int, signed: bool) -> Weights:
-    """The strongest of each `size` neighbouring keys, the last group smaller."""
+    """The largest of each `size` neighbouring keys; the last group may be smaller."""
     if size == 1 or not weights.shape[1]:
         return weights
     starts = np.arange(0, weights.shape[1], size)
@@ -295,7 +295,7 @@ def _columns(weights: Weights, size: int, signed: bool) -> Weights:
 
 
 def _strongest(weights: Weights, each: int, signed: bool) -> Weights:
-    """The strongest of each `each` rows."""
+    """The largest of each `each` rows."""
     return weights if each == 1 else _reduced(weights, np.arange(0, len(weights), each), 0, signed)
 
 

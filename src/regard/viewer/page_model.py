@@ -1,4 +1,4 @@
-"""What one page shows: one or more variants of a model or an input, each with what was seen of it.
+"""The page model: one or more variants of a model or an input, each with what was seen of it.
 
 >>> # with regard.observe(model) as seen: model(x)
 >>> # page_model = PageModel("my model", [Variant("as trained", seen, {"tokens": ["the", "cat"]})])
@@ -27,30 +27,30 @@ class Variant:
 
     name: str
     seen: Any  # regard.observation.Seen
-    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # texts of positions by kind
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # labels of positions by kind
     words: str = ""
-    step: int | None = None  # of training, for checkpoints
-    ids: Any = None  # token ids (n,) of the labels "tokens", where there are some; for patterns that repeat
-    importance: Mapping[tuple[str, int], float] = field(default_factory=dict)  # of (site, head), by ablation
-    answer: Mapping[str, Any] | None = (
-        None  # of a classifier: "text" and, as [label, probability], the "others"
-    )
+    step: int | None = None  # training step, for checkpoints
+    ids: Any = None  # token ids (n,) of the labels "tokens", if known; for patterns of repeated tokens
+    importance: Mapping[tuple[str, int], float] = field(
+        default_factory=dict
+    )  # by (site, head), from ablation
+    answer: Mapping[str, Any] | None = None  # of a classifier: "text", and "others" as [label, probability]
 
 
 @dataclass
 class PageModel:
-    """All that a page can ask for."""
+    """Everything a page can request."""
 
     title: str
     variants: Sequence[Variant]
     words: str = ""
-    two_sides: bool = False  # one sequence is read (tokens), another written (targets)
+    two_sides: bool = False  # whether one sequence is read (tokens) and another written (targets)
     image: dict[str, Any] | None = None
     generation: dict[str, Any] | None = None
     alignment: dict[str, Any] | None = None
     timeline: dict[str, Any] | None = None
     warning: str = (
-        ""  # why what is shown must not be taken for the model's own; stands on the page and on every picture
+        ""  # why the weights shown are not the model's own; shown on the page and in every saved picture
     )
 
     def __post_init__(self) -> None:
@@ -63,12 +63,12 @@ class PageModel:
         own = zip(self._seen, self.variants, strict=True)
         rows = paired([page_sites(seen, variant.labels, self.two_sides) for seen, variant in own])
         self.page_sites: list[PageSite] = [row.page_site for row in rows]
-        self._names = [row.names for row in rows]  # of each place, by variant
+        self._names = [row.names for row in rows]  # of each site, by variant
         if self.generation is not None:
             self._set_first_keys()
 
     def _set_first_keys(self) -> None:
-        """A step whose cache has let go of old keys has fewer of them than there are positions."""
+        """Shift the keys of steps whose cache has dropped old keys, so that columns are positions."""
         for own in self._seen:
             for page_site in self.page_sites:
                 if page_site.rows == page_site.columns and page_site.name in own:
@@ -86,7 +86,7 @@ class PageModel:
         return main_kind(self.variants[0].labels)
 
     def seen(self, variant: int) -> LockedSeen:
-        """What was seen of a variant, for threads."""
+        """The `Seen` of a variant, safe for threads."""
         return self._seen[variant]
 
     def site(self, variant: int, site: int) -> LockedSite:
@@ -115,7 +115,7 @@ class PageModel:
         ]
 
     def memory(self) -> dict[str, list[int]] | None:
-        """Which sites say, step by step, where heads write to a memory of slots, and where they read it."""
+        """Which sites hold the write and the read weights of a memory of slots, step by step."""
         slots = [
             n
             for n, page_site in enumerate(self.page_sites)
@@ -125,7 +125,7 @@ class PageModel:
         return {"write": writes, "read": [n for n in slots if n not in writes]} if writes else None
 
     def scene(self) -> dict[str, Any]:
-        """The scene as the page reads it: plain JSON data, every text cut to a sane length."""
+        """The scene as the page reads it: plain JSON data, every text cut to a maximum length."""
         first = self.variants[0]
         kinds: dict[str, int] = {}
         sites = []
@@ -162,7 +162,7 @@ class PageModel:
         }
 
     def _start(self) -> str | None:
-        """The view that says most about this stage; None: the usual one."""
+        """The view to open first; None: the default."""
         offers = (
             ("steps", self.generation), ("timeline", self.timeline), ("compare", len(self.variants) > 1),
             ("image", self.image), ("alignment", self.alignment), ("memory", self.memory()),
@@ -184,17 +184,19 @@ class PageModel:
 
 
 def page_model_of(seen_or_model: Any, tokens: Any = None, title: str | None = None) -> PageModel:
-    """A stage of what a user has: a stage, or a `Seen` with labels for its tokens.
+    """A page model from a `Seen` with labels for its tokens, or the page model itself.
 
-    tokens: a list of texts (what the positions are called), or lists by kind:
+    tokens: a list of labels of the positions, or lists by kind:
         {"tokens": […], "targets": […]} where a model reads one sequence and writes another.
     """
     if isinstance(seen_or_model, PageModel):
         if tokens is not None:
-            raise BadValue("tokens: the stage has its labels already. Leave tokens out.")
+            raise BadValue("tokens: the page model has labels already. Leave tokens out.")
         return seen_or_model
     if not callable(getattr(seen_or_model, "names", None)):
-        raise BadType(f"seen: expected what `regard.observe` gave, got {type(seen_or_model).__name__}.")
+        raise BadType(
+            f"seen: expected the `seen` of `with regard.observe(model) as seen:`, got {type(seen_or_model).__name__}."
+        )
     labels = _given_labels(tokens)
     model = getattr(seen_or_model, "model", None)
     name = title or (type(model).__name__ if model is not None else "Attention")
@@ -202,7 +204,7 @@ def page_model_of(seen_or_model: Any, tokens: Any = None, title: str | None = No
 
 
 def shortened(text: str, most: int = LONGEST_LABEL) -> str:
-    """Text without halves of characters, cut where it is too long for a page."""
+    """Text without lone surrogates, cut to a maximum length."""
     whole = str(text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return whole if len(whole) <= most else whole[: most - 1] + "…"
 
@@ -214,20 +216,20 @@ def finite(value: Any) -> float | None:
 
 
 def _why_nothing(seen: Any) -> str:
-    """Words for a `Seen` without a single site that can be shown."""
+    """Why no site of a `Seen` can be shown."""
     for name in seen.names():
         try:
             seen[name].weights(rows=[0])
         except RegardError as why:
-            return f"of {name} nothing can be shown: {why}"
+            return f"{name} cannot be shown: {why}"
     return (
         "nothing was observed. Run the model inside `with regard.observe(model) as seen:`; if it did run, it uses no "
-        "attention that regard knows."
+        "attention that regard recognises."
     )
 
 
 def _listed(labels: Sequence[str], most: int = 8) -> str:
-    """Labels in a sentence, the first few of many."""
+    """Labels as a list in a sentence, shortened where there are many."""
     shown = ", ".join(labels[:most])
     return f"{shown}, …, {labels[-1]}" if len(labels) > most else shown
 
@@ -255,15 +257,15 @@ def _all_labels(
 
 
 def _calls(site: Any, positions: int, decoding: bool) -> list[dict[str, int]]:
-    """The sizes of each call. Where calls go on from each other (decoding, or segments that together are the whole
-    sequence), the queries of a call stand behind those of the calls before it.
+    """The sizes of each call. Where calls continue each other (decoding, or segments of one sequence), the queries of a
+    call start after those of the calls before it.
     """
     sizes = [site.shape(call) for call in range(site.calls)]
-    onwards = decoding or (len(sizes) > 1 and sum(size[2] for size in sizes) == positions)
+    continued = decoding or (len(sizes) > 1 and sum(size[2] for size in sizes) == positions)
     found: list[dict[str, int]] = []
     start = 0
     for _, _, queries, keys in sizes:
         found.append({"queries": int(queries), "keys": int(keys), "start": start})
-        if onwards:
+        if continued:
             start += int(queries)
     return found

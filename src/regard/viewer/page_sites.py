@@ -1,7 +1,7 @@
-"""What a site is called on the page, where it stands in its model, and what its rows and columns are.
+"""Sites as the page shows them: label, group, and what their rows and columns are.
 
-A site knows its module's path and the sizes of its calls. The rest follows from common habits of naming modules and
-from how many labels there are of each kind; where neither says anything, positions are numbered.
+A site knows its module's path and the sizes of its calls. The rest is inferred from common module names and from the
+number of labels of each kind; otherwise positions are numbered.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ NUMBERED = {
 class PageSite:
     """A site as the page shows it."""
 
-    name: str  # the site's own
-    label: str  # short, for people
+    name: str  # the site's name
+    label: str  # short, for display
     group: str  # encoder, decoder, cross, memory, layers
-    rows: str  # which labels its queries have: a kind of `Variant.labels`
+    rows: str  # kind of its queries: a key of `Variant.labels`
     columns: str
-    cross: bool  # whether it looks from one sequence at another
+    cross: bool  # whether it attends from one sequence to another
 
     def described(self, site: Any) -> dict[str, Any]:
-        """The site's entry in the scene, but for its heads and its calls."""
+        """The site's entry in the scene, without heads and calls."""
         return {
             "name": self.name, "label": self.label, "kind": str(site.kind), "how": str(site.how),
             "rows": self.rows, "columns": self.columns, "cross": self.cross,
@@ -42,19 +42,19 @@ class PageSite:
 
 @dataclass(frozen=True)
 class _Draft:
-    """A place before it has a label."""
+    """A site before it has a label."""
 
     name: str
     group: str
     rows: str
     columns: str
-    part: str = ""  # what it does, where it is one of several parts of a layer
+    part: str = ""  # read or write, for a site of a memory
 
 
 def page_sites(seen: Any, labels: Mapping[str, Sequence[str]], two_sides: bool = False) -> list[PageSite]:
     """Every site of a `Seen`, in its order.
 
-    labels: the texts of positions by kind. two_sides: the model reads `tokens` and writes `targets`.
+    labels: labels of positions by kind. two_sides: the model reads `tokens` and writes `targets`.
     """
     drafts = [_draft(name, seen[name], labels, two_sides) for name in seen.names()]
     short = _labels(drafts)
@@ -65,7 +65,7 @@ def page_sites(seen: Any, labels: Mapping[str, Sequence[str]], two_sides: bool =
 
 
 def _labels(drafts: Sequence[_Draft]) -> list[str]:
-    """Short names: what a site is part of and the number of its layer, as far as paths tell; all different."""
+    """Short unique labels: the group of a site and the number of its layer, from its path."""
     found = []
     for one in drafts:
         number = re.search(r"(?<![^.])\d+(?![^.#])", one.name)
@@ -79,7 +79,7 @@ def _labels(drafts: Sequence[_Draft]) -> list[str]:
     ]
     if len(set(longer)) == len(longer):
         return longer
-    counts: dict[str, int] = {}  # the same module again and again: a number in the order of its calls
+    counts: dict[str, int] = {}  # one module called repeatedly: numbered in the order of its calls
     numbered = []
     for one in drafts:
         word = one.part or {"layers": "layer"}.get(one.group, one.group)
@@ -89,7 +89,7 @@ def _labels(drafts: Sequence[_Draft]) -> list[str]:
 
 
 def main_kind(labels: Mapping[str, Sequence[str]]) -> str:
-    """The kind of positions a model reads: patches of an image, steps, or tokens."""
+    """The kind of positions that a model reads: patches of an image, steps, or tokens."""
     return "patches" if "patches" in labels else "steps" if "steps" in labels else "tokens"
 
 
@@ -106,12 +106,12 @@ def _draft(name: str, site: Any, labels: Mapping[str, Sequence[str]], two_sides:
         return _Draft(name, "decoder", "read", "read")
     group = "encoder" if two_sides and any(part.startswith("encoder") for part in path) else "layers"
     _, _, queries, keys = site.shape(0)
-    pools = queries == 1 < keys and site.calls == 1  # one question about the whole input
+    pools = queries == 1 < keys and site.calls == 1  # one query over the whole input
     return _Draft(name, group, "whole" if pools else main, main)
 
 
 def _fitting(site: Any, labels: Mapping[str, Sequence[str]], main: str) -> str:
-    """The kind whose number of labels is the number of keys; the main one where several or none fit."""
+    """The kind with as many labels as there are keys; the main kind where several or none fit."""
     keys = site.shape(0)[3]
     if len(labels.get(main, ())) == keys:
         return main

@@ -1,4 +1,4 @@
-"""Which sites of several models belong together. Neither their depths nor the paths of their modules need be equal."""
+"""Pairing the sites of several models, which may differ in depth and in module paths."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from regard.viewer.page_sites import PageSite
 
 @dataclass
 class SiteRow:
-    """One site as the page lists it, and what it is called in each variant that has it."""
+    """One site as the page lists it, with its name in each variant that has it."""
 
     page_site: PageSite
     names: dict[int, str] = field(default_factory=dict)  # by variant
 
 
 def paired(variants: Sequence[Sequence[PageSite]]) -> list[SiteRow]:
-    """The sites of all variants, in the order of the first; a site that it lacks follows the one before it.
+    """The sites of all variants in the order of the first; a site that the first lacks follows its predecessor.
 
     A site is paired with the one of the same name (two checkpoints), else with the one of the same label: `layer 3`
-    is `encoder.layer.3.…` in one model and `bert.encoder.layer.3.…` in another. Models with nothing in common but
-    the number of their sites are paired in order.
+    is `encoder.layer.3.…` in one model and `bert.encoder.layer.3.…` in another. Models whose sites match in
+    nothing but their number are paired in order.
     """
     rows = [SiteRow(page_site, {0: page_site.name}) for page_site in variants[0]]
     for variant, page_sites in enumerate(variants[1:], 1):
@@ -38,7 +38,7 @@ def paired(variants: Sequence[Sequence[PageSite]]) -> list[SiteRow]:
 
 
 def _partners(rows: Sequence[SiteRow], page_sites: Sequence[PageSite]) -> dict[int, SiteRow]:
-    """For each site of a variant, by its number, the row it belongs to; nothing where it belongs to none."""
+    """The row of each site of a variant, by the site's index; sites without a row are absent."""
     found: dict[int, SiteRow] = {}
     free = list(rows)
     for same in (_same_name, _same_label):
@@ -61,6 +61,6 @@ def _same_label(row: SiteRow, page_site: PageSite) -> bool:
 
 
 def _distinct(page_site: PageSite, rows: Sequence[SiteRow]) -> PageSite:
-    """The place with a label that no other has."""
+    """The site with a unique label."""
     taken = {row.page_site.label for row in rows}
     return replace(page_site, label=page_site.name) if page_site.label in taken else page_site

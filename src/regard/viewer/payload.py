@@ -1,7 +1,7 @@
-"""What a page without a server carries: the scene, an overview, and for each head as much as there is room for.
+"""The payload of a page without a server: the scene, an overview, and as many weights as there is room for.
 
-Small inputs are kept whole. Of larger ones every head keeps its strongest keys of each row; the heads that were asked
-for (or, where nobody asked, the first of each layer as long as there is room) are kept whole besides.
+Small inputs are stored whole. For larger ones every head stores the strongest keys of each row; the requested heads (by
+default the first of each layer, as long as there is room) are also stored whole.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from regard.viewer.requests import RequestHandler
 TOP = 8
 LONGEST = 65536  # keys: a key is two bytes
 ROOM = 5_000_000  # bytes of a page
-PAGE = 400_000  # of them for script, style and labels
+PAGE = 400_000  # bytes for script, style and labels
 BASE64 = 4 / 3
-ENTRY = 110  # bytes that say where a part lies
-TOPS = 0.6  # of the room at most, for the strongest keys of each row
-STEPS = 500_000  # bytes of overviews, beyond which there is only the last step's
+ENTRY = 110  # bytes of a part's entry in the list
+TOPS = 0.6  # share of the room for the strongest keys of each row
+STEPS = 500_000  # bytes of overviews; beyond, only the last step's is stored
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Payload:
     content: bytearray = field(default_factory=bytearray)
 
     def add(self, content: bytes) -> int:
-        """Put bytes behind those that are there; where they begin."""
+        """Append bytes; returns their offset."""
         at = len(self.content)
         self.content += content
         return at
@@ -50,7 +50,7 @@ class Payload:
 
 @dataclass(frozen=True)
 class _Map:
-    """One map there is, and what it would cost."""
+    """One map, and what storing it costs."""
 
     variant: int
     site: int
@@ -61,11 +61,11 @@ class _Map:
 
     @property
     def whole(self) -> int:
-        """Bytes of the page, every weight kept."""
+        """Bytes of the page with every weight."""
         return int(self.queries * self.keys * BASE64) + ENTRY
 
     def strongest(self, top: int) -> int:
-        """Bytes of the page, some keys of each row kept."""
+        """Bytes of the page with the `top` keys of each row."""
         return int(self.queries * top * 3 * BASE64) + ENTRY
 
     def part(self, kind: str) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def payload(
     room: int = ROOM,
     top: int = TOP,
 ) -> Payload:
-    """All that a stage can tell in about `room` bytes.
+    """As much of a page model as fits into about `room` bytes.
 
-    heads: (site, head) pairs to keep whole. sites: keep only these; every one by default.
+    heads: (site, head) pairs to store whole. sites: store only these; all by default.
     """
     _check(page_model, heads)
     handler = RequestHandler(page_model)
@@ -126,7 +126,7 @@ def _check(page_model: PageModel, heads: Sequence[tuple[int, int]] | None) -> No
 
 
 def _maps(page_model: PageModel, chosen: Sequence[int]) -> list[_Map]:
-    """Every map there is."""
+    """Every map of the chosen sites."""
     found = []
     for variant in range(len(page_model.variants)):
         for site in sorted(set(chosen) & set(page_model.sites(variant))):
@@ -142,7 +142,7 @@ def _maps(page_model: PageModel, chosen: Sequence[int]) -> list[_Map]:
 
 
 def _calls_shown(page_model: PageModel) -> list[int]:
-    """The last call; every one where a generation is stepped through, unless that would be too much."""
+    """The last call; for a generation every call, unless that is too large."""
     sites = [page_model.site(0, number) for number in page_model.sites(0)]
     steps = max(site.calls for site in sites)
     size = steps * sum(site.shape(0)[1] for site in sites) * THUMB**2
@@ -158,13 +158,13 @@ def _add_overview(made: Payload, handler: RequestHandler, variant: int, call: in
 def _add_facts(made: Payload, handler: RequestHandler, variant: int) -> None:
     try:
         _, content = handler.answer("facts", {"variant": str(variant)})
-    except RegardError:  # a page without them is still a page
+    except RegardError:  # the page works without facts
         return
     made.data["facts"].append({"variant": variant, "call": -1, **json.loads(content)})
 
 
 def _add_tops(made: Payload, handler: RequestHandler, maps: Sequence[_Map], top: int, room: int) -> int:
-    """The strongest keys of each row, of as many maps as there is room for; how many bytes they take."""
+    """Store the strongest keys of each row, of as many maps as there is room for; returns the bytes used."""
     used = 0
     for one in maps:
         if used + one.strongest(top) > room:
@@ -178,9 +178,9 @@ def _add_tops(made: Payload, handler: RequestHandler, maps: Sequence[_Map], top:
 
 
 def _pairs(keys: Any, codes: Codes) -> Codes:
-    """(q, top, 3): two bytes of the key, the lower first, and the code; zeros where a row has no more keys."""
+    """(q, top, 3): the key as two bytes, little-endian, and the code; zeros where a row has fewer keys."""
     found = np.zeros((*keys.shape, 3), np.uint8)
-    page_sites = np.maximum(keys, 0).astype("<u2")
-    found[..., 0], found[..., 1] = page_sites & 255, page_sites >> 8
+    indices = np.maximum(keys, 0).astype("<u2")
+    found[..., 0], found[..., 1] = indices & 255, indices >> 8
     found[..., 2] = np.where(keys >= 0, codes, 0)
     return found

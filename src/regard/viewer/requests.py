@@ -1,7 +1,7 @@
-"""Every question a page may ask, checked and answered: the same for a browser and for a notebook.
+"""Every request a page may make, checked and answered: the same for a browser and for a notebook.
 
-A question is a path ("tile") and a few words by name. Each word is read as a whole number in a range; everything else
-is refused before any work begins.
+A request is a path ("tile") and named parameters. Each parameter must be an integer in a range; anything else is
+refused before any work begins.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ JSON, BYTES = "application/json", "application/octet-stream"
 
 
 class NotFound(BadValue):
-    """A question nobody knows an answer to: another path, or something this stage does not have."""
+    """A path that does not exist, or something that this page model does not have."""
 
 
 class RequestHandler:
-    """Answers about one stage."""
+    """Answers the requests about one page model."""
 
     def __init__(self, page_model: PageModel, cache: ByteCache | None = None) -> None:
         self.page_model, self.cache = page_model, cache or ByteCache()
@@ -39,9 +39,9 @@ class RequestHandler:
         }  # fmt: skip
 
     def answer(self, path: str, given: Mapping[str, str]) -> tuple[str, bytes]:
-        """Content type and content. `NoSuch` for 404, another `RegardError` for a question that is wrong."""
+        """Content type and content. Raises `NotFound` (404) or another `RegardError` (a wrong request)."""
         if path not in self._paths:
-            raise NotFound(f"There is no such question. Known: {', '.join(self._paths)}.")
+            raise NotFound(f"There is no such request. Known: {', '.join(self._paths)}.")
         return self._paths[path](_Parameters(given))
 
     def _scene(self, parameters: _Parameters) -> tuple[str, bytes]:
@@ -82,7 +82,7 @@ class RequestHandler:
         request, top = self._map_request(parameters), parameters.whole("top", 1, MOST_TOP, 8)
         parameters.done()
         if request.minus is not None:
-            raise BadValue("minus: the strongest keys of a difference are not offered. Ask for rows.")
+            raise BadValue("minus: the strongest keys of a difference are not available. Request rows.")
         return JSON, packed(self.packets.top(request, top))
 
     def _rollout(self, parameters: _Parameters) -> tuple[str, bytes]:
@@ -124,7 +124,7 @@ class RequestHandler:
 
 
 class _Parameters:
-    """What a question says, taken word by word; what is left over was a mistake."""
+    """The parameters of a request, taken one by one; what is left over is a mistake."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.left = dict(given)
@@ -136,7 +136,7 @@ class _Parameters:
         text = self.left.pop(name, None)
         if text is None:
             if default is None:
-                raise BadValue(f"{name}: it is missing. Give a whole number from {least} to {most}.")
+                raise BadValue(f"{name}: expected a whole number from {least} to {most}, got nothing.")
             return default
         plain = str(text)
         digits = plain.removeprefix("-")
@@ -149,11 +149,11 @@ class _Parameters:
 
     def done(self) -> None:
         if self.left:
-            raise BadValue("There are words in the question that nobody asked for. Leave them out.")
+            raise BadValue("The request has unknown parameters. Leave them out.")
 
 
 def packed(value: Any) -> bytes:
-    """JSON as bytes; numbers that JSON has no form for are a mistake here."""
+    """JSON as bytes; refuses NaN and infinities, which JSON cannot hold."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 

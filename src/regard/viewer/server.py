@@ -1,6 +1,6 @@
-"""The viewer's web server: the page's own files, and answers to its questions, for one person on this machine.
+"""The viewer's web server: serves the page's files and answers its requests, for one user on this machine.
 
-Work on weights runs in threads, a few at a time, so that the page stays quick while a large map is computed.
+Weights are computed in a few threads, so that the page stays responsive while a large map is computed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from regard.viewer.guard import HEADERS, Guard, Refused, is_loopback
 from regard.viewer.page_model import PageModel
 from regard.viewer.requests import NotFound, RequestHandler, packed
 
-AT_ONCE = 4  # questions about weights that are worked on at the same time
-SLOW = ("facts", "rollout")  # one of them at a time: they must not keep tiles waiting
-COURTESY, PAUSE = 6.0, 0.05  # seconds for which a slow one lets others go first, and between two looks
-WAITING = 256  # requests that may wait; a page has a few dozen tiles under way at most
-MOST_WORDS = 12  # in one question
+AT_ONCE = 4  # requests about weights computed at the same time
+SLOW = ("facts", "rollout")  # one of these at a time: they must not delay tiles
+COURTESY, PAUSE = 6.0, 0.05  # seconds for which a slow request waits for others, and between two checks
+WAITING = 256  # requests that may wait; a page has a few dozen pending tiles at most
+MOST_WORDS = 12  # parameters of one request
 PORTS_TRIED = 20
-OFFER_SECONDS = 10.0  # between two new addresses in the terminal
+OFFER_SECONDS = 10.0  # seconds between two new addresses in the terminal
 TYPES = {
     ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png",
@@ -41,7 +41,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 def page_files(folder: Path | None = None) -> dict[str, tuple[str, bytes]]:
-    """Every file of the page by its address: content type and content. Nothing else on the disk is ever served."""
+    """Every file of the page by its path: content type and content. No other file is ever served."""
     root = Path(str(files("regard.viewer"))) / "page" if folder is None else folder
     found = {}
     for path in sorted(root.rglob("*")):
@@ -53,7 +53,7 @@ def page_files(folder: Path | None = None) -> dict[str, tuple[str, bytes]]:
 
 
 class Application:
-    """The ASGI application: guard first, then page or answers."""
+    """The ASGI application: access control, then the page's files or a request."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Application:
         page: dict[str, tuple[str, bytes]] | None = None,
         known: Callable[[], None] = lambda: None,
     ) -> None:
-        """known: called where a browser that was let in before comes with what opens nothing any more."""
+        """known: called when a browser that was authorised before comes with an expired or used secret."""
         from anyio import CapacityLimiter
 
         self.guard, self.handler, self.known = guard, RequestHandler(page_model), known
@@ -84,18 +84,16 @@ class Application:
             status, kind, content, extra = await self._answered(request)
         except Refused as refusal:
             status, kind, content = _refusal(str(scope["path"]), refusal)
-            # What follows a content that nobody reads would be taken for the next request.
+            # An unread body would be parsed as the next request.
             extra = {405: {"allow": "GET, HEAD", "connection": "close"}, 413: {"connection": "close"}}.get(
                 status, {}
             )
             if refusal.known:
                 self.known()
-        except (
-            Exception
-        ):  # a mistake of ours: answered here, so that this answer is protected like the others
+        except Exception:  # a bug of ours: answered here, so that this response has the security headers too
             traceback.print_exc()
             extra = {}
-            status, kind, content = _said(500, "The viewer could not answer. The terminal says more.")
+            status, kind, content = _said(500, "The viewer could not answer. See the terminal for the error.")
         response = Response(content, status, {**HEADERS, **extra}, media_type=None)
         if content:
             response.headers["content-type"] = kind
@@ -125,20 +123,20 @@ class Application:
         from anyio import to_thread
 
         words = request.query_params.multi_items()
-        await request.body()  # there is none; behind it the end of the connection can be heard
+        await request.body()  # empty; after it a disconnect can be detected
         if len(words) > MOST_WORDS or len(dict(words)) < len(words):
-            return _said(400, "A word in the question came twice, or too many.")
+            return _said(400, "A parameter was repeated, or there are too many.")
         if self.waiting >= WAITING:
-            return _said(503, "Too much is being asked at once. Wait a moment.")
+            return _said(503, "Too many requests at once. Wait a moment.")
         self.waiting += 1
         try:
             work = partial(self.handler.answer, path, dict(words))
             if path in SLOW:
-                await self._after_the_others()
+                await self._let_others_go_first()
             async with self.patient if path in SLOW else self.limiter:
-                # While it waited the page may have moved on; work for nobody would keep others waiting.
+                # The page may no longer need it; computing it would delay other requests.
                 if await request.is_disconnected():
-                    return _said(503, "Nobody waits for this any more.")
+                    return _said(503, "The client has disconnected.")
                 kind, content = await to_thread.run_sync(work, limiter=self.threads, abandon_on_cancel=True)
             return 200, kind, content
         except NotFound as why:
@@ -146,15 +144,18 @@ class Application:
         except RegardError as why:
             return _said(400, str(why))
         except MemoryError:
-            return _said(413, "There is not enough memory for this. Zoom in, or look at a shorter text.")
-        except Exception as trouble:  # a mistake of ours, or of the model
+            return _said(413, "There is not enough memory for this. Zoom in, or choose a shorter text.")
+        except Exception as trouble:  # an error of ours, or of the model
             traceback.print_exc()
-            return _said(500, f"The model could not tell ({type(trouble).__name__}). The terminal says more.")
+            return _said(
+                500,
+                f"The weights could not be computed ({type(trouble).__name__}). See the terminal for the error.",
+            )
         finally:
             self.waiting -= 1
 
-    async def _after_the_others(self) -> None:
-        """Wait a little while pictures are being made: what is seen first should be there first."""
+    async def _let_others_go_first(self) -> None:
+        """Let pending pictures go first, for a limited time."""
         from anyio import sleep
 
         for _ in range(int(COURTESY / PAUSE)):
@@ -168,7 +169,7 @@ def _said(status: int, words: str) -> tuple[int, str, bytes]:
 
 
 def _refusal(path: str, refusal: Refused) -> tuple[int, str, bytes]:
-    """Words for whoever asked: JSON for the page's questions, a small page for people."""
+    """The response to a refused request: JSON for the page's requests, else a small HTML page."""
     if path.startswith("/api/"):
         return _said(refusal.status, f"{refusal.title} {refusal.advice}")
     title, advice = html.escape(refusal.title), html.escape(refusal.advice)
@@ -180,7 +181,7 @@ def _refusal(path: str, refusal: Refused) -> tuple[int, str, bytes]:
 
 
 def listen(host: str, port: int, search: bool = True) -> socket.socket:
-    """A socket on the port; on one of the next where somebody has it already."""
+    """A socket on the port, or on one of the next ports where it is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last = port + PORTS_TRIED if search and port else port + 1
     for number in range(port, min(last, 65536)):
@@ -196,12 +197,12 @@ def listen(host: str, port: int, search: bool = True) -> socket.socket:
             raise BadValue(f"--host, --port: {host}:{number} cannot be used: {trouble.strerror}.") from None
         return made
     raise BadValue(
-        f"--port: {port} and the {last - port - 1} ports behind it are taken. Choose another with --port."
+        f"--port: {port} and the next {last - port - 1} ports are in use. Choose another with --port."
     )
 
 
 class Server:
-    """A bound socket with its guard; `run` serves until somebody stops it."""
+    """A bound socket with its guard; `run` serves until it is stopped."""
 
     def __init__(self, page_model: PageModel, host: str = "127.0.0.1", port: int = 0) -> None:
         self.socket = listen(host, port)
@@ -211,20 +212,20 @@ class Server:
         self._offered = -math.inf
 
     def address(self, seconds: float = math.inf) -> str:
-        """A new address that opens the page once, within so many seconds."""
+        """A new URL that opens the page once, valid for so many seconds."""
         return self.guard.address(self.guard.sessions.token(seconds))
 
     def _offer_again(self) -> None:
-        """Show a new address in the terminal, where only the person who started the viewer sees it."""
+        """Print a new URL to the terminal, where only the user who started the viewer sees it."""
         if time.monotonic() - self._offered >= OFFER_SECONDS:
             self._offered = time.monotonic()
             print(
-                f"A browser came with an address that was used, or too late. Open {self.address()}",
+                f"A browser used an address that was used before or has expired. Open {self.address()}",
                 file=sys.stderr,
             )
 
     def run(self, started: Callable[[], None] = lambda: None) -> None:
-        """Serve until Ctrl-C or `stop`; `started` is called when the first request could come."""
+        """Serve until Ctrl-C or `stop`; `started` is called when requests can be accepted."""
         from regard.viewer.connections import ConnectionServer
 
         self._server = ConnectionServer(self.application)
@@ -232,16 +233,16 @@ class Server:
         try:
             self._server.run(sockets=[self.socket])
         except KeyboardInterrupt:
-            pass  # how a viewer ends
+            pass  # the usual way to stop
         finally:
             self.socket.close()
 
     def stop(self) -> None:
-        """End `run` from another thread."""
+        """Stop `run` from another thread."""
         if self._server is not None:
             self._server.should_exit = True
 
 
 def reachable_from_elsewhere(host: str) -> bool:
-    """Whether other machines could open the page."""
+    """Whether other machines can open the page."""
     return not is_loopback(host)

@@ -1,4 +1,4 @@
-"""The page in a notebook, through anywidget: the kernel answers while it runs, a payload does afterwards."""
+"""The page in a notebook, through anywidget: while the kernel runs it answers requests, afterwards the payload does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.viewer.page_model import page_model_of
 from regard.viewer.payload import payload
 from regard.viewer.requests import NotFound, RequestHandler
 
-ROOM = 2_000_000  # bytes a notebook keeps when it is saved
+ROOM = 2_000_000  # bytes stored in a saved notebook
 WORDS = 12
 HEIGHT = (
     "\n.regard-notebook { height: 720px; overflow: auto; border: 1px solid #8884; border-radius: 4px; }\n"
@@ -22,7 +22,7 @@ HEIGHT = (
 
 
 def show(seen: Any, tokens: Any = None, *, room: int = ROOM) -> Any:
-    """A widget that shows what was seen. `tokens`: what the positions are called; `room`: bytes kept when saved."""
+    """A widget of what was seen. `tokens`: labels of the positions; `room`: bytes stored in a saved notebook."""
     page_model = page_model_of(seen, tokens)
     carried = payload(page_model, room=room)
     handler = RequestHandler(page_model)
@@ -34,7 +34,7 @@ def show(seen: Any, tokens: Any = None, *, room: int = ROOM) -> Any:
 
 
 def respond(handler: RequestHandler, send: Any, content: Any) -> None:
-    """Answer one message of the page; a message in a form nobody knows is left alone."""
+    """Answer one message of the page; messages of another form are ignored."""
     if not isinstance(content, dict) or not isinstance(content.get("id"), int):
         return
     query, path = content.get("query"), content.get("path")
@@ -58,7 +58,7 @@ def script() -> str:
 
 @cache
 def _kind() -> Any:
-    """The widget's class, made when it is first needed: anywidget is optional."""
+    """The widget class, created on first use: anywidget is optional."""
     try:
         import anywidget
         import traitlets
@@ -69,7 +69,7 @@ def _kind() -> Any:
         ) from None
 
     class Page(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
-        """What was seen, in a notebook."""
+        """The page in a notebook."""
 
         _esm = script()
         _css = page_style() + HEIGHT

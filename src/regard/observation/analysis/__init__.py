@@ -1,1 +1,1 @@
-"""What maps of attention say: patterns with names, heads that are alike, rollout, flow, alignments, differences."""
+"""Analyses of attention maps: named patterns, clusters of heads, rollout, flow, alignments, differences."""

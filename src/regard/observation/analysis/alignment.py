@@ -1,4 +1,4 @@
-"""Which source words a translation's words come from, read from the weights of attention.
+"""Word alignments of a translation, from attention weights.
 
 A row of the map is a target position, a column a source position; links are pairs (source, target), from 0.
 """
@@ -49,15 +49,15 @@ def align(
 
     Args:
         site: attention from target positions (rows) to source positions (columns).
-        source: what stands at each column; pieces are put together to words, `None` and special tokens left out.
+        source: the token of each column. Subword pieces are joined to words; None and special tokens are left out.
             Without it every position is a word.
         target: the same for the rows. (A decoder that reads word t−1 to write word t: the word it writes.)
         how: `target`: the best source word of each target word; `source`: the best target word of each source word;
-            `threshold`: all that get so much; `intersection`, `union` and the growing ones: of both directions.
-        threshold: the least share of a target word's weight, for how="threshold".
-        heads: which are averaged; all by default.
+            `threshold`: all pairs with at least this weight; `intersection`, `union`, `grow-…`: from both directions.
+        threshold: the smallest share of a target word's weight, for how="threshold".
+        heads: the heads to average; all by default.
         back: attention from the source to the target (rows: source), if there is one, for the other direction.
-        call: which call of the site; `None`: the steps of a generation as one map.
+        call: which call of the site; None joins the steps of a generation to one map.
         batch: which example.
     """
     ahead = word_weights(_mean(site, heads, call, batch), word_of(target), word_of(source))
@@ -92,11 +92,11 @@ def links(ahead: Tensor, back: Tensor | None = None, how: str = "target", thresh
 
 
 def symmetrize(first: Pairs, second: Pairs, how: str) -> Pairs:
-    """Two directions put together, as Och and Ney (2003) and Koehn et al. (2003) do.
+    """Combine two directions, as Och and Ney (2003) and Koehn et al. (2003) do.
 
-    `grow-diag` starts from the intersection and adds links of the union that touch one already there, also at a corner,
-    as long as their source or their target word has none. `final` then adds what is left of both directions if one
-    of its words has no link yet, `final-and` if both have none.
+    `grow-diag` starts from the intersection and adds links of the union that are adjacent to one already there, also
+    diagonally, if their source or target word has no link yet. `final` then adds remaining links of both directions if
+    one of their words has no link yet, `final-and` if both have none.
     """
     both, either = first & second, first | second
     if how == "intersection":
@@ -135,10 +135,10 @@ def symmetrize(first: Pairs, second: Pairs, how: str) -> Pairs:
 
 
 def word_of(pieces: Sequence[str | None] | None) -> list[int | None] | None:
-    """The number of the word each piece belongs to; `None` for special tokens such as [CLS] and </s>.
+    """The index of the word each piece belongs to; None for special tokens such as [CLS] and </s>.
 
-    Pieces that go on a word begin with `##`; or pieces that begin one begin with `▁` or `Ġ`; or those that end none end
-    in `@@`. A text without any of these marks is words already.
+    Pieces that continue a word begin with `##`; or pieces that begin a word begin with `▁` or `Ġ`; or pieces that do
+    not end a word end in `@@`. Without any of these marks every piece is a word.
     """
     if pieces is None:
         return None
@@ -151,8 +151,8 @@ def word_of(pieces: Sequence[str | None] | None) -> list[int | None] | None:
             found.append(None)
             open_ = False
             continue
-        goes_on = not piece.startswith(begins) if begins else piece.startswith("##") and len(piece) > 2
-        if not (open_ and goes_on) and not (
+        continues = not piece.startswith(begins) if begins else piece.startswith("##") and len(piece) > 2
+        if not (open_ and continues) and not (
             open_ and found[-1] is not None and _unended(pieces, len(found) - 1)
         ):
             word += 1
@@ -162,14 +162,14 @@ def word_of(pieces: Sequence[str | None] | None) -> list[int | None] | None:
 
 
 def is_special(piece: str) -> bool:
-    """Whether a piece is none of the text: [SEP], <s>, </s>, <|endoftext|>, <pad>."""
+    """Whether a piece is a special token: [SEP], <s>, </s>, <|endoftext|>, <pad>."""
     return len(piece) > 2 and any(piece[0] == a and piece[-1] == b and " " not in piece for a, b in _SPECIAL)
 
 
 def word_weights(
     weights: Tensor, rows: Sequence[int | None] | None, columns: Sequence[int | None] | None
 ) -> Tensor:
-    """A map of pieces (rows, columns) as one of words: the mean over a word's rows, the sum over its columns."""
+    """A map of pieces (rows, columns) as a map of words: the mean over a word's rows, the sum over its columns."""
     over_rows, over_columns = (
         _grouping(rows, weights.shape[0], "target"),
         _grouping(columns, weights.shape[1], "source"),
@@ -187,14 +187,14 @@ def _grouping(words: Sequence[int | None] | None, count: int, argument: str) -> 
     table = torch.zeros(
         max((word + 1 for word in words if word is not None), default=0), count, dtype=torch.float64
     )
-    for place, word in enumerate(words):
+    for position, word in enumerate(words):
         if word is not None:
-            table[word, place] = 1.0
+            table[word, position] = 1.0
     return table
 
 
 def _mean(site: SiteLike, heads: Rows, call: int | None, batch: int) -> Tensor:
-    """The mean of chosen heads, (rows, columns); a map of words is small enough to be held."""
+    """The mean of chosen heads, (rows, columns)."""
     site, which = at(site, call)
     rows = torch.arange(site.shape(which)[2])
     picked = slice(None) if heads is None else heads
@@ -203,13 +203,13 @@ def _mean(site: SiteLike, heads: Rows, call: int | None, batch: int) -> Tensor:
 
 
 def _best(weights: Tensor) -> list[tuple[int, int]]:
-    """(row, its largest column), the first of equals; none for a row without weight."""
+    """(row, column of its largest weight), the first of equals; rows without weight are left out."""
     if not weights.shape[1]:
         return []
-    largest, place = weights.max(1)
-    return [(row, int(place[row])) for row in range(len(weights)) if float(largest[row]) > 0]
+    largest, column = weights.max(1)
+    return [(row, int(column[row])) for row in range(len(weights)) if float(largest[row]) > 0]
 
 
-def _unended(pieces: Sequence[str | None], place: int) -> bool:
-    piece = pieces[place]
+def _unended(pieces: Sequence[str | None], index: int) -> bool:
+    piece = pieces[index]
     return piece is not None and len(piece) > 2 and piece.endswith("@@")

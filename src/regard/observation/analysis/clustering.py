@@ -1,7 +1,7 @@
-"""Heads that do the same, whatever layer or model they are in, found together and set side by side.
+"""Clusters of heads with similar behaviour, across layers and models.
 
-A head is described by numbers that do not depend on the length of the input: its scores for each pattern, its shares of
-weight by distance and by quarter of the keys, and its entropy as a part of what it could be.
+A head is described by features that do not depend on the length of the input: its score for each pattern, its share of
+weight by distance and by quarter of the keys, and its entropy relative to the maximum.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from sklearn.metrics import silhouette_score
 from regard.core.arguments import whole_number
 from regard.observation.analysis.patterns import PATTERNS, HeadFacts
 
-MOST = 12  # clusters, when their number is chosen here
-_ALIKE = 1e-6  # heads nearer than this are the same
+MOST = 12  # clusters, where their number is chosen here
+_ALIKE = 1e-6  # features that differ by less are equal
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Which heads belong together."""
+    """Cluster labels of heads, and an order that keeps clusters together."""
 
-    labels: list[int]  # of each head, in the order given; clusters count from 0 in the order of `order`
-    order: list[int]  # the heads, such that neighbours are alike; a cluster stands together
+    labels: list[int]  # of each head, in the order given; clusters are numbered from 0 along `order`
+    order: list[int]  # the heads, similar ones adjacent; clusters are contiguous
 
 
 def cluster(facts: Sequence[HeadFacts], count: int | None = None) -> Clusters:
-    """Clusters by Ward's method, as many as `count` says or as lie clearest apart (by their silhouette).
+    """Clusters by Ward's method: `count` of them, or the number with the best silhouette score.
 
-    The same heads always give the same clusters. The order is that of the tree's leaves, turned so that the sum of
-    distances between neighbours is the least the tree allows.
+    The result is deterministic. The order is that of the tree's leaves, arranged so that the sum of distances between
+    neighbours is minimal for the tree.
     """
     number = None if count is None else whole_number("count", count, least=1)
     if len(facts) < 3:
@@ -52,7 +52,7 @@ def cluster(facts: Sequence[HeadFacts], count: int | None = None) -> Clusters:
 
 
 def description(facts: HeadFacts) -> NDArray[np.float64]:
-    """One head as numbers. Roots of shares: by them, small shares count for what they are."""
+    """The features of one head. Square roots of shares give small shares more weight."""
     scores = [facts.scores.get(kind, 0.0) for kind in PATTERNS]
     shares = np.sqrt(np.clip(facts.profile[:-1], 0, 1))
     return np.array([*scores, *(0.5 * shares), facts.profile[-1]])
@@ -65,6 +65,6 @@ def _clearest(points: NDArray[np.float64], tree: NDArray[np.float64]) -> NDArray
         if not 2 <= len(set(labels.tolist())) < len(points):
             continue
         score = float(silhouette_score(points, labels))
-        if score > best + 1e-12:  # the fewest of equally clear ones
+        if score > best + 1e-12:  # of equal scores the fewest clusters
             best, found = score, labels
     return found

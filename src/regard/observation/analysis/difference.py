@@ -1,4 +1,4 @@
-"""How much two models, checkpoints or inputs attend differently: site by site, head by head, row by row."""
+"""How much the attention of two models, checkpoints or inputs differs, per site, head and row."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from regard.observation.analysis.sites import SeenLike, SiteLike, at, blocks
 
 @dataclass(frozen=True)
 class SiteDifference:
-    """Two sites that stand for each other, and how far their rows lie apart."""
+    """Two matched sites, and how much their rows differ."""
 
     name: str
     other: str  # the name of the second
-    divergence: (
-        Tensor  # (b,h,q): Jensen and Shannon's, in bits: 0 for the same weights, 1 for nothing in common
-    )
+    divergence: Tensor  # (b,h,q): Jensen–Shannon divergence in bits: 0 for equal weights, 1 for disjoint ones
 
     @property
     def heads(self) -> Tensor:
-        """The mean of each head over examples and rows that can be compared, (h,)."""
+        """The mean of each head over examples and rows, without NaN, (h,)."""
         return self.divergence.nanmean((0, 2))
 
     @property
     def mean(self) -> float:
-        """The mean over everything."""
+        """The mean over examples, heads and rows, without NaN."""
         return float(self.divergence.nanmean())
 
     def largest(self, count: int = 10) -> list[tuple[int, int, int, float]]:
@@ -36,24 +34,24 @@ class SiteDifference:
         flat = self.divergence.nan_to_num(nan=-1.0).flatten()
         order = flat.sort(descending=True, stable=True)
         found = []
-        for place, value in zip(order.indices[:count].tolist(), order.values[:count].tolist(), strict=True):
-            if value >= 0:  # NaN stands last, as −1
+        for index, value in zip(order.indices[:count].tolist(), order.values[:count].tolist(), strict=True):
+            if value >= 0:  # NaN is last, as −1
                 queries = self.divergence.shape[2]
-                example, head = divmod(place // queries, self.divergence.shape[1])
-                found.append((example, head, place % queries, value))
+                example, head = divmod(index // queries, self.divergence.shape[1])
+                found.append((example, head, index % queries, value))
         return found
 
 
 @dataclass(frozen=True)
 class AttentionDifference:
-    """All sites that two models have in common."""
+    """The differences of all sites that two observations have in common."""
 
     sites: list[SiteDifference]
     only_first: list[str]
     only_second: list[str]
 
     def ranked(self) -> list[tuple[str, int, float]]:
-        """(site, head, mean divergence), what differs most first."""
+        """(site, head, mean divergence), largest first."""
         each = [
             (site.name, head, value) for site in self.sites for head, value in enumerate(site.heads.tolist())
         ]
@@ -63,13 +61,13 @@ class AttentionDifference:
 def difference(first: SeenLike, second: SeenLike, *, call: int | None = -1) -> AttentionDifference:
     """The divergence of every row of every head that two observations have in common.
 
-    Sites are matched by their names, and those that are left over in the order in which they were called. Weights are
-    read by blocks of rows; `call=None` joins the steps of a generation to one map.
+    Sites are matched by name, the remaining ones in the order of their calls. Weights are computed in blocks of rows;
+    `call=None` joins the steps of a generation to one map.
 
         JS(p, q) = ½ Σ p log₂(2p/(p+q)) + ½ Σ q log₂(2q/(p+q)),     p, q: rows of weights divided by their sums
 
-    A row that sees nothing is like another that sees nothing, and unlike every other. Rows that are not finite give
-    NaN, which the means leave out.
+    Two rows without weight do not differ; a row without weight differs from any other by 1. Non-finite rows give NaN,
+    which the means leave out.
     """
     pairs, only_first, only_second = matched(first.names(), second.names())
     sites = [compare(first[name], second[other], call=call) for name, other in pairs]
@@ -77,7 +75,7 @@ def difference(first: SeenLike, second: SeenLike, *, call: int | None = -1) -> A
 
 
 def matched(first: list[str], second: list[str]) -> tuple[list[tuple[str, str]], list[str], list[str]]:
-    """Pairs of names, in the order of the first, and what is left of either."""
+    """Pairs of names in the order of the first list, and the unmatched names of each."""
     rest = [name for name in second if name not in set(first)]
     partner = {name: name for name in set(first) & set(second)}
     partner.update(zip([name for name in first if name not in partner], rest, strict=False))
@@ -97,7 +95,7 @@ def compare(first: SiteLike, second: SiteLike, *, call: int | None = -1) -> Site
         kinds = ("examples", "heads", "queries", "keys")
         unlike = ", ".join(f"{a} and {b} {kind}" for a, b, kind in zip(*shapes, kinds, strict=True) if a != b)
         advice = (
-            "Their heads do not stand for each other."
+            "Their heads do not correspond."
             if shapes[0][1] != shapes[1][1]
             else "Rows are compared one by one: give both the same number of tokens."
         )
@@ -126,4 +124,4 @@ def divergence(first: Tensor, second: Tensor) -> Tensor:
     bits = torch.where((p.sum(-1) == 0) != (q.sum(-1) == 0), 1.0, bits)
     return torch.where(
         ((p < 0) | (q < 0)).any(-1), torch.nan, bits
-    )  # effective weights may be negative: no shares
+    )  # effective weights may be negative, so they are no distribution

@@ -1,7 +1,7 @@
-"""Attention flow: how much can flow from a position of the last layer to a position of the input.
+"""Attention flow: the maximum flow from a position of the last layer to a position of the input.
 
-Abnar and Zuidema, 2020, "Quantifying attention flow in transformers", section 3: the layers are a network of pipes,
-each as wide as its weight, and the flow is the largest that fits through all of them at once.
+Abnar and Zuidema, 2020, "Quantifying attention flow in transformers", section 3: the layers are a flow network
+whose capacities are the weights.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from regard.errors import BadValue
 from regard.observation.analysis.layers import Heads, put_together, share_of_residual, stack
 from regard.observation.analysis.sites import Rows, SeenLike, SiteLike, blocks, chosen
 
-Pipes = NDArray[np.int32]
+Capacities = NDArray[np.int32]
 SCALE = 1 << 29  # capacities are whole numbers of 1/SCALE: the flow is exact for these, in 32 bits
-MOST = 1 << 22  # pipes
+MOST = 1 << 22  # edges
 
 
 def flow(
@@ -38,7 +38,7 @@ def flow(
     """The largest flow from positions of the last layer to input positions, (rows, keys).
 
     The capacity from position i of one layer to j of the layer below is Â_ij = r·1 + (1 − r)·A_ij as in `rollout`,
-    rounded to 2⁻²⁹. Each number is a maximum flow of its own, so a row need not add up to 1. Args as for `rollout`;
+    rounded to 2⁻²⁹. Each entry is a maximum flow of its own, so a row need not sum to 1. Args as for `rollout`;
     `keys` are the positions of the input.
     """
     residual = share_of_residual(residual)
@@ -58,8 +58,8 @@ def flow(
     return found
 
 
-def _capacities(site: SiteLike, heads: str, residual: float, call: int, batch: int) -> Pipes:
-    """One layer's pipes (positions, positions below) as whole numbers."""
+def _capacities(site: SiteLike, heads: str, residual: float, call: int, batch: int) -> Capacities:
+    """One layer's capacities (positions, positions below) as integers."""
     every = torch.arange(site.shape(call)[2])
     parts = [
         put_together(weights, heads, residual, rows) for rows, weights in blocks(site, every, call, batch)
@@ -67,8 +67,8 @@ def _capacities(site: SiteLike, heads: str, residual: float, call: int, batch: i
     return (torch.cat(parts) * SCALE).round().numpy().astype(np.int32)
 
 
-def _graph(layers: list[Pipes]) -> csr_array:
-    """All layers, from the last down: node l · length + i is position i below l layers."""
+def _graph(layers: list[Capacities]) -> csr_array:
+    """All layers, from the last down: node l · length + i is position i after l layers."""
     length = len(layers[0])
     starts, ends, widths = [], [], []
     for number, table in enumerate(layers):
@@ -77,5 +77,5 @@ def _graph(layers: list[Pipes]) -> csr_array:
         ends.append(end + (number + 1) * length)
         widths.append(table[start, end])
     nodes = (len(layers) + 1) * length
-    places = (np.concatenate(starts).astype(np.int32), np.concatenate(ends).astype(np.int32))
-    return csr_array((np.concatenate(widths), places), shape=(nodes, nodes), dtype=np.int32)
+    edges = (np.concatenate(starts).astype(np.int32), np.concatenate(ends).astype(np.int32))
+    return csr_array((np.concatenate(widths), edges), shape=(nodes, nodes), dtype=np.int32)

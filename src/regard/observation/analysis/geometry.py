@@ -1,6 +1,6 @@
-"""Which keys a row could have looked at, told from the weights alone.
+"""Which keys are visible to a row, inferred from the weights alone.
 
-What stands in a mask is not asked: models hide keys in many ways, but whatever is hidden has weight 0 in every head.
+The mask is not read: models hide keys in many ways, but a hidden key has weight 0 in every head.
 """
 
 from __future__ import annotations
@@ -12,47 +12,47 @@ from torch import Tensor
 
 from regard.observation.analysis.sites import SiteLike, blocks, crosses, spread
 
-_PROBED = 16  # rows that are looked at
+_PROBED = 16  # rows that are inspected
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where the queries stand among the keys, and which keys they see."""
+    """The positions of the queries among the keys, and which keys are visible to them."""
 
     keys: int
-    first: int  # the first and the last key that anybody sees: the rest is padding
+    first: int  # the first and the last visible key: the rest is padding
     last: int
-    offset: int | None  # the position of row 0 among the keys; None: queries and keys are different things
-    causal: bool  # nobody sees a key behind its own position
+    offset: int | None  # the position of row 0 among the keys; None: queries and keys are different sequences
+    causal: bool  # no row sees a key after its own position
 
     def positions(self, rows: Tensor) -> Tensor:
-        """Where rows stand among the keys, (rows,); −1 where they have no place there."""
+        """The positions of rows among the keys, (rows,); −1 where they have none."""
         return torch.full_like(rows, -1) if self.offset is None else rows + self.offset
 
     def visible(self, rows: Tensor) -> Tensor:
-        """(rows, k), True: may be seen. A row that is padding itself sees nothing worth judging."""
+        """(rows, k), True: visible. A row that is padding sees nothing."""
         key = torch.arange(self.keys)
         seen = ((key >= self.first) & (key <= self.last)).expand(len(rows), -1)
         if self.offset is None:
             return seen
-        place = self.positions(rows)[:, None]
+        position = self.positions(rows)[:, None]
         if self.causal:
-            seen = seen & (key <= place)
-        return seen & (place >= self.first) & (place <= self.last)
+            seen = seen & (key <= position)
+        return seen & (position >= self.first) & (position <= self.last)
 
 
 def geometry(site: SiteLike, call: int = -1, batch: int = 0) -> Geometry:
-    """Read from sixteen rows of all heads.
+    """The geometry of a call, inferred from sixteen rows of all heads.
 
-    Causal: no row has weight on a key behind its own position, which is its number for as many queries as keys, and
-    otherwise, with earlier keys from a cache, so far behind it as the weights of all rows reach.
+    Causal: no row has weight on a key after its own position. With as many queries as keys that position is the row's
+    index; with earlier keys from a cache it is shifted by as much as the weights reach ahead of the index.
     """
     _, _, queries, keys = site.shape(call)
     rows = spread(queries, _PROBED)
     if not len(rows) or not keys:
         return Geometry(keys, 0, keys - 1, None, False)
     used = torch.cat([_used(weights) for _, weights in blocks(site, rows, call, batch)])  # (rows, k)
-    # Where rows choose single keys here and there (hard, sparsemax), zeros do not tell what is hidden.
+    # Where rows select scattered single keys (hard, sparsemax), zeros do not show what is hidden.
     ends = keys - 1 - used.int().flip(1).argmax(1)  # the last key of each row
     count = used.sum(1)
     in_one_piece = (ends - used.int().argmax(1) + 1 == count) | (count == 0)
@@ -70,5 +70,5 @@ def geometry(site: SiteLike, call: int = -1, batch: int = 0) -> Geometry:
 
 
 def _used(weights: Tensor) -> Tensor:
-    """(rows, k): where some head has weight. Rows that are not finite say nothing."""
+    """(rows, k): where some head has weight; non-finite rows count as none."""
     return ((weights != 0) & torch.isfinite(weights).all(-1, keepdim=True)).any(0)

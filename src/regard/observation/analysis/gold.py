@@ -1,4 +1,4 @@
-"""Word alignments in files, and how good one is: alignment error rate, precision, recall.
+"""Gold word alignments, and the quality of an alignment: error rate, precision, recall.
 
 A line is a sentence pair, `i-j` a sure link from source word i to target word j, `ipj` a possible one.
 """
@@ -20,7 +20,7 @@ _LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})")
 
 @dataclass(frozen=True)
 class Gold:
-    """What people marked in one sentence pair."""
+    """The links that annotators marked in one sentence pair."""
 
     sure: Pairs
     possible: Pairs  # the sure ones included
@@ -28,7 +28,7 @@ class Gold:
 
 @dataclass(frozen=True)
 class Quality:
-    """How well alignments agree with what people marked, over all sentence pairs."""
+    """How well alignments agree with gold ones, over all sentence pairs."""
 
     error_rate: float
     precision: float
@@ -36,7 +36,7 @@ class Quality:
 
 
 def read_gold(path: str | Path, first: int = 1) -> list[Gold]:
-    """The links people marked; `first` is the number of the first word in the file."""
+    """Gold links from a file; `first` is the index of the first word in it."""
     found = []
     for sure, possible in _read(path, first):
         found.append(Gold(sure, sure | possible))
@@ -44,7 +44,7 @@ def read_gold(path: str | Path, first: int = 1) -> list[Gold]:
 
 
 def read_links(path: str | Path, first: int = 0) -> list[Pairs]:
-    """An aligner's links; `first` is the number of the first word in the file."""
+    """An aligner's links from a file; `first` is the index of the first word in it."""
     return [sure | possible for sure, possible in _read(path, first)]
 
 

@@ -1,4 +1,4 @@
-"""Layers one above the other, each as one matrix of how positions mix: heads put together, the residual added."""
+"""A stack of layers, each as one matrix over positions: heads combined, the residual connection added."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def stack(
 ) -> tuple[list[SiteLike], int]:
     """Self-attention layers over the same positions, from the input to the output, and which call of them.
 
-    `layers` names the sites in that order, or is a part of their paths (`"encoder"`). Without it these are all sites
-    of a model that attends only to itself.
+    `layers` lists the sites in that order, or is a part of their paths (`"encoder"`). Without it all sites are taken,
+    if the model has only self-attention.
     """
     refuse_nothing(seen, "layers")
     refuse_partial(_unseen(seen, layers), "layers", "Name the layers to go through: layers=[…].")
@@ -39,14 +39,14 @@ def stack(
         told = ", ".join(f"{name} {queries}×{keys}" for name, (queries, keys) in shapes.items())
         raise BadValue(
             f"layers: expected layers over the same positions, as many queries as keys, got {told}. "
-            "Give the names of those that stand on top of each other, or a part of their paths such as 'encoder'; for "
-            "the steps of a generation, call=None joins them."
+            "Name the layers of one stack, or give a part of their paths such as 'encoder'; for the steps of a "
+            "generation, call=None joins them."
         )
     return sites, which
 
 
 def _unseen(seen: SeenLike, layers: str | Sequence[str] | None) -> list[Unseen]:
-    """Modules among the chosen layers that were not seen. Whoever names layers one by one means just those."""
+    """Modules among the chosen layers that were not seen; a list of layers is taken as it is."""
     found: Sequence[Unseen] = getattr(seen, "unseen", ())
     if layers is not None and not isinstance(layers, str):
         return []
@@ -76,9 +76,9 @@ def _names(seen: SeenLike, layers: str | Sequence[str] | None) -> list[str]:
 
 
 def put_together(weights: Tensor, heads: str, residual: float, rows: Tensor) -> Tensor:
-    """(heads, rows, k) → (rows, k): r·1 + (1 − r)·A, where A is the mean, largest or least weight over heads.
+    """(heads, rows, k) → (rows, k): r·1 + (1 − r)·A, where A is the mean, maximum or minimum over heads.
 
-    Each row of A is divided by its sum. A row without weight passes on only itself.
+    Each row of A is divided by its sum. A row without weight becomes the identity.
     """
     if heads not in HEADS:
         raise unknown_name("heads", heads, HEADS)
@@ -94,7 +94,7 @@ def put_together(weights: Tensor, heads: str, residual: float, rows: Tensor) -> 
 
 
 def pass_down(arriving: Tensor, site: SiteLike, heads: str, residual: float, call: int, batch: int) -> Tensor:
-    """(n, positions) × the layer's matrix, by blocks of its rows; rows that nothing arrives at are not read."""
+    """(n, positions) × the layer's matrix, in blocks of its rows; rows multiplied only by 0 are not computed."""
     leaving = torch.zeros_like(arriving)
     needed = (arriving != 0).any(0).nonzero().flatten()
     for rows, weights in blocks(site, needed, call, batch):
@@ -103,7 +103,7 @@ def pass_down(arriving: Tensor, site: SiteLike, heads: str, residual: float, cal
 
 
 def share_of_residual(residual: float) -> float:
-    """Checked: from 0 to 1."""
+    """Check that the share of the residual is from 0 to 1."""
     found = finite_number("residual", residual)
     if not 0 <= found <= 1:
         raise BadValue(f"residual: expected a share from 0 to 1, got {residual!r}.")

@@ -1,27 +1,27 @@
-"""Patterns of heads by name.
+"""Named patterns of heads.
 
-All scores but two answer one question: how much of its weight does a row give to the keys T that the pattern names,
-beyond what it would give them by chance, that is by the same weight for each key V it sees?
+All scores but two measure how much weight a row gives to the keys T of a pattern beyond chance, that is beyond the
+share of T among the keys V that the row sees:
 
     score = Σ_rows (weight on T − |T|/|V|)  /  Σ_rows (1 − |T|/|V|),     below 0: 0
 
-so 1 is all of the weight and 0 no more than chance, for short and for long texts. Rows that do not see T, or see
-nothing else (row 0 of a causal map), have no say.
+so 1 is all of the weight and 0 is chance, for short and for long texts. Rows that do not see T, or see nothing else
+(row 0 of a causal map), are left out.
 
     previous token     T = the position before the row's own
-    next token         T = the position behind it
+    next token         T = the position after it
     diagonal           T = the row's own position
     first token        T = the first position (a sink)
-    separator          T = one other position that takes most; with tokens, all positions with that token
+    separator          T = the other position with the most weight; with tokens, all positions with that token
     induction          T = what followed earlier occurrences of the row's token (needs tokens)
     duplicate token    T = other occurrences of the row's token (needs tokens)
-    block              T = the stretch around the row, where the map falls into stretches (`segments.py`); times
-                       mean distance of what is attended to in it / of what is seen in it, if that is below 1
-    local              1 − mean distance of what is attended to / mean distance of what is seen
-    uniform            the part of the weight that equal weights would put just there, Σ min(w, 1/|V|), beyond chance
+    block              T = the segment of the row, where the map has segments (`segments.py`); times mean distance of
+                       attended keys in it / of visible keys in it, if that is below 1
+    local              1 − mean distance of attended keys / mean distance of visible keys
+    uniform            the overlap with equal weights, Σ min(w, 1/|V|), beyond chance
 
-The name of a head is its best pattern of those that name positions, if one reaches `THRESHOLD`; else the best of block,
-local and uniform; else "mixed". Long maps are judged by sampled rows.
+A head is named by its best pattern of those that name positions, if that reaches `THRESHOLD`; else by the best of
+block, local and uniform; else "mixed". Long maps are scored on sampled rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from regard.observation.analysis.geometry import geometry
 from regard.observation.analysis.sites import SeenLike, SiteLike, at, blocks, spread
 from regard.observation.analysis.tally import KINDS, Tally
 
-THRESHOLD = 0.5  # more than half of what could be given beyond chance
+THRESHOLD = 0.5  # half of the possible weight beyond chance
 SAMPLED = 128  # rows at most
 POINTING = (
     "previous token", "next token", "diagonal", "first token", "separator", "induction", "duplicate token",
@@ -49,25 +49,27 @@ MIXED = "mixed"
 
 @dataclass(frozen=True)
 class HeadFacts:
-    """What one head does: its pattern, how much of each it shows, and numbers by which heads can be compared."""
+    """The pattern of one head, its score for each pattern, and features to compare heads by."""
 
     site: str
     head: int
     pattern: str
-    scores: dict[str, float]  # from 0 to 1; without those that could not be judged here
+    scores: dict[str, float]  # from 0 to 1; patterns that could not be scored are absent
     entropy: float  # of a row, mean over rows, in nats
-    column: int | None  # the position that takes most, beside the first
-    rows: int  # so many were judged
+    column: int | None  # the position with the most weight, apart from the first
+    rows: int  # number of rows that were scored
     sampled: bool  # whether they are a sample
-    profile: tuple[float, ...] = field(repr=False)  # shares by distance, by quarter of the keys, and spread
+    profile: tuple[float, ...] = field(
+        repr=False
+    )  # weight by distance, by quarter of the keys, and relative entropy
 
 
 def recognise(
     site: SiteLike, tokens: Sequence[object] | Tensor | None = None, call: int | None = -1, batch: int = 0
 ) -> list[HeadFacts]:
-    """The facts about every head of a site. `tokens` are what stands at the keys: ids or texts.
+    """The facts about every head of a site. `tokens`: ids or texts of the keys.
 
-    `call=None` joins a prompt and the steps of decoding after it to one map.
+    `call=None` joins a prompt and its decoding steps to one map.
     """
     site, call = at(site, call)
     heads, queries, keys = site.shape(call)[1:]
@@ -91,7 +93,7 @@ def recognise(
 def recognise_all(
     seen: SeenLike, tokens: Sequence[object] | Tensor | None = None, call: int | None = -1, batch: int = 0
 ) -> list[HeadFacts]:
-    """The facts about every head of every site; sites with another number of keys are judged without tokens."""
+    """The facts about every head of every site; sites with another number of keys are scored without tokens."""
     found: list[HeadFacts] = []
     for name in seen.names():
         site, which = at(seen[name], call)
@@ -101,14 +103,14 @@ def recognise_all(
 
 
 def rank(facts: Iterable[HeadFacts], by: str) -> list[HeadFacts]:
-    """Heads by how much of a pattern they show, or by `entropy`: the largest first, those not judged last."""
+    """Heads by their score for a pattern, or by `entropy`: the largest first, those without a score last."""
     if by != "entropy" and by not in PATTERNS:
         raise unknown_name("by", by, (*PATTERNS, "entropy"))
     return sorted(facts, key=lambda one: -(one.entropy if by == "entropy" else one.scores.get(by, -1.0)))
 
 
 def _numbered(tokens: Sequence[object] | Tensor, keys: int) -> Tensor:
-    """A number for each token, the same for the same."""
+    """An integer for each token, equal for equal tokens."""
     given = tokens.flatten().tolist() if isinstance(tokens, Tensor) else list(tokens)
     if len(given) != keys:
         raise BadValue(f"tokens: expected one for each of the {keys} keys, got {len(given)}.")

@@ -1,4 +1,4 @@
-"""Attention rollout: where, through all layers, what arrives at a position came from.
+"""Attention rollout: how much of each input position is in each position after all layers.
 
 Abnar and Zuidema, 2020, "Quantifying attention flow in transformers", section 3.
 """
@@ -14,7 +14,7 @@ from regard.errors import BadValue
 from regard.observation.analysis.layers import Heads, pass_down, share_of_residual, stack
 from regard.observation.analysis.sites import Rows, SeenLike, chosen
 
-MOST = 1 << 24  # numbers of an answer that nobody asked for row by row
+MOST = 1 << 24  # entries of a result for all rows
 
 
 def rollout(
@@ -31,17 +31,17 @@ def rollout(
 
         R_L = Â_L · … · Â_1,     Â_l = r·1 + (1 − r)·A_l
 
-    A_l is the layer's map, its heads put together (`mean`, `max`, `min`) and its rows divided by their sums; r is the
-    part that goes past the attention. Each row adds up to 1. Only rows are multiplied, from the last layer down, so
-    that one position takes memory linear in the length.
+    A_l is the layer's map, its heads combined (`mean`, `max`, `min`) and its rows divided by their sums; r is the share
+    of the residual connection. Each row sums to 1. Only the chosen rows are multiplied, from the last layer down, so
+    one position takes memory linear in the length.
 
     Args:
         seen: what was observed.
         rows: positions of the last layer; all of them if there are not too many.
         layers: names of the sites from the first to the last, or a part of their paths; else all self-attentions.
-        heads: how the heads of a layer are put together.
+        heads: how the heads of a layer are combined.
         residual: r.
-        call: which call of the sites; `None`: a prompt and the steps after it as one map.
+        call: which call of the sites; None joins a prompt and its decoding steps to one map.
         batch: which example.
     """
     residual = share_of_residual(residual)
@@ -50,7 +50,7 @@ def rollout(
     wanted = chosen(rows, length)
     if rows is None and length * length > MOST:
         raise BadValue(
-            f"rows: expected some positions of {length}, got none: all would take {length}² numbers."
+            f"rows: expected some of {length} positions, got None: all rows would take {length}² numbers."
         )
     arriving = torch.zeros(len(wanted), length, dtype=torch.float64)
     arriving[torch.arange(len(wanted)), wanted] = 1.0

@@ -1,6 +1,6 @@
-"""Documents or segments in a map: stretches of positions that attend among themselves.
+"""Segments of a map, such as documents: ranges of positions that attend among themselves.
 
-The map is looked at through cells of keys, at most 128, so that its size does not depend on the length.
+Keys are pooled to at most 128 cells, so that the cost does not depend on the length.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 CELLS = 128
-DIP = 0.25  # at a border, less than this part of what passes inside the stretches on both sides
-LEAST_PASSING = 2.0  # rows: so much passes inside a stretch; a narrow band around the diagonal never does
+DIP = 0.25  # at a border, weight passing over it relative to the segments on both sides
+LEAST_PASSING = (
+    2.0  # the least weight, in rows, that passes inside a segment; a narrow diagonal band has less
+)
 Floats = NDArray[np.float64]
 
 
 def passing(shares: Floats, cell: NDArray[np.int64]) -> Floats:
     """How much weight passes over each edge between two cells, (cells − 1,).
 
-    `shares` (rows, cells) is where the weight of each row goes, `cell` (rows,) where the row stands itself.
+    `shares` (rows, cells): the weight of each row by cell. `cell` (rows,): the cell of the row itself.
     """
     before = np.cumsum(shares, 1)[:, :-1]
     total = shares.sum(1, keepdims=True)
@@ -26,10 +28,10 @@ def passing(shares: Floats, cell: NDArray[np.int64]) -> Floats:
 
 
 def borders(over: Floats) -> list[int]:
-    """The cells at which a new stretch begins, rising; empty for a map without stretches.
+    """The cells at which a new segment begins, ascending; empty for a map without segments.
 
-    An edge is a border if little passes over it, measured by what passes at most over edges on its left and on its
-    right. The clearest is taken first, then the stretches on both of its sides are looked at in the same way.
+    An edge is a border if little weight passes over it, relative to the largest weight that passes over edges on its
+    left and on its right. The clearest border is taken first, then both sides are split in the same way.
     """
     found: list[int] = []
     open_ = [(0, len(over))]
@@ -52,7 +54,7 @@ def borders(over: Floats) -> list[int]:
 
 
 def inside(shares: Floats, cell: NDArray[np.int64], begins: list[int]) -> tuple[Floats, float]:
-    """How much of each row's weight stays in the row's own stretch, (rows,), and the mean distance of that."""
+    """The share of each row's weight in its own segment, (rows,), and the mean distance of that weight."""
     edges = np.array([0, *begins, shares.shape[1]])
     own = np.searchsorted(edges, cell, side="right") - 1
     column = np.arange(shares.shape[1])

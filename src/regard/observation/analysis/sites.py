@@ -1,4 +1,4 @@
-"""What the analysis asks of an observed attention, and how its rows are read without a whole map in memory."""
+"""The interface that analyses need of a site, and reading its rows without a whole map in memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from regard.core.arguments import whole_number
 from regard.errors import BadValue
 
 Rows = Sequence[int] | slice | Tensor | None
-# What libraries call attention to another sequence; torch's own decoder layer calls it multihead_attn.
+# Names of cross-attention in libraries; torch's decoder layer calls it multihead_attn.
 CROSSING = re.compile(r"cross|encoder_?attn|enc_?dec|context_?att|multihead_attn", re.IGNORECASE)
-BLOCK = 1 << 22  # weights that are in memory at once
+BLOCK = 1 << 22  # weights in memory at once
 
 
 class SiteLike(Protocol):
-    """One place of attention in a model: the part of `Site` that is used here."""
+    """The part of `Site` that is used here."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class SiteLike(Protocol):
 
 @runtime_checkable
 class SeenLike(Protocol):
-    """All places of attention that were seen: the part of `Seen` that is used here."""
+    """The part of `Seen` that is used here."""
 
     def names(self) -> list[str]:
         """In the order of their first call."""
@@ -45,9 +45,9 @@ class SeenLike(Protocol):
 
 
 class JoinedCalls:
-    """A prompt and the steps of decoding after it as one map: row i is what position i attended to.
+    """A prompt and its decoding steps as one map: row i holds the weights of position i.
 
-    The keys that a later step added are 0 in the rows before it.
+    Keys that a later step added are 0 in earlier rows.
     """
 
     def __init__(self, site: SiteLike, calls: int) -> None:
@@ -59,42 +59,42 @@ class JoinedCalls:
         if len({shape[:2] for shape in self._shapes}) > 1:
             raise BadValue(
                 f"site: expected calls of one batch and one number of heads to join, got {self._shapes}. "
-                "Look at a single call instead."
+                "Choose a single call instead."
             )
         self._starts = [0]
         for shape in self._shapes:
             self._starts.append(self._starts[-1] + shape[2])
 
     def shape(self, call: int = -1) -> tuple[int, int, int, int]:
-        """Batch, heads, the queries of all calls, the keys of the longest."""
+        """Batch, heads, the queries of all calls, the keys of the longest call."""
         batch, heads, _, _ = self._shapes[0]
         return batch, heads, self._starts[-1], max(shape[3] for shape in self._shapes)
 
     def weights(self, rows: Rows = None, heads: Rows = None, call: int = -1) -> Tensor:
-        """Exact weights, each row from the call that made it."""
+        """Exact weights, each row from its own call."""
         _, _, count, keys = self.shape()
         wanted = chosen(rows, count)
         parts = [self.site.weights([], heads, 0)]
         parts[0] = pad(parts[0], (0, keys - parts[0].shape[3]))
-        places = [wanted[:0]]
+        indices = [wanted[:0]]
         for number, (start, stop) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
             here = torch.nonzero((wanted >= start) & (wanted < stop)).flatten()
             if len(here):
                 found = self.site.weights((wanted[here] - start).tolist(), heads, number)
                 parts.append(pad(found, (0, keys - found.shape[3])))
-                places.append(here)
-        order = torch.cat(places).argsort()
+                indices.append(here)
+        order = torch.cat(indices).argsort()
         return torch.cat(parts, 2)[:, :, order]
 
 
 def crosses(site: SiteLike) -> bool:
-    """Whether queries and keys are different things: told by what a site says of its sides, else by its name."""
+    """Whether queries and keys are different sequences, by the site's sides, else by its name."""
     sides = {getattr(site, "rows", "position"), getattr(site, "columns", "source")}
     return bool({"slot", "memory"} & sides) or CROSSING.search(site.name) is not None
 
 
 def at(site: SiteLike, call: int | None) -> tuple[SiteLike, int]:
-    """A site and one of its calls; for `None` all of its calls joined to one."""
+    """A site and one of its calls; for None all of its calls joined to one."""
     if call is None:
         return JoinedCalls(site, getattr(site, "calls", 1)), -1
     return site, call
@@ -113,19 +113,19 @@ def chosen(rows: Rows, count: int) -> Tensor:
 
 
 def spread(count: int, most: int) -> Tensor:
-    """All numbers below `count`, or `most` of them evenly spread from the first to the last."""
+    """All numbers below `count`, or `most` of them, evenly spaced from the first to the last."""
     if count <= most:
         return torch.arange(count)
-    places: Tensor = torch.linspace(0, count - 1, most, dtype=torch.float64).round().long().unique()
-    return places
+    found: Tensor = torch.linspace(0, count - 1, most, dtype=torch.float64).round().long().unique()
+    return found
 
 
 def blocks(
     site: SiteLike, rows: Tensor, call: int = -1, batch: int | None = 0, beside: int = 1
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(rows, their weights (heads, rows, k)) by blocks, so that memory stays linear; all batches for `None`.
+    """(rows, weights (heads, rows, k)) in blocks, so that memory stays linear; for batch None all examples.
 
-    `beside`: how many arrays (rows, k) of its own the reader makes of a block.
+    `beside`: how many arrays (rows, k) the caller allocates per block.
     """
     batches, heads, _, keys = site.shape(call)
     if batch is not None:

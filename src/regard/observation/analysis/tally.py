@@ -1,4 +1,4 @@
-"""What the rows of a site's heads add up to, from which patterns are told: definitions in `patterns.py`."""
+"""Sums over the rows of a site's heads, from which patterns are scored; definitions in `patterns.py`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from regard.observation.analysis import segments
 from regard.observation.analysis.geometry import Geometry
 
-FEWEST = 3  # rows with a repeated token: fewer say nothing about induction
+FEWEST = 3  # the fewest rows with a repeated token that score induction
 BY_MASK = ("previous token", "next token", "diagonal", "first token", "induction", "duplicate token")
-_STEPS = (0, 1, 2, 4, 8)  # distances at which a new class begins, to both sides
+_STEPS = (0, 1, 2, 4, 8)  # distances at which a new class begins, on both sides
 _QUARTERS = 4
-KINDS = len(BY_MASK) + 1 + 2 * len(_STEPS) - 1 + _QUARTERS  # what is read of a row by one product
+KINDS = len(BY_MASK) + 1 + 2 * len(_STEPS) - 1 + _QUARTERS  # features of a row computed by one product
 
 
 class Tally:
@@ -34,26 +34,26 @@ class Tally:
         self.entropy, self.relative = torch.zeros(heads, dtype=double), torch.zeros(heads, dtype=double)
         self.rows, self.open = torch.zeros(heads, dtype=double), torch.zeros(heads, dtype=double)
         self.profile = torch.zeros(heads, 2 * len(_STEPS) - 1 + _QUARTERS, dtype=double)
-        # Of each column: what it got, what it gets by chance, how many rows see it.
+        # Per column: received weight, weight expected by chance, number of rows that see it.
         self.got, self.chance, self.seen_by = (torch.zeros(heads, form.keys, dtype=double) for _ in range(3))
         self.width = -(-max(form.keys, 1) // segments.CELLS)
         self.cells: list[Tensor] = []  # (heads, rows, cells) of each block
-        self.cells_seen: list[Tensor] = []  # (rows, cells): the same by chance
+        self.cells_seen: list[Tensor] = []  # (rows, cells): expected by chance
         self.cell: list[Tensor] = []  # (rows,)
 
     def add(self, rows: Tensor, weights: Tensor) -> None:
-        """Some rows and their weights (heads, rows, k)."""
+        """Add rows with their weights (heads, rows, k)."""
         visible = self.form.visible(rows)
         total = weights.sum(-1)
         count = visible.sum(-1).double()  # (rows,)
-        shared = (weights >= 0).all(-1)  # effective weights may be negative: those are no shares of anything
+        shared = (weights >= 0).all(-1)  # effective weights may be negative, so they are no distribution
         good = (torch.isfinite(total) & (total > 0) & shared & (count > 0)).double()  # (heads, rows)
         shares = weights * (good / torch.where(good > 0, total, 1)).float()[..., None]
         shares = torch.where((good > 0)[..., None], shares, 0)  # 0 · NaN
         even = (visible / count.clamp(min=1)[:, None]).float()
-        place, key = self.form.positions(rows), torch.arange(self.form.keys)
-        masks = self._masks(place, key) & visible[None]
-        kinds = torch.cat([masks.float(), self._distance(place, key)[None], self._classes(place, key)])
+        position, key = self.form.positions(rows), torch.arange(self.form.keys)
+        masks = self._masks(position, key) & visible[None]
+        kinds = torch.cat([masks.float(), self._distance(position, key)[None], self._classes(position, key)])
         # Everything that is linear in the weights, in one product: (rows, heads, k) × (rows, k, kinds).
         read = torch.bmm(shares.transpose(0, 1), kinds.permute(1, 2, 0)).permute(1, 2, 0).double()
         by_chance = torch.einsum("rk,prk->pr", even, kinds).double()
@@ -78,29 +78,29 @@ class Tally:
         self.got += shares.sum(1)
         self.chance += good @ even.double()
         self.seen_by += good @ visible.double()
-        self._add_cells(shares, even, place)
+        self._add_cells(shares, even, position)
 
-    def _masks(self, place: Tensor, key: Tensor) -> Tensor:
-        """The keys each pattern of `BY_MASK` names, (patterns, rows, k); none where positions mean nothing."""
-        none = torch.zeros(len(place), len(key), dtype=torch.bool)
-        at = place[:, None]
+    def _masks(self, position: Tensor, key: Tensor) -> Tensor:
+        """The keys of each pattern of `BY_MASK`, (patterns, rows, k); none where rows have no positions."""
+        none = torch.zeros(len(position), len(key), dtype=torch.bool)
+        at = position[:, None]
         positional = self.form.offset is not None
         found = [key == at + step if positional else none for step in (-1, 1, 0)]
-        found.append((key == self.form.first).expand(len(place), -1))
+        found.append((key == self.form.first).expand(len(position), -1))
         if self.ids is None or not positional:
             return torch.stack([*found, none, none])
-        same = (self.ids[place.clamp(0, len(key) - 1)][:, None] == self.ids) & (at >= 0) & (at < len(key))
+        same = (self.ids[position.clamp(0, len(key) - 1)][:, None] == self.ids) & (at >= 0) & (at < len(key))
         followed = torch.nn.functional.pad(same[:, :-1], (1, 0)) & (key < at)
         return torch.stack([*found, followed, same & (key != at)])
 
-    def _distance(self, place: Tensor, key: Tensor) -> Tensor:
+    def _distance(self, position: Tensor, key: Tensor) -> Tensor:
         if self.form.offset is None:
-            return torch.zeros(len(place), len(key))
-        return (place[:, None] - key).abs().float()
+            return torch.zeros(len(position), len(key))
+        return (position[:, None] - key).abs().float()
 
-    def _classes(self, place: Tensor, key: Tensor) -> Tensor:
-        """Keys by distance, in classes that widen, and by quarter of the sequence, (classes, rows, k)."""
-        away = place[:, None] - key
+    def _classes(self, position: Tensor, key: Tensor) -> Tensor:
+        """Keys by distance, in widening classes, and by quarter of the sequence, (classes, rows, k)."""
+        away = position[:, None] - key
         ends = [*_STEPS[1:], self.form.keys + 1]
         found = [away == 0]
         for low, high in zip(_STEPS[1:], ends[1:], strict=True):
@@ -108,10 +108,10 @@ class Tally:
         if self.form.offset is None:
             found = [torch.zeros_like(one) for one in found]
         length = max(1, self.form.last - self.form.first + 1)
-        quarter = ((key - self.form.first) * _QUARTERS // length).expand(len(place), -1)
+        quarter = ((key - self.form.first) * _QUARTERS // length).expand(len(position), -1)
         return torch.stack([*found, *(quarter == number for number in range(_QUARTERS))]).float()
 
-    def _add_cells(self, shares: Tensor, even: Tensor, place: Tensor) -> None:
+    def _add_cells(self, shares: Tensor, even: Tensor, position: Tensor) -> None:
         def pooled(table: Tensor) -> Tensor:
             more = -table.shape[-1] % self.width
             cells: Tensor = torch.nn.functional.pad(table, (0, more)).unflatten(-1, (-1, self.width)).sum(-1)
@@ -120,10 +120,10 @@ class Tally:
         if self.form.offset is not None and self.form.keys:
             self.cells.append(pooled(shares))
             self.cells_seen.append(pooled(even))
-            self.cell.append(place // self.width)
+            self.cell.append(position // self.width)
 
     def scores(self, head: int) -> dict[str, float]:
-        """The scores of one head, without those that nothing here could tell."""
+        """The scores of one head; patterns that cannot be scored are absent."""
         found = self._pointing(head)
         column, share = self.column(head)
         if column is not None:
@@ -137,11 +137,11 @@ class Tally:
         return found
 
     def mean_entropy(self, head: int) -> float:
-        """Of a row, in nats."""
+        """The mean entropy of a row, in nats."""
         return float(self.entropy[head] / self.rows[head].clamp(min=1))
 
     def shares(self, head: int) -> tuple[float, ...]:
-        """By distance and by quarter of the keys; and the entropy as a part of what it could be."""
+        """Weight by distance and by quarter of the keys, and the entropy relative to its maximum."""
         spread_out = float(self.relative[head] / self.open[head].clamp(min=1))
         return (*(self.profile[head] / self.rows[head].clamp(min=1)).tolist(), spread_out)
 
@@ -154,7 +154,10 @@ class Tally:
         return found
 
     def column(self, head: int) -> tuple[int | None, float]:
-        """The column, beside the first, that takes most of what it could, of those at least half of the rows see."""
+        """The column, apart from the first, with the largest weight beyond chance, and that share.
+
+        Only columns that at least half of the rows see are considered.
+        """
         got, chance, seen_by = self.got[head].clone(), self.chance[head].clone(), self.seen_by[head].clone()
         key = torch.arange(self.form.keys)
         if self.form.first < self.form.keys:
@@ -172,7 +175,7 @@ class Tally:
             return None, 0.0
         share = torch.where(allowed, (got - chance) / torch.where(allowed, room, 1), -torch.inf)
         best = float(share.max())
-        # Of columns with the same token, the one that gets most itself.
+        # Of columns with the same token, the one with the most weight.
         column = int(torch.where(share >= best, self.got[head], -torch.inf).argmax())
         return column, min(1.0, max(0.0, best))
 

@@ -1,1 +1,1 @@
-"""Noting the attention calls of a running model: what is intercepted, what is kept, and how weights come of it."""
+"""Capturing the attention calls of a running model: what is intercepted, what is stored, how weights are computed."""

@@ -1,4 +1,4 @@
-"""FlexAttention: scores and masks are a user's own functions of four indices; they are asked again for chosen rows."""
+"""FlexAttention: `score_mod` and `mask_mod` are called again for the rows that are asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.core import formula
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.observation.capture.fingerprints import (
-    Fingerprint,
+    TensorFingerprint,
     changed_error,
     check_fingerprints,
     fingerprints_of,
@@ -28,7 +28,7 @@ from regard.observation.capture.torch_calls import silenced
 from regard.scores.base import spread_heads
 
 Mod = Callable[..., Tensor]
-ROUGH = 0.3  # how far a mixture may be off in half precision, relative to the largest it could be
+ROUGH = 0.3  # tolerance in half precision, relative to the largest possible output
 
 
 @dataclass
@@ -41,8 +41,8 @@ class Flexed(Reading):
     score_mod: Mod | None
     block_mask: Any
     scale: float
-    captured: list[Tensor]  # tensors that the functions read
-    fingerprints: tuple[Fingerprint, ...]
+    captured: list[Tensor]  # tensors that the user's functions read
+    fingerprints: tuple[TensorFingerprint, ...]
     sink: StoredTensor | None = None
     graph: GradientInputs | None = None
     proof: Proof | None = None
@@ -63,8 +63,8 @@ class Flexed(Reading):
         return weights.masked_fill(scores == -torch.inf, 0)[..., :keys].to(dtype)
 
     def _prove(self) -> None:
-        """Hold the last row against the proof, each time: nobody can tell what the functions read and whether it is
-        still the same."""
+        """Check the last row against the proof before each use: the user's functions may read anything, which may have
+        changed."""
         if self.proof is None:
             return
         scores = self._scores([-1], None)[0][0, :, 0]
@@ -76,7 +76,7 @@ class Flexed(Reading):
         return formula.log_sum_exp(self._scores(rows, None)[0])
 
     def _scores(self, rows: Rows, heads: Rows) -> tuple[Tensor, Tensor]:
-        """Scores (b, heads, rows, k) with −inf where hidden, and which heads those are."""
+        """Scores (b, heads, rows, k) with −inf where hidden, and the indices of the heads."""
         check_fingerprints(self.captured, self.fingerprints, "a tensor that score_mod or mask_mod reads")
         query, key = self.query.get(), self.key.first(self.sizes[3])
         device = query.device
@@ -88,7 +88,7 @@ class Flexed(Reading):
                 (queries, core.selection("rows", rows, queries, device)),
             )
         ]
-        wide = formula.accumulator(query.dtype)
+        wide = formula.accumulation_dtype(query.dtype)
         query, key = (
             query[:, chosen[0]][:, :, chosen[1]].to(wide),
             spread_heads(key, count)[:, chosen[0]].to(wide),
@@ -99,7 +99,7 @@ class Flexed(Reading):
             scores = _over_pairs(self.score_mod, True)(scores, *index).to(wide)
         if self.block_mask is not None:
             visible = _over_pairs(self.block_mask.mask_mod, False)(*index)
-            # A pair in a block that the mask does not list is never computed, whatever its function says.
+            # Pairs in blocks that the mask does not list are never computed, whatever mask_mod returns.
             (tall, across), listed = self.block_mask.BLOCK_SIZE, self.block_mask.to_dense().bool()
             visible = visible & _heads(listed, chosen[0])[:, :, chosen[1] // tall][..., index[3] // across]
             scores = scores.masked_fill(~visible, -torch.inf)
@@ -111,10 +111,10 @@ def _heads(blocks: Tensor, heads: Tensor) -> Tensor:
 
 
 def _over_pairs(function: Mod, scored: bool) -> Mod:
-    """A function of one pair as one of index vectors (b), (h), (q), (k); its first argument may be a score."""
+    """A function of one pair, vectorised over index vectors (b), (h), (q), (k); its first argument may be a score."""
     for axis in (3, 2, 1, 0):
-        places = [0 if at == axis else None for at in range(4)]
-        function = torch.vmap(function, in_dims=(0, *places) if scored else tuple(places))
+        axes = [0 if at == axis else None for at in range(4)]
+        function = torch.vmap(function, in_dims=(0, *axes) if scored else tuple(axes))
     return function
 
 
@@ -124,7 +124,7 @@ class Flex(Adapter):
     kind = "flex_attention"
 
     def reading(self, event: CallEvent) -> Reading:
-        """The queries and keys, and the functions; tensors those read are watched for changes."""
+        """Queries, keys and the user's functions; tensors that these read are checked for changes."""
         given = dict(
             zip(("query", "key", "value", "score_mod", "block_mask", "scale"), event.args, strict=False)
         )
@@ -148,14 +148,14 @@ class Flex(Adapter):
 
     @staticmethod
     def _proof(event: CallEvent, value: Tensor, output: Tensor) -> Proof | None:
-        """Uncompiled, it rounds scores to the queries' precision: where they are large, by more than a kernel does."""
+        """Allow for rounding: uncompiled, scores are rounded to the dtype of the queries."""
         proof = proof_of(event.keep, value, output)
         if proof is not None:
             proof.coarse = ROUGH
         return proof
 
     def sink(self, event: CallEvent) -> StoredTensor | None:
-        """A logit for each head that takes weight, where the caller renormalises for one afterwards."""
+        """A sink logit for each head, where the caller renormalises after the call."""
         return None
 
     def silent(
@@ -168,18 +168,18 @@ class Flex(Adapter):
 
 
 def _tensors_in(function: Any, depth: int = 4) -> list[Tensor]:
-    """Tensors that a function has closed over, also through functions it has closed over."""
+    """Tensors in the closure of a function, and in closures of functions in it."""
     found: list[Tensor] = []
     if not isinstance(function, FunctionType) or depth == 0:
         return found
     for cell in function.__closure__ or ():
         try:
             content = cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # an empty cell
             continue
         if isinstance(content, Tensor):
             found.append(content)
-        elif isinstance(content, nn.Module):  # its own: what its parts have may be the whole model
+        elif isinstance(content, nn.Module):  # only its own: its parts may be the whole model
             own = (*content._parameters.values(), *content._buffers.values())
             found += [tensor for tensor in own if tensor is not None]
         elif isinstance(content, (tuple, list)):

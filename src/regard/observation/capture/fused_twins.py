@@ -1,7 +1,7 @@
-"""Modules that write their attention out themselves: those of timm without fused attention, x-transformers' `Attend`.
+"""Modules that write their attention out although they can compute it fused: timm's, and x-transformers' `Attend`.
 
-Both also know a fused way of computing the same. When somebody asks, a twin of the module is run that way on the inputs
-that were kept, and what it hands to the fused function is read. Options that have no fused way are run as they are.
+When weights are asked for, a shallow copy of the module (its twin) runs fused on the stored inputs, and the arguments
+of the fused function are captured. With options that the fused path does not support, the twin runs as written out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Again = Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 
 
 class _Caught(Exception):
-    """The fused call has come: the rest of the module need not run."""
+    """Raised at the fused call: the rest of the module need not run."""
 
     def __init__(self, pairs: Pairs) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Caught(Exception):
 
 
 def fused_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pairs:
-    """What a module that computes by a fused function hands to it."""
+    """The arguments with which a module calls the fused function."""
     adapter, original = ScaledDotProduct(), torch.nn.functional.scaled_dot_product_attention
 
     def catch(*given: Any, **named: Any) -> Tensor:
@@ -55,19 +55,19 @@ def fused_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _forward(module: nn.Module) -> Function:
-    """The forward of a class: one that an instance holds (hooks of accelerate) is bound to the module, not its twin."""
+    """The forward of the class: one on the instance (accelerate's hooks) is bound to the module, not to its twin."""
     return type(module).forward
 
 
 def _name(function: Any) -> str:
-    """The name of a function, out of its partials."""
+    """The name of a function inside partials."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", "")
 
 
 def _is_random(module: nn.Module) -> bool:
-    """Whether a module drops something when it is called."""
+    """Whether a module applies dropout when it is called."""
     return any(part.training and isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules())
 
 
@@ -78,7 +78,7 @@ def _last_row(result: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _numbers_of_our_own(device: torch.device, begin: Tensor | None = None) -> Iterator[None]:
-    """Draw random numbers from `begin` on, and leave those of the program where they are."""
+    """Draw random numbers from the state `begin`, and restore the program's generators afterwards."""
     cuda = device.type == "cuda"
     with torch.random.fork_rng([device] if cuda else []):
         if begin is not None:
@@ -87,7 +87,7 @@ def _numbers_of_our_own(device: torch.device, begin: Tensor | None = None) -> It
 
 
 class FusedTwin(Adapter):
-    """A module with an attribute that switches fused attention on, while it is off."""
+    """A module whose attribute `switch` turns fused attention on, while it is off."""
 
     kind = "written out"
 
@@ -98,7 +98,7 @@ class FusedTwin(Adapter):
         return not getattr(args[0], self.switch)
 
     def reading(self, event: CallEvent) -> Reading:
-        """The inputs are kept; the fused twin of the module runs on them when weights are asked for."""
+        """Store the inputs; the twin runs on them when weights are asked for."""
         module, *given = event.args
         kept_args = [event.keep.argument(part) for part in given]
         kept_named = {name: event.keep.argument(part) for name, part in event.kwargs.items()}
@@ -107,9 +107,9 @@ class FusedTwin(Adapter):
 
         def again(fused: bool) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
             check_fingerprints(parameters, fingerprints, f"a parameter of {type(module).__name__}")
-            twin = copy.copy(module)  # the same weights, another switch
+            twin = copy.copy(module)  # shares its parameters and submodules
             setattr(twin, switch, fused)
-            twin.training = False  # not eval(): its parts are the module's own
+            twin.training = False  # not eval(): its submodules are shared with the module
             self.prepare(twin)
             named = {name: restored(part) for name, part in kept_named.items()}
             return twin, tuple(restored(part) for part in kept_args), named
@@ -121,7 +121,7 @@ class FusedTwin(Adapter):
         return WholeMap(lambda: self.whole(*again(False), event.before), sizes, check=check)
 
     def check(self, event: CallEvent, again: Again) -> Callable[[Reading], bool]:
-        """Of a module that gives back more than the mixture: its twin has to give back the same, in one row."""
+        """For a module that returns more than mixed values: its twin must return the same last row."""
         module, result = event.args[0], event.result
         if not isinstance(result, Tensor) or not result.numel() or _is_random(module):
             return lambda reading: False
@@ -138,14 +138,14 @@ class FusedTwin(Adapter):
         return same
 
     def prepare(self, twin: nn.Module) -> None:
-        """Give a twin what a module only has if it was built with the switch on."""
+        """Give a twin the attributes that a module has only if it was built with the switch on."""
 
     def has_twin(self, module: nn.Module, kwargs: dict[str, Any]) -> bool:
-        """Whether the fused way has the same weights."""
+        """Whether the fused path computes the same weights."""
         return True
 
     def whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], before: Any) -> Tensor:
-        """The module's own weights, where the fused way has others."""
+        """The weights of the written-out path, where the fused path differs."""
         raise NotImplementedError
 
     def sizes(self, module: nn.Module, args: Sequence[Any], result: Any) -> tuple[int, int, int, int]:
@@ -156,8 +156,8 @@ class FusedTwin(Adapter):
         return rows.shape[0], heads, length, length
 
 
-class Attend(FusedTwin):
-    """x-transformers' `Attend`, which is handed queries, keys and values."""
+class XTransformersAttend(FusedTwin):
+    """x-transformers' `Attend`, which is called with queries, keys and values."""
 
     def __init__(self) -> None:
         super().__init__("flash")
@@ -167,7 +167,7 @@ class Attend(FusedTwin):
             vars(twin)["sdp_context_manager"] = contextlib.nullcontext
 
     def has_twin(self, module: nn.Module, kwargs: dict[str, Any]) -> bool:
-        """Not with options that only the written-out way knows."""
+        """Not with options that only the written-out path supports."""
         flags = ("softclamp_logits", "cog_signed", "inverted_attention", "selective", "head_learned_sink")
         parts = (
             "pre_softmax_talking_heads",
@@ -184,14 +184,14 @@ class Attend(FusedTwin):
         )
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        """Where the random numbers of a normaliser begin that draws some (Gumbel), or of which nothing is known."""
+        """The generator state before a normaliser that draws random numbers (Gumbel), or an unknown one."""
         if _name(args[0].attn_fn) in ("softmax", "sigmoid", "one_hot_straight_through", "sparse_topk_attn"):
             return None
         query: Tensor = args[1]
         return torch.cuda.get_rng_state(query.device) if query.is_cuda else torch.get_rng_state()
 
     def whole(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], before: Any) -> Tensor:
-        """The weights the values are mixed with: after the softmax, heads may be mixed and scaled."""
+        """The weights that values are mixed with: heads may be mixed and scaled after the softmax."""
         with _numbers_of_our_own(args[0].device, before):
             _, rest = _forward(module)(module, *args, **kwargs)
         weights: Tensor = rest.post_softmax_attn
@@ -208,7 +208,7 @@ class Attend(FusedTwin):
         return weights.masked_fill(~mask.any(-1, keepdim=True), 0)  # rows that see nothing are zeros
 
     def check(self, event: CallEvent, again: Again) -> Callable[[Reading], bool]:
-        """Here the mixture itself comes back; under dropout, the weights before it."""
+        """Here the mixed values are returned; under dropout, check against the weights before dropout."""
         module, query, _, value = event.args[:4]
         output, rest = event.result
         if module.training and module.dropout > 0:
@@ -222,7 +222,7 @@ class Attend(FusedTwin):
                 (reading.weights(rows=[-1])[:, :, 0] - evidence).abs().amax() <= bound * evidence.abs().amax()
             )
         heads = query.shape[1]
-        if 1 < value.shape[1] < heads:  # here the heads of a group are not neighbours
+        if 1 < value.shape[1] < heads:  # heads of a group are interleaved here
             value = value.repeat(1, heads // value.shape[1], 1, 1)
         if getattr(module, "add_zero_kv", False):
             value = nn.functional.pad(value, (0, 0, 1, 0))

@@ -1,7 +1,6 @@
 """Graph attention of PyTorch Geometric: a softmax over the edges that reach a node.
 
-Weights are kept as they come, one number for each edge and head, and shown as a map of target nodes × source nodes in
-which pairs without an edge are zero.
+Weights are stored per edge and head, and shown as a map of target nodes × source nodes; pairs without an edge are zero.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ import regard.core.attention as core
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.observation.capture.interception import Adapter, CallEvent, Function
-from regard.observation.capture.reading import Reading, UnreadableCall
+from regard.observation.capture.reading import Reading, Side, UnreadableCall
 from regard.observation.capture.storage import StoredTensor
-from regard.observation.watching import Side
 
 
 @dataclass
@@ -47,15 +45,15 @@ class Edges(Reading):
         index = torch.arange(nodes, device=self.device)[slice(None) if part is None else part]
         weight = self.weight.get()[:, slice(None) if chosen is None else chosen]  # (E, heads)
         found = weight.new_zeros(weight.shape[1], len(index), others)
-        # A row may be asked for twice, so that rows are looked up one by one where they are few.
-        place = torch.full((nodes,), -1, device=self.device)
-        place[index] = torch.arange(len(index), device=self.device)
-        rows_of = place[self.targets.get()]
+        # Where each node is among the chosen rows; −1: it is not.
+        row_of = torch.full((nodes,), -1, device=self.device)
+        row_of[index] = torch.arange(len(index), device=self.device)
+        rows_of = row_of[self.targets.get()]
         kept = rows_of >= 0
         cells = rows_of[kept] * others + self.sources.get()[kept]
         found.flatten(1).index_add_(1, cells, weight[kept].mT.contiguous())
-        if len(index.unique()) < len(index):  # the last of equal rows holds the weights
-            found = found[:, place[index]]
+        if len(index.unique()) < len(index):  # a row chosen twice: the last copy holds the weights
+            found = found[:, row_of[index]]
         return found[None]
 
 
@@ -65,14 +63,16 @@ class EdgeSoftmax(Adapter):
     kind = "edge softmax"
 
     def reading(self, event: CallEvent) -> Reading:
-        """The weights and the edges they belong to, as the convolution's own code holds them."""
+        """The weights, and the edges they belong to, read from the local variables of the calling convolution."""
         weight = event.result
         given = (
             dict(zip(("src", "index", "ptr", "num_nodes", "dim"), event.args, strict=False)) | event.kwargs
         )
         edges, size = _edges(len(weight), given.get("index"))
         if edges is None:
-            return UnreadableCall("edge softmax: the edges of this call were not found, only their weights.")
+            return UnreadableCall(
+                "edge softmax: the weights were captured, but the edges they belong to were not found."
+            )
         sources, targets = edges
         nodes = given.get("num_nodes")
         nodes = int(targets.max()) + 1 if not isinstance(nodes, int) else nodes
@@ -97,7 +97,7 @@ class EdgeSoftmax(Adapter):
 
 
 def _edges(count: int, index: Tensor | None) -> tuple[tuple[Tensor, Tensor] | None, int | None]:
-    """Sources and targets of the edges of a call, read off the frames above it, and how many sources there are."""
+    """Sources and targets of the edges of a call, found in the frames above it, and the number of source nodes."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         edges = frame.f_locals.get("edge_index")

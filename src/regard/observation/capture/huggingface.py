@@ -1,6 +1,6 @@
-"""Hugging Face models: eager attention, which every family of models writes for itself, and their FlexAttention.
+"""Hugging Face models: the eager attention that each model family defines, and their FlexAttention.
 
-On `sdpa` they call `scaled_dot_product_attention`, which is noted like anybody's.
+With `sdpa` they call `scaled_dot_product_attention`, which has its own adapter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLOSE = (
 
 
 def sink_of(module: nn.Module | None, kwargs: dict[str, Any]) -> Tensor | None:
-    """The logits of attention sinks, one for each head (GPT-OSS and relatives)."""
+    """The logits of attention sinks, one for each head (GPT-OSS and similar models)."""
     sink = kwargs.get("s_aux")
     sink = getattr(module, "sinks", None) if sink is None else sink
     return sink if isinstance(sink, Tensor) else None
@@ -47,17 +47,17 @@ class EagerFlex(Flex):
 
 @dataclass
 class Eager(Reading):
-    """A call of a family's own eager attention.
+    """A call of a model family's own eager attention.
 
-    Weights come from queries, keys, scale, mask and what else is known of the family. If they do not mix to what came
-    out of the call, the family's own function is asked again instead; if its weights do not either, they are
+    Weights are computed from queries, keys, scale, mask and what else is known of the family. If they do not give the
+    output of the call, the family's function is called again for its own weights; if these do not either, they are
     unverified.
     """
 
     pairs: Pairs
     proof: Proof | None
-    evidence: Tensor | None  # (b,h,k): the last row of the weights that the function returned
-    dropout: float  # that the returned weights have gone through
+    evidence: Tensor | None  # (b,h,k): the last row of the returned weights
+    dropout: float  # applied to the returned weights
     original: Function
     module: nn.Module
     value: StoredTensor
@@ -93,12 +93,12 @@ class Eager(Reading):
         return super().summary(top) if self._checked() == "own" else self.pairs.summary(top)
 
     def _own(self) -> Tensor:
-        """What the family's function says when it is called once more, without dropout."""
+        """The weights that the family's function returns when it is called again, without dropout."""
         query, key, options = self.pairs._asked()
         mask = options["mask"] if options["mask"] is not None else options["bias"]
         with (
             torch.random.fork_rng()
-        ):  # a function with a dropout of its own draws numbers that are not ours to draw
+        ):  # a function with dropout of its own must not advance the program's generators
             _, weights = self.original(self.module, query, key, self.value.get(), mask, **self.kwargs)
         found: Tensor = weights
         return found
@@ -114,19 +114,19 @@ class Eager(Reading):
         mixes = self.proof is not None and self.proof.holds(ours[0])
         if (mixes or self.proof is None) and self._is_returned(ours):
             return "ours"
-        # In half precision its own weights are rounded as those were that it mixed with. But it may also mix with
-        # others than it returns: GraniteSWA leaves its sink out of them.
+        # In half precision the family's weights are rounded like those it mixed with. But the returned weights may not
+        # be the ones it mixed with: GraniteSWA returns them without the sink.
         if self.proof is not None or self.evidence is not None:
             try:
                 own = self._own()[:, :, -1]
                 if self.proof.holds(own[0]) if self.proof is not None else self._is_returned(own):
                     return "own"
-            except Exception:  # it cannot be called again as it was, or returns no weights
+            except Exception:  # the function cannot be called again, or returns no weights
                 pass
         return "ours" if mixes else "unverified"
 
     def _is_returned(self, row: Tensor) -> bool:
-        """Whether a last row (b,h,k) is the one that the function returned, before dropout."""
+        """Whether a last row (b,h,k) equals the returned one before dropout."""
         if self.evidence is None:
             return self.proof is not None
         row, there = row.to(self.evidence), torch.ones_like(self.evidence, dtype=torch.bool)
@@ -142,7 +142,7 @@ class EagerForward(Adapter):
     kind = "eager"
 
     def reading(self, event: CallEvent) -> Reading:
-        """What is known of the call."""
+        """Queries, keys, mask, scale and the other arguments of the call."""
         bound = inspect.signature(event.original).bind(*event.args, **event.kwargs)
         given = dict(bound.arguments)
         given |= given.pop("kwargs", {})
@@ -178,7 +178,7 @@ class EagerForward(Adapter):
             if name not in ("module", "query", "key", "value", "attention_mask")
         } | {"dropout": 0.0}  # fmt: skip
         if given.get("position_bias") is not None:
-            rest["position_bias"] = None  # it is a part of the bias
+            rest["position_bias"] = None  # already part of the bias
         return Eager(
             pairs,
             proof,
@@ -201,7 +201,7 @@ class EagerForward(Adapter):
         evidence: Tensor | None,
         seen: Tensor | None,
     ) -> Proof | None:
-        """From the output (b,q,h,v), or (b,q,h·v); what dropout kept of a row is seen in the returned weights."""
+        """From the output (b,q,h,v) or (b,q,h·v); the returned weights show what dropout kept."""
         batch, heads, queries, _ = sizes
         if (dropout and evidence is None) or not isinstance(output, Tensor):
             return None
@@ -218,7 +218,7 @@ class EagerForward(Adapter):
     def _hiding(
         keep: Storage, given: dict[str, Any], keys: int
     ) -> tuple[StoredTensor | None, StoredTensor | None]:
-        """Mask and bias; a position bias and a float mask are added up. Both may be longer than the keys."""
+        """Mask and bias; a position bias and a float mask are added. Both may be longer than the keys."""
         mask, position = given.get("attention_mask"), given.get("position_bias")
         if mask is not None:
             mask = mask[..., :keys]

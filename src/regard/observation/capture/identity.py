@@ -1,13 +1,13 @@
-"""Keeping functions what they are for code that compares them.
+"""Substitutes for functions, which compare equal to the functions they replace.
 
-A function that is noted is replaced by a `Substitute` under all of its names. Tensor subclasses and torch's function
-modes are handed a function by torch and ask which one it is: `func is F.scaled_dot_product_attention` (`CausalBias`),
+An intercepted function is replaced by a `Substitute` under all of its names. Tensor subclasses and torch function modes
+are given a function by torch and compare it: `func is F.scaled_dot_product_attention` (`CausalBias`),
 `func is torch._C._nn.scaled_dot_product_attention` (nested tensors), or `HANDLED[func]` (most others). Three rules make
-all of these come out as they would without an observer:
+these comparisons give the same result as without an observer:
 
-- one function has one substitute, whatever the number of its names, so that two names of it stay identical;
-- a substitute equals the function it stands for and has its hash, so that it is found in a table;
-- while a call runs whose arguments may ask, all names of the called function hold the function itself again.
+- one function has one substitute for all of its names, so that two names of it stay identical;
+- a substitute equals the function it replaces and has its hash, so that it is found in a table;
+- while a call runs whose arguments may compare functions, all names of the called function hold the original.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regard.observation.capture.written.active import Recorder
 
 Function = Callable[..., Any]
 
-# Tables of torch's functions that are made on first use. Made while names hold substitutes, they would keep them.
+# Tables of torch's functions that are built on first use. Built while substitutes are installed, they would hold them.
 _TABLES = (
     ("torch.overrides", "get_ignored_functions"),
     ("torch.overrides", "get_testing_overrides"),
@@ -35,9 +35,9 @@ _TABLES = (
 
 
 class Substitute:
-    """What stands in the place of a function of a Python module; `run` is what happens on a call."""
+    """Replaces a function of a Python module; `run` handles a call."""
 
-    # Not in __dict__: functools.wraps would hand them on to wrappers around this one.
+    # Not in __dict__: functools.wraps would copy them to wrappers around this one.
     __slots__ = ("__dict__", "__weakref__", "original", "run")
 
     def __init__(self, original: Function, run: Function) -> None:
@@ -50,7 +50,7 @@ class Substitute:
         return self.run(sys._getframe(1), args, kwargs)
 
     def __get__(self, instance: Any, kind: type | None = None) -> Any:
-        """Bind to an instance if the function would, as functions of Python do and those of C++ do not."""
+        """Bind to an instance if the function would: Python functions do, C++ functions do not."""
         bind = getattr(type(self.original), "__get__", None)
         return self if bind is None or instance is None else functools.partial(self, instance)
 
@@ -61,26 +61,26 @@ class Substitute:
         return hash(self.original)
 
     def __reduce__(self) -> str | tuple[Function, tuple[Any, ...]]:
-        """By name, as functions are pickled; a pickle that is read later gets the function itself."""
+        """Pickle by name, as functions are; unpickling gives the original function."""
         home, name = getattr(self, "__module__", None), getattr(self, "__name__", "")
         if getattr(sys.modules.get(str(home)), name, None) is self:
             return name
         return untouched, (self.original,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
-        return self.original  # nobody observes the copy of a model
+        return self.original  # a copied model is not observed
 
 
 def untouched(function: Any) -> Any:
-    """A function as it is when nobody observes."""
+    """The original of a function, whether or not it is replaced."""
     return function.original if isinstance(function, Substitute) else function
 
 
 def may_ask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether code of an argument's type, or of a function mode, will be handed the function."""
+    """Whether the type of an argument, or a function mode, will be given the function."""
     if not torch.overrides.has_torch_function((*args, *kwargs.values())):
         return False
-    # Two modes never compare functions with this one: torch.set_default_device, and our own recorder.
+    # Two modes never compare functions: torch.set_default_device, and our own recorder.
     modes = torch.overrides._get_current_function_mode_stack()
     return any(not isinstance(mode, (DeviceContext, Recorder)) for mode in modes) or any(
         True for _ in _overrides(args, kwargs)
@@ -88,7 +88,7 @@ def may_ask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def is_symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an argument is what a tracer puts in the place of a tensor: to note it would be traced, too."""
+    """Whether an argument is a tracer's proxy for a tensor; capturing it would be traced as well."""
     return any(not isinstance(part, torch.Tensor) for part in _overrides(args, kwargs))
 
 
@@ -100,7 +100,7 @@ def _overrides(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
 
 
 def filled_tables() -> set[tuple[str, str]]:
-    """Which tables of torch's functions exist."""
+    """The tables of torch's functions that have been built."""
     return {
         (home, name) for home, name in _TABLES
         if (table := getattr(sys.modules.get(home), name, None)) is not None
@@ -109,6 +109,6 @@ def filled_tables() -> set[tuple[str, str]]:
 
 
 def forget_tables(before: set[tuple[str, str]]) -> None:
-    """Drop the tables that were made since; torch makes them again when it needs them."""
+    """Drop the tables built since; torch rebuilds them when it needs them."""
     for home, name in filled_tables() - before:
         getattr(sys.modules[home], name).cache_clear()

@@ -1,8 +1,8 @@
-"""Standing in the way of functions, so that the calls of a model can be noted.
+"""Intercepting functions, so that the attention calls of a model are captured.
 
-Nothing of a model is touched and no path it takes is changed: while somebody observes, a few functions of torch and of
-the libraries above it are replaced by others that call them and then tell. Who called is read off the stack of frames:
-the innermost method of a module that belongs to the observed model.
+The model is not changed and takes the same path: while an observer is active, some functions of torch and of libraries
+built on it are replaced by wrappers that call them and then notify the observer. The caller is found on the stack: the
+innermost method of a module that belongs to the observed model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class CallEvent:
-    """A call that came back: who called what, and how tensors of it are to be kept."""
+    """A finished call: its function, caller, arguments and result, and how its tensors are stored."""
 
     original: Function
     module: nn.Module | None
@@ -46,64 +46,62 @@ class CallEvent:
     result: Any
     keep: Storage
     gradients: bool
-    before: Any = None  # what the adapter took down before the call
+    before: Any = None  # what `Adapter.before` returned
 
 
 class Adapter:
-    """What is known about one kind of function: what to note of a call, and how to call it with silent heads."""
+    """What to capture of calls of one kind of function, and how to call it with silenced heads."""
 
     kind: ClassVar[str]
-    within: str = ""  # the part of the calling module that attends, where that module calls in its place
+    within: str = ""  # the submodule that attends, where its parent makes the call
 
     def wants(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call is worth noting; if not, functions that it calls may be."""
+        """Whether to capture a call; if not, functions that it calls may be captured."""
         return True
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Something to take down before a call, such as where its random numbers begin."""
+        """What must be stored before a call, such as the state of a random number generator."""
         return None
 
     def reading(self, event: CallEvent) -> Reading:
-        """What can be told of a call."""
+        """What the weights of a call can be computed from."""
         raise NotImplementedError
 
     def readings(self, event: CallEvent) -> list[tuple[str, Reading]]:
-        """The same where a call is several sites at once; each with what its name has behind the module's."""
+        """The same for a call that is several sites at once, each with a suffix for its name."""
         return [("", self.reading(event))]
 
     def silent(
         self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
     ) -> Any:
-        """The result of the call with some heads contributing nothing."""
-        raise NotImplementedError(f"heads of {self.kind} cannot be silenced one by one.")
+        """The result of the call with some heads set to zero."""
+        raise NotImplementedError(f"heads of {self.kind} cannot be silenced individually.")
 
 
 class Listener(Protocol):
-    """Somebody who observes a model."""
+    """An observer of a model."""
 
     model: nn.Module | None
-    known: set[
-        int
-    ]  # modules that attend through functions with adapters, so that recording them is of no use
-    ran: set[int]  # modules that should attend and were called
+    known: set[int]  # ids of modules that attend through functions with adapters, and so need no recording
+    ran: set[int]  # ids of modules that should attend and were called
 
     def holds(self, module: nn.Module) -> bool:
         """Whether a module is the model or a part of it."""
 
     def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> Sequence[int] | None:
-        """The heads of this module's next call that are to contribute nothing."""
+        """The heads to silence in this module's next call."""
 
     def note(
         self, adapter: Adapter, original: Function, module: nn.Module | None, args: tuple[Any, ...],
         kwargs: dict[str, Any], result: Any, before: Any = None,
     ) -> None:  # fmt: skip
-        """A call has come back."""
+        """Handle a finished call."""
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model's forward pass begins."""
+        """A forward pass of the model begins."""
 
     def end(self) -> None:
-        """The model's forward pass is over."""
+        """A forward pass of the model ends."""
 
 
 Scope = Callable[[nn.Module, list[Listener]], AbstractContextManager[None]]
@@ -111,21 +109,21 @@ Scope = Callable[[nn.Module, list[Listener]], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class PatchPoint:
-    """A function to stand in the way of: an attribute of a module or a class."""
+    """A function to replace: an attribute of a module or a class."""
 
     owner: Any
     name: str
     adapter: Adapter | None = None
-    entrance: bool = False  # whether it is where a forward pass of an observed model begins
-    scope: Scope | None = None  # a context for the forward pass of a part of the model
-    counted: bool = False  # whether to note that the module ran, because its attention should be seen
+    entrance: bool = False  # whether it begins a forward pass of an observed model
+    scope: Scope | None = None  # a context manager around the forward pass of a submodule
+    counted: bool = False  # whether to record that the module ran
 
 
 @dataclass
 class _Patch:
     owner: Any
     original: Function
-    inherited: bool  # a class that had the function from another one
+    inherited: bool  # a class that inherits the function
     adapter: Adapter | None = None
     entrance: bool = False
     scope: Scope | None = None
@@ -134,7 +132,7 @@ class _Patch:
     users: int = 0
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; one that an instance of a module holds is not given that instance again."""
+        """Call the function; one that a module instance holds is not passed that instance again."""
         return self.original(*(args[1:] if isinstance(self.owner, nn.Module) else args), **kwargs)
 
 
@@ -142,19 +140,21 @@ _NOTHING = contextlib.nullcontext()
 _LISTENERS: list[Listener] = []
 _PATCHES: dict[tuple[int, str], _Patch] = {}
 _TABLES_BEFORE: set[tuple[str, str]] = set()
-_AS_BEFORE: dict[int, int] = {}  # functions whose names hold them again, by identity: for how many calls
+_AS_BEFORE: dict[
+    int, int
+] = {}  # by id of a function: how many running calls need its names to hold the original
 _LOCK = threading.RLock()
 
 
 class _ThreadState(threading.local):
-    inside = False  # a noted call is under way: what it calls itself is its own affair
+    inside = False  # a captured call is running: calls inside it are part of it
 
 
 _LOCAL = _ThreadState()
 
 
 class Patching:
-    """A context in which a listener is told; whatever happens in it, in the end everything is as it was."""
+    """A context in which patches are installed and a listener is notified; on exit everything is restored."""
 
     def __init__(self, listener: Listener, patch_points: Sequence[PatchPoint]) -> None:
         self.listener, self.patch_points = listener, patch_points
@@ -191,14 +191,14 @@ def _install(point: PatchPoint) -> None:
     key = (id(point.owner), point.name)
     if key not in _PATCHES:
         inherited = isinstance(point.owner, type) and point.name not in vars(point.owner)
-        # A module of Python that was first imported while somebody observed holds a substitute.
+        # A Python module first imported while an observer was active holds a substitute.
         patch = _Patch(point.owner, untouched(getattr(point.owner, point.name)), inherited)
         patch.wrapper = _method(patch) if _is_method(point) else _substitute(patch)
         _PATCHES[key] = patch
         if id(patch.original) not in _AS_BEFORE:
             setattr(point.owner, point.name, patch.wrapper)
     patch = _PATCHES[key]
-    # A class may be both what somebody observes and a part of what somebody observes.
+    # A class may be an observed model for one observer and a submodule for another.
     patch.adapter, patch.entrance = patch.adapter or point.adapter, patch.entrance or point.entrance
     patch.scope, patch.counted = patch.scope or point.scope, patch.counted or point.counted
     patch.users += 1
@@ -211,7 +211,7 @@ def _uninstall(point: PatchPoint) -> None:
     if patch.users:
         return
     del _PATCHES[key]
-    # Somebody may have put a function of their own on top since. Then it stays: beneath it ours tells nobody.
+    # Other code may have wrapped ours since. Its wrapper stays; ours beneath it has no listener any more.
     if vars(patch.owner).get(point.name) is patch.wrapper:
         if patch.inherited:
             delattr(patch.owner, point.name)
@@ -222,12 +222,12 @@ def _uninstall(point: PatchPoint) -> None:
 
 
 def _is_method(point: PatchPoint) -> bool:
-    """Whether a function is called with its owner: a method of a class, or the forward that a module itself holds."""
+    """Whether a function is called with its owner: a method of a class, or a forward that a module instance holds."""
     return isinstance(point.owner, type) or (isinstance(point.owner, nn.Module) and point.name == "forward")
 
 
 def _method(patch: _Patch) -> Function:
-    """What stands in the place of a method."""
+    """The wrapper of a method."""
     original = patch.original
     owner = (patch.owner,) if isinstance(patch.owner, nn.Module) else ()
 
@@ -242,7 +242,7 @@ def _method(patch: _Patch) -> Function:
 
 
 def _substitute(patch: _Patch) -> Substitute:
-    """What stands in the place of a function: the same for all names of one function."""
+    """The substitute of a function: one for all of its names."""
     original = patch.original
     for other in _PATCHES.values():
         if other.original is original and isinstance(other.wrapper, Substitute):
@@ -263,7 +263,7 @@ def _substitute(patch: _Patch) -> Substitute:
 
 @contextlib.contextmanager
 def _as_before(original: Function) -> Iterator[None]:
-    """Let all names of a function hold the function itself. (Calls of it in other threads are not noted meanwhile.)"""
+    """Let all names of a function hold the original. (Calls in other threads are not captured meanwhile.)"""
     with _LOCK:
         _AS_BEFORE[id(original)] = _AS_BEFORE.get(id(original), 0) + 1
         _rename(original, back=True)
@@ -288,7 +288,7 @@ def _rename(original: Function, back: bool) -> None:
 def _run(
     patch: _Patch, original: Function, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a function with what came, give back what it gave, and tell."""
+    """Call a function, notify the listeners, return its result."""
     entered = [who for who in _LISTENERS if args and who.model is args[0]] if patch.entrance else []
     for listener in entered:
         listener.begin(args[1:], kwargs)
@@ -303,7 +303,7 @@ def _run(
 
 
 def _part_of_a_pass(patch: _Patch, args: tuple[Any, ...]) -> AbstractContextManager[None]:
-    """The context in which a module of an observed model runs its forward pass."""
+    """The context for the forward pass of a submodule."""
     if not (patch.scope or patch.counted) or _LOCAL.inside or _going_back():
         return _NOTHING
     module = args[0] if args else None
@@ -322,7 +322,7 @@ def _noted(
 
 
 def busy() -> bool:
-    """Whether a noted call is under way: what it calls is a part of it."""
+    """Whether a captured call is running: calls inside it are part of it."""
     return _LOCAL.inside
 
 
@@ -330,7 +330,7 @@ def noted(
     adapter: Adapter, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any],
     concerned: Sequence[tuple[Listener, nn.Module | None]],
 ) -> Any:  # fmt: skip
-    """Call a function, with heads silenced where that is asked for, and tell those who observe its caller."""
+    """Call a function, with heads silenced where a listener asks for it, and notify the listeners of its caller."""
     if ACTIVE.recorder is not None:
         ACTIVE.recorder.known = True
     _LOCAL.inside = True
@@ -351,24 +351,26 @@ def noted(
 
 
 def _going_back() -> bool:
-    """Whether a backward pass runs: what it computes again (checkpointing) is no new call."""
+    """Whether a backward pass is running: what it recomputes (checkpointing) is not a new call."""
     return torch._C._current_graph_task_id() != -1
 
 
 def _concerned(frame: FrameType | None, args: tuple[Any, ...]) -> list[tuple[Listener, nn.Module | None]]:
-    """Whose model is calling, and which of its modules: the innermost one on the stack.
+    """The listeners whose model makes the call, each with the innermost of its modules on the stack.
 
-    A module that is no part of a model ends the search: what it does is its own affair, even if a part of the model has
-    called it (a teacher, an assistant that drafts tokens).
+    A module that is no part of the model ends the search, even if a part of the model has called it: it is another
+    model (a teacher, an assistant that drafts tokens).
     """
     found: list[tuple[Listener, nn.Module | None]] = []
     waiting: list[Listener] = []
     for listener in _LISTENERS:
-        if listener.model is None:  # everything in the block
+        if listener.model is None:  # captures everything in the block
             found.append((listener, None))
         elif not args or not isinstance(args[0], nn.Module):
             waiting.append(listener)
-        elif listener.holds(args[0]):  # a module's own method, or a function that is told its module
+        elif listener.holds(
+            args[0]
+        ):  # a method of a module, or a function whose first argument is its module
             found.append((listener, args[0]))
     while frame is not None and waiting:
         code = frame.f_code

@@ -1,139 +1,140 @@
-"""Our own layers: `attend`, and the mechanisms whose weights are more, or other, than those of one call of it."""
+"""Mechanisms of ours whose weights are more, or other, than those of one call of `attend`."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import regard.core.attention as core
-from regard.biases import Bias
 from regard.core.attention import Rows
-from regard.masks import Mask
+from regard.nn.attention_layer import AttentionLayer
 from regard.nn.dynamic_memory import DynamicMemory
 from regard.nn.gla import GlobalQuery
 from regard.nn.linear import Linear
 from regard.nn.local_m import LocalAlignment
+from regard.nn.mechanism import Mechanism
 from regard.nn.ntm import NTM
-from regard.nn.ntm.machine import Trace
+from regard.nn.ntm.machine import MachineCore, Trace
 from regard.nn.state import State
 from regard.nn.static_memory import StaticMemory
 from regard.observation.capture.fingerprints import check_fingerprints, fingerprints_of
-from regard.observation.capture.interception import Adapter, CallEvent, Function
-from regard.observation.capture.proof import proof_of
-from regard.observation.capture.reading import GradientInputs, Pairs, Reading, UnreadableCall, WholeMap
-from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor, StoredValue, restored
-from regard.observation.capture.torch_calls import as_computed, four_axes, mask_and_bias, rows_seen, silenced
-from regard.observation.watching import How, Side, named, weighed
-from regard.scores import Score
+from regard.observation.capture.interception import Adapter, CallEvent
+from regard.observation.capture.reading import How, Reading, Side, UnreadableCall, WholeMap
+from regard.observation.capture.recomputed import (
+    attend_calls_of,
+    dynamic_memory_maps,
+    inputs_of,
+    linear_weights,
+)
+from regard.observation.capture.storage import Storage, StoredTensor, restored
 
-# Mechanisms that give an account of a call themselves; what they call on the way is part of it.
-ACCOUNTING = (LocalAlignment, GlobalQuery, Linear, DynamicMemory)
-
-
-class Attend(Adapter):
-    """`regard.attend`: every mask, score, bias and normaliser is kept as the value it is."""
-
-    kind = "attend"
-    signature = inspect.signature(core.attend)
-
-    def reading(self, event: CallEvent) -> Reading:
-        """The request as it was made."""
-        bound = self.signature.bind(*event.args, **event.kwargs)
-        bound.apply_defaults()
-        given, keep = bound.arguments, event.keep
-        query, key = as_computed(given["query"]), as_computed(given["key"])
-        mask, bias = given["mask"], given["bias"]
-        seen = None
-        if isinstance(mask, Mask):
-            kept_mask: StoredTensor | StoredValue[Mask] | None = keep.value(mask, "the mask")
-        else:
-            kept_mask, _ = mask_and_bias(mask, query.shape[:-2], keep)
-            seen = rows_seen(mask, key.shape[-2]) if mask is not None and mask.dim() >= 2 else None
-        if isinstance(bias, Bias):
-            kept_bias: StoredTensor | StoredValue[Bias] | None = keep.value(bias, "the bias")
-        else:
-            _, kept_bias = mask_and_bias(bias, query.shape[:-2], keep)
-        score: StoredValue[Score] | str = given["score"]
-        if not isinstance(score, str):
-            score = keep.value(given["score"], "the score")
-        sink = given["sink"]
-        output = event.result[0] if given["return_logsumexp"] else event.result
-        graph = None
-        if event.gradients and output.requires_grad and query.dim() == 4 and given["normalize"] == "softmax":
-            graph = GradientInputs(given["value"].detach(), output)
-        return Pairs(
-            keep.activation(four_axes(query), "the query"),
-            StoredKeys(keep.activation(four_axes(key), "the key"), seen),
-            (*four_axes(query).shape[:3], key.shape[-2]),
-            kept_mask, kept_bias, score, given["normalize"], given["scale"],
-            None if sink is None else keep.parameter(sink, "the sink"), graph=graph,
-            proof=None if given["dropout"] else proof_of(keep, four_axes(given["value"]), four_axes(output), seen),
-        )  # fmt: skip
-
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
-        result = original(*args, **kwargs)
-        if isinstance(result, tuple):
-            return silenced(result[0], heads, 1), *result[1:]
-        return silenced(result, heads, 1)
+Readings = list[tuple[str, Reading]]  # each with what its name has behind the module's path
 
 
-class MechanismAdapter(Adapter):
-    """A mechanism that is asked, with what it was given, for its own account of the call."""
+def mechanism_name(layer: nn.Module) -> str:
+    """A layer's name as users know it."""
+    return (
+        layer.entry.name if isinstance(layer, Mechanism) and hasattr(layer, "entry") else type(layer).__name__
+    )
 
-    kind = "own account"
 
-    def readings(self, event: CallEvent) -> list[tuple[str, Reading]]:
-        """One for each part of the mechanism: most have one; a memory is written and read."""
+def adapter_of(module: nn.Module) -> Adapter | None:
+    """The adapter of a mechanism's class; None where its calls of `attend` say everything."""
+    return next((adapter() for kind, adapter in _ADAPTERS if isinstance(module, kind)), None)
+
+
+class OwnWeights(Adapter):
+    """A mechanism whose `weights` computes the weights of a call; what it calls inside is part of that."""
+
+    kind = "own weights"
+
+    def readings(self, event: CallEvent) -> Readings:
+        """One call, its weights computed by the layer for the rows and heads asked for."""
         layer, *given = event.args
-        query = given[0] if given else event.kwargs["query"]
-        source = given[1] if len(given) > 1 else event.kwargs.get("source")
+        query, source = inputs_of(given, event.kwargs)
         call = RepeatableCall(layer, given, event.kwargs, event.keep)
-        (batch, queries, _), heads = query.shape, layer.num_heads
-        keys = (query if source is None else source).shape[1]
-        if isinstance(layer, DynamicMemory):
-            slots, sizes = len(layer.slots), (batch, heads, queries, len(layer.slots))
-            state = event.kwargs.get("state")
-            if source is not None or getattr(state, "source", None) is not None:
-                return [(".reading", WholeMap(lambda: call.part(0), sizes, columns="slot"))]
-            if state is not None:
-                return [
-                    (
-                        "",
-                        UnreadableCall(
-                            "dynamic-memory goes on inside of a segment: a step has no one map to show."
-                        ),
-                    )
-                ]
-            sizes = (batch, heads, queries, slots + queries)
-            reading = WholeMap(lambda: call.part(-1), sizes, columns="memory")
-            if queries < layer.segment:  # nothing was written yet
-                return [(".reading", reading)]
-            writing = WholeMap(lambda: call.part(0), (batch, heads, slots, queries), rows="slot")
-            return [(".writing", writing), (".reading", reading)]
-        sizes = (batch, heads, queries, keys)
-        if isinstance(layer, Linear):
-            if event.kwargs.get("state") is not None:
-                return [
-                    (
-                        "",
-                        UnreadableCall(
-                            "linear keeps only sums of what came earlier: a step has no weights to show."
-                        ),
-                    )
-                ]
-            return [("", WholeMap(lambda: call.part(0), sizes, "effective"))]
-        state = event.kwargs.get("state")
-        if isinstance(state, State):  # how many keys there are, the layer knows
-            sizes = (batch, heads, queries, call.weights([0], [0]).shape[-1] if queries else 0)
-        how: How = "effective" if isinstance(layer, GlobalQuery) and source is None else "exact"
-        return [("", RecomputedRows(call.weights, sizes, how))]
+        batch, queries, heads = len(query), query.shape[1], layer.num_heads
+        keys = source.shape[1]
+        if isinstance(event.kwargs.get("state"), State):  # only the layer knows how many keys there are
+            keys = call.weights([0], [0]).shape[-1] if queries else 0
+        return [
+            ("", RecomputedRows(call.weights, (batch, heads, queries, keys), self.nature(source is query)))
+        ]
+
+    def nature(self, within: bool) -> How:
+        """What the weights are; `within`: a sequence attends to itself."""
+        return "exact"
+
+
+class GlobalQueryWeights(OwnWeights):
+    """`global-query`, which within a sequence never makes weights of pairs."""
+
+    def nature(self, within: bool) -> How:
+        """Effective within a sequence, exact over a source."""
+        return "effective" if within else "exact"
+
+
+class LinearWeights(Adapter):
+    """`linear`: its weights are never made, but its output is the mean of its values by just these weights."""
+
+    kind = "own weights"
+
+    def readings(self, event: CallEvent) -> Readings:
+        """One map, computed from the inputs."""
+        layer, *given = event.args
+        if event.kwargs.get("state") is not None:
+            return [
+                (
+                    "",
+                    UnreadableCall(
+                        "linear keeps only sums of earlier positions: a step has no weights to show."
+                    ),
+                )
+            ]
+        query, source = inputs_of(given, event.kwargs)
+        call = RepeatableCall(layer, given, event.kwargs, event.keep)
+        sizes = (len(query), layer.num_heads, query.shape[1], source.shape[1])
+        return [("", WholeMap(lambda: linear_weights(layer, *call.given()), sizes, "effective"))]
+
+
+class DynamicMemoryMaps(Adapter):
+    """`dynamic-memory`: slots that are written by each segment, and positions that read slots and their segment."""
+
+    kind = "own weights"
+
+    def readings(self, event: CallEvent) -> Readings:
+        """How the slots were written and read; over a source only how they were read."""
+        layer, *given = event.args
+        query, source = inputs_of(given, event.kwargs)
+        (batch, queries, _), slots, state = query.shape, len(layer.slots), event.kwargs.get("state")
+        call = RepeatableCall(layer, given, event.kwargs, event.keep)
+
+        def part(index: int) -> Tensor:
+            args, kwargs = call.given()
+            return dynamic_memory_maps(layer, args, kwargs)[index]
+
+        def shaped(rows: int, columns: int) -> tuple[int, int, int, int]:
+            return batch, layer.num_heads, rows, columns
+
+        if source is not query or getattr(state, "source", None) is not None:
+            last = partial(_last_call, layer, call)
+            return [(".reading", WholeMap(last, shaped(queries, slots), columns="slot"))]
+        if state is not None:
+            why = "dynamic-memory continues inside a segment: a step has no single map to show."
+            return [("", UnreadableCall(why))]
+        reading = WholeMap(lambda: part(1), shaped(queries, slots + queries), columns="memory")
+        if queries <= layer.segment:  # no position reads what was written
+            return [(".reading", reading)]
+        writing = WholeMap(lambda: part(0), shaped(slots, queries), rows="slot")
+        return [(".writing", writing), (".reading", reading)]
+
+
+def _last_call(layer: nn.Module, call: RepeatableCall) -> Tensor:
+    args, kwargs = call.given()
+    return attend_calls_of(layer, args, kwargs)[-1].weights()
 
 
 class RepeatableCall:
@@ -147,69 +148,67 @@ class RepeatableCall:
         self.fingerprints = fingerprints_of(self.parameters)
 
     def given(self) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments, after a look whether anything has changed."""
-        check_fingerprints(self.parameters, self.fingerprints, f"a parameter of {named(self.layer)}")
-        named_ones = {name: restored(part) for name, part in self.kwargs.items()}
-        return [restored(part) for part in self.args], named_ones
+        """The arguments, after a check that nothing has changed."""
+        words = f"a parameter of {mechanism_name(self.layer)}"
+        check_fingerprints(self.parameters, self.fingerprints, words)
+        named = {name: restored(part) for name, part in self.kwargs.items()}
+        return [restored(part) for part in self.args], named
 
     def weights(self, rows: Rows, heads: Rows) -> Tensor:
-        """What the layer says of some rows and heads."""
+        """The weights of some rows and heads, as the layer's own `weights` computes them."""
         args, kwargs = self.given()
-        ask: Any = self.layer.weights
-        found: Tensor = ask(*args, **kwargs, rows=rows, heads=heads)
+        own: Any = self.layer.weights
+        found: Tensor = own(*args, **kwargs, rows=rows, heads=heads)
         return found
-
-    def part(self, index: int) -> Tensor:
-        """All weights of one part, from running the layer once more (without dropout) and watching its parts."""
-        args, kwargs = self.given()
-        training = {module: module.training for module in self.layer.modules()}
-        self.layer.eval()
-        try:
-            return weighed(lambda: self.layer(*args, **kwargs), self.layer)[index].all
-        finally:
-            for module, was in training.items():
-                module.training = was
 
 
 class RecomputedRows(WholeMap):
-    """A call of a layer that can tell the weights of chosen rows and heads."""
+    """A call of a layer that computes the weights of chosen rows and heads."""
 
-    def __init__(self, ask: Any, sizes: tuple[int, int, int, int], how: Any) -> None:
-        super().__init__(lambda: ask(None, None), sizes, how)
-        self.ask = ask
+    def __init__(self, compute: Callable[..., Tensor], sizes: tuple[int, int, int, int], how: How) -> None:
+        super().__init__(lambda: compute(None, None), sizes, how)
+        self.compute = compute
 
     @torch.no_grad()
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
-        found: Tensor = self.ask(rows, heads)
-        return found
+        return self.compute(rows, heads)
 
     strips = Reading.strips
 
 
-class TapeAdapter(Adapter):
-    """The tape of a Neural Turing Machine, which hands over where its heads were after each step."""
+class MachineCoreAdapter(Adapter):
+    """The tape of a Neural Turing Machine, which returns the weights of its heads after each step."""
 
     kind = "tape"
 
-    def readings(self, event: CallEvent) -> list[tuple[str, Reading]]:
+    def readings(self, event: CallEvent) -> Readings:
         """One for the heads that write, one for those that read."""
         trace: Trace = event.result[1]
-        found: list[tuple[str, Reading]] = []
-        for name, places in (("write", trace.write), ("read", trace.read)):
-            if places.shape[2]:
-                kept = event.keep.activation(places, f"the {name} weights")
-                sizes = (places.shape[0], places.shape[2], places.shape[1], places.shape[3])
-                reading = WholeMap(partial(_by_heads, kept), sizes, "exact", "position", "slot")
+        found: Readings = []
+        for name, weights in (("write", trace.write), ("read", trace.read)):
+            if weights.shape[2]:
+                kept = event.keep.activation(weights, f"the {name} weights")
+                sizes = (weights.shape[0], weights.shape[2], weights.shape[1], weights.shape[3])
+                reading = WholeMap(partial(_heads_first, kept), sizes, "exact", "source", "slot")
                 found.append((f".{name}", reading))
         return found
 
 
-def _by_heads(kept: StoredTensor) -> Tensor:
+def _heads_first(kept: StoredTensor) -> Tensor:
     return kept.get().transpose(1, 2)
 
 
+_ADAPTERS: tuple[tuple[type[nn.Module], type[Adapter]], ...] = (
+    (LocalAlignment, OwnWeights),
+    (GlobalQuery, GlobalQueryWeights),
+    (Linear, LinearWeights),
+    (DynamicMemory, DynamicMemoryMaps),
+    (MachineCore, MachineCoreAdapter),
+)
+
+
 def sides(parts: Iterable[nn.Module]) -> dict[int, tuple[Side, Side]]:
-    """Modules whose rows or columns are slots of a memory, by identity: what they are."""
+    """What rows and columns are, of modules whose `attend` calls cannot tell: by the identity of the module."""
     found: dict[int, tuple[Side, Side]] = {}
     for module in parts:
         if isinstance(module, StaticMemory):
@@ -217,4 +216,6 @@ def sides(parts: Iterable[nn.Module]) -> dict[int, tuple[Side, Side]]:
             found[id(module.reader)] = ("position", "slot")
         elif isinstance(module, NTM):
             found[id(module)] = ("position", "slot")
+        elif isinstance(module, AttentionLayer):  # its queries attend to themselves, then to the source
+            found[id(module.memory)] = ("position", "position")
     return found

@@ -1,4 +1,4 @@
-"""Where to stand: the functions through which the modules of a model attend."""
+"""Patch points: the functions through which the modules of a model attend."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import nn
 
 import regard
 import regard.core.attention as core
-from regard.nn.ntm.machine import MachineCore
 from regard.observation.capture import fused_twins
+from regard.observation.capture.attend_calls import AttendAdapter
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.geometric import EdgeSoftmax
 from regard.observation.capture.huggingface import EagerFlex, EagerForward
 from regard.observation.capture.identity import Substitute, untouched
 from regard.observation.capture.interception import Adapter, PatchPoint
-from regard.observation.capture.mechanisms import ACCOUNTING, Attend, MechanismAdapter, TapeAdapter
+from regard.observation.capture.mechanisms import adapter_of
 from regard.observation.capture.torch_calls import (
     MultiheadFunction,
     NativeEncoderLayer,
@@ -31,24 +31,24 @@ from regard.observation.capture.torch_calls import (
 )
 from regard.observation.capture.written.patch_points import recording_points
 
-# To ask thousands of Python modules each time would take milliseconds.
+# Cached, because searching thousands of Python modules takes milliseconds.
 _FOUND: dict[tuple[frozenset[str], int], list[PatchPoint]] = {}
 _MOST = 64
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, Substitute)
 
 
 def patch_points(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[PatchPoint]:
-    """Everything to intercept while a model made of `parts` is observed; without one, what a block of code may call."""
+    """The functions to intercept for a model made of `parts`; without a model, those that any code may call."""
     found = [
         PatchPoint(torch.nn.functional, "scaled_dot_product_attention", ScaledDotProduct()),
-        # Where torch looks the function up that it hands to the types of its arguments.
+        # Where torch looks up the function that it passes to __torch_function__.
         PatchPoint(torch._C._nn, "scaled_dot_product_attention", ScaledDotProduct()),
         PatchPoint(torch.nn.functional, "multi_head_attention_forward", MultiheadFunction()),
         PatchPoint(torch, "_native_multi_head_attention", NativeMultihead()),
         PatchPoint(torch, "_transformer_encoder_layer_fwd", NativeEncoderLayer()),
         PatchPoint(flex_module, "flex_attention", Flex()),
-        PatchPoint(core, "attend", Attend()),
-        PatchPoint(regard, "attend", Attend()),
+        PatchPoint(core, "attend", AttendAdapter()),
+        PatchPoint(regard, "attend", AttendAdapter()),
     ]
     transformers = sys.modules.get("transformers.integrations.flex_attention")
     if transformers is not None and hasattr(transformers, "compile_friendly_flex_attention"):
@@ -61,7 +61,7 @@ def patch_points(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> li
     adapters = {kind: adapter for kind, part in kinds.items() if (adapter := _of_class(part))}
     found += [PatchPoint(kind, "forward", adapter) for kind, adapter in adapters.items()]
     found += recording_points(kinds, parts, adapters)
-    for part in parts:  # a module may hold a function itself, as an attribute
+    for part in parts:  # a module may hold a function as an attribute
         held = [name for name, content in vars(part).items() if isinstance(content, _FUNCTIONS)]
         found += _held(part, held) if held else []
         if "forward" in vars(part) and _wraps_own_forward(part) and (adapter := _of_class(part)):
@@ -70,19 +70,17 @@ def patch_points(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> li
 
 
 def _of_class(module: nn.Module) -> Adapter | None:
-    """For a module of a class that writes its attention out, or whose weights are more than one call."""
+    """The adapter for modules that write attention out, or whose weights are not those of one call."""
     x_transformers = sys.modules.get("x_transformers.attend")
     if x_transformers is not None and isinstance(module, x_transformers.Attend):
-        return fused_twins.Attend()
+        return fused_twins.XTransformersAttend()
     if isinstance(getattr(module, "fused_attn", None), bool) and hasattr(module, "num_heads"):
         return fused_twins.FusedTwin("fused_attn")
-    if isinstance(module, ACCOUNTING):
-        return MechanismAdapter()
-    return TapeAdapter() if isinstance(module, MachineCore) else None
+    return adapter_of(module)
 
 
 def _wraps_own_forward(module: nn.Module) -> bool:
-    """Whether the forward that a module itself holds is its class's with something around it, as of accelerate."""
+    """Whether the forward that a module instance holds wraps the forward of its class, as accelerate's hooks do."""
     held: Any = inspect.unwrap(vars(module)["forward"])
     while isinstance(held, functools.partial):
         held = inspect.unwrap(held.func)
@@ -91,12 +89,12 @@ def _wraps_own_forward(module: nn.Module) -> bool:
 
 
 def _imported(homes: frozenset[str]) -> list[PatchPoint]:
-    """Names under which modules of Python hold these functions themselves: `from torch.nn.functional import …`.
+    """Names under which Python modules hold these functions: `from torch.nn.functional import …`.
 
     A Python module that defines a class of the model (one of `homes`) is searched for other names (`as sdpa`), for
     compiled FlexAttention, and for the eager attention of a family of models. All others are searched only for the
-    functions' own names. What was found is remembered until another module of Python is loaded; in `__main__`, where
-    people try things, functions come and go, so it is always searched.
+    functions' own names. The result is cached until another Python module is imported; `__main__`, where functions are
+    redefined interactively, is always searched.
     """
     here = sys.modules.get("__main__")
     found = [] if here is None else _held(here, vars(here))
@@ -107,7 +105,7 @@ def _imported(homes: frozenset[str]) -> list[PatchPoint]:
         _FOUND[key] = []
         names = [function.__name__ for function in _originals()]
         for home, module in list(sys.modules.items()):
-            # What there is in torch and in our own package is on the list already.
+            # Those of torch and of our own package are on the list already.
             if home.partition(".")[0] in ("torch", "regard", "__main__") or not isinstance(
                 module, ModuleType
             ):
@@ -131,10 +129,10 @@ def _held(module: ModuleType | nn.Module, names: Iterable[str]) -> list[PatchPoi
         else:
             plain = getattr(
                 untouched(held), "_torchdynamo_orig_callable", untouched(held)
-            )  # what was compiled
+            )  # the function before torch.compile
             try:
                 adapter = originals.get(untouched(plain))
-            except TypeError:  # cannot be hashed, so it is none of them
+            except TypeError:  # not hashable, so it is none of them
                 continue
         if adapter is not None:
             found.append(PatchPoint(module, name, adapter))
@@ -142,11 +140,11 @@ def _held(module: ModuleType | nn.Module, names: Iterable[str]) -> list[PatchPoi
 
 
 def _originals() -> dict[Any, Adapter]:
-    """The functions as they are when nobody observes."""
+    """The original functions, with their adapters."""
     found: dict[Any, Adapter] = {
         untouched(torch.nn.functional.scaled_dot_product_attention): ScaledDotProduct(),
         untouched(flex_module.flex_attention): Flex(),
-        untouched(core.attend): Attend(),
+        untouched(core.attend): AttendAdapter(),
     }
     geometric = sys.modules.get("torch_geometric.utils")
     if geometric is not None:

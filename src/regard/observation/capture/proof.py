@@ -1,9 +1,9 @@
-"""The proof of a call: a row of what came out, and of the values it was mixed from.
+"""The proof of a call: a row of its output, and the values it was mixed from.
 
-Whatever a function does inside, its weights are those w for which w @ v is its output. So of every call whose output is
-the mixture itself, a few columns of the last row of the first example are kept, with the same columns of its values.
-Weights that are computed later have to mix to just that; else something has changed since, or the function does more
-than is known of it.
+Whatever a function does inside, its weights w satisfy w @ v = output. So for every call that returns mixed values, a
+few columns of the last row of the first example are stored, with the same columns of its values. Weights that are
+computed later must reproduce this row; otherwise something has changed since, or the function does more than is known
+of it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from torch import Tensor
 from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor
 from regard.scores.base import spread_heads
 
-# How far a mixture may be off, relative to the largest it could be. Kernels in half precision round weights before they
-# mix.
+# Tolerances relative to the largest possible output. Kernels in half precision round weights before mixing.
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-4}
 COARSE = 3e-2
 
@@ -29,17 +28,17 @@ class Proof:
     values: StoredKeys  # (1,g,k,c): some columns of the values
     output: Tensor  # (h,c): the same of the output's last row
     count: int  # keys of the call
-    kept: Tensor | None = None  # (h,k): what dropout multiplied each weight with
-    coarse: float = COARSE  # how far it may be off in half precision
+    kept: Tensor | None = None  # (h,k): the factor that dropout applied to each weight
+    coarse: float = COARSE  # the tolerance in half precision
 
     def holds(self, row: Tensor) -> bool:
-        """Whether weights (h,k) of the last row mix to the output."""
+        """Whether weights (h,k) of the last row reproduce the output."""
         values = spread_heads(self.values.first(self.count), len(self.output))[0].to(row.device)
         wide = torch.promote_types(row.dtype, torch.float32)
         row, values, output = row.to(wide), values.to(wide), self.output.to(row.device, wide)
         if self.kept is not None:
             row = row * self.kept.to(row)
-        # A hidden value that is not finite is not a part of the mixture.
+        # A hidden non-finite value is not part of the output.
         values = values.masked_fill((row == 0)[..., None] & ~values.isfinite(), 0)
         mixed = (row[:, None] @ values)[:, 0]
         bound = (row[:, None].abs() @ values.abs())[:, 0].amax(-1, keepdim=True)
@@ -49,7 +48,7 @@ class Proof:
 
     @property
     def tolerance(self) -> float:
-        """What rounding may do."""
+        """The tolerance for this output's dtype and device."""
         close = CLOSE.get(self.output.dtype, self.coarse)
         is_float = self.output.dtype == torch.float32 and self.output.device.type != "cpu"
         return COARSE if is_float else close  # an accelerator may multiply in less than float32
@@ -65,8 +64,8 @@ def proof_of(
 ) -> Proof | None:
     """The proof of a call with values (b,g,k,v) and output (b,h,q,v); None where there is none.
 
-    `seen` are the keys that any query may see, `kept` (h,k) what dropout left of the last row's weights. One column is
-    enough for a function that is known, where only a change is looked for.
+    `seen`: the keys visible to any query. `kept` (h,k): the factors that dropout applied to the last row. One column is
+    enough for a known function, where only a later change must be detected.
     """
     if value.dim() != 4 or output.dim() != 4:
         return None
@@ -75,9 +74,11 @@ def proof_of(
     if not (width == given and output.numel() and value.numel()) or heads % groups:
         return None
     if keep.dtype is not None and keep.dtype.itemsize < value.dtype.itemsize:
-        return None  # queries and keys are kept rounded: their weights are not quite those of the call
+        return None  # queries and keys are stored rounded, so their weights differ slightly
     value, output = value.detach(), output.detach()
-    if columns == 1 and type(value) is type(output) is Tensor:  # for every call: as few operations as may be
+    if (
+        columns == 1 and type(value) is type(output) is Tensor
+    ):  # runs for every call: as few operations as possible
         middle, (_, by_group, by_key, by_column) = width // 2, value.stride()
         at = value.storage_offset() + middle * by_column
         mixed = value.as_strided((1, groups, keys, 1), (1, by_group, by_key, 1), at)

@@ -1,10 +1,10 @@
-"""A reading: what one noted call weighed. Weights are computed when somebody asks, for the rows and heads asked for."""
+"""A reading: one captured call, which computes its weights for the rows and heads that are asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from regard import masks
 from regard.biases import Bias
 from regard.core import formula, request
 from regard.core.attention import Rows
-from regard.core.grid import Sizes, whole
+from regard.core.call import Call
+from regard.core.grid import Sizes, full_grid
 from regard.core.summary import Summary, strongest
 from regard.errors import RegardError
 from regard.masks import Mask
@@ -22,38 +23,46 @@ from regard.normalizers import Normalizer
 from regard.observation.capture.fingerprints import changed_error
 from regard.observation.capture.proof import Proof
 from regard.observation.capture.storage import StoredKeys, StoredTensor, StoredValue
-from regard.observation.watching import How, Side
 from regard.scores import Score
 from regard.scores.base import spread_heads
 
-IN_FLIGHT = 2**22  # weights at once while rows are walked: 16 MiB
-MODEST = 128.0  # a log-sum-exp beyond it is rounded too coarsely to be taken off scores: to more than 1e-5
+# exact: the weights the layer mixes its values with. effective: the layer never makes them, but its output is the mean
+# of its values by these weights. gradient × input: how much each input moves the answer; not a weight of any layer.
+# unverified: computed from what is known of the layer, but not confirmed by its output.
+How = Literal["exact", "effective", "gradient × input", "unverified"]
+# What rows or columns are. position: the queries' sequence; source: the sequence attended to; slot: slots of a memory;
+# memory: the slots, then the positions.
+Side = Literal["position", "source", "slot", "memory"]
+IN_FLIGHT = 2**22  # weights in memory at once: 16 MiB
+MODEST = (
+    128.0  # beyond it a float32 log-sum-exp is rounded by more than 1e-5, too coarse to subtract from scores
+)
 
 
 class Unreadable(RegardError, RuntimeError):
-    """A call was noted, but its weights cannot be told; the text says why."""
+    """The weights of a captured call cannot be computed; the text says why."""
 
 
 class Reading:
-    """One call at a site. Subclasses say how the weights of chosen rows and heads are computed."""
+    """One call of a site. Subclasses compute the weights of chosen rows and heads."""
 
     sizes: Sizes  # b, h, q, k
-    nature: How = "exact"  # what its weights are, if they are right
+    nature: How = "exact"  # how exact its weights are, if confirmed
     rows: Side = "position"
     columns: Side = "source"
 
     @property
     def how(self) -> How:
-        """What its weights are, as far as that can be vouched for."""
+        """How exact its weights are; "unverified" where they are not confirmed."""
         try:
             return "unverified" if self.is_doubtful() else self.nature
-        except Exception:  # what cannot be computed any more cannot be checked either
+        except Exception:  # weights that cannot be computed cannot be checked
             return "unverified"
 
-    check: Callable[[Reading], bool] | None = None  # whether its weights are what the model mixed with
+    check: Callable[[Reading], bool] | None = None  # whether its weights are those the model mixed with
 
     def is_doubtful(self) -> bool:
-        """Whether its weights were not, or could not be, checked against what the model mixed."""
+        """Whether its weights are not confirmed by the output of the call."""
         return self.check is not None and not self.check(self)
 
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
@@ -61,7 +70,7 @@ class Reading:
         raise NotImplementedError
 
     def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
-        """What every query gives to chosen keys, (b, heads, q, keys), by blocks of rows."""
+        """The weights of all queries for chosen keys, (b, heads, q, keys), by blocks of rows."""
         chosen = core.selection("keys", keys, self.sizes[3], self.device)
         parts = [weights if chosen is None else weights[..., chosen] for _, weights in self.strips(heads)]
         return torch.cat(parts, 2) if parts else self.weights(heads=heads)
@@ -71,12 +80,12 @@ class Reading:
         return summary_of(self, top)
 
     def logsumexp(self, rows: Rows) -> Tensor:
-        """Of the scores of some rows, (b,h,rows); NaN where weights do not come from scores."""
+        """The log-sum-exp of the scores of some rows, (b,h,rows); NaN where there are no scores."""
         count = len(range(*rows.indices(self.sizes[2]))) if isinstance(rows, slice) else self.sizes[2]
         return torch.full((*self.sizes[:2], count), torch.nan, device=self.device)
 
     def strips(self, heads: Rows = None) -> Iterator[tuple[slice, Tensor]]:
-        """All weights, a block of rows at a time: which rows, and (b, heads, rows, k)."""
+        """All weights in blocks of rows: the rows, and their weights (b, heads, rows, k)."""
         batch, count, queries, keys = self.sizes
         few = max(1, IN_FLIGHT // max(1, batch * count * keys))
         for start in range(0, queries, few):
@@ -91,7 +100,7 @@ class Reading:
 
 @dataclass
 class Pairs(Reading):
-    """A call that `regard.weights` can answer: queries, keys, and what was done to their scores."""
+    """A call whose weights `regard.weights` computes, from queries, keys, mask, bias and score."""
 
     query: StoredTensor  # (b,h,q,d)
     key: StoredKeys  # (b,g,k,d)
@@ -106,7 +115,7 @@ class Pairs(Reading):
     columns: Side = "source"
     graph: GradientInputs | None = None
     proof: Proof | None = None
-    is_known: bool = True  # whether the function does what its name says: not if tensors bring their own
+    is_known: bool = True  # False where a tensor subclass may replace the function
     _logsumexp: Tensor | None = field(default=None, repr=False)
     _proven: bool | None = field(default=None, repr=False)
 
@@ -136,13 +145,13 @@ class Pairs(Reading):
         return core.weights(query, key, **options, rows=rows, heads=heads)
 
     def last_row(self) -> Tensor:
-        """The weights of the last row, (b,h,k), proven or not."""
+        """The weights of the last row, (b,h,k), not checked against the proof."""
         query, key, options = self._asked()
         return core.weights(query, key, **options, rows=[-1])[:, :, 0]
 
     @torch.no_grad()
     def _prove(self) -> None:
-        """Hold the weights against the proof, once: what is written to later, the marks of what is kept notice."""
+        """Check the weights against the proof, once: later writes are detected by fingerprints."""
         if self._proven is None:
             self._proven = self.proof is None or self.proof.holds(self.last_row()[0])
             if self.proof is not None and self._proven:
@@ -165,7 +174,7 @@ class Pairs(Reading):
 
     @torch.no_grad()
     def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
-        """exp(score − log-sum-exp): with the latter at hand, some keys cost as much as if there were no others."""
+        """exp(score − log-sum-exp): with a stored log-sum-exp, only the chosen keys are computed."""
         if self.normalize != "softmax" or self.sink is not None:
             return super().columns_of(keys, heads)
         self._prove()
@@ -176,26 +185,14 @@ class Pairs(Reading):
         query, key, options = self._asked()
         if self._logsumexp is None:
             self._logsumexp = core.summarize(query, key, **options, top=0).logsumexp
-        asked = request.build(
-            query,
-            key,
-            key,
-            options["score"],
-            options["mask"],
-            options["bias"],
-            "softmax",
-            self.scale,
-            0.0,
-            None,
-            False,
-        )
+        asked = request.build(Call(query, key, key, **options))
         columns = core.selection("keys", keys, self.sizes[3], query.device)
         chosen = core.selection("heads", heads, self.sizes[1], query.device)
-        wide = formula.accumulator(query.dtype)
+        wide = formula.accumulation_dtype(query.dtype)
         score, query, key = asked.score.reduce(
             asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
         )
-        grid = whole(self.sizes, query.device).part(heads=chosen, columns=columns)
+        grid = full_grid(self.sizes, query.device).part(heads=chosen, columns=columns)
         logsumexp = self._logsumexp
         key = spread_heads(key, self.sizes[1])
         if chosen is not None:
@@ -204,14 +201,14 @@ class Pairs(Reading):
             key = key[:, :, columns]
         found, visible = formula.masked_scores(score, query, key, asked.mask, asked.bias, grid, asked.scale)
         weights = torch.exp(found - logsumexp[..., None])
-        # A row of −inf is one of zeros, as `weights` has it.
+        # A log-sum-exp of −inf is a row of zeros, as in `weights`.
         weights = weights.masked_fill((logsumexp == -torch.inf)[..., None], 0)
         if visible is not None:
             weights = weights.masked_fill(~visible, 0)
         return self._with_coarse_rows(weights.to(asked.query.dtype), logsumexp, keys, heads)
 
     def _with_coarse_rows(self, weights: Tensor, logsumexp: Tensor, keys: Rows, heads: Rows) -> Tensor:
-        """Columns in which rows of huge scores (hidden by a large negative number, or not finite) are made anew."""
+        """Recompute rows whose scores are huge (hidden by a large negative number) or non-finite."""
         coarse = ~(logsumexp.abs() <= MODEST) & (logsumexp != -torch.inf)  # (b,h,q)
         rows = coarse.any(1).any(0).nonzero()[:, 0]
         columns = core.selection("keys", keys, self.sizes[3], weights.device)
@@ -225,7 +222,7 @@ class Pairs(Reading):
 
 @dataclass
 class GradientInputs:
-    """What a gradient of weights needs beside them: the values, and the output as autograd knows it."""
+    """What gradient × attention needs beside the weights: the values, and the output in the autograd graph."""
 
     value: Tensor  # (b,g,k,v), detached
     output: Tensor  # as the function returned it
@@ -235,7 +232,7 @@ class GradientInputs:
 
 @dataclass
 class DeferredPairs(Reading):
-    """A call whose queries and keys are made when they are asked for, from what the module was given."""
+    """A call whose queries and keys are computed from the module's inputs when weights are asked for."""
 
     make: Callable[[], Pairs]
     sizes: Sizes
@@ -246,7 +243,7 @@ class DeferredPairs(Reading):
     @torch.no_grad()
     def pairs(self) -> Pairs:
         """The queries and keys."""
-        # Made anew each time: kept, they would double what is held, and would hide a change of the weights.
+        # Computed anew each time: stored, they would double the memory and hide a change of the parameters.
         return replace(self.make(), rows=self.rows, columns=self.columns)
 
     @property
@@ -265,7 +262,7 @@ class DeferredPairs(Reading):
 
 @dataclass
 class WholeMap(Reading):
-    """A call whose weights only come all at once; they are made when asked for, and not kept."""
+    """A call whose weights can only be computed all at once, anew each time."""
 
     make: Callable[[], Tensor]
     sizes: Sizes
@@ -285,7 +282,7 @@ class WholeMap(Reading):
 
 @dataclass
 class UnreadableCall(Reading):
-    """A call of which no weights can be told, and why."""
+    """A call whose weights cannot be computed, and why."""
 
     why: str
     sizes: Sizes = (0, 0, 0, 0)
@@ -310,7 +307,7 @@ def chosen(weights: Tensor, rows: Rows, heads: Rows) -> Tensor:
 
 @torch.no_grad()
 def summary_of(reading: Reading, top: int) -> Summary:
-    """A summary from weights, where `summarize` cannot make it from queries and keys."""
+    """A summary computed from weights, where there are no queries and keys for `summarize`."""
     batch, heads, _, keys = reading.sizes
     received: Tensor | float = 0.0
     entropies, tops, indices, seeing, sums = [], [], [], [], []
@@ -342,5 +339,5 @@ def summary_of(reading: Reading, top: int) -> Summary:
 
 
 def top_left() -> Mask:
-    """The causal mask as torch's functions mean it: query i sees keys up to i, however many keys there are."""
+    """The causal mask of torch's functions: query i sees keys 0 … i, however many keys there are."""
     return masks.causal(align="top-left")

@@ -26,7 +26,7 @@ from regard.observation.capture.reading import (
 )
 from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor
 
-# Tensors that do with a function what its name says.
+# Types of tensors that do not replace the function.
 PLAIN = (Tensor, nn.Parameter, nn.Buffer, CausalBias)
 
 
@@ -61,7 +61,7 @@ def as_computed(tensor: Tensor) -> Tensor:
 
 
 def rows_seen(mask: Tensor | None, keys: int) -> Tensor | None:
-    """Which keys any query may see by a mask (…,k), (k,); None: all, or it is not worth looking."""
+    """Which keys (k,) a mask (…,k) lets any query see; None: all, or a mask of several rows."""
     if mask is None or mask.shape[-1] != keys or mask.shape[-2] > 1:
         return None
     visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
@@ -69,7 +69,7 @@ def rows_seen(mask: Tensor | None, keys: int) -> Tensor | None:
 
 
 def silenced(result: Tensor, heads: Sequence[int], axis: int) -> Tensor:
-    """A result in which some heads are zero; one of fewer than four axes is of one head."""
+    """A result with some heads set to zero; fewer than four axes mean one head."""
     if result.dim() < 4:
         return result * 0
     keep = torch.ones(result.shape[axis], dtype=result.dtype, device=result.device)
@@ -78,12 +78,12 @@ def silenced(result: Tensor, heads: Sequence[int], axis: int) -> Tensor:
 
 
 class ScaledDotProduct(Adapter):
-    """`F.scaled_dot_product_attention`, whoever calls it."""
+    """`F.scaled_dot_product_attention`, from any caller."""
 
     kind = "scaled_dot_product_attention"
 
     def reading(self, event: CallEvent) -> Reading:
-        """The queries and keys as they were given, rotary positions and caches included."""
+        """The queries and keys that were passed, rotary positions and caches included."""
         return self._read(event, *event.args, **event.kwargs)
 
     def _read(
@@ -115,7 +115,7 @@ class ScaledDotProduct(Adapter):
         sampled = proof is None
         mask, bias = mask_and_bias(attn_mask, query.shape[:-2], event.keep, sampled)
         visible: StoredTensor | Mask | None = top_left() if is_causal else mask
-        if aligned is not None:  # says only how it is aligned; its numbers mean nothing
+        if aligned is not None:  # only its alignment counts; its values are not used
             upper = aligned.variant == CausalVariant.UPPER_LEFT or aligned.seq_len_q == aligned.seq_len_kv
             visible = top_left() if upper else masks.causal()
         graph = None
@@ -141,9 +141,9 @@ class ScaledDotProduct(Adapter):
 
 
 class MultiheadFunction(Adapter):
-    """`F.multi_head_attention_forward` where weights are asked for: it then makes them itself.
+    """`F.multi_head_attention_forward` with need_weights: it then computes the weights itself.
 
-    Otherwise it calls `scaled_dot_product_attention`, which is noted instead.
+    Otherwise it calls `scaled_dot_product_attention`, which is captured instead.
     """
 
     kind = "multi_head_attention_forward"
@@ -156,7 +156,7 @@ class MultiheadFunction(Adapter):
         return needs
 
     def reading(self, event: CallEvent) -> Reading:
-        """Queries and keys are projected again when they are asked for."""
+        """Queries and keys are projected again when weights are asked for."""
         bound = self.signature.bind(*event.args, **event.kwargs)
         bound.apply_defaults()
         given = bound.arguments
@@ -226,7 +226,7 @@ class NativeMultihead(Adapter):
     kind = "_native_multi_head_attention"
 
     def reading(self, event: CallEvent) -> Reading:
-        """Queries and keys are projected again when they are asked for."""
+        """Queries and keys are projected again when weights are asked for."""
         query, _, _, _, heads, weight, bias, _, _, mask = event.args[:10]
         kind = event.args[12] if len(event.args) > 12 else event.kwargs.get("mask_type")
         return _projected(event.keep, query, heads, weight, bias, mask, kind, None)
@@ -245,7 +245,7 @@ class NativeEncoderLayer(Adapter):
     within = "self_attn"
 
     def reading(self, event: CallEvent) -> Reading:
-        """The layer's input is kept; norm, queries and keys are computed again when they are asked for."""
+        """Store the layer's input; norm, queries and keys are computed again when weights are asked for."""
         given, keep = event.args, event.keep
         source, _, heads, weight, bias = given[:5]
         norm = None
@@ -290,7 +290,7 @@ def _projected(
             hidden = torch.arange(rows.shape[1]) >= lengths[:, None]
             hidden = hidden[:, None, None].to(rows.device) | hidden[:, None, :, None].to(rows.device)
         elif kept_mask is not None:
-            given = kept_mask.get() != 0  # C++ takes every number that is not 0 for hidden
+            given = kept_mask.get() != 0  # the C++ code hides wherever the mask is not 0
             hidden = given[:, None, None] if kind == 1 else given if kind == 2 else given[None, None]
         if norm is not None:
             rows = F.layer_norm(rows, rows.shape[-1:], norm[1].get(), norm[2].get(), norm[0])
@@ -302,7 +302,7 @@ def _projected(
 
 
 def _made(query: Tensor, key: Tensor, given: Tensor | None, mask: Mask | None) -> Pairs:
-    """Queries and keys that were made just now; a given mask is bool (may attend) or float (added)."""
+    """A reading of queries and keys computed now; `given` is a bool mask (may attend) or a float mask (added)."""
     own = Storage()
     bias = None
     visible: StoredTensor | Mask | None = mask
@@ -321,7 +321,7 @@ def _made(query: Tensor, key: Tensor, given: Tensor | None, mask: Mask | None) -
 
 
 def _hidden(mask: Tensor | None, padding: Tensor | None, batch: int, heads: int, keys: int) -> Tensor | None:
-    """The masks of `multi_head_attention_forward` (True = hidden, or float) as one, True = may attend or float."""
+    """The masks of `multi_head_attention_forward` (True = hidden, or float) as one (True = may attend, or float)."""
     parts = []
     if mask is not None:
         parts.append(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads)))
@@ -340,7 +340,7 @@ def _hidden(mask: Tensor | None, padding: Tensor | None, batch: int, heads: int,
 
 
 def _without_heads(weight: Tensor, heads: Sequence[int], count: int) -> Tensor:
-    """An output projection that takes nothing from some heads: the path a model takes stays the same."""
+    """An output projection with the columns of some heads set to zero."""
     weight = weight.clone()
     weight.unflatten(1, (count, -1))[:, list(heads)] = 0
     return weight

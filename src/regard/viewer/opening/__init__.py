@@ -1,4 +1,4 @@
-"""From what somebody typed to a page: open the models, run them once while observing, write what is to be written."""
+"""From command-line options to a page model: open the models, run them under observation, generate text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alignment of what was written with what was read, from the attention between the two."""
+"""The alignment of target and source, from the attention between them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from regard.errors import BadValue
 from regard.viewer.page_model import PageModel, finite
 
-LONGEST = 512  # positions on each side: a larger alignment cannot be read
+LONGEST = 512  # positions on each side; a larger alignment is not readable
 
 
 def read_gold_line(given: str) -> Any:
-    """What people marked for one pair of sentences: FILE, or FILE:LINE, the first line by default."""
+    """The gold alignment of one sentence pair: FILE, or FILE:LINE, by default the first line."""
     from regard.observation.analysis.gold import read_gold
 
     path, colon, number = given.rpartition(":")
@@ -30,9 +30,9 @@ def read_gold_line(given: str) -> Any:
 
 
 def alignment(page_model: PageModel, gold: Any = None) -> dict[str, Any] | None:
-    """The scene's entry: links of the last attention from what is written to what was read, and how good they are.
+    """The scene's entry: links of the last cross-attention, and their error rate.
 
-    Links are pairs [source, target] of positions (column, row) of that site's map, whatever pieces words are made of.
+    Links are pairs [source, target] of positions (column, row) of that site's map, not of words.
     """
     from regard.observation.analysis.alignment import align
     from regard.observation.analysis.sites import at
@@ -42,7 +42,7 @@ def alignment(page_model: PageModel, gold: Any = None) -> dict[str, Any] | None:
         return None
     number = crossing[-1]
     site, labels = page_model.site(0, number), page_model.variants[0].labels
-    whole, _ = at(site, None if site.calls > 1 else -1)  # the steps of a generation are the rows of one map
+    whole, _ = at(site, None if site.calls > 1 else -1)  # steps of a generation are rows of one map
     rows, columns = whole.shape(-1)[2:]
     if max(rows, columns) > LONGEST or not rows or not columns:
         return None
@@ -58,7 +58,7 @@ def alignment(page_model: PageModel, gold: Any = None) -> dict[str, Any] | None:
 
 
 def _judged(site: Any, labels: Any, gold: Any, rows: int, columns: int) -> dict[str, Any]:
-    """The error rate by words, and what people marked by positions."""
+    """The error rate over words, and the gold links over positions."""
     from regard.observation.analysis.alignment import align, word_of
     from regard.observation.analysis.gold import quality
 

@@ -1,4 +1,4 @@
-"""What a classifier answers, in words: the page shows it beside what the model attended to."""
+"""The answer of a classifier in words, which the page shows beside the attention."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.tasks.answers import OneOf
 from regard.viewer.page_model import finite, shortened
 
-Answer = dict[
-    str, Any
-]  # "text": the answer in words; "others": [[label, probability], …], the likeliest first
-OTHERS = 5  # labels after the answer that are told
-TOLD = 8  # labelled tokens that are told
-LIKELY = 0.5  # the probability from which one of several labels counts as given
-OUTSIDE = ("O", "LABEL_0")  # labels of tokens that are nothing special
+Answer = dict[str, Any]  # "text": the answer; "others": [[label, probability], …], the most likely first
+OTHERS = 5  # further labels that are listed
+TOLD = 8  # labelled tokens that are listed
+LIKELY = 0.5  # the probability from which a label counts as given
+OUTSIDE = ("O", "LABEL_0")  # labels of tokens outside any entity
 
 
 def classes(logits: Tensor, name: Callable[[int], str]) -> Answer:
@@ -33,14 +32,14 @@ def labels(logits: Tensor, name: Callable[[int], str]) -> Answer:
 
 
 def number(value: Tensor, name: str) -> Answer:
-    """A score, from a model that answers with one number."""
+    """A score, from a model with one output."""
     found = finite(value)
     text = "not finite" if found is None else f"{shortened(name)} {found:.4g}".strip()
     return {"text": text, "others": []}
 
 
 def tokens(logits: Tensor, name: Callable[[int], str], pieces: Sequence[str]) -> Answer:
-    """A label for each token, from logits (tokens, labels); those that are nothing special are left out."""
+    """A label for each token, from logits (tokens, labels); tokens outside any entity are left out."""
     odds, best = logits.float().softmax(-1).max(-1)
     marked = [
         f"{shortened(piece.strip(), 24)} {shortened(name(label))} {percent(share)}"
@@ -52,7 +51,7 @@ def tokens(logits: Tensor, name: Callable[[int], str], pieces: Sequence[str]) ->
 
 
 def of_pretrained(model: Any, pieces: Sequence[str]) -> Callable[[Any], Answer | None] | None:
-    """How to read the answer of a Hugging Face classifier off its output; None for other models."""
+    """How to read the answer from the output of a Hugging Face classifier; None for other models."""
     config, kind = model.config, type(model).__name__
     if "Classification" not in kind:
         return None
@@ -78,19 +77,19 @@ def of_pretrained(model: Any, pieces: Sequence[str]) -> Callable[[Any], Answer |
 
 
 def of_run(task: Any) -> Callable[[Any], Answer | None] | None:
-    """How to read the answer of a model of ours off its logits; None where its task is no classification."""
-    if task.problem.answer.needs != "pooled":
+    """How to read the answer from the logits of a run's model; None where its task is not classification."""
+    if not isinstance(task.problem.answer, OneOf):
         return None
     return lambda logits: classes(logits[0].detach().cpu(), lambda label: str(task.decode([label])))
 
 
 def percent(share: float) -> str:
-    """A probability, with a digit behind the point where two labels may be close to each other or to certainty."""
+    """A probability with one decimal, which separates close labels and near-certain ones."""
     return f"{100 * share:.1f} %"
 
 
 def _ranked(odds: Tensor, name: Callable[[int], str], given: int) -> Answer:
-    """The first `given` labels as the answer, some of the others beside it."""
+    """The first `given` labels as the answer, and some of the others."""
     if not torch.isfinite(odds).all():
         return {"text": "not finite", "others": []}
     shares, best = odds.sort(descending=True, stable=True)

@@ -1,7 +1,7 @@
-"""A text written token by token while everything that each step attends to is kept.
+"""Generating a text token by token while the attention of each step is captured.
 
-Writing by a beam moves hypotheses around between steps. So the search runs first, unobserved, and its best hypothesis
-is then written again, alone and observed: what is shown belongs to the text that is shown.
+Beam search reorders hypotheses between steps. So the search runs first, unobserved, and its best hypothesis is then
+generated again, alone and observed: the attention shown belongs to the text shown.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ DIGITS = 4
 
 
 class Writer(Protocol):
-    """A model that writes."""
+    """A model that generates."""
 
-    prompt: list[int]  # what the part that writes reads before its first own token
+    prompt: list[int]  # what the decoder reads before its first own token
     end: int | None
-    vocabulary: int  # how many tokens there are to choose from
-    two_sides: bool  # whether what is written is another sequence than the text that was given
+    vocabulary: int  # the number of tokens
+    two_sides: bool  # whether the generated text is another sequence than the input
 
     def begin(self) -> Any:
-        """The state before the prompt; a model with two sides reads its source here."""
+        """The state before the prompt; an encoder-decoder encodes its source here."""
 
     def advance(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Logits (1,n,vocabulary) for tokens (1,n) that go on from a state, and the state that follows."""
+        """Logits (1,n,vocabulary) for tokens (1,n) that continue a state, and the next state."""
 
     def searching(self) -> Callable[[Tensor], Tensor]:
-        """A step for a beam: prefixes (n,t) → log-probabilities (n,vocabulary)."""
+        """A step of beam search: prefixes (n,t) → log-probabilities (n,vocabulary)."""
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each token is called."""
+        """Labels of tokens."""
 
 
 class _Recorded:
-    """A step of a search that remembers which prefixes were alive at each length, and their log-probability."""
+    """A step of a search that records the live prefixes of each length and their log-probabilities."""
 
     def __init__(self, step: Any, writer: Writer) -> None:
         self.step, self.start, self.endless = step, len(writer.prompt), writer.end is None
@@ -56,26 +56,26 @@ class _Recorded:
                 self.totals[row] = self.totals[row[:-1]] + float(self._before[row[:-1]][row[-1]])
         self.alive.append(rows)
         found: Tensor = self.step(prefixes)
-        if self.endless:  # one more token stands for the end, which never comes
+        if self.endless:  # an extra token for an end that never comes
             found = torch.nn.functional.pad(found, (0, 1), value=-torch.inf)
         self._before = dict(zip(rows, found, strict=True))
         return found
 
     def reorder(self, index: Tensor) -> None:
-        """Row i goes on from what row index[i] was."""
+        """Row i continues what was row index[i]."""
         if hasattr(self.step, "reorder"):
             self.step.reorder(index)
 
 
 @torch.no_grad()
 def write(writer: Writer, length: int) -> tuple[list[int], list[dict[str, Any]]]:
-    """The likeliest token at each step, and what the page says about each step. To be observed."""
+    """The most likely token at each step, and the page's data of each step. Run it under observation."""
     return _written(writer, length, None)
 
 
 @torch.no_grad()
 def write_again(writer: Writer, tokens: Sequence[int]) -> list[dict[str, Any]]:
-    """Given tokens step by step, and what the page says about each step. To be observed."""
+    """The page's data of each step for given tokens. Run it under observation."""
     return _written(writer, len(tokens), tokens)[1]
 
 
@@ -112,12 +112,14 @@ def _step(writer: Writer, odds: Tensor, token: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def search(writer: Writer, length: int, beams: int) -> tuple[list[int], list[list[dict[str, Any]]]]:
-    """The tokens of the best hypothesis, and for each step the hypotheses that were alive after it, best first."""
+    """The tokens of the best hypothesis, and the hypotheses that were alive after each step, best first."""
     step = _Recorded(writer.searching(), writer)
     end = writer.vocabulary if writer.end is None else writer.end
     start = torch.tensor([writer.prompt])
     ended = beam_search(step, start, end=end, beam=beams, max_length=length, n_best=beams)[0]
-    for one in ended:  # no step has read their last token; a score is the log-probability by the length
+    for (
+        one
+    ) in ended:  # no step has read their last token; a score is the log-probability divided by the length
         step.totals[tuple(one.tokens)] = one.score * len(one.tokens)
     tokens = ended[0].tokens
     found = []

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def as_data(pixels: NDArray[np.float32]) -> tuple[str, int, int]:
-    """A data address of pixels (height, width[, 3]) from 0 to 1, and width and height."""
+    """A data URL of pixels (height, width[, 3]) from 0 to 1, with width and height."""
     from PIL import Image
 
     made = Image.fromarray((np.clip(np.nan_to_num(pixels), 0, 1) * 255).round().astype(np.uint8))
@@ -27,6 +27,6 @@ def on_grid(pixels: NDArray[np.float32], rows: int, columns: int, skip: int = 0)
 
 
 def patch_labels(rows: int, columns: int, skip: int = 0) -> list[str]:
-    """Names of the positions: what comes before the patches, then the patches row by row, counted from 0."""
+    """Labels of the positions: extra tokens before the patches, then the patches row by row, from 0."""
     before = ["CLS", *(f"extra {number}" for number in range(skip - 1))][:skip]
     return [*before, *(f"{row},{column}" for row in range(rows) for column in range(columns))]

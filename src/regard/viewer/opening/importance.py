@@ -1,4 +1,4 @@
-"""How much each head matters: the model runs again without it, and its answer is compared."""
+"""The importance of each head: the model runs again without it, and its output is compared."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from regard.observation.ablation import ablate, logits_of
 from regard.viewer.opening.options import OpenedModel
 
 MOST_RUNS = 2000
-WORDS = "importance: how much the logit of the answer falls when the head is silent"
-WORDS_ROWS = "importance: how far the output moves, as a part of its length, when the head is silent"
+WORDS = "importance: how much the logit of the answer falls when the head is silenced"
+WORDS_ROWS = "importance: how far the output moves, relative to its norm, when the head is silenced"
 
 
 def importance(
     one: OpenedModel, seen: Any, tell: Callable[[str], None]
 ) -> tuple[dict[tuple[str, int], float], str]:
-    """For each (site, head) how much it matters, and what that means. Heads that cannot be silenced are left out."""
+    """The importance of each (site, head), and what it measures. Heads that cannot be silenced are left out."""
     heads = [(name, head) for name in seen.names() for head in range(seen[name].shape()[1])]
     if len(heads) > MOST_RUNS:
         raise BadValue(f"--importance: the model would run {len(heads):,} times. Leave it out.")
@@ -31,7 +31,7 @@ def importance(
     found: dict[tuple[str, int], float] = {}
     try:
         every: Any = ablate(seen, loss=measure, run=one.run)
-    except Unsupported:  # some heads cannot be silenced alone: the others one by one
+    except Unsupported:  # some heads cannot be silenced: try each one
         every = [result for pair in heads if (result := _alone(seen, pair, measure, one.run)) is not None]
     for result in every:
         found[result.heads[0]] = -result.change
@@ -48,7 +48,7 @@ def _alone(seen: Any, pair: tuple[str, int], measure: Callable[[Any], Any], run:
 
 
 def _measure(before: Any) -> tuple[Callable[[Any], Any], str]:
-    """The logit of the answer at the last position; where a model has no logits, how near its output stays."""
+    """The logit of the answer at the last position; without logits, the distance to the original output."""
     if isinstance(before, Tensor) or isinstance(getattr(before, "logits", None), Tensor):
         logits = logits_of(before)
         index = (0, *(-1,) * (logits.dim() - 2))

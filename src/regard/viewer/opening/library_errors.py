@@ -1,4 +1,4 @@
-"""Work on folders nobody vouches for: whatever goes wrong in a library that reads them becomes one line of words."""
+"""Errors of libraries that read untrusted folders, turned into one-line messages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TypeVar
 
 from regard.errors import BadValue, RegardError
 
-LONGEST = 200  # letters of a library's message
-PANIC = "PanicException"  # of libraries in Rust (tokenizers, safetensors); it derives from BaseException
+LONGEST = 200  # characters of a library's message
+PANIC = "PanicException"  # raised by Rust libraries (tokenizers, safetensors); derives from BaseException
 
 Found = TypeVar("Found")
 
 
 def in_words(work: Callable[[], Found], words: str) -> Found:
-    """What the work returns. An error in it becomes `BadValue`: the words, its kind and the first line it says."""
+    """The result of `work`. An error in it becomes a `BadValue` with `words`, its type and its first line."""
     try:
         return work()
     except (RegardError, MemoryError):
@@ -26,6 +26,6 @@ def in_words(work: Callable[[], Found], words: str) -> Found:
 
 
 def first_line(trouble: BaseException) -> str:
-    """The kind of an error and the first line of what it says."""
+    """The type of an error and the first line of its message."""
     lines = str(trouble).strip().splitlines()
     return f"{type(trouble).__name__}: {lines[0][:LONGEST]}" if lines else type(trouble).__name__

@@ -1,7 +1,7 @@
 """The model of a Hugging Face folder: local files only, no code from the folder, and no weight that is not in it.
 
-The library fills weights that a folder lacks with random numbers and says so in a log. Attention of such a model looks
-like any other, so a folder whose tensors are not the model's is refused, or labelled where the user asks for it.
+transformers fills missing weights with random numbers and only logs it. The attention of such a model looks like any
+other, so a folder whose tensors do not match the model is refused, or, with --allow-missing, labelled.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from regard.viewer.opening.library_errors import in_words
 from regard.viewer.opening.sizes import check_files, check_parameters
 
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-NAMED = 6  # tensors that a message names
+NAMED = 6  # tensors named in a message
 
 
 @dataclass(frozen=True)
 class LoadedPretrained:
-    """A model, its configuration, and what is wrong with its weights ("" where nothing is)."""
+    """A model, its configuration, and which of its weights are not from the folder ("" if all are)."""
 
     model: Any
     config: Any
@@ -30,7 +30,7 @@ class LoadedPretrained:
 def load_model(transformers: Any, folder: str, where: str, allow_missing: bool = False) -> LoadedPretrained:
     """The model of a folder whose files hold exactly the model's tensors.
 
-    allow_missing: load other folders, too, and say in `doubt` which weights are random.
+    allow_missing: load other folders too, and list the random weights in `doubt`.
     """
     check_files(folder, where)
     config = in_words(
@@ -40,7 +40,7 @@ def load_model(transformers: Any, folder: str, where: str, allow_missing: bool =
     _choose_attention(config)
     cls = _class_of(transformers, config)
     check_parameters(cls, config, folder, where)
-    # A tensor of another size is reported beside the missing ones instead of raised without its name.
+    # Tensors of another size are reported like missing ones, instead of raising without a name.
     options = {**LOCAL, "config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
     model, report = in_words(
         lambda: cls.from_pretrained(folder, **options), f"the weights in {where!r} cannot be read"
@@ -49,20 +49,20 @@ def load_model(transformers: Any, folder: str, where: str, allow_missing: bool =
     if doubt and not allow_missing:
         raise BadValue(
             f"RUN: the weights in {where!r} are not those of {type(model).__name__}: {doubt}. "
-            "Fetch the whole folder again, or add --allow-missing to show it with a label on every picture."
+            "Download the whole folder again, or add --allow-missing to show it with a warning on every picture."
         )
     return LoadedPretrained(model, config, doubt)
 
 
 def _choose_attention(config: Any) -> None:
-    """Leave the choice of attention to the library: a folder could name code to fetch, or what is not installed."""
+    """Let the library choose the attention: a folder could name code to download, or a missing package."""
     for name in ("_attn_implementation", "_experts_implementation"):
         if getattr(config, name, None) is not None:
-            setattr(config, name, None)  # for its parts (text, vision), too
+            setattr(config, name, None)  # also set for its parts (text, vision)
 
 
 def _doubt(report: dict[str, Any], count: int) -> str:
-    """Which tensors were not read from the folder, and which of the folder were not read; "" if there are none."""
+    """Which tensors of the model are not in the folder, and which of the folder are not used; "" if none."""
     sized = [
         f"{name} {tuple(found)} instead of {tuple(wanted)}"
         for name, found, wanted in sorted(report.get("mismatched_keys") or (), key=str)
@@ -81,7 +81,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _class_of(transformers: Any, config: Any) -> Any:
-    """The class the folder names, if the library has it: with its head, so that it can write."""
+    """The class that the folder names, if the library has it; it includes the language-model head."""
     named = getattr(config, "architectures", None)
     for name in named if isinstance(named, list | tuple) else ():
         found = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None

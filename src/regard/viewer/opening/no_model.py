@@ -1,4 +1,4 @@
-"""What to say where there is no model to open: what a folder must hold, and how to get one."""
+"""The error for a folder without a model: what it must hold, and how to get one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def no_model(where: str) -> BadValue:
     """The error for a path that is neither a run nor the folder of a Hugging Face model."""
     path = Path(where)
     if path.is_file():
-        return BadValue(f"RUN: {where!r} is a file. Give the folder it lies in.")
+        return BadValue(f"RUN: {where!r} is a file. Give its folder.")
     inside = sorted(child.name for child in (path / "runs").iterdir()) if (path / "runs").is_dir() else []
     if inside:
         return BadValue(
@@ -36,16 +36,16 @@ def _how_to_get(where: str) -> str:
         return train
     kept = _downloaded(where)
     if kept is not None:
-        return f"A downloaded copy of that model lies here: regard view {shlex.quote(str(kept))}"
+        return f"A downloaded copy of that model is here: regard view {shlex.quote(str(kept))}"
     folder = shlex.quote(where.rpartition("/")[2])
     return (
-        "A folder is expected; nothing is downloaded by itself. For a model of the Hugging Face hub: "
+        "Expected a local folder; nothing is downloaded automatically. For a model of the Hugging Face hub: "
         f"`hf download {shlex.quote(where)} --local-dir {folder}`, then `regard view {folder}`. {train}"
     )
 
 
 def _downloaded(name: str) -> Path | None:
-    """The folder in which the hub's own cache holds a model of this name."""
+    """The folder of a model of this name in the hub's local cache."""
     try:
         from huggingface_hub.constants import HF_HUB_CACHE
     except ImportError:

@@ -1,4 +1,4 @@
-"""A stage from a wish: every variant opened and run once under observation."""
+"""A page model from options: every variant is opened and run once under observation."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MOST_CHECKPOINTS = 64
 WRITTEN = {
     "targets": "written tokens",
     "read": "written tokens",
-}  # what a message calls these kinds of positions
+}  # names of these kinds of positions in messages
 CANNOT_RUN = "the model cannot run on this input"
 DOUBTFUL = "(weights incomplete)"
-LONG_BEGINNING = 12  # letters that two names have in common: more are left out
+LONG_BEGINNING = 12  # common characters of two names beyond which they are left out
 
 
 def open_page(options: ViewOptions, tell: Callable[[str], None] = lambda text: None) -> PageModel:
-    """Everything a wish asks for, seen. `tell` hears what is going on."""
+    """Open and run everything that the options ask for; progress goes to `tell`."""
     if options.checkpoints:
         return _timeline(options, tell)
     first = _opened(options, options.where, options.checkpoint, tell)
@@ -70,7 +70,7 @@ def open_page(options: ViewOptions, tell: Callable[[str], None] = lambda text: N
 
 
 def _label(one: OpenedModel) -> None:
-    """Put what is wrong with a model's weights where names are shown and saved: title, variant and words."""
+    """Put a warning about a model's weights into its title, variant name and description."""
     if one.doubt:
         one.title, one.name = f"{one.title} {DOUBTFUL}", f"{one.name} {DOUBTFUL}"
         one.words = f"{one.doubt} · {one.words}"
@@ -78,7 +78,7 @@ def _label(one: OpenedModel) -> None:
 
 
 def _warning(made: list[OpenedModel]) -> str:
-    """What every picture says where weights are random; "" where none are."""
+    """The warning on every picture where weights are random; "" where none are."""
     doubtful = [one for one in made if one.doubt]
     if len(made) == 1:
         return doubtful[0].doubt if doubtful else ""
@@ -98,7 +98,7 @@ def _opened(
 
 
 def _ran(one: OpenedModel) -> Variant:
-    """The model run once."""
+    """Run the model once under observation."""
     with torch.no_grad(), observe(one.model) as seen:
         output = one.run()
     if one.finish is not None and seen.names():
@@ -111,7 +111,7 @@ def _ran(one: OpenedModel) -> Variant:
 def _written(
     one: OpenedModel, options: ViewOptions, tell: Callable[[str], None]
 ) -> tuple[Variant, dict[str, Any]]:
-    """The model writing step by step."""
+    """Let the model generate step by step under observation."""
     writer = one.writer
     if writer is None:
         raise BadValue(f"--generate: {one.no_writer}. Leave it out to see one forward pass.")
@@ -138,7 +138,7 @@ def _written(
 
 
 def _check_sizes(variants: list[Variant]) -> None:
-    """Two models that cut a text into different pieces have maps that do not fit on each other."""
+    """Refuse two models whose maps have different sizes, for instance from different tokenizers."""
     counts = [{kind: len(texts) for kind, texts in one.labels.items()} for one in variants]
     for other in counts[1:]:
         if set(other) != set(counts[0]):
@@ -163,7 +163,7 @@ def _sizes_differ(variants: list[Variant], kind: str, one: int, two: int) -> str
 
 
 def _fitting(one: OpenedModel, wanted: int, tell: Callable[[str], None]) -> int:
-    """As many tokens as were wished for, or as the model has positions left."""
+    """The wanted number of tokens, or as many as the model has positions left."""
     if one.room is None or wanted <= one.room:
         return wanted
     if one.room < 1:
@@ -177,7 +177,7 @@ def _words(one: OpenedModel) -> str:
 
 
 def _tell_apart(made: list[OpenedModel], folders: tuple[str, str]) -> None:
-    """Names that tell two variants apart: of runs or models, else of folders, without what both begin with."""
+    """Distinct names for two variants: of runs or models, else of folders, without their common prefix."""
     names = [one.title for one in made]
     for other in (lambda folder: Path(folder).resolve().name, lambda folder: str(Path(folder))):
         if names[0] == names[1]:
@@ -195,7 +195,7 @@ def _timeline(options: ViewOptions, tell: Callable[[str], None]) -> PageModel:
     """Every checkpoint of a run on the same input."""
     if not is_run(options.where):
         raise BadValue(
-            f"--checkpoints: {options.where!r} is no run of regard. Leave it out, or give the folder of a run."
+            f"--checkpoints: {options.where!r} is not a run of regard. Leave it out, or give the folder of a run."
         )
     there = checkpoint_steps(options.where)
     if not there:
@@ -205,7 +205,7 @@ def _timeline(options: ViewOptions, tell: Callable[[str], None]) -> PageModel:
         tell(f"Showing {len(steps)} of {len(there)} checkpoints, from step {steps[0]} to step {steps[-1]}.")
     last = open_run(options, options.where, str(steps[-1]), tell)
     if last.two_sides and options.target is None:
-        # What a model writes changes while it learns; one text for all, the last one's, keeps maps comparable.
+        # A model's own text changes during training; the last checkpoint's text for all keeps maps comparable.
         options = dataclasses.replace(options, target=_plain_target(last))
     variants = []
     for step in steps:
@@ -222,14 +222,14 @@ def _timeline(options: ViewOptions, tell: Callable[[str], None]) -> PageModel:
 
 
 def evenly(steps: list[int], most: int) -> list[int]:
-    """At most so many of some steps, the first and the last among them, evenly spaced."""
+    """At most `most` of the steps, evenly spaced, including the first and the last."""
     if len(steps) <= most:
         return steps
     return [steps[round(number * (len(steps) - 1) / (most - 1))] for number in range(most)]
 
 
 def _plain_target(one: OpenedModel) -> str | None:
-    """What the model wrote, as text."""
+    """The text that the model wrote."""
     _, _, written = one.input.rpartition(" → “")
     return written.removesuffix("”") or None
 
@@ -238,7 +238,7 @@ def _with_alignment(page_model: PageModel, options: ViewOptions) -> PageModel:
     gold = None if options.gold is None else read_gold_line(options.gold)
     if not page_model.two_sides:
         if gold is not None:
-            raise BadValue("--gold: this model reads and writes no pair of texts. Leave it out.")
+            raise BadValue("--gold: this model does not translate a text into another. Leave it out.")
         return page_model
     page_model.alignment = alignment(page_model, gold)
     return page_model

@@ -1,4 +1,4 @@
-"""What somebody wants to look at, and a model opened for it."""
+"""The options of `regard view`, and a model opened for them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MOST_BEAMS = 16
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """What to open and what to show it; every part is checked when it is made."""
+    """What to open and which input to show; checked on construction."""
 
     where: str  # a run's folder, one of its checkpoints, or the folder of a Hugging Face model
     text: str | None = None
-    target: str | None = None  # what a model that writes is to write, instead of its own words
+    target: str | None = None  # the target of an encoder-decoder, instead of its own output
     image: str | None = None
-    generate: int | None = None  # tokens to write, step by step
+    generate: int | None = None  # tokens to generate, step by step
     beams: int = 1
     against: str | None = None
     checkpoint: str | None = None
@@ -34,9 +34,7 @@ class ViewOptions:
     gold: str | None = None
     importance: bool = False
     device: str = "auto"
-    allow_missing: bool = (
-        False  # open a folder whose tensors are not all the model's; its random weights are labelled
-    )
+    allow_missing: bool = False  # open a folder with missing tensors; the random weights are labelled
 
     def __post_init__(self) -> None:
         for name in ("where", "against", "image", "gold"):
@@ -59,13 +57,11 @@ class ViewOptions:
         if not 1 <= self.beams <= MOST_BEAMS:
             raise BadValue(f"--beams: expected 1 to {MOST_BEAMS}, got {self.beams}.")
         if self.beams > 1 and self.generate is None:
-            raise BadValue("--beams: they belong to --generate. Add --generate 20, or leave --beams out.")
+            raise BadValue("--beams: only with --generate. Add --generate 20, or leave --beams out.")
         if self.target is not None and self.generate is not None:
             raise BadValue("--target: expected --target (given words) or --generate (own words), not both.")
         if self.gold is not None and self.generate is not None:
-            raise BadValue(
-                "--gold: it says how given words are aligned. Use --target with it, not --generate."
-            )
+            raise BadValue("--gold: it aligns given words. Use --target with it, not --generate.")
         if self.checkpoints and (self.against is not None or self.checkpoint is not None):
             other = "--against" if self.against is not None else "--checkpoint"
             raise BadValue(f"--checkpoints: it shows all of them; leave {other} out.")
@@ -95,13 +91,11 @@ class OpenedModel:
     step: int | None = None
     image: dict[str, Any] | None = None
     writer: Writer | None = None
-    room: int | None = None  # for so many tokens the writer has positions left
-    no_writer: str = "it writes no text"  # why there is none
-    doubt: str = (
-        ""  # which weights are random, or not used, where the folder does not hold exactly the model's
-    )
+    room: int | None = None  # positions left for generated tokens
+    no_writer: str = "it writes no text"  # why it cannot generate
+    doubt: str = ""  # which weights are random or unused, where the folder does not match the model
     notes: list[str] = field(default_factory=list)  # for stderr
-    # What a classifier answers, read off what `run` returned: {"text": …, "others": …}.
+    # The answer of a classifier from the output of `run`: {"text": …, "others": …}.
     answer: Callable[[Any], dict[str, Any] | None] | None = None
-    # Called with the labels and the first site's keys once the model has run: patch grids are only known then.
+    # Called with the number of keys of the first site once the model has run: the patch grid is only known then.
     finish: Callable[[int], tuple[dict[str, list[str]], dict[str, Any] | None]] | None = None

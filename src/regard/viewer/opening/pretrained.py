@@ -1,4 +1,4 @@
-"""A Hugging Face model from a folder, opened: local files only, no code from the folder, unchanged."""
+"""Opening a Hugging Face model from a folder: local files only, no code from the folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regard.viewer.opening.options import OpenedModel, ViewOptions
 from regard.viewer.opening.tokenizer import load_tokenizer
 
 EXAMPLE = "The animal did not cross the street because it was too tired."
-OWN_WORDS = 40  # tokens that a model with two sides writes where nobody says how many
+OWN_WORDS = 40  # tokens that an encoder-decoder generates by default
 READ = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -38,7 +38,7 @@ def open_pretrained(options: ViewOptions, where: str, tell: Callable[[str], None
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's bars and hints, which would stand among our own lines."""
+    """Silence the library's progress bars and log messages."""
     log = transformers.utils.logging
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -62,7 +62,7 @@ def _open(transformers: Any, options: ViewOptions, where: str, tell: Callable[[s
     reads = str(getattr(model, "main_input_name", "input_ids"))
     if reads not in ("input_ids", "pixel_values"):
         raise BadValue(
-            f"RUN: {type(model).__name__} reads {reads}, which cannot be made of a text or an image. Run it yourself "
+            f"RUN: {type(model).__name__} reads {reads}, which cannot be made from a text or an image. Run it yourself "
             "inside `with regard.observe(model) as seen:`, then seen.export('page.html')."
         )
     if reads == "pixel_values":
@@ -119,7 +119,7 @@ def _library() -> Any:
 
 def _check_length(ids: list[int], config: Any, tokenizer: Any) -> None:
     if not ids:
-        raise BadValue("--text: the tokenizer makes nothing of it. Give another text.")
+        raise BadValue("--text: the tokenizer returns no tokens for it. Give another text.")
     limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
     known = [limit for limit in limits if isinstance(limit, int) and limit > 0]
     if known and len(ids) > min(known):
@@ -127,9 +127,9 @@ def _check_length(ids: list[int], config: Any, tokenizer: Any) -> None:
 
 
 def pieces_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """What each token is called: as the vocabulary has it, with readable spaces and letters.
+    """Labels of tokens: as in the vocabulary, with readable spaces and characters.
 
-    Vocabularies of bytes draw each byte as a letter; such a piece is decoded, unless it is only a part of a character.
+    Byte-level vocabularies write each byte as a character; such a token is decoded unless it is part of a character.
     """
     spelled = tokenizer.convert_tokens_to_ids("Ġ") not in (None, tokenizer.unk_token_id)
     found = []
@@ -157,7 +157,7 @@ def _give_writer(made: OpenedModel, model: Any, tokenizer: Any, inputs: dict[str
 
 
 def _reads_both_ways(model: Any) -> bool:
-    """Whether a model's tokens see what comes after them, so that it cannot write word by word."""
+    """Whether a model is bidirectional and so cannot generate token by token."""
     return "MaskedLM" in type(model).__name__ or "ForPreTraining" in type(model).__name__
 
 
@@ -165,7 +165,7 @@ def _reads_both_ways(model: Any) -> bool:
 def _answer(
     made: OpenedModel, options: ViewOptions, model: Any, tokenizer: Any, inputs: dict[str, Tensor]
 ) -> None:
-    """Give the side that writes something to read: the wished words, or the model's own."""
+    """Give the decoder its input: the target that the user gave, or the model's own output."""
     from regard.viewer.opening.generation import write
 
     writer = made.writer
@@ -174,7 +174,7 @@ def _answer(
     elif writer is not None:
         ids = write(writer, OWN_WORDS)[0]
     else:
-        raise BadValue(f"--target: {made.no_writer}; say what is to be written.")
+        raise BadValue(f"--target: {made.no_writer}; give the target text.")
     start = PretrainedWriter(model, tokenizer, inputs, True).prompt
     read = torch.tensor([[*start, *ids[:-1]]], device=inputs["input_ids"].device)
     written = pieces_of(tokenizer, ids)
@@ -185,7 +185,7 @@ def _answer(
 
 
 class PretrainedWriter:
-    """A Hugging Face model that writes, with its own cache."""
+    """A Hugging Face model that generates, with its own cache."""
 
     def __init__(self, model: Any, tokenizer: Any, inputs: dict[str, Tensor], two_sides: bool) -> None:
         self.model, self.tokenizer, self.two_sides = model, tokenizer, two_sides
@@ -206,14 +206,14 @@ class PretrainedWriter:
         self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
     def begin(self) -> Any:
-        """Nothing cached yet; the source read, where there is one."""
+        """An empty cache; the encoded source, where there is one."""
         return {"past": None, "source": self._source() if self.two_sides else None}
 
     def _source(self) -> Any:
         return self.model.get_encoder()(**self.inputs)
 
     def advance(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Logits for tokens that go on from a state, and the state that follows."""
+        """Logits for tokens that continue a state, and the next state."""
         tokens = tokens.to(self.device)
         if self.two_sides:
             mask = (
@@ -228,7 +228,7 @@ class PretrainedWriter:
         return found.logits, {"past": found.past_key_values, "source": state["source"]}
 
     def searching(self) -> Callable[[Tensor], Tensor]:
-        """A step that reads every prefix again: slow, and right for every kind of cache."""
+        """A step that recomputes every prefix: slow, but correct for every kind of cache."""
         source = self._source() if self.two_sides else None
 
         def step(prefixes: Tensor) -> Tensor:
@@ -248,5 +248,5 @@ class PretrainedWriter:
         return step
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each token is called."""
+        """Labels of tokens."""
         return pieces_of(self.tokenizer, ids)

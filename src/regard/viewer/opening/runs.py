@@ -1,4 +1,4 @@
-"""A run of ours, opened: its model, and a text, an image or an example of its task as the input."""
+"""Opening a run of regard: its model, and a text, an image or an example of its task as input."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from torch import Tensor
 
 from regard.errors import BadValue
 from regard.models.stack import CachedStep
-from regard.observation import examples
+from regard.observation.examples import choose, prepare
+from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
-from regard.tasks.digits import SIDE, Digits, Image
-from regard.tasks.language import Language
-from regard.tasks.parallel import ParallelTask
-from regard.tasks.vocabulary import END, UNKNOWN, whole_characters
-from regard.training.data import generator
+from regard.tasks.shown import Shown
+from regard.tasks.vocabulary import UNKNOWN, whole_characters
 from regard.training.loading import Loaded, load
 from regard.training.run_folder import checkpoints, metrics_file
 from regard.viewer.opening import classification
@@ -34,7 +32,7 @@ def is_run(where: str) -> bool:
 
 
 def checkpoint_steps(where: str) -> list[int]:
-    """The steps of a run's checkpoints, the first first."""
+    """The steps of a run's checkpoints, ascending."""
     found = checkpoints.paths(Path(where) / "checkpoints")
     return sorted(checkpoints.step_of(path) for path in found)
 
@@ -42,7 +40,7 @@ def checkpoint_steps(where: str) -> list[int]:
 def losses(
     where: str, steps: Sequence[int], tell: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any] | None:
-    """The training loss nearest each step, as far as the run's own record has it; `tell` hears of damaged lines."""
+    """The training loss nearest to each step, from the run's metrics; damaged lines are reported to `tell`."""
     rows = metrics_file.read(Path(where) / "metrics.jsonl", tell)
     known = {row["step"]: float(row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)}
     if not known:
@@ -54,11 +52,13 @@ def losses(
 def open_run(
     options: ViewOptions, where: str, checkpoint: str | None, tell: Callable[[str], None]
 ) -> OpenedModel:
-    """The model of a run on what was wished for."""
+    """The model of a run, and its input."""
     loaded = load(where, checkpoint, options.device, tell=tell)
     task = loaded.task
-    batch, labels, image, words = _input(loaded, options)
+    batch, shown, words = _input(loaded, options)
     batch = batch.to(loaded.device)
+    labels = {shown.called: list(shown.pieces), **shown.streams}
+    image = None if shown.picture is None or shown.grid is None else on_grid(shown.picture, *shown.grid)
     two_sides = task.problem.answer.needs == "decoder"
     ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else None
     name = f"{loaded.config.model} {loaded.checkpoint}"
@@ -69,7 +69,7 @@ def open_run(
     _give_writer(made, loaded, batch)
     made.answer = classification.of_run(task)
     if two_sides and options.generate is None:
-        batch = _answered(loaded, task, batch, options, made)  # type: ignore[arg-type]
+        batch = _with_target(loaded, batch, options, made)
         made.run = lambda: loaded.model(batch)
     segment = getattr(loaded.model, "segment", None)
     if isinstance(segment, int) and task.problem.answer.needs == "past":
@@ -79,7 +79,7 @@ def open_run(
 
 
 def _unsegmented(model: Any, run: Callable[[], Any], length: int) -> Any:
-    """A model that reads in segments reads all as one: without gradients the same result, and one map of all keys."""
+    """Let a model that reads in segments read all as one: the same output, and one map over all keys."""
     before, model.segment = model.segment, length
     try:
         return run()
@@ -98,52 +98,21 @@ def _step_of(name: str) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def _input(
-    loaded: Loaded, options: ViewOptions
-) -> tuple[Batch, dict[str, list[str]], dict[str, Any] | None, str]:
-    """A batch of one, what its positions are called, an image where it is one, and all of it in words."""
+def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str]:
+    """A batch of one example, the labels of its positions, and what it is in words."""
     task = loaded.task
     if options.image is not None:
-        if not isinstance(task, Digits):
-            raise BadValue(f"--image: {loaded.config.task} reads no images. Give --text, or leave it out.")
-        return _digit(task, task.parse({"image": options.image}), f"the image {Path(options.image).name}")
+        found = prepare(task, task.parse({"image": options.image}), longest=None)
+        return *found, f"the image {Path(options.image).name}"
     if options.text is not None:
-        if isinstance(task, Digits):
-            raise BadValue("--text: digits reads images. Give --image picture.png, or leave it out.")
-        example = task.parse({"text": whole_characters(options.text)})
-    else:
-        example = examples.choose(task)
-        if isinstance(task, Digits):
-            return _digit(task, example, f"an image of a {example.digit}")
-    if options.text is None and not isinstance(task, ParallelTask):
-        batch, stood = examples.prepare(task, example)
-        kind = "steps" if batch.inputs.dim() == 3 else "tokens"
-        return batch, {kind: list(stood.inputs)}, None, stood.words
-    batch = task.collate([example], generator(0, "validation", 0))
-    if isinstance(task, Language):
-        pieces = task.output_pieces(batch.inputs[0].tolist())
-    else:
-        pieces = list(task.input_pieces(example))  # type: ignore[attr-defined]
-    letters = all(len(piece) <= 1 for piece in pieces)
-    words = options.text if options.text is not None else ("" if letters else " ").join(pieces)
-    return batch, {"tokens": pieces}, None, f"“{words}”"
-
-
-def _digit(task: Digits, image: Image, words: str) -> tuple[Batch, dict[str, list[str]], dict[str, Any], str]:
-    length = task.shape[0]
-    rows, columns = (SIDE, 1) if length == SIDE else (SIDE, SIDE)
-    names = (
-        [f"row {n}" for n in range(SIDE)]
-        if columns == 1
-        else [f"{n // SIDE},{n % SIDE}" for n in range(SIDE * SIDE)]
-    )
-    pixels = np.asarray(image.pixels.reshape(SIDE, SIDE).numpy(), np.float32)
-    batch = task.collate([image], torch.Generator())
-    return batch, {"patches": names}, on_grid(pixels, rows, columns), words
+        found = prepare(task, task.parse({"text": whole_characters(options.text)}), longest=None)
+        return *found, f"“{options.text}”"
+    batch, shown = prepare(task, choose(task))
+    return batch, shown, shown.words
 
 
 def _notes(loaded: Loaded, ids: list[int] | None, text: str | None) -> list[str]:
-    """How much of a text was understood."""
+    """How much of a text the run's vocabulary knows."""
     found = []
     read, task = len(ids or ()), loaded.task
     vocabulary = getattr(task, "vocabulary", None)
@@ -155,21 +124,24 @@ def _notes(loaded: Loaded, ids: list[int] | None, text: str | None) -> list[str]
     return found
 
 
-def _answered(
-    loaded: Loaded, task: ParallelTask, batch: Batch, options: ViewOptions, made: OpenedModel
-) -> Batch:
-    """The batch with what is written for it: given words, or the model's own."""
+def _with_target(loaded: Loaded, batch: Batch, options: ViewOptions, made: OpenedModel) -> Batch:
+    """The batch with a target: the given words, or those the model writes."""
+    task, answer = loaded.task, loaded.task.problem.answer
+    assert isinstance(answer, Writes)
     if options.target is not None:
-        ids = [*task.target_vocabulary.encode(whole_characters(options.target).strip()), END]
-        if len(ids) > task.max_target:
-            raise BadValue(f"--target: expected at most {task.max_target - 1} pieces, got {len(ids) - 1}.")
+        vocabulary = getattr(task, "target_vocabulary", None)
+        if vocabulary is None:
+            raise BadValue(f"--target: the task {task.name} takes no target as text. Leave it out.")
+        ids = [*vocabulary.encode(whole_characters(options.target).strip()), answer.end]
+        if len(ids) > answer.length:
+            raise BadValue(f"--target: expected at most {answer.length - 1} pieces, got {len(ids) - 1}.")
     else:
         (best, *_) = loaded.model.generate(batch)[0]
         ids = best.tokens
     if not ids:
         raise BadValue("--text: the model writes nothing for it, so there is nothing to see. Give --target.")
     pieces = task.output_pieces(ids)
-    start = task.output_pieces([task.problem.answer.start])  # type: ignore[attr-defined]
+    start = task.output_pieces([answer.start])
     made.labels = {**made.labels, "targets": pieces, "read": [*start, *pieces[:-1]]}
     made.input += f" → “{task.decode(ids)}”"
     return batch.answered(torch.tensor([ids], device=loaded.device))
@@ -188,7 +160,7 @@ def _give_writer(made: OpenedModel, loaded: Loaded, batch: Batch) -> None:
 
 
 class RunWriter:
-    """A model of ours that writes step by step."""
+    """A model of a run that generates step by step."""
 
     def __init__(self, loaded: Loaded, batch: Batch) -> None:
         self.loaded, self.batch = loaded, batch
@@ -203,7 +175,7 @@ class RunWriter:
         return model.initial_state(self.batch if self.two_sides else 1)
 
     def advance(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Logits for tokens that go on from a state, and the state that follows."""
+        """Logits for tokens that continue a state, and the next state."""
         model: Any = self.loaded.model
         found: tuple[Tensor, Any] = model.step(tokens.to(self.loaded.device), state)
         return found
@@ -213,7 +185,5 @@ class RunWriter:
         return CachedStep(self.advance, self.begin())
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each token is called."""
-        task: Any = self.loaded.task
-        found: list[str] = task.output_pieces(list(ids))
-        return found
+        """Labels of tokens."""
+        return self.loaded.task.output_pieces(list(ids))

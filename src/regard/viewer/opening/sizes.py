@@ -1,7 +1,7 @@
-"""Whether the sizes a folder claims fit the files it holds, found out before anything of those sizes is built.
+"""Checks that the sizes in a folder's configuration fit its files, before anything of that size is built.
 
-`config.json` is a few bytes that can ask for a billion layers. Each layer needs tensors of its own, so the weight files
-bound what a truthful configuration can ask for.
+A few bytes of `config.json` can ask for a billion layers. Each layer needs tensors of its own, so the weight files
+bound what a valid configuration can ask for.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from regard.errors import BadValue
 MOST_CONFIG = 16 * 2**20  # bytes of config.json
 MOST_HEADER = 100 * 2**20  # bytes of a safetensors header; the format's own limit
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-FEW = 256  # layers, heads or experts that are no burden, whatever the files hold
-UNCOUNTED = 10_000  # the most of them where the files do not say how many tensors they hold
+FEW = 256  # layers, heads or experts that are always allowed
+UNCOUNTED = 10_000  # the limit where the number of tensors in the files is unknown
 MOST_LABELS = 1_000_000
 LARGEST = 2**26  # any other size: a vocabulary, a width, a number of positions
-PACKED = 16  # parameters that one byte of a file can stand for at the very most (packed in 2 bits, or shared)
-SLACK = 2**24  # parameters that no file need hold: tables of positions, buffers
+PACKED = 16  # the most parameters per byte of a file (packed in 2 bits, or shared)
+SLACK = 2**24  # parameters that files need not hold: position tables, buffers
 
 _COUNT = re.compile(r"layer|depth|block|stage|head|expert|repeat|hop", re.IGNORECASE)
 _SIZE = re.compile(
@@ -34,14 +34,14 @@ _NO_COUNT = re.compile(r"size|dim|vocab|width|_id\b|ids\b|eps|freq|index", re.IG
 
 
 def check_files(folder: str, where: str) -> None:
-    """Refuse a configuration that is no small JSON object of plausible sizes."""
+    """Refuse a configuration that is not a small JSON object with plausible sizes."""
     path = Path(folder) / "config.json"
     try:
         found = json.loads(read_bytes(path, "RUN", MOST_CONFIG))
     except (ValueError, RecursionError) as trouble:
         if isinstance(trouble, BadValue):
             raise
-        raise BadValue(f"RUN: the configuration in {where!r} cannot be read: it is no JSON text.") from None
+        raise BadValue(f"RUN: the configuration in {where!r} cannot be read: it is not JSON.") from None
     if not isinstance(found, dict):
         raise BadValue(f"RUN: expected a JSON object in {str(path)!r}, got {type(found).__name__}.")
     tensors = _tensors(folder)
@@ -56,7 +56,7 @@ def check_files(folder: str, where: str) -> None:
 
 
 def _limit(name: str, most: int) -> int | None:
-    """The largest plausible number under a name; None where the name is that of no size."""
+    """The largest plausible value of a setting; None where it is not a size."""
     if _COUNT.search(name) and not _NO_COUNT.search(name):
         return most
     if "label" in name.casefold():
@@ -65,7 +65,7 @@ def _limit(name: str, most: int) -> int | None:
 
 
 def _numbers(found: Any, name: str = "") -> Iterator[tuple[str, int]]:
-    """Every whole number of a JSON value with the name it stands under."""
+    """Every integer of a JSON value with its key."""
     if isinstance(found, dict):
         for key, value in found.items():
             yield from _numbers(value, str(key))
@@ -77,7 +77,7 @@ def _numbers(found: Any, name: str = "") -> Iterator[tuple[str, int]]:
 
 
 def check_parameters(cls: Any, config: Any, folder: str, where: str) -> None:
-    """Refuse a model with far more parameters than its files could hold. They are counted without memory for them."""
+    """Refuse a model with far more parameters than its files could hold. It is built on the meta device."""
     import torch
 
     if getattr(cls, "from_config", None) is not None and not issubclass(cls, torch.nn.Module):
@@ -87,7 +87,7 @@ def check_parameters(cls: Any, config: Any, folder: str, where: str) -> None:
     try:
         with torch.device("meta"):
             made = build(config)
-    except Exception:  # the loader meets the same trouble and puts it into words
+    except Exception:  # the loader raises the same error and reports it
         return
     count = sum(one.numel() for one in (*made.parameters(), *made.buffers()))
     held = sum(path.stat().st_size for path in _weight_files(folder))
@@ -103,7 +103,7 @@ def _weight_files(folder: str) -> list[Path]:
 
 
 def _tensors(folder: str) -> int | None:
-    """How many tensors the safetensors files of a folder hold by their headers; None where that cannot be told."""
+    """The number of tensors in a folder's safetensors files, from their headers; None if unknown."""
     count = 0
     files = _weight_files(folder)
     for path in files:
@@ -112,7 +112,7 @@ def _tensors(folder: str) -> int | None:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > min(MOST_HEADER, path.stat().st_size):
-                return None  # damaged; the loader says how
+                return None  # damaged; the loader reports it
             try:
                 header = json.loads(file.read(length))
             except (ValueError, RecursionError):

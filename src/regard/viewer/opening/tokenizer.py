@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face folder. Without its files the library makes one to which every word is unknown."""
+"""The tokenizer of a Hugging Face folder. Without its files the library builds one that knows no word."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from regard.errors import BadValue
 from regard.viewer.opening.library_errors import in_words
 
-WHOLE = "tokenizer.json"  # a tokenizer in one file, whatever its kind
-# The vocabularies of the usual kinds, for a folder whose kind of tokenizer cannot even be told.
+WHOLE = "tokenizer.json"  # a fast tokenizer of any kind, in one file
+# Vocabulary files of the usual kinds, for a folder whose kind of tokenizer is unknown.
 USUAL = (
     WHOLE,
     "vocab.txt",
@@ -18,11 +18,11 @@ USUAL = (
     "tokenizer.model",
     "sentencepiece.bpe.model",
 )
-RARE = ("*.spm", "*.tiktoken", "tekken.json", "vocab*", "*.bpe*")  # of kinds whose own names are not told
+RARE = ("*.spm", "*.tiktoken", "tekken.json", "vocab*", "*.bpe*")  # files of other kinds
 
 
 def load_tokenizer(transformers: Any, folder: str, where: str, options: dict[str, Any]) -> Any:
-    """The tokenizer whose files lie in a folder; an error that names the files where they are missing."""
+    """The tokenizer of a folder; raises an error that names the missing files."""
     try:
         found = in_words(
             lambda: transformers.AutoTokenizer.from_pretrained(folder, **options),
@@ -34,7 +34,7 @@ def load_tokenizer(transformers: Any, folder: str, where: str, options: dict[str
         raise
     needed = dict(
         getattr(found, "vocab_files_names", None) or {}
-    )  # empty for those that read bytes or code points
+    )  # empty for tokenizers of bytes or code points
     if needed and not _holds_any(folder, [WHOLE, *needed.values()]):
         vocabulary = [name for name in needed.values() if name != WHOLE]
         raise _missing(where, [WHOLE, *([" and ".join(vocabulary)] if vocabulary else [])])
@@ -48,5 +48,5 @@ def _holds_any(folder: str, names: list[str]) -> bool:
 def _missing(where: str, names: Any) -> BadValue:
     return BadValue(
         f"RUN: the folder {where!r} holds no tokenizer files, so no text can be read. Expected {', or '.join(names)}. "
-        f"Copy them from where the model came from, or write them: tokenizer.save_pretrained({where!r})."
+        f"Copy them from the source of the model, or write them: tokenizer.save_pretrained({where!r})."
     )

@@ -1,4 +1,4 @@
-"""A Hugging Face model that reads images, opened. The page shows the very pixels the model was given."""
+"""Opening a Hugging Face model that reads images. The page shows the pixels that the model was given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.viewer.opening.loading import LOCAL
 from regard.viewer.opening.options import OpenedModel, ViewOptions
 
 MOST_SETTINGS = 2**20  # bytes of preprocessor_config.json
-HALF = [0.5, 0.5, 0.5]  # mean and spread where a folder says nothing
+HALF = [0.5, 0.5, 0.5]  # default mean and standard deviation
 
 
 def open_vision(
@@ -32,7 +32,7 @@ def open_vision(
     if options.text is not None:
         raise BadValue(f"--text: {name} reads images. Give --image picture.png.")
     if options.image is None:
-        raise BadValue(f"--image: {name} reads images; say which one: --image picture.png.")
+        raise BadValue(f"--image: {name} reads images. Give one: --image picture.png.")
     picture = read_image(options.image)
     pixels, mean, spread = _prepared(transformers, folder, config, picture, tell)
     pixels = pixels.to(device)
@@ -49,15 +49,14 @@ def open_vision(
         name, name, model, lambda: model(pixel_values=pixels), {"patches": []},
         words=f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
         input=f"the image {Path(options.image).name}", finish=finish,
-        no_writer=f"{type(model).__name__} writes no text",
-        answer=classification.of_pretrained(model, ()),
+        no_writer=f"{type(model).__name__} writes no text", answer=classification.of_pretrained(model, ()),
     )  # fmt: skip
 
 
 def _placed(
     image: NDArray[np.float32], grid: tuple[int, int] | None, keys: int
 ) -> tuple[dict[str, list[str]], dict[str, Any] | None]:
-    """Labels and image for a model whose first layer has so many keys; no image where patches are not its keys."""
+    """Labels and image for a model whose first layer has `keys` keys; no image where they are not the patches."""
     if grid is None or keys < grid[0] * grid[1]:
         return {"patches": [str(number) for number in range(keys)]}, None
     skip = keys - grid[0] * grid[1]
@@ -67,7 +66,7 @@ def _placed(
 def _prepared(
     transformers: Any, folder: str, config: Any, picture: Any, tell: Callable[[str], None]
 ) -> tuple[Tensor, list[float], list[float]]:
-    """Pixels as the model wants them, and mean and spread to show them by."""
+    """The model's input pixels, and the mean and standard deviation to undo their normalisation."""
     settings = _read_json(Path(folder) / "preprocessor_config.json")
     mean, spread = _three(settings.get("image_mean")), _three(settings.get("image_std"))
     if settings:
@@ -75,10 +74,8 @@ def _prepared(
             processor = transformers.AutoImageProcessor.from_pretrained(folder, **LOCAL)
             found: Tensor = processor(images=picture, return_tensors="pt")["pixel_values"]
             return found, _three(processor.image_mean), _three(processor.image_std)
-        except Exception as why:  # torchvision may be missing, or the processor be of another kind
-            tell(
-                f"The folder's image processor cannot be used ({type(why).__name__}); resizing plainly instead."
-            )
+        except Exception as why:  # torchvision may be missing, or the processor of another kind
+            tell(f"The folder's image processor cannot be used ({type(why).__name__}); resizing without it.")
     height, width = _pair(getattr(config, "image_size", None) or 224)
     small = np.asarray(picture.resize((width, height)), np.float32) / 255
     values = (torch.from_numpy(small.copy()) - torch.tensor(mean)) / torch.tensor(spread)
@@ -86,7 +83,7 @@ def _prepared(
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """A small JSON file; nothing where there is none."""
+    """A small JSON file; empty if there is none."""
     try:
         found = json.loads(read_bytes(path, "RUN", MOST_SETTINGS))
     except (ValueError, RecursionError):  # BadValue among them: no file
@@ -108,7 +105,7 @@ def _pair(given: Any) -> tuple[int, int]:
 
 
 def _grid(config: Any, pixels: Tensor) -> tuple[int, int] | None:
-    """Rows and columns of patches, where the model cuts its images into such."""
+    """Rows and columns of patches, where the model splits images into patches."""
     patch = getattr(config, "patch_size", None)
     if not isinstance(patch, int | list | tuple) or not patch:
         return None

@@ -1,4 +1,4 @@
-"""The recorder whose torch function mode is active in a thread, and how to set it aside."""
+"""The recorder that is active in a thread as a torch function mode, and how to suspend it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_
 class Recorder(TorchFunctionMode):
     """A mode that records one forward pass of one module."""
 
-    known = False  # whether a function that has an adapter was called during the pass
+    known = False  # whether a function with an adapter was called during the pass
 
 
 class _ActiveRecorder(threading.local):
@@ -24,7 +24,7 @@ ACTIVE = _ActiveRecorder()
 
 @contextlib.contextmanager
 def set_aside() -> Iterator[None]:
-    """Let a part of a recorded module run without the mode, as it runs when nobody observes."""
+    """Suspend the recorder while a part of the recorded module runs."""
     outer = ACTIVE.recorder
     if outer is None or _get_current_function_mode() is not outer:
         yield

@@ -1,7 +1,7 @@
-"""Finding the modules that may write their attention out, by reading the code of their classes.
+"""Detecting modules that may write their attention out, from the bytecode of their classes.
 
-A class is read once: its `forward`, the methods that calls on itself, and the functions of the same package that it
-calls. Code that names a softmax may attend. Nothing is imported and nothing runs.
+A class is read once: its `forward`, the methods it calls, and the functions of the same package that it calls. Code
+that names a softmax may attend. Nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-# Functions that have an adapter of their own: calling one is not writing attention out.
+# Functions with their own adapter: calling one is not writing attention out.
 KNOWN = (
     "eager_attention_forward",
     "scaled_dot_product_attention",
@@ -39,21 +39,21 @@ HEADS = (
     "num_head",
     "n_attention_heads",
 )
-_DEPTH = 4  # of calls that are followed from `forward`
-_MOST = 64  # parts of a container that are looked at
+_DEPTH = 4  # depth to which calls are followed from `forward`
+_MOST = 64  # elements of a container that are inspected
 _SOFTMAX = re.compile(r"(?<!log_)softmax", re.IGNORECASE)
-# x @ y and x @= y as they stand in bytecode: the operation, and which of its kinds.
+# x @ y and x @= y in bytecode: the opcode and its argument.
 _MATRIX_PRODUCTS = [bytes((dis.opmap["BINARY_OP"], kind)) for kind in (4, 17)]
 _NAMES: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
-# Their fast paths ask whether a torch function mode is active, and take another way where one is.
+# Their fast paths are not taken while a torch function mode is active.
 _FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
 def writes_out(module: nn.Module) -> bool:
-    """Whether a module's own code may compute a softmax that it then mixes values with.
+    """Whether a module's own code may compute a softmax and mix values with it.
 
-    Also code that reaches torch's attention in a way no name can be replaced in: through a dict, a partial, a default
-    argument, or the operator itself. It is recorded, too, and the recorder knows the function when it comes.
+    Also code that reaches torch's attention where no name can be patched: through a dict, a partial, a default
+    argument, or the operator itself. It is recorded too, and the recorder recognises the function.
     """
     kind = type(module)
     if _home(kind) in ("torch", "regard"):
@@ -73,12 +73,12 @@ def writes_out(module: nn.Module) -> bool:
 
 
 def looks_like_attention(kind: type[nn.Module]) -> bool:
-    """Whether a class is named as attention is."""
+    """Whether the name of a class suggests attention."""
     return ATTENTION.search(kind.__name__) is not None
 
 
 def should_be_seen(module: nn.Module) -> bool:
-    """Whether a module attends as far as its name and code tell, so that seeing nothing of it is worth a warning."""
+    """Whether a module attends according to its name and code, so that a missing capture deserves a warning."""
     if isinstance(module, nn.MultiheadAttention):
         return True
     if _home(type(module)) == "torch" or not looks_like_attention(type(module)):
@@ -88,12 +88,12 @@ def should_be_seen(module: nn.Module) -> bool:
 
 
 def takes_own_path(module: nn.Module) -> bool:
-    """Whether a module computes otherwise while a torch function mode is active."""
+    """Whether a module takes another path while a torch function mode is active."""
     return isinstance(module, _FAST) or module._compiled_call_impl is not None or "forward" in vars(module)
 
 
 def number_of_heads(module: nn.Module | None) -> int | None:
-    """What a module says of the number of its heads."""
+    """The number of heads, from the usual attributes of a module."""
     for name in HEADS:
         found = getattr(module, name, None)
         if isinstance(found, int) and not isinstance(found, bool) and found > 0:
@@ -120,7 +120,7 @@ def _names(kind: type, function: Any, met: set[int], depth: int) -> Iterator[str
             continue
         methods = [
             vars(base)[name] for base in kind.__mro__ if name in vars(base)
-        ]  # super() may ask any of them
+        ]  # super() may call any of them
         if not methods and _computes_attention(function.__globals__.get(name), 1):
             yield "softmax"
         for called in map(_plain, methods or [function.__globals__.get(name)]):
@@ -149,7 +149,7 @@ def _mentioned(code: CodeType) -> Iterator[str]:
 
 
 def _captured(function: Any) -> list[Any]:
-    """What a function holds besides names: default arguments and what it closed over."""
+    """The default arguments of a function and the contents of its closure."""
     plain = _plain(function)
     if plain is None:
         return []
@@ -166,7 +166,7 @@ def _filled(cell: CellType) -> bool:
 
 
 def _computes_attention(held: Any, depth: int = 2) -> bool:
-    """Whether something held is a softmax, or torch's attention in a partial or a container of functions."""
+    """Whether an object is a softmax, or a partial or container with torch's attention."""
     if isinstance(held, partial):
         return _computes_attention(held.func) or _named(held.func, KNOWN)
     if isinstance(held, nn.Softmax):
@@ -182,7 +182,7 @@ def _named(held: Any, names: Collection[str]) -> bool:
 
 
 def _has_own_interface(module: nn.Module, names: frozenset[str]) -> bool:
-    """Whether a Hugging Face module computes by an attention function that somebody registered."""
+    """Whether a Hugging Face module uses an attention function registered outside transformers."""
     if "ALL_ATTENTION_FUNCTIONS" not in names:
         return False
     chosen = getattr(getattr(module, "config", None), "_attn_implementation", None)
@@ -197,7 +197,7 @@ def _home(thing: Any) -> str:
 
 
 def compiled(module: nn.Module) -> bool:
-    """Whether a module's forward pass is compiled: the module, its call, or its forward on the instance."""
+    """Whether a module's forward pass is compiled: the module, its call, or its instance's forward."""
     return (
         isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
         or module._compiled_call_impl is not None

@@ -14,10 +14,10 @@ from regard.observation.capture.written.tape import Node
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """How weights of any shape are arranged as (b,h,q,k): the keys last, then the heads third from the end."""
+    """How weights of any shape are arranged as (b,h,q,k)."""
 
     keys: int  # the axis of the keys
-    heads: int | None  # the axis of the heads once the keys are last; None: there are none
+    heads: int | None  # the axis of the heads once the keys are last; None: no axis of their own
     split: int  # heads that share the first axis with the batch; 1 where they have an axis of their own
 
     def apply(self, weights: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class WeightLayout:
 
     @property
     def plain(self) -> bool:
-        """Whether the weights lie as (b,h,q,k) already."""
+        """Whether the weights are (b,h,q,k) already."""
         return self.keys == -1 and self.heads == 1
 
 
@@ -50,7 +50,7 @@ def _rest(weights: Tensor, heads: int) -> tuple[int, int]:
 
 
 def layout_of(node: Node, softmax: Node, module: nn.Module) -> WeightLayout:
-    """The layout of the weights at a node, from its shape and what the module says of its heads."""
+    """The layout of the weights at a node, from its shape and the module's number of heads."""
     dim = softmax.args[1] if len(softmax.args) > 1 else softmax.kwargs.get("dim", -1)
     if not isinstance(dim, int) or node.shape != softmax.shape:
         dim = -1
@@ -72,7 +72,7 @@ def layout_of(node: Node, softmax: Node, module: nn.Module) -> WeightLayout:
 
 
 def _heads_in_batch(node: Node, softmax: Node, first: int, count: int | None) -> int:
-    """How many heads the first of three axes holds: another view of the same map tells, else the module."""
+    """How many heads the first of three axes holds, from another view of the same map, else from the module."""
     for start in (node, softmax):
         for near in _views(start):
             if len(near) == 4 and near[-2:] == node.shape[-2:] and near[0] * near[1] == first:
@@ -81,7 +81,7 @@ def _heads_in_batch(node: Node, softmax: Node, first: int, count: int | None) ->
 
 
 def _views(node: Node) -> list[torch.Size]:
-    """The shapes that a map had on its way to a node."""
+    """The shapes of the nodes that a map passed through."""
     found = [node.shape]
     for _ in range(8):
         inputs = [part for part in node.inputs() if part.kind]

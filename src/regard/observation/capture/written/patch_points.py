@@ -1,4 +1,4 @@
-"""Where to record: the modules of a model that may write their attention out, and the parts that run unrecorded."""
+"""Patch points for recording: modules that may write their attention out, and their parts that run unrecorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 def recording_points(
     kinds: Mapping[type[nn.Module], nn.Module], parts: Sequence[nn.Module], adapted: Collection[type]
 ) -> Iterator[PatchPoint]:
-    """Spots for classes of modules: to record, to leave unrecorded, and to count as having run.
+    """Patch points for classes of modules: to record, to leave unrecorded, and to mark as having run.
 
     `adapted`: classes whose forward has an adapter already.
     """
@@ -24,7 +24,7 @@ def recording_points(
     attends = recorded | set(adapted) | {kind for kind, module in kinds.items() if should_be_seen(module)}
     for kind in attends:
         yield PatchPoint(kind, "forward", scope=recording if kind in recorded else None, counted=True)
-    for module in parts:  # a forward on the instance (hooks of other libraries) does not ask the class's
+    for module in parts:  # a forward on the instance (hooks of other libraries) bypasses the class's
         if "forward" in vars(module) and type(module) in attends:
             yield PatchPoint(
                 module, "forward", scope=recording if type(module) in recorded else None, counted=True
@@ -39,7 +39,7 @@ def recording_points(
 
 
 def _apart(module: nn.Module, attends: Collection[type], deep: dict[int, bool]) -> Iterator[type[nn.Module]]:
-    """The classes of parts that a module calls and that attend, or take another path while they are recorded."""
+    """Classes of submodules that attend themselves, or take another path while a mode is active."""
     for part in module._modules.values():
         if isinstance(part, _CONTAINERS):
             yield from _apart(part, attends, deep)
@@ -49,7 +49,7 @@ def _apart(module: nn.Module, attends: Collection[type], deep: dict[int, bool]) 
 
 def _attends(module: nn.Module, attends: Collection[type], deep: dict[int, bool]) -> bool:
     if id(module) not in deep:
-        deep[id(module)] = False  # where a module holds itself
+        deep[id(module)] = False  # guards against a module that contains itself
         deep[id(module)] = (
             type(module) in attends
             or takes_own_path(module)

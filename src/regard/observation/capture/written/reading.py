@@ -1,4 +1,4 @@
-"""What is told of attention that a module writes out: its own softmax, computed again row by row when asked for."""
+"""Readings of written-out attention: the module's own softmax, recomputed for the rows that are asked for."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ import regard.core.attention as core
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.observation.capture.interception import Adapter, CallEvent, Function
-from regard.observation.capture.reading import GradientInputs, Reading, UnreadableCall, chosen
+from regard.observation.capture.reading import GradientInputs, How, Reading, Side, UnreadableCall, chosen
 from regard.observation.capture.written.layout import WeightLayout, layout_of
 from regard.observation.capture.written.replay import NotReplayable, ReplayGraph
 from regard.observation.capture.written.tape import Node, OperationTape, shown
-from regard.observation.watching import How, Side
 
-CLOSE = 1e-3  # between our slice and the model's own, relative to its largest weight: half precision included
+CLOSE = 1e-3  # tolerance relative to the largest weight; covers half precision
 
 
 @dataclass
 class WrittenOut(Reading):
-    """One softmax that mixed values, and the graph that computes it again."""
+    """One softmax that mixed values, and the graph that recomputes it."""
 
     replay: ReplayGraph
     layout: WeightLayout
     sizes: Sizes
-    dtype: torch.dtype  # of the weights as they were multiplied with values
+    dtype: torch.dtype  # of the weights that were multiplied with values
     evidence: Tensor | None
     mixed: bool  # whether a product of these weights with values was seen
     rows: Side = "position"
@@ -43,12 +42,12 @@ class WrittenOut(Reading):
 
     @property
     def how(self) -> How:
-        """exact where the model's own slice of the weights agrees with what is computed again."""
+        """Exact where the stored slice of the model's weights agrees with the recomputed ones."""
         return "exact" if self.mixed and self.agrees else "unverified"
 
     @property
     def agrees(self) -> bool:
-        """Whether the weights computed again are those the model made, as far as the kept slice tells."""
+        """Whether the recomputed weights agree with the stored slice."""
         if self._agrees is None:
             if self.evidence is None:
                 self._agrees = False
@@ -90,25 +89,25 @@ class WrittenOut(Reading):
 
 
 class SoftmaxAdapter(Adapter):
-    """The product by which a module mixes values, and the weights it mixes them by."""
+    """The product with which a module mixes values, and its weights."""
 
     kind = "softmax"
 
     def __init__(self, tape: OperationTape, node: Node, mixed: bool) -> None:
         self.tape, self.node, self.mixed, self.dtype = tape, shown(node), mixed, node.dtype
         assert node.source is not None
-        # Weights that are a projection of each position alone (a dynamic convolution) are not the module's attention.
+        # Weights projected from each position alone (a dynamic convolution) are not attention over pairs.
         self.within = "" if node.source.scored else "mixing"
         self.layout = layout_of(self.node, node.source, tape.module)
         self.sizes = self.layout.sizes(self.node.shape)
 
     def reading(self, event: CallEvent) -> Reading:
-        """The rows that the weights come from are kept; the weights are not."""
+        """Store what the weights are computed from, not the weights."""
         try:
             replay = ReplayGraph(self.node, self.tape.module, event.keep)
         except NotReplayable as why:
             return UnreadableCall(
-                f"softmax: the weights of this call cannot be computed again, because {why}.", self.sizes
+                f"softmax: the weights of this call cannot be recomputed, because {why}.", self.sizes
             )
         return WrittenOut(
             replay,
@@ -121,7 +120,7 @@ class SoftmaxAdapter(Adapter):
         )
 
     def _slopes(self, event: CallEvent) -> GradientInputs | None:
-        """What gradient × attention needs, where weights and values are multiplied as (b,h,q,k) × (b,h,k,v)."""
+        """What gradient × attention needs; only for products (b,h,q,k) × (b,h,k,v)."""
         if not (event.gradients and self.mixed and self.layout.plain and len(event.args) == 2):
             return None
         weights, value = event.args
@@ -131,7 +130,7 @@ class SoftmaxAdapter(Adapter):
         return GradientInputs(value.detach(), event.result)
 
     def silenced(self, result: Tensor, heads: Sequence[int]) -> Tensor:
-        """The mixed values with some heads zero."""
+        """The mixed values with some heads set to zero."""
         batch, count = self.sizes[:2]
         keep = torch.ones(count, dtype=result.dtype, device=result.device)
         keep[list(heads)] = 0
@@ -142,7 +141,7 @@ class SoftmaxAdapter(Adapter):
         if result.dim() == 4 and result.shape[2] == count:  # (b,q,h,v)
             return result * keep.view(-1, 1)
         raise NotImplementedError(
-            f"heads of a product of shape {tuple(result.shape)} cannot be silenced one by one."
+            f"heads of a product of shape {tuple(result.shape)} cannot be silenced individually."
         )
 
     def silent(

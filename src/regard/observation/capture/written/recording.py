@@ -1,8 +1,8 @@
-"""Recording a module's forward pass while somebody observes it.
+"""Recording a module's forward pass while it is observed.
 
-A torch function mode shows the operations of a module that may write its attention out. It is active in the module's
-own code and in the simple parts it calls (projections, dropout), and set aside in parts that attend themselves and in
-functions that have an adapter. So modules without written-out attention never run under a mode.
+A torch function mode sees the operations of a module that may write its attention out. It is active in the module's own
+code and in the simple parts it calls (projections, dropout), and suspended in parts that attend themselves and in
+functions with an adapter. Modules without written-out attention never run under a mode.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class TapeRecorder(Recorder):
         if self.tape is None or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         name = name_of(func)
-        if name == "scaled_dot_product_attention" and not busy():  # reached past every name that was replaced
+        if (
+            name == "scaled_dot_product_attention" and not busy()
+        ):  # reached through a name that was not patched
             concerned = [(listener, self.module) for listener in self.listeners]
             result = noted(ScaledDotProduct(), func, args, kwargs, concerned)
         else:
@@ -51,9 +53,9 @@ class TapeRecorder(Recorder):
             return result
         try:
             return self._recorded(func, args, kwargs, result)
-        except NotImplementedError:  # heads that cannot be silenced: whoever asked is told
+        except NotImplementedError:  # heads that cannot be silenced: the caller of `ablate` must know
             raise
-        except Exception:  # a model is never disturbed by being recorded
+        except Exception:  # an error of ours must never reach the model
             self.tape = None
             return result
 
@@ -79,12 +81,10 @@ class TapeRecorder(Recorder):
         return result
 
     def finish(self) -> None:
-        """Note softmaxes over scores whose product with values was not seen."""
+        """Report softmaxes over scores whose product with values was not found."""
         tape, self.tape = self.tape, None
         softmaxes = [] if tape is None else tape.softmaxes
-        if (
-            self.known and not softmaxes
-        ):  # it attends through a known function: recording it again is of no use
+        if self.known and not softmaxes:  # it attends through a known function and needs no further recording
             for listener in self.listeners:
                 listener.known.add(id(self.module))
         for softmax in [] if self.known else softmaxes:
@@ -97,7 +97,7 @@ class TapeRecorder(Recorder):
 
 @contextlib.contextmanager
 def recording(module: nn.Module, listeners: list[Listener]) -> Iterator[None]:
-    """Record a forward pass of a module for those who observe it."""
+    """Record a forward pass of a module for its listeners."""
     recorder = TapeRecorder(module, listeners)
     with set_aside():
         ACTIVE.recorder = recorder
@@ -110,5 +110,5 @@ def recording(module: nn.Module, listeners: list[Listener]) -> Iterator[None]:
 
 
 def unrecorded(module: nn.Module, listeners: list[Listener]) -> contextlib.AbstractContextManager[None]:
-    """Let a part that attends in its own way run as it runs when nobody observes."""
+    """Suspend recording for a part that attends itself."""
     return set_aside()

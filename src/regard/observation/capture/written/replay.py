@@ -1,7 +1,7 @@
-"""Computing the weights of a recorded pass again, from the rows they came from.
+"""Recomputing the weights of a recorded pass from the rows they came from.
 
-A graph is cut out of a tape backwards from the weights. Scores and weights are always computed again. Rows are kept,
-except where making them again needs less memory (a bias looked up in a table).
+A graph is cut out of a tape backwards from the weights. Scores and weights are always recomputed. Rows are stored,
+except where recomputing them needs less memory (a bias looked up in a table).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PRODUCTS = frozenset(("matmul", "__matmul__", "bmm"))
 
 @dataclass(frozen=True)
 class ReplayStep:
-    """One operation of a graph. Arguments that are other steps or kept tensors stand as indices in `Ref`."""
+    """One operation of a graph. Arguments that are results of other steps or stored tensors are `Ref`s."""
 
     function: Callable[..., Any]
     name: str
@@ -39,19 +39,19 @@ class ReplayStep:
     kwargs: dict[str, Any]
     part: int | None
     shape: torch.Size
-    writes: bool  # into its first argument
-    pair: bool  # scores or weights
+    writes: bool  # whether it writes into its first argument
+    pair: bool  # whether the result is scores or weights
 
 
 @dataclass(frozen=True)
 class Ref:
-    """The place of a tensor among the leaves and results of a graph."""
+    """The index of a tensor among the leaves and results of a graph."""
 
     at: int
 
 
 class NotReplayable(Exception):
-    """The graph needs a tensor that is gone or was written to during the pass."""
+    """The graph needs a tensor that no longer exists or was written to during the pass."""
 
 
 class ReplayGraph:
@@ -59,17 +59,17 @@ class ReplayGraph:
 
     def __init__(self, node: Node, module: nn.Module, keep: Storage) -> None:
         self.leaves: list[StoredTensor] = []
-        self.steps: list[ReplayStep | int] = []  # a step, or the number of a leaf
-        self._places: dict[int, int] = {}
-        self._prices: dict[int, float] = {}
+        self.steps: list[ReplayStep | int] = []  # a step, or the index of a leaf
+        self._indices: dict[int, int] = {}
+        self._costs: dict[int, float] = {}
         self._owned = {id(buffer) for buffer in module._buffers.values()}
         self.shape = node.shape
         self._add(node, keep)
-        del self._places, self._prices, self._owned
+        del self._indices, self._costs, self._owned
 
     def _add(self, node: Node, keep: Storage) -> int:
-        if id(node) in self._places:
-            return self._places[id(node)]
+        if id(node) in self._indices:
+            return self._indices[id(node)]
         if self._is_leaf(node):
             tensor = node.tensor
             assert tensor is not None
@@ -93,7 +93,7 @@ class ReplayGraph:
                     node.kind != ROWS,
                 )
             )
-        self._places[id(node)] = len(self.steps) - 1
+        self._indices[id(node)] = len(self.steps) - 1
         return len(self.steps) - 1
 
     def _argument(self, given: Any, keep: Storage) -> Any:
@@ -114,25 +114,25 @@ class ReplayGraph:
             return False
         if node.function is None or node.shape[-2:] != self.shape[-2:]:
             return True
-        return self._price(node) >= node.shape.numel()
+        return self._cost(node) >= node.shape.numel()
 
-    def _price(self, node: Node) -> float:
-        """How many numbers must be kept so that a node can be computed again."""
-        if id(node) not in self._prices:
+    def _cost(self, node: Node) -> float:
+        """How many numbers must be stored so that a node can be recomputed."""
+        if id(node) not in self._costs:
             owned = isinstance(node.tensor, nn.Parameter) or id(node.tensor) in self._owned
             if node.function is None or node.kind != ROWS:
-                self._prices[id(node)] = 0 if owned else node.shape.numel()
+                self._costs[id(node)] = 0 if owned else node.shape.numel()
             else:
-                self._prices[id(node)] = torch.inf  # of a node that needs itself: a pass has no cycles
-                self._prices[id(node)] = sum(
-                    min(self._price(part), part.shape.numel() if part.intact() else torch.inf)
+                self._costs[id(node)] = torch.inf  # guards against cycles, which a pass does not have
+                self._costs[id(node)] = sum(
+                    min(self._cost(part), part.shape.numel() if part.intact() else torch.inf)
                     for part in node.inputs()
                 )
-        return self._prices[id(node)]
+        return self._costs[id(node)]
 
     @cached_property
     def by_rows(self) -> bool:
-        """Whether chosen rows can be computed alone: axis −2 of every score and weight is the row."""
+        """Whether chosen rows can be computed alone: axis −2 of all scores and weights is the row."""
         queries = self.shape[-2] if len(self.shape) >= 2 else 0
         for step in self.steps:
             if isinstance(step, int) or not step.pair:
@@ -159,7 +159,7 @@ class ReplayGraph:
                 if pairs:
                     return False
             elif step.name in ("max", "min") and len(_refs(step.args)) < 2:
-                return False  # a reduction, not a comparison of two
+                return False  # a reduction, not an elementwise maximum
             elif step.name not in _BY_PAIR and step.name not in DROPOUT:
                 return False
         return True
@@ -174,7 +174,7 @@ class ReplayGraph:
 
     @torch.no_grad()
     def run(self, rows: Sequence[int] | Tensor | None = None) -> Tensor:
-        """The weights; with `rows`, where `by_rows` allows it, those of some rows, in axis −2."""
+        """The weights; with `rows`, which needs `by_rows`, only those rows in axis −2."""
         queries = self.shape[-2]
         last = {
             at: number
@@ -218,14 +218,14 @@ class ReplayGraph:
             given = fill(step.args[0], False)
             return given.reshape(*step.shape[:-2], -1, step.shape[-1])  # type: ignore[no-any-return]
         else:
-            # The second factor of a sum with a product, b + x·y, has keys where others have rows.
+            # The second factor y of baddbmm, b + x·y, has keys where the others have rows.
             whole = 2 if step.name == "baddbmm" else None
             args = [fill(part, sliced and at != whole) for at, part in enumerate(step.args)]
         kwargs = {name: fill(part, sliced and name != "batch2") for name, part in step.kwargs.items()}
         if step.writes and isinstance(args[0], Tensor):
             args[0] = args[0].clone()
         result = step.function(*args, **kwargs)
-        if result is None:  # an assignment to a part of its first argument
+        if result is None:  # an in-place assignment to its first argument
             result = args[0]
         return result if step.part is None else result[step.part]  # type: ignore[no-any-return]
 

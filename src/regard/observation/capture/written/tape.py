@@ -1,8 +1,8 @@
-"""Recording the operations of one forward pass of a module, so that a softmax in it can be traced back to its inputs.
+"""The tape: the operations of one forward pass of a module, from which a softmax is traced back to its inputs.
 
-Each result of an operation is a node. Three kinds are told apart: rows (inputs, projections), scores (from a product
-of two tensors on), weights (from the softmax on). Rows are held; scores and weights, which are as large as the map,
-are only referred to weakly, because they can be computed again from rows.
+Each result of an operation is a node of one of three kinds: rows (inputs, projections), scores (after a product of two
+tensors), weights (after the softmax). Nodes reference rows strongly; scores and weights, which are as large as the map,
+only weakly, because they can be recomputed from rows.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _NAMES: dict[Any, str] = {}
 class Node:
     """One tensor of a recorded pass: the operation that made it, and the nodes it was made from."""
 
-    # Defaults of the class, not set one by one: a node is made for every operation.
+    # Class defaults, for speed: a node is made for every operation.
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}  # noqa: RUF012 (never written to)
-    part: int | None = None  # which of several results it is
-    tensor: Tensor | None = None  # of rows
-    ref: weakref.ref[Tensor] | None = None  # to scores and weights
+    part: int | None = None  # index among several results
+    tensor: Tensor | None = None  # for rows
+    ref: weakref.ref[Tensor] | None = None  # for scores and weights
     _source: Node | None = None
     evidence: Tensor | None = None  # a slice of the weights as the model computed them
     noted = False
@@ -69,11 +69,11 @@ class Node:
             self.ref = weakref.ref(tensor)
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether this node stands for a tensor."""
+        """Whether this node is that of a tensor."""
         return (self.tensor if self.ref is None else self.ref()) is tensor
 
     def intact(self) -> bool:
-        """Whether its tensor is still at hand and nobody has written to it since."""
+        """Whether its tensor still exists and was not written to since."""
         return self.tensor is not None and (self.version is None or self.tensor._version == self.version)
 
     @property
@@ -81,7 +81,7 @@ class Node:
         """The softmax that weights come from."""
         return (
             self if self.name in SOFTMAX else self._source
-        )  # no node refers to itself: that would be a cycle
+        )  # not stored on itself, which would be a reference cycle
 
     def inputs(self) -> list[Node]:
         """The nodes it was made from."""
@@ -101,14 +101,14 @@ class Node:
 
     @property
     def rearranges(self) -> bool:
-        """Whether the operation leaves every weight as it is, dropout aside: weights are those before dropout."""
+        """Whether the operation only rearranges weights. Dropout counts: weights are those before dropout."""
         return self.name in REARRANGING or self.name in DROPOUT
 
 
 class OperationTape:
     """The nodes of one forward pass of a module.
 
-    `lenient`: the module says by its name that it attends, so a softmax counts whatever its scores come from.
+    `lenient`: the module's name suggests attention, so a softmax counts whatever its scores come from.
     """
 
     def __init__(self, module: nn.Module, lenient: bool) -> None:
@@ -119,7 +119,7 @@ class OperationTape:
     def record(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> tuple[Node, Node] | None:
-        """Record an operation. If it mixed values by weights: the node of the weights, and that of the result."""
+        """Record an operation. If it mixed values with weights, return the nodes of the weights and of the result."""
         name = name_of(function)
         given, inputs, kind = [], [], ROWS
         for argument in args:
@@ -144,10 +144,10 @@ class OperationTape:
         elif name in SOFTMAX and (kind == SCORES or self.lenient):
             kind = WEIGHTS
         if name in RANDOM or (kind == ROWS and name in DROPOUT):
-            function = None  # type: ignore[assignment]  # made anew it would be another
+            function = None  # type: ignore[assignment]  # recomputed, it would draw other numbers
         changed_error = (
             args[0] if result is None else result
-        )  # None: an assignment to a part of its first argument
+        )  # None: an in-place assignment to its first argument
         several = isinstance(changed_error, (tuple, list))
         for at, tensor in enumerate(changed_error if several else (changed_error,)):
             if isinstance(tensor, Tensor):
@@ -163,7 +163,7 @@ class OperationTape:
         return None if mixing is None else (mixing, node)
 
     def _product(self, inputs: list[Node], kind: int) -> tuple[int, Node | None]:
-        """The kind of a product, and the weights it mixes values by."""
+        """The kind of a product, and the weights it mixes values with."""
         activations = [node for node in inputs if not isinstance(node.tensor, nn.Parameter)]
         weights = [node for node in activations if node.kind == WEIGHTS]
         if weights and len(activations) >= 2:
@@ -183,11 +183,11 @@ class OperationTape:
             and tensor.dim() >= 2
             and tensor.is_floating_point()
         ):
-            # detach: the slice is evidence, not a part of the model's graph.
+            # Detached: the slice must not become part of the model's autograd graph.
             node.evidence = tensor.detach().select(-2, -1).clone() if tensor.shape[-2] else None
 
     def _turned_back(self, node: Node) -> bool:
-        """Whether weights that were rearranged for another operation lie again as the softmax left them."""
+        """Whether weights rearranged for another operation have the layout of the softmax again."""
         before = node.args[0] if node.args else None
         source = node.source
         return (
@@ -215,9 +215,9 @@ class OperationTape:
 
 
 def shown(node: Node) -> Node:
-    """The node whose values are the weights: behind it nothing but rearranging and dropout.
+    """The node that holds the weights: after it there are only rearranging and dropout.
 
-    Of several such nodes, the first that lies as the softmax left it, so that its axes are known.
+    Of several such nodes, the first with the layout of the softmax, whose axes are known.
     """
     source, found = node.source, node
     while node.rearranges and node.args and isinstance(node.args[0], Node) and node.args[0].kind == WEIGHTS:
@@ -229,7 +229,7 @@ def shown(node: Node) -> Node:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name of an operation; an overload such as `softmax.int` goes by its operator's."""
+    """The name of an operation; for an overload such as `softmax.int` that of its operator."""
     name = _NAMES.get(function)
     if name is None:
         name = _NAMES[function] = getattr(function, "__name__", "").partition(".")[0]
@@ -237,7 +237,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def is_tensor(found: Any) -> bool:
-    """Whether a result holds tensors that are worth recording."""
+    """Whether a result holds tensors."""
     if isinstance(found, (tuple, list)):
         return bool(found) and isinstance(found[0], torch.Tensor)
     return isinstance(found, torch.Tensor)

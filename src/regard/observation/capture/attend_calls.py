@@ -1,0 +1,66 @@
+"""`regard.attend`: every mask, score, bias and normaliser is stored as the value it is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import regard.core.attention as core
+from regard.biases import Bias
+from regard.masks import Mask
+from regard.observation.capture.interception import Adapter, CallEvent, Function
+from regard.observation.capture.proof import proof_of
+from regard.observation.capture.reading import GradientInputs, Pairs, Reading
+from regard.observation.capture.storage import StoredKeys, StoredTensor, StoredValue
+from regard.observation.capture.torch_calls import as_computed, four_axes, mask_and_bias, rows_seen, silenced
+from regard.scores import Score
+
+
+class AttendAdapter(Adapter):
+    """`regard.attend`, called by a user or by a layer of `regard.nn`."""
+
+    kind = "attend"
+    signature = inspect.signature(core.attend)
+
+    def reading(self, event: CallEvent) -> Reading:
+        """The request as it was made."""
+        bound = self.signature.bind(*event.args, **event.kwargs)
+        bound.apply_defaults()
+        given, keep = bound.arguments, event.keep
+        query, key = as_computed(given["query"]), as_computed(given["key"])
+        mask, bias = given["mask"], given["bias"]
+        seen = None
+        if isinstance(mask, Mask):
+            kept_mask: StoredTensor | StoredValue[Mask] | None = keep.value(mask, "the mask")
+        else:
+            kept_mask, _ = mask_and_bias(mask, query.shape[:-2], keep)
+            seen = rows_seen(mask, key.shape[-2]) if mask is not None and mask.dim() >= 2 else None
+        if isinstance(bias, Bias):
+            kept_bias: StoredTensor | StoredValue[Bias] | None = keep.value(bias, "the bias")
+        else:
+            _, kept_bias = mask_and_bias(bias, query.shape[:-2], keep)
+        score: StoredValue[Score] | str = given["score"]
+        if not isinstance(score, str):
+            score = keep.value(given["score"], "the score")
+        sink = given["sink"]
+        output = event.result[0] if given["return_logsumexp"] else event.result
+        graph = None
+        if event.gradients and output.requires_grad and query.dim() == 4 and given["normalize"] == "softmax":
+            graph = GradientInputs(given["value"].detach(), output)
+        return Pairs(
+            keep.activation(four_axes(query), "the query"),
+            StoredKeys(keep.activation(four_axes(key), "the key"), seen),
+            (*four_axes(query).shape[:3], key.shape[-2]),
+            kept_mask, kept_bias, score, given["normalize"], given["scale"],
+            None if sink is None else keep.parameter(sink, "the sink"), graph=graph,
+            proof=None if given["dropout"] else proof_of(keep, four_axes(given["value"]), four_axes(output), seen),
+        )  # fmt: skip
+
+    def silent(
+        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
+    ) -> Any:
+        result = original(*args, **kwargs)
+        if isinstance(result, tuple):
+            return silenced(result[0], heads, 1), *result[1:]
+        return silenced(result, heads, 1)

@@ -1,0 +1,121 @@
+"""Weights that a mechanism of ours never computes itself, from a repeated call of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import regard.core.attention as core
+from regard.masks import Mask
+from regard.nn import masking
+from regard.nn.dynamic_memory import DynamicMemory
+from regard.nn.linear import Linear, linear_attention
+from regard.observation.capture.attend_calls import AttendAdapter
+from regard.observation.capture.interception import Adapter, CallEvent, Function, Patching, PatchPoint
+from regard.observation.capture.reading import Reading, Unreadable
+from regard.observation.capture.storage import Storage
+
+
+def inputs_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Queries and source of a mechanism's call; without a source the queries are it."""
+    query: Tensor = args[0] if args else kwargs["query"]
+    source = args[1] if len(args) > 1 else kwargs.get("source")
+    return query, query if source is None else source
+
+
+def linear_weights(layer: Linear, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
+    """Effective weights (b,h,q,k) of `linear`: what it returns for unit vectors as values, in which it is linear."""
+    query, source = inputs_of(args, kwargs)
+    mask = kwargs.get("mask")
+    asked, rest = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
+    keep = masking.kept(rest, len(query), query.shape[1], source.shape[1], 0, query.device)
+    rows = masking.without_padding(source, keep)
+
+    def heads(mapped: Tensor) -> Tensor:
+        split: Tensor = mapped.unflatten(-1, (layer.num_heads, layer.head_dim))
+        return split.transpose(1, 2)
+
+    queries, keys = heads(layer.query_map(rows if source is query else query)), heads(layer.key_map(rows))
+    units = torch.eye(source.shape[1], dtype=keys.dtype, device=keys.device).expand(*keys.shape[:2], -1, -1)
+    # Of two alignments the narrower one.
+    own = layer.causal and not (asked and query.shape[1] > source.shape[1])
+    return linear_attention(
+        queries, keys, units, keep=keep, causal=layer.causal or asked, feature_map=layer.feature_map,
+        align=layer.align if own else "bottom-right",
+    )  # fmt: skip
+
+
+def dynamic_memory_maps(
+    layer: DynamicMemory, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """How `dynamic-memory` wrote its slots, (b,h,slots,n), and how positions read slots and positions, (b,h,n,slots+n).
+
+    The layer reads all segments in one call, each as an example of its own, and writes them one by one. Here both are
+    put where the segment stands in the sequence.
+    """
+    query, _ = inputs_of(args, kwargs)
+    (batch, length, _), slots, size = query.shape, len(layer.slots), layer.segment
+    keep = masking.kept(kwargs.get("mask"), batch, length, length, 0, query.device)
+    if keep is not None and not bool(keep.all()):
+        raise Unreadable(
+            "dynamic-memory moves the real elements of a padded example together, so it has no map over positions."
+        )
+    *writes, read = attend_calls_of(layer, args, {**kwargs, "mask": None})
+    segments = -(-length // size)
+    inner = read.weights().unflatten(0, (batch, segments))
+    reading = inner.new_zeros(batch, inner.shape[2], segments * size, slots + segments * size)
+    for s in range(segments):
+        own = slice(s * size, (s + 1) * size)
+        reading[:, :, own, :slots] = inner[:, s, :, :, :slots]
+        reading[:, :, own, slots + s * size : slots + (s + 1) * size] = inner[:, s, :, :, slots:]
+    writing = inner.new_zeros(batch, inner.shape[2], slots, length)
+    for s, write in enumerate(writes):
+        writing[..., s * size : (s + 1) * size] = write.weights()
+    return writing, reading[:, :, :length, : slots + length]
+
+
+class _Collector:
+    """A listener that stores the `attend` calls of one layer, in their order."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.model: nn.Module | None = layer
+        self.parts = {id(module) for module in layer.modules()}
+        self.known: set[int] = set()
+        self.ran: set[int] = set()
+        self.found: list[Reading] = []
+
+    def holds(self, module: nn.Module) -> bool:
+        return id(module) in self.parts
+
+    def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> None:
+        return None
+
+    def note(
+        self, adapter: Adapter, original: Function, module: nn.Module | None, args: tuple[Any, ...],
+        kwargs: dict[str, Any], result: Any, before: Any = None,
+    ) -> None:  # fmt: skip
+        event = CallEvent(original, module, args, kwargs, result, Storage(), False, before)
+        self.found.append(adapter.reading(event))
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+def attend_calls_of(layer: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Reading]:
+    """The `attend` calls of a layer that runs again, without dropout."""
+    collector = _Collector(layer)
+    training = {module: module.training for module in layer.modules()}
+    layer.eval()
+    try:
+        with torch.no_grad(), Patching(collector, [PatchPoint(core, "attend", AttendAdapter())]):
+            layer(*args, **kwargs)
+    finally:
+        for module, was in training.items():
+            module.training = was
+    return collector.found
