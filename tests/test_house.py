@@ -35,7 +35,7 @@ FLOORS = [
     ["__main__"],
 ]
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-STRANGERS = [("tasks", "models"), ("viewer", "nn")]
+FORBIDDEN = [("tasks", "models"), ("viewer", "nn")]
 # Imports that the order does not allow, made inside functions, and why each has to exist.
 UPWARD = {
     ("regard.observation.seen", "viewer"): "seen.show() and seen.export() are methods that open the viewer",
@@ -159,8 +159,8 @@ def test_imports_point_one_way():
                 )
             elif there in FLOOR and FLOOR[there] > FLOOR[here]:
                 wrong.append(f"{where}:{line} imports {there}, which stands above {here}")
-            elif (here, there) in STRANGERS:
-                wrong.append(f"{where}:{line} imports {there}, a stranger to {here}")
+            elif (here, there) in FORBIDDEN:
+                wrong.append(f"{where}:{line} imports {there}, which {here} may not import")
     assert not wrong, "\n".join(wrong)
     assert used == set(UPWARD), "UPWARD lists imports that no longer exist"
 
