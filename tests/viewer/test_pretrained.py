@@ -240,7 +240,7 @@ def test_the_name_of_a_model_says_how_to_get_its_folder(tmp_path, monkeypatch):
     with pytest.raises(BadValue) as caught:
         opened("bert-base-uncased")
     download = "hf download bert-base-uncased --local-dir bert-base-uncased"
-    for words in ("does not exist", "A folder is expected", download, "regard view bert-base-uncased"):
+    for words in ("does not exist", "Expected a local folder", download, "regard view bert-base-uncased"):
         assert words in str(caught.value)
     with pytest.raises(BadValue, match="--local-dir vit-small`, then `regard view vit-small"):
         opened("google/vit-small")

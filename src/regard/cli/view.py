@@ -153,7 +153,7 @@ def _export(page_model: PageModel, options: Namespace) -> int:
     sites = _sites(options.sites)
     beyond = next((n for n in sites or () if n >= len(page_model.page_sites)), None)
     if beyond is not None:
-        raise BadValue(f"--sites: there is no layer {beyond}; the last is {len(stage.places) - 1}.")
+        raise BadValue(f"--sites: there is no layer {beyond}; the last is {len(page_model.page_sites) - 1}.")
     path = export(page_model, options.export, heads=_heads(options.heads), sites=sites)
     size = path.stat().st_size
     if options.json:
