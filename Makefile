@@ -12,7 +12,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo tour browser test nightly check format bench clean
+.PHONY: help venv demo tour browser test quick nightly check format bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -51,10 +51,13 @@ browser: $(STAMP)  ## find or install the Chromium that the page's tests drive
 	fi; \
 	$(BIN)/python -m tests.browser.chromium || echo "no browser: the tests in tests/browser will fail" >&2
 
-# One torch thread per worker, so that the workers do not fight over the cores. Three parts, because each needs processes of its
-# own: a browser's driver keeps an event loop running, and Triton's interpreter has to be asked for before a kernel is defined.
-# All three run, and then the target fails if one of them failed. A part in which ARGS chooses nothing (-k) is no failure.
-TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+# One torch thread per worker, so that the workers do not fight over the cores. Compiled bytecode is kept even where the shell
+# forbids it: the tests start many processes, and each would compile the package again. `worksteal` leaves neighbouring tests in
+# one worker, which then makes their fixtures once.
+# Three parts, because each needs processes of its own: a browser's driver keeps an event loop running, and Triton's interpreter
+# has to be asked for before a kernel is defined. All three run, and then the target fails if one of them failed. A part in which
+# ARGS chooses nothing (-k) is no failure.
+TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 OR_NONE = || { test $$? -eq 5 && test -n "$(ARGS)"; }
 
 test: browser  ## run the tests
@@ -62,6 +65,13 @@ test: browser  ## run the tests
 	$(TEST) --ignore tests/triton --ignore tests/browser $(ARGS) $(OR_NONE) || failed="$$failed core"; \
 	$(TEST) -p tests.browser.scheduling tests/browser $(ARGS) $(OR_NONE) || failed="$$failed browser"; \
 	TRITON_INTERPRET=1 $(TEST) tests/triton $(ARGS) $(OR_NONE) || failed="$$failed triton"; \
+	test -z "$$failed" || { echo "tests failed in:$$failed" >&2; exit 1; }
+
+# tests/selection.py chooses; what needs a browser is left to `make test`.
+quick: $(STAMP)  ## one case of each test, for everyday work (in about a minute)
+	failed=; \
+	$(TEST) --quick --ignore tests/triton --ignore tests/browser $(ARGS) $(OR_NONE) || failed="$$failed core"; \
+	TRITON_INTERPRET=1 $(TEST) --quick tests/triton $(ARGS) $(OR_NONE) || failed="$$failed triton"; \
 	test -z "$$failed" || { echo "tests failed in:$$failed" >&2; exit 1; }
 
 # Tests marked `nightly`: many draws of what the usual run takes a sample of.

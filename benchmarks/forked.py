@@ -42,7 +42,7 @@ class Forked:
             file.flush()
         self.pid = os.fork()
         if not self.pid:
-            _live(work, files, pass_fds, env)
+            execute(work, files, pass_fds, env)
         if theirs >= 0:
             os.close(theirs)
         if ours >= 0:
@@ -79,13 +79,13 @@ class Forked:
         return []
 
 
-def _live(
+def execute(
     work: Callable[[], int] | Sequence[str],
     files: tuple[int, int, int],
     kept: Sequence[int],
     env: Mapping[str, str] | None,
 ) -> None:
-    """What the child does; it never returns."""
+    """Do the work in this process, as a new one would, and end it."""
     code: Any = 1
     try:
         os.setsid()

@@ -31,9 +31,9 @@ from typing import Any
 
 from benchmarks.forked import Forked, lives
 
+from regard import plugins
 from regard.comparison import compare as module
-from regard.comparison import use
-from regard.comparison.compare import Plan, compare
+from regard.comparison.compare import ComparisonPlan, compare
 from regard.comparison.job import Job, Outcome
 from regard.training import evaluate, load_run
 from regard.training.run_folder import metrics_file
@@ -172,7 +172,7 @@ def facts(out: Path) -> dict[str, Any]:
 
 def _is_worker(number: int) -> bool:
     try:
-        return b"warden.py" not in Path(f"/proc/{number}/cmdline").read_bytes()
+        return b"supervisor.py" not in Path(f"/proc/{number}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -184,7 +184,7 @@ def _compare(out: Path) -> int:
     child.subprocess = SimpleNamespace(Popen=Forked, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore
     module.costs_of = lambda *_: {}
     module.report.write = lambda *_: None
-    plan = Plan(
+    plan = ComparisonPlan(
         settings=SETTINGS, models=MODELS, seeds=SEEDS, out=out, workers=2, threads=1, use=(STRANGERS,)
     )
     return int(any(outcome.error for outcome in compare(plan).outcomes))
@@ -198,7 +198,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", help="where comparisons are made (default: a temporary folder)")
     options = parser.parse_args(arguments)
-    use.load([STRANGERS])
+    plugins.load([STRANGERS])
     import torch
 
     torch.set_num_threads(1)

@@ -10,12 +10,31 @@ in by hand: rerun a comparison, and the text says what it says then.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import inspect
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from studying import page, reading, yardsticks
-from studying.question import DATA, Margin, Question
+from studying import text
+from studying.evidence import (
+    DATA,
+    Entry,
+    Margin,
+    Question,
+    Unreadable,
+    read_comparison,
+    read_yardsticks,
+    write_yardsticks,
+)  # fmt: skip
+from studying.verdict import RACING, STRUCK, Verdict, draw, judge
+
+from regard.comparison.columns import Column, counted, number, quality, significant
+from regard.comparison.grid import compose
+from regard.nn.mechanism import MECHANISMS
+from regard.registry import parse
+from regard.training.run_folder import durable
 
 HOME = Path("runs/study")
 PAGE = Path("docs/study.md")
@@ -124,6 +143,247 @@ QUESTIONS = (
     ),
 )  # fmt: skip
 
+SHOWN_DATA = "../shared/data"  # as the commands on the page name it
+IMAGES = "images"
+
+
+def write_page(questions: Sequence[Question], home: Path, page: Path) -> None:
+    """Write the page and its pictures, from the folders inside `home`."""
+    verdicts = [verdict for question in questions if (verdict := _verdict(question, home))]
+    if not verdicts:
+        raise Unreadable(f"{home}: no comparison there has a finished run.")
+    images = page.parent / IMAGES
+    images.mkdir(parents=True, exist_ok=True)
+    sections = []
+    for verdict in verdicts:
+        name = f"study-{verdict.question.name}.svg"
+        alt = draw(verdict, images / name)
+        sections.append(section(verdict, f"{IMAGES}/{name}", alt, SHOWN_DATA, home.as_posix()))
+    parts = [
+        text.opening(verdicts),
+        answers(verdicts),
+        text.method(verdicts),
+        *sections,
+        glance(verdicts),
+        text.limits(verdicts),
+        text.again(verdicts, [one for one in questions if one not in [each.question for each in verdicts]]),
+    ]
+    durable.replace(page, (text.wrapped("\n\n".join(part for part in parts if part)) + "\n").encode())
+
+
+def _verdict(question: Question, home: Path) -> Verdict | None:
+    folder = home / question.name
+    try:
+        comparison = read_comparison(folder, question.shown(SHOWN_DATA, home.as_posix()))
+    except Unreadable as trouble:
+        if (folder / "runs").is_dir() and any((folder / "runs").glob("*/outcome.json")):
+            raise
+        print(f"left out: {trouble}", file=sys.stderr)
+        return None
+    if wrong := question.contradicted(comparison.settings):
+        raise Unreadable(f"{folder}: {wrong}. Correct the list, or run it again.")
+    left_out = _left_out(question, comparison.task)
+    return judge(question, dataclasses.replace(comparison, left_out=left_out), read_yardsticks(folder))
+
+
+def _left_out(question: Question, task: str) -> list[tuple[str, str]]:
+    """Which mechanisms cannot take part where all were asked, and why: the library is asked again, without any data."""
+    options = dict(zip(question.arguments, question.arguments[1:], strict=False))
+    if options.get("--attention") != "all":
+        return []
+    found = compose({"task": task}, [options["--models"]], ["all"]).left_out
+    return [(label.rpartition(" · ")[2], why) for label, why in found]
+
+
+def answers(verdicts: Sequence[Verdict]) -> str:
+    """What to take for which job."""
+    lines = ["| job | take | because | certain? |", "| :-- | :-- | :-- | :-- |"]
+    for verdict in verdicts:
+        if verdict.take is None:
+            lines.append(
+                f"| {_link(verdict)} | nothing yet | nobody got beyond guessing within this budget | – |"
+            )
+        else:
+            why = text.because(verdict) + text.but(verdict)
+            lines.append(
+                f"| {_link(verdict)} | {text.code(verdict.take.name)} | {why} | {text.sure(verdict)} |"
+            )
+    parts = ["## The short answer", "\n".join(lines), tally(verdicts), everywhere(verdicts)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _link(verdict: Verdict) -> str:
+    anchor = "".join(
+        letter for letter in verdict.question.title.lower() if letter.isalnum() or letter in " -"
+    )
+    return f"[{verdict.question.job}](#{anchor.replace(' ', '-')})"
+
+
+def everywhere(verdicts: Sequence[Verdict]) -> str:
+    """Which mechanisms were good enough wherever they were tried, if there are any."""
+    asked = [verdict for verdict in verdicts if "--attention" in verdict.question.arguments]
+    if len(asked) < 2:
+        return ""
+    tried: dict[str, list[bool]] = {}
+    for verdict in asked:
+        for entry in verdict.everyone:
+            for name in entry.names:
+                tried.setdefault(parse(name)[0], []).append(entry in verdict.close)
+    good = sorted(name for name, marks in tried.items() if len(marks) == len(asked) and all(marks))
+    where = f"in {'both' if len(asked) == 2 else f'all {text.count(len(asked))}'} comparisons of attentions"
+    if good:
+        stayed = f"{text.listed(good)} stayed in the race and within the margin of the best {where}"
+        return f"If one default must do: {stayed}."
+    return f"No mechanism was in the race and within the margin of the best {where}."
+
+
+def tally(verdicts: Sequence[Verdict]) -> str:
+    """How often there is a clear winner, and how often something simpler does better."""
+    clear = sum(len(verdict.racing) == 1 for verdict in verdicts)
+    said = f"The tests name one winner in {text.count(clear)} of {text.count(len(verdicts))} jobs"
+    said += "; elsewhere several may be the best." if clear < len(verdicts) else "."
+    simple = [verdict for verdict in verdicts if any(not one.guess for one in verdict.yardsticks)]
+    lost = [verdict for verdict in simple if any(not one.guess for one in verdict.unbeaten)]
+    if lost:
+        often = "each of these" if len(lost) == len(simple) else f"{text.count(len(lost))} of these"
+        said += (
+            f" For {text.count(len(simple))} of them an old and simple method was tried as well, and for {often} it "
+            "does better than everything here: small models that learn from scratch for minutes are no match for it, "
+            "and a table without it would flatter them."
+        )
+    return said
+
+
+def glance(verdicts: Sequence[Verdict]) -> str:
+    """Every mechanism that was tried, and how it fared in each comparison of attentions."""
+    asked = [verdict for verdict in verdicts if "--attention" in verdict.question.arguments]
+    if not asked:
+        return ""
+    cells: dict[str, dict[str, str]] = {}
+    for verdict in asked:
+        for entry in verdict.everyone:
+            mark = STRUCK if entry.label in verdict.struck else RACING
+            number = text.value(entry.mean, verdict.metric)
+            cell = f"{mark} **{number}**" if entry in verdict.close else f"{mark} {number}"
+            for name in entry.names:
+                cells.setdefault(parse(name)[0], {})[verdict.question.name] = cell
+    lines = [
+        f"| mechanism | what it does | {' | '.join(_head(verdict) for verdict in asked)} |",
+        f"| :-- | :-- | {' | '.join(['--:'] * len(asked))} |",
+    ]
+    for name in sorted(cells):
+        fared = " | ".join(cells[name].get(verdict.question.name, "–") for verdict in asked)
+        lines.append(f"| {text.code(name)} | {_sentence(name)} | {fared} |")
+    told = (
+        f"{RACING} may be the best of its column, {STRUCK} is not; **bold**: in the race and within the margin of the "
+        "best mean; – was not asked, or cannot do it."
+    )
+    return "\n\n".join(["## All mechanisms at a glance", told, "\n".join(lines)])
+
+
+def _head(verdict: Verdict) -> str:
+    return f"{text.code(verdict.question.name)}: {verdict.metric.name.replace('_', ' ')}"
+
+
+def _sentence(name: str) -> str:
+    """What a mechanism does, in the words of its own docstring."""
+    text = inspect.getdoc(MECHANISMS[name].layer) or ""
+    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+
+
+def section(verdict: Verdict, picture: str, alt: str, data: str, home: str) -> str:
+    """The section as Markdown; `picture` is the file of its figure, as seen from the page."""
+    question = verdict.question
+    parts = [
+        f"## {question.title}",
+        f"*{question.asks}*",
+        " ".join(part for part in (question.story, question.tuned) if part),
+        *_unfinished(verdict),
+        f"![{alt}]({picture})",
+        table(verdict),
+        *_bullets("**Found.**", text.findings(verdict)),
+        *_bullets("**Negative results.**", text.negative(verdict, verdict.comparison.left_out)),
+        *_bullets("**Same thing, other name.**", text.check(verdict)),
+        details(verdict, data, home),
+    ]
+    return "\n\n".join(parts)
+
+
+def _unfinished(verdict: Verdict) -> list[str]:
+    if (verdict.comparison.out / "results.json").exists():
+        return []
+    return ["**Unfinished**: not all runs of this comparison have ended, and what follows will change."]
+
+
+def _bullets(title: str, said: Sequence[str]) -> list[str]:
+    if not said:
+        return []
+    return [title + " " + said[0]] if len(said) == 1 else [title, "\n".join(f"- {one}" for one in said)]
+
+
+def table(verdict: Verdict) -> str:
+    """One line for each computation, the best first."""
+    rows = [entry.row for entry in verdict.everyone]
+    columns = [
+        quality(rows, "test"),
+        number(rows, "steps_per_second", ("steps/s",), significant, higher=True),
+        number(rows, "parameters", ("parameters",), counted, higher=False),
+        number(rows, "flops_per_step", ("FLOPs/step",), counted, higher=False),
+        number(rows, "peak_memory_mib", ("memory, MiB",), significant, higher=False),
+    ]
+    made = [column for column in columns if column is not None]
+    seeds = max(len(entry.seeds) for entry in verdict.everyone)
+    lines = [
+        ["", _heading(verdict), *[" ".join(column.title) for column in made]],
+        [":-:", ":--", *["--:"] * len(made)],
+    ]
+    for place, entry in enumerate(verdict.everyone):
+        mark = STRUCK if entry.label in verdict.struck else RACING
+        lines.append([mark, _names(entry, verdict, seeds), *[_cell(column, place) for column in made]])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _heading(verdict: Verdict) -> str:
+    models = {row["model"] for row in (entry.row for entry in verdict.everyone)}
+    return f"attention in `{models.pop()}`" if len(models) == 1 < len(verdict.everyone) else "model"
+
+
+def _names(entry: Entry, verdict: Verdict, seeds: int) -> str:
+    name = f"**{text.code(entry.name)}**" if entry is verdict.take else text.code(entry.name)
+    twins = f" = {', '.join(map(text.code, entry.twins))}" if entry.twins else ""
+    few = f" ({len(entry.seeds)} of {seeds} seeds)" if len(entry.seeds) < seeds else ""
+    return name + twins + few
+
+
+def _cell(column: Column, place: int) -> str:
+    cell = column.cells[place]
+    alike = all(each.best for each in column.cells)
+    text = f"**{cell.text}**" if cell.best and not alike else cell.text
+    return f"{text} ± {cell.half}" if cell.half else text
+
+
+def details(verdict: Verdict, data: str, home: str) -> str:
+    """The command, and the signature of every number, folded away."""
+    comparison = verdict.comparison
+    sha = sorted({run.data_sha256[:12] for run in comparison.outcomes if run.data_sha256})
+    return "\n".join(
+        [
+            "<details><summary>The command, and a signature for every row</summary>",
+            "",
+            "```bash",
+            verdict.question.shown(data, home),
+            "```",
+            "",
+            f"Test examples: sha256 {', '.join(sha)}. Signatures:",
+            "",
+            "```text",
+            *[str(entry.row["signature"]) for entry in verdict.everyone],
+            "```",
+            "",
+            "</details>",
+        ]
+    )
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run or write. 0; 1 if a comparison failed or a folder cannot be used."""
@@ -139,8 +399,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.verb == "run":
         return run([one for one in QUESTIONS if options.only in (None, one.name)], options.data)
     try:
-        page.write(QUESTIONS, HOME, PAGE)
-    except reading.Unreadable as trouble:
+        write_page(QUESTIONS, HOME, PAGE)
+    except Unreadable as trouble:
         print(f"study: {trouble}", file=sys.stderr)
         return 1
     print(PAGE)
@@ -156,7 +416,7 @@ def run(questions: list[Question], data: str) -> int:
         print(f"== {question.name}: {question.asks}", file=sys.stderr)
         codes.append(subprocess.run([sys.executable, "-m", *command], check=False).returncode)
         if codes[-1] == 0:
-            yardsticks.write(folder, reading.read(folder, "").settings)
+            write_yardsticks(folder, read_comparison(folder, "").settings)
     return max(codes, default=0)
 
 

@@ -1,4 +1,4 @@
-"""Decoding against exhaustive search, with and without a cache, and every way a beam can run out."""
+"""Decoding against exhaustive search, with and without a cache, and with dead ends."""
 
 import itertools
 import math
@@ -55,7 +55,7 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(seed, alpha):
 
 
 def by_the_definition(step, start, beam, max_length, alpha, n_best):
-    """Beam search without early stopping, from sorted lists: a finished one keeps its place."""
+    """Beam search without early stopping, from sorted lists: a finished one keeps its slot."""
     live, done = [(0.0, [])], []
     for length in range(1, max_length + 1):
         candidates = []
@@ -88,7 +88,7 @@ def test_beams_equal_the_definition_and_a_batch_equals_its_rows(beam, alpha):
 
 
 class Cached:
-    """A step that keeps each row's prefix as its cache, and finds out when rows moved without being told."""
+    """A step that caches the prefix of each row, and fails when rows moved without a call of `reorder`."""
 
     def __init__(self, step):
         self.step, self.rows = step, None
@@ -104,7 +104,7 @@ class Cached:
 
 
 @pytest.mark.parametrize("beam", [1, 3, 8])
-def test_a_cache_is_told_when_rows_move(beam):
+def test_reorder_is_called_when_rows_move(beam):
     step, start = random_model(5), torch.tensor([[1], [2], [3]])
     plain = beam_search(step, start, end=END, beam=beam, max_length=7, n_best=1)
     assert beam_search(Cached(step), start, end=END, beam=beam, max_length=7, n_best=1) == plain
@@ -139,7 +139,7 @@ def test_ties_go_to_the_lowest_ids():
     assert beam_search(step, torch.tensor([[1]]), end=3, beam=1, max_length=2)[0][0].tokens == [0, 0]
 
 
-def test_the_end_at_once_and_never():
+def test_sequences_that_end_at_once_or_never():
     at_once = fixed([[1.0, 0.0, 0.0]] * 4)
     found = beam_search(at_once, torch.tensor([[1]]), end=END, beam=3, max_length=4, n_best=3)[0]
     assert [h.tokens for h in found] == [[0]] and found[0].score == 0.0  # no other sequence exists
@@ -156,7 +156,7 @@ def test_a_vocabulary_smaller_than_the_beam():
     assert [h.tokens for h in found] == [tokens for _, tokens in expected[:6]]
 
 
-def test_the_search_stops_as_soon_as_it_is_decided():
+def test_the_search_stops_when_no_live_prefix_can_win():
     calls = []
 
     def step(prefixes):
@@ -167,7 +167,7 @@ def test_the_search_stops_as_soon_as_it_is_decided():
     assert found[0][0].tokens == [0] and len(calls) == 1
 
 
-def test_empty_batches_and_no_length():
+def test_empty_batches_and_max_length_zero():
     step = random_model(0)
     assert beam_search(step, torch.zeros(0, 2, dtype=torch.long), end=END) == []
     assert sample(step, torch.zeros(0, 2, dtype=torch.long), end=END) == []
@@ -184,7 +184,7 @@ def test_empty_batches_and_no_length():
 
 
 def tree(ways, vocab=VOCAB):
-    """A step that knows the log-probability of the next tokens behind some prefixes; every other one is a dead end."""
+    """A step with given probabilities of the next token after some prefixes; every other prefix is a dead end."""
 
     def step(prefixes):
         found = torch.full((len(prefixes), vocab), -math.inf, dtype=torch.float64)
@@ -196,7 +196,7 @@ def tree(ways, vocab=VOCAB):
     return step
 
 
-# Token 3 is likely and leads nowhere; behind it and beside it there are exactly three sequences.
+# Token 3 is likely but leads to a dead end; exactly three sequences exist.
 TRAPS = tree({(): {3: 0.6, 2: 0.3, 1: 0.1}, (2,): {3: 0.7, 1: 0.3}, (2, 1): {END: 1.0}, (1,): {END: 0.5, 1: 0.5},
               (1, 1): {END: 1.0}})  # fmt: skip
 THREE = {(2, 1, END): 0.09, (1, END): 0.05, (1, 1, END): 0.05}
@@ -230,7 +230,7 @@ def test_only_the_rows_that_ran_into_dead_ends_are_searched_again():
 
 
 class GoesOn:
-    """A step that can only go on."""
+    """A step with a cache, which cannot start again."""
 
     def __init__(self, step):
         self.step = step
@@ -242,14 +242,14 @@ class GoesOn:
         pass
 
 
-def test_dead_ends_are_explained_where_there_is_no_way_around_them():
+def test_errors_explain_dead_ends_that_cannot_be_avoided():
     start, dead = torch.tensor([[2], [1]]), tree({})
     assert beam_search(dead, start, end=END) == [[], []]
     with pytest.raises(regard.RegardError, match="no sequence exists for row 0"):
         greedy(dead, start, end=END)
-    with pytest.raises(regard.RegardError, match=r"nothing can be drawn for row 0 .* behind \[\]"):
+    with pytest.raises(regard.RegardError, match=r"cannot sample for row 0 .* after \[\]"):
         sample(dead, start, end=END)
-    with pytest.raises(regard.RegardError, match=r"nothing can be drawn for row 1 .* behind \[1\]"):
+    with pytest.raises(regard.RegardError, match=r"cannot sample for row 1 .* after \[1\]"):
         sample(lambda p: torch.where(p[:, :1] == 1, tree({(): {1: 1.0}})(p), math.log(0.25)), start, end=END)
     with pytest.raises(regard.RegardError, match=r"beam: .*row 1 of start.*Widen the beam"):
         beam_search(
@@ -258,10 +258,10 @@ def test_dead_ends_are_explained_where_there_is_no_way_around_them():
     assert beam_search(GoesOn(tree({(): {1: 1.0}})), start, end=END, beam=1) == [
         [],
         [],
-    ]  # nothing was dropped
+    ]  # no prefix was cut
 
 
-def test_sampling_draws_from_the_model():
+def test_samples_follow_the_distribution_of_the_model():
     step = fixed([[0.2, 0.5, 0.3]])
     torch.manual_seed(0)
     rows = sample(step, torch.ones(20_000, 1, dtype=torch.long), end=END, max_length=1)
@@ -286,20 +286,20 @@ def test_sampling_draws_from_the_model():
     [({"top_k": 1}, {1}), ({"top_k": 2}, {1, 2}), ({"top_p": 0.5}, {1}), ({"top_p": 0.51}, {1, 2}),
      ({"top_p": 0.01}, {1}), ({"temperature": 0.01}, {1}), ({"top_p": 1.0, "top_k": 99}, {0, 1, 2})],
 )  # fmt: skip
-def test_narrowed_sampling_keeps_what_it_should(options, allowed):
+def test_top_k_and_top_p_keep_the_expected_tokens(options, allowed):
     step = fixed([[0.2, 0.5, 0.3]])
     rows = sample(step, torch.ones(500, 1, dtype=torch.long), end=END, max_length=1, **options)
     assert {h.tokens[0] for h in rows} == allowed
 
 
-def test_a_samples_score_is_the_models():
+def test_the_score_of_a_sample_is_that_of_the_model():
     found = sample(
         fixed([[0.2, 0.5, 0.3]]), torch.tensor([[1]]), end=END, max_length=1, top_k=1, temperature=0.1
     )
     assert found[0].score == pytest.approx(math.log(0.5))
 
 
-def test_mistakes_name_the_argument():
+def test_errors_name_the_argument():
     step, start = random_model(0), torch.tensor([[1]])
     for call, word in [
         (lambda: beam_search(step, start, end=END, beam=2, n_best=3), "n_best"),

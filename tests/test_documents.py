@@ -11,6 +11,7 @@ import io
 import itertools
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -21,13 +22,18 @@ import torch
 from PIL import Image
 
 from tests.cli.trained import TEXT, Trained
+from tests.registries import unchanged_registries
 
 pytest.importorskip("transformers")
 
 from tests.viewer import pretrained
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDS = ("docs/results.md", "CHANGELOG.md")  # of what was once run, not of what to type
+RECORDS = (
+    "docs/results.md",
+    "docs/lab-notes.md",
+    "CHANGELOG.md",
+)  # commands that were run once, not instructions
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -190,7 +196,7 @@ def composed(plan, *_):
 @pytest.mark.parametrize(
     ("block", "line"), [pytest.param(*one, id=f"{one[0]} {one[1][:40]}") for one in commands()]
 )
-def test_commands_of_a_document_are_ones_that_exist(block, line, place, monkeypatch, capsys):
+def test_commands_of_a_document_are_ones_that_exist(block, line, place, monkeypatch, capsys, tmp_path):
     home, runs = place
     monkeypatch.chdir(home)
     program, *words = shlex.split(line, comments=True)
@@ -208,7 +214,17 @@ def test_commands_of_a_document_are_ones_that_exist(block, line, place, monkeypa
         assert not missing, f"{block}: {script} has no {missing}"
     else:
         assert program == "regard", f"{block}: teach this test what {program!r} is"
-        runs_here(words, runs, block, monkeypatch, capsys)
+        with unchanged_registries():
+            runs_here(own_copies(words, tmp_path), runs, block, monkeypatch, capsys)
+
+
+def own_copies(words: list[str], folder: Path) -> list[str]:
+    """A command with a copy of each file that `--use` names: a path is loaded once in a process."""
+    found = list(words)
+    for place, word in enumerate(words[:-1]):
+        if word == "--use":
+            found[place + 1] = str(shutil.copy(ROOT / words[place + 1], folder))
+    return found
 
 
 @functools.cache
@@ -225,11 +241,12 @@ def runs_here(words, runs, block, monkeypatch, capsys):
     from regard.cli.main import main
 
     words = [as_here(word, runs, "--image" in words) for word in words]
-    if words[0] == "train":
+    verb = words[2] if words[0] == "--use" else words[0]
+    if verb == "train":
         words.append("--dry-run")
-    if words[0] == "view" and "--export" not in words:
+    if verb == "view" and "--export" not in words:
         words += ["--export", "page.html"]
-    if words[0] in ("evaluate", "predict", "view"):
+    if verb in ("evaluate", "predict", "view"):
         words += ["--device", "cpu"]
     monkeypatch.setattr("regard.comparison.compare.compare", composed)
     try:

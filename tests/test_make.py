@@ -73,3 +73,18 @@ def test_nightly_runs_what_is_marked_so(make):
     code, ran, _ = make("nightly")
     assert code == 0
     assert len(ran) == 1 and "-m nightly" in ran[0]
+
+
+def test_quick_takes_a_sample_of_every_part_but_the_browsers(make):
+    code, ran, _ = make("quick")
+    assert code == 0
+    assert len(ran) == 2 and all("--quick" in line for line in ran)
+    code, ran, errors = make("quick", CORE=1)
+    assert code != 0 and len(ran) == 2
+    assert "tests failed in: core" in errors
+
+
+def test_continuous_integration_checks_and_tests():
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert lines[-2:] == ["make check", "make test"]
+    assert "set -euo pipefail" in lines

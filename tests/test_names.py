@@ -1,4 +1,7 @@
-"""A name where a value was expected, or a name that is misspelt: the error says what to write."""
+"""Names of the public surface, and errors that say what to write in place of a wrong name or value."""
+
+import ast
+import inspect
 
 import pytest
 import torch
@@ -9,7 +12,7 @@ from regard.registry import calls_of
 
 X = torch.randn(1, 2, 5, 4)
 
-# what was passed, what the error says
+# case: (arguments, text of the error)
 WRONG = {
     "a misspelt score with weights": ({"score": "addtive"}, "Did you mean scores.additive(weight)?"),
     "a score with weights": ({"score": "additive"}, "Did you mean scores.additive(weight)?"),
@@ -47,15 +50,42 @@ def test_the_error_says_what_to_write(name, verb):
     assert words in str(caught.value) and str(caught.value).startswith(next(iter(given)))
 
 
-def test_a_layer_says_what_to_write_for_a_mask():
+def test_the_error_of_a_layer_says_what_to_write_for_a_mask():
     with pytest.raises(regard.RegardError, match=r"mask: .* Did you mean masks\.causal\(\)\?"):
         regard.nn.build("multihead", dim=4)(X[:, 0], mask="causal")
 
 
 @pytest.mark.parametrize("room", ["masks", "scores", "biases", "normalizers"])
-def test_every_constructor_is_offered_with_what_it_needs(room):
+def test_every_constructor_is_listed_with_its_required_arguments(room):
     calls = calls_of(f"regard.{room}")
     public = [name for name in getattr(regard, room).__all__ if name.islower() and name != "named"]
     assert list(calls) == public and len(calls) >= 5
     for name, call in calls.items():
         assert call.startswith(f"{room}.{name}(")
+
+
+def test_every_public_name_can_be_listed_and_reached():
+    assert len(set(regard.__all__)) == len(regard.__all__)
+    assert set(regard.__all__) <= set(dir(regard))
+    for name in regard.__all__:
+        assert getattr(regard, name) is not None
+
+
+def test_lazy_names_are_public_and_declared_for_type_checkers():
+    declared = set()
+    for node in ast.walk(ast.parse(inspect.getsource(regard))):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            imports = [one for one in node.body if isinstance(one, ast.ImportFrom)]
+            declared |= {alias.asname or alias.name for one in imports for alias in one.names}
+    assert declared == set(regard._LAZY) <= set(regard.__all__)
+
+
+def test_an_attribute_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'regard' has no attribute 'attned'"):
+        regard.attned  # noqa: B018
+
+
+def test_errors_are_exported_and_share_one_root():
+    for name, error in vars(regard.errors).items():
+        if isinstance(error, type) and issubclass(error, Exception):
+            assert getattr(regard, name) is error and issubclass(error, regard.RegardError)

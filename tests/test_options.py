@@ -8,11 +8,11 @@ import pytest
 
 import regard
 from regard import models, tasks
-from regard.comparison import space
+from regard.comparison import search_space
 from regard.core.options import converted, read_options
 from regard.registry import options_of
 from regard.tasks import HiddenTokens, NextToken, Problem, Tokens
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 
 LANGUAGE = Problem.of(Tokens(7, length=31), NextToken(7))
 FALSE = ["false", "False", "FALSE", "no", "off", "0"]
@@ -131,7 +131,7 @@ def test_what_a_type_does_not_understand_is_refused(given, kind):
 
 
 class Unannotated:
-    def __init__(self, flag=False, size=3, free=None, lost: "NoSuchName" = 2):
+    def __init__(self, flag=False, size=3, free=None, lost: "NoSuchName" = 2):  # noqa: F821
         pass
 
 
@@ -156,8 +156,8 @@ def test_an_object_is_handed_on_for_the_class_to_judge():
 
 def test_tuning_reads_options_of_a_model_by_their_type():
     config = complete({"task": "digits", "model": "encoder(tied=no)"})
-    (choice,) = space.read("model.tied=yes|no", config)
+    (choice,) = search_space.read("model.tied=yes|no", config)
     assert choice.values == {"yes": True, "no": False}
-    assert space.own((choice,), config) == {"model.tied": "no"}
+    assert search_space.own((choice,), config) == {"model.tied": "no"}
     with pytest.raises(regard.RegardError, match="tied: encoder takes true or false, got 'maybe'"):
-        space.read("model.tied=yes|maybe", config)
+        search_space.read("model.tied=yes|maybe", config)

@@ -124,7 +124,7 @@ def _answers(folder: str, text: str) -> None:
     run = Path(folder) / "all"
     train(trial.settings(Path(text), out=str(run), keep="all"), quiet=True)
     steps = {}
-    for path in checkpoints.found(run / "checkpoints"):
+    for path in checkpoints.paths(run / "checkpoints"):
         said = trial.readers(path)
         steps[checkpoints.step_of(path)] = {name: one["answer"] for name, one in said.items()}
     outcome = Outcome.load(Path(folder) / "untouched" / "runs" / "one")

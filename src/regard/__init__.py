@@ -8,28 +8,46 @@ torch.Size([2, 8, 100, 64])
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from regard import biases, masks, nn, normalizers, scores
+from regard import biases, errors, masks, nn, normalizers, scores
 from regard.core.attention import attend, explain, summarize, weights
 from regard.core.plan import Plan
 from regard.core.summary import Summary
-from regard.errors import RegardError, Unsupported
+from regard.errors import BadType, BadValue, Frozen, RegardError, Unsupported
+
+if TYPE_CHECKING:
+    from regard import decoding, models, observation, tasks, training
+    from regard.observation.observe import observe
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "decoding", "explain", "masks", "models", "nn",
-    "normalizers", "observation", "observe", "scores", "summarize", "tasks", "training", "weights",
+    "BadType", "BadValue", "Frozen", "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "decoding",
+    "errors", "explain", "masks", "models", "nn", "normalizers", "observation", "observe", "scores", "summarize",
+    "tasks", "training", "weights",
 ]  # fmt: skip
 
-# Loaded when first used: they bring their own libraries along.
-_ROOMS = ("decoding", "models", "observation", "tasks", "training")
+# Imported at first use, because they import libraries that `attend` does not need.
+# name: (module, attribute); attribute None: the module itself.
+_LAZY: dict[str, tuple[str, str | None]] = {
+    "decoding": ("regard.decoding", None),
+    "models": ("regard.models", None),
+    "observation": ("regard.observation", None),
+    "observe": ("regard.observation.observe", "observe"),
+    "tasks": ("regard.tasks", None),
+    "training": ("regard.training", None),
+}
+
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module 'regard' has no attribute {name!r}")
+        module, attribute = _LAZY[name]
+        found = import_module(module)
+        return found if attribute is None else getattr(found, attribute)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return import_module(f"regard.{name}")
-    if name == "observe":
-        return import_module("regard.observation.observe").observe
-    raise AttributeError(f"module 'regard' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

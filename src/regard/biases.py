@@ -54,10 +54,10 @@ class Bias(Value):
         return self
 
     def __add__(self, other: Bias) -> Bias:
-        return Sum(self, other) if isinstance(other, Bias) else NotImplemented
+        return SumBias(self, other) if isinstance(other, Bias) else NotImplemented
 
 
-class Sum(Bias):
+class SumBias(Bias):
     """Two biases, added."""
 
     name: ClassVar[str] = "sum"
@@ -77,14 +77,14 @@ class Sum(Bias):
         self.right.check(sizes)
 
     def single_head(self) -> Bias:
-        return Sum(self.left.single_head(), self.right.single_head())
+        return SumBias(self.left.single_head(), self.right.single_head())
 
     def __repr__(self) -> str:
-        right = f"({self.right!r})" if isinstance(self.right, Sum) else repr(self.right)
+        right = f"({self.right!r})" if isinstance(self.right, SumBias) else repr(self.right)
         return f"{self.left!r} + {right}"
 
 
-class Alibi(Bias):
+class AlibiBias(Bias):
     """−slope·|distance|, with the slopes of the paper for any number of heads. Press et al. 2022."""
 
     name: ClassVar[str] = "alibi"
@@ -101,7 +101,7 @@ class Alibi(Bias):
             raise BadValue(f"bias: {self!r} is for {self.num_heads} heads, but the query has {sizes[1]}.")
 
 
-class Relative(Bias):
+class RelativeBias(Bias):
     """table[h, clip(pos_k − pos_q, −r, r) + r]."""
 
     name: ClassVar[str] = "relative"
@@ -125,7 +125,7 @@ class Relative(Bias):
         return grid.distance_from(self.align, self.offset).clamp(-radius, radius) + radius
 
 
-class T5(Bias):
+class T5Bias(Bias):
     """table[bucket(pos_k − pos_q), h], exact for small distances and logarithmic beyond. Raffel et al. 2020."""
 
     name: ClassVar[str] = "t5"
@@ -170,7 +170,7 @@ class T5(Bias):
         return first + index
 
 
-class Gaussian(Bias):
+class GaussianBias(Bias):
     """−(j − center)² / 2σ² around a centre for each query. Luong et al. 2015, equation 10."""
 
     name: ClassVar[str] = "gaussian"
@@ -196,10 +196,10 @@ class Gaussian(Bias):
             raise BadValue(f"bias: the center has shape {shape}, expected (b,h,q) = {tuple(sizes[:3])}.")
 
     def single_head(self) -> Bias:
-        return Gaussian(self.center[:, None], self.sigma) if self.center.dim() == 2 else self
+        return GaussianBias(self.center[:, None], self.sigma) if self.center.dim() == 2 else self
 
 
-class Dense(Bias):
+class DenseBias(Bias):
     """A float tensor, right-aligned to (b, h, q, k)."""
 
     name: ClassVar[str] = "dense"
@@ -218,7 +218,7 @@ class Dense(Bias):
             )
 
     def single_head(self) -> Bias:
-        return Dense(self.tensor[:, None]) if self.tensor.dim() == 3 else self
+        return DenseBias(self.tensor[:, None]) if self.tensor.dim() == 3 else self
 
     @staticmethod
     def _four(tensor: Tensor) -> Tensor:
@@ -227,12 +227,12 @@ class Dense(Bias):
 
 def alibi(num_heads: int, align: str = "bottom-right", offset: int | None = None) -> Bias:
     """−slope·|i − j|, slopes of the paper for any head count."""
-    return Alibi(whole_number("num_heads", num_heads, least=1), *anchor(align, offset))
+    return AlibiBias(whole_number("num_heads", num_heads, least=1), *anchor(align, offset))
 
 
 def relative(table: Tensor, align: str = "bottom-right", offset: int | None = None) -> Bias:
     """A learned number for each distance −r … r and head, table (h|1, 2r+1)."""
-    return Relative(float_tensor("table", table), *anchor(align, offset))
+    return RelativeBias(float_tensor("table", table), *anchor(align, offset))
 
 
 def t5(
@@ -252,17 +252,17 @@ def t5(
             f"{tuple(table.shape)}."
         )
     distance = whole_number("max_distance", max_distance, least=1)
-    return T5(table, bool(bidirectional), distance, *anchor(align, offset))
+    return T5Bias(table, bool(bidirectional), distance, *anchor(align, offset))
 
 
 def gaussian(center: Tensor, sigma: float) -> Bias:
     """−(j − center)² / 2σ², center (b,h,q) in key positions; the centre receives gradient."""
-    return Gaussian(float_tensor("center", center), finite_number("sigma", sigma, above=0.0))
+    return GaussianBias(float_tensor("center", center), finite_number("sigma", sigma, above=0.0))
 
 
 def dense(tensor: Tensor) -> Bias:
     """A float tensor, right-aligned to (b,h,q,k)."""
-    return Dense(float_tensor("tensor", tensor))
+    return DenseBias(float_tensor("tensor", tensor))
 
 
 def alibi_slopes(num_heads: int) -> list[float]:

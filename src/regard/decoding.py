@@ -1,8 +1,8 @@
-"""Decoding: from a step function to sequences, by greedy choice, by sampling, by beam search.
+"""Decoding: sequences from a step function, by greedy choice, sampling or beam search.
 
-All three take the same `step(prefixes (n,t)) -> log-probabilities (n, vocab)`. One that keeps a cache offers
-`step.reorder(index (n,))` as well: afterwards row i continues what row index[i] was. `start` (b,t0) is given, and not
-part of what comes back; `end` is the token that finishes a sequence, and is.
+All three take a function `step(prefixes (n,t)) -> log-probabilities (n, vocab)`. A step with a cache also has a method
+`step.reorder(index (n,))`, after which row i continues the former row index[i]. `start` (b,t0) holds the given tokens,
+which the results do not contain; `end` is the token that finishes a sequence, which they do contain.
 
     >>> import torch
     >>> table = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3], [0.4, 0.5, 0.1]]).log()  # next token, given the last
@@ -27,13 +27,13 @@ __all__ = ["Hypothesis", "beam_search", "greedy", "sample"]
 
 Step = Callable[[Tensor], Tensor]
 
-_WIDEST = 1024  # a search that widens its beam to get past dead ends stops here
-_ROUNDING = 1e-3  # a log-probability may be this far above 0: half precision rounds
+_WIDEST = 1024  # the widest beam with which a search is repeated because of dead ends
+_ROUNDING = 1e-3  # how far rounding in half precision may lift a log-probability above 0
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A decoded sequence: its tokens (without the start, with the end) and their log-probability per length."""
+    """A decoded sequence: its tokens (without start, with end) and its length-normalised log-probability."""
 
     tokens: list[int]
     score: float
@@ -42,12 +42,12 @@ class Hypothesis:
 
 @torch.no_grad()
 def greedy(step: Step, start: Tensor, *, end: int, max_length: int = 100) -> list[Hypothesis]:
-    """The likeliest token at each step, for every row of `start`; ties go to the lowest id."""
+    """Choose the most likely token at each step, for every row of `start`; ties go to the lowest id."""
     found = beam_search(step, start, end=end, beam=1, max_length=max_length)
     for row, best in enumerate(found):
         if not best:
             raise BadValue(
-                f"step: no sequence exists for row {row} of start: every way on ends where all tokens have a "
+                f"step: no sequence exists for row {row} of start: every prefix ends where all tokens have a "
                 f"log-probability of −inf. At least one token must stay possible until the end token {end}."
             )
     return [best[0] for best in found]
@@ -65,10 +65,10 @@ def sample(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> list[Hypothesis]:
-    """Tokens drawn at random, for every row of `start`. The score is that of the model, not of the changed odds.
+    """Sample tokens, for every row of `start`. Scores are log-probabilities of the model, before temperature and top-k.
 
-    `temperature` below 1 favours likely tokens; `top_k` keeps so many of them; `top_p` the fewest that together hold
-    that probability (at least one always).
+    A `temperature` below 1 favours likely tokens. `top_k` keeps the k most likely tokens, `top_p` the fewest tokens
+    with at least that total probability (always at least one).
     """
     temperature = finite_number("temperature", temperature, above=0.0)
     if top_k is not None:
@@ -87,12 +87,12 @@ def sample(
         if stuck:
             row = alive[stuck[0]]
             raise BadValue(
-                f"step: nothing can be drawn for row {row} of start, because all tokens have a log-probability of −inf "
-                f"behind {tokens[row]}. At least one token must stay possible until the end token {end}; beam_search "
-                f"finds a way around dead ends."
+                f"step: cannot sample for row {row} of start, because all tokens have a log-probability of −inf after "
+                f"{tokens[row]}. At least one token must stay possible until the end token {end}; beam_search avoids "
+                f"such dead ends."
             )
-        odds = _narrowed(found / temperature, top_k, top_p).softmax(-1)
-        drawn = torch.multinomial(odds.float(), 1, generator=generator)
+        probabilities = _narrowed(found / temperature, top_k, top_p).softmax(-1)
+        drawn = torch.multinomial(probabilities.float(), 1, generator=generator)
         gained = found.gather(1, drawn).flatten().tolist()
         for row, token, more in zip(alive, drawn.flatten().tolist(), gained, strict=True):
             tokens[row].append(token)
@@ -112,11 +112,11 @@ def sample(
 
 @dataclass
 class _Entry:
-    """The search for one row of `start`: what is finished, and the rows that are still alive, in order of their ids."""
+    """The search for one row of `start`: its finished sequences, and its live prefixes in order of their token ids."""
 
     finished: list[Hypothesis]
     totals: list[float]  # log-probability of each live prefix
-    dropped: bool = False  # whether a possible prefix found no place in the beam
+    dropped: bool = False  # whether a possible prefix was cut from the beam
 
     def is_short(self, count: int) -> bool:
         """Whether fewer than `count` sequences were found, and more may exist."""
@@ -137,16 +137,16 @@ def beam_search(
     length_penalty: float = 1.0,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
-    """The best sequences for every row of `start`, best first; ties go to the lowest token ids.
+    """Return the best sequences for every row of `start`, best first; ties go to the lowest token ids.
 
-    The score of a sequence is its log-probability divided by its length (the end included) to the power of
-    `length_penalty`. A finished sequence keeps its place in the beam. The search ends when every place is taken, at
-    `max_length` tokens (what is unfinished then counts), or when nothing alive could still beat the n_best-th finished
-    one at its best possible length.
+    The score of a sequence is its log-probability divided by its length (including the end token) to the power of
+    `length_penalty`. A finished sequence keeps its slot in the beam. The search ends when every slot is finished, at
+    `max_length` tokens (unfinished sequences then count), or when no live prefix can still beat the n_best-th finished
+    sequence at its best possible length.
 
     A prefix after which every token has a log-probability of −inf is a dead end. If dead ends leave fewer than `n_best`
-    sequences although others were dropped, those rows of `start` are searched again with a wider beam. A step that
-    keeps a cache (it has `reorder`) cannot begin again: then this is an error.
+    sequences although other prefixes were cut from the beam, those rows of `start` are searched again with a wider
+    beam. A step with a cache (a `reorder` method) cannot start again; this is then an error.
     """
     beam, n_best = whole_number("beam", beam, 1), whole_number("n_best", n_best, 1)
     if n_best > beam:
@@ -159,9 +159,9 @@ def beam_search(
     while short := [row for row, entry in enumerate(entries) if entry.is_short(n_best)]:
         if beam >= _WIDEST or hasattr(step, "reorder"):
             raise BadValue(
-                f"beam: of the {beam} likeliest prefixes for row {short[0]} of start too many ended where all tokens "
-                f"have a log-probability of −inf, and others had been dropped, so that fewer than n_best={n_best} "
-                f"sequences are left. Widen the beam, or keep the step from leading into dead ends."
+                f"beam: among the {beam} most likely prefixes for row {short[0]} of start, dead ends (all tokens have "
+                f"a log-probability of −inf) leave fewer than n_best={n_best} sequences, and other prefixes were cut. "
+                f"Widen the beam, or make the step avoid dead ends."
             )
         beam = min(2 * beam, _WIDEST)
         again = _searched(step, prefixes[short], end, beam, max_length, alpha, n_best)
@@ -173,7 +173,7 @@ def beam_search(
 def _searched(
     step: Step, prefixes: Tensor, end: int, beam: int, max_length: int, alpha: float, n_best: int
 ) -> list[_Entry]:
-    """One search with a beam of this width for every row."""
+    """Search every row with a beam of this width."""
     given = prefixes.shape[1]
     entries = [_Entry([], [0.0]) for _ in range(len(prefixes))]
     for length in range(1, max_length + 1):
@@ -217,19 +217,19 @@ def _searched(
 
 
 def _is_decided(entry: _Entry, n_best: int, length: int, max_length: int, alpha: float) -> bool:
-    """Whether nothing alive can still enter the best: a log-probability only falls, so length alone could help."""
+    """Whether no live prefix can still enter the n best: log-probabilities only fall, so only length could help."""
     if len(entry.finished) < n_best or not entry.totals:
         return False
-    hope = max(max(total / (length + 1) ** alpha, total / max_length**alpha) for total in entry.totals)
-    return bool(hope < entry.best(n_best)[-1].score)
+    bound = max(max(total / (length + 1) ** alpha, total / max_length**alpha) for total in entry.totals)
+    return bool(bound < entry.best(n_best)[-1].score)
 
 
 def _largest(candidates: Tensor, count: int) -> Tensor:
-    """Indices of the largest entries above −inf, in rising order; among equal ones the lowest indices."""
+    """Return the indices of the `count` largest entries above −inf, ascending; ties go to the lowest indices."""
     count = min(count, len(candidates))
     if count == 0:
         return candidates.new_zeros(0, dtype=torch.long)
-    if count == 1:  # greedy choice: torch's argmax, too, gives the first of equal ones
+    if count == 1:  # greedy: argmax returns the first of equal entries as well
         best = candidates.argmax().view(1)
         return best[candidates[best] > -torch.inf]
     values = candidates.topk(count).values
@@ -240,14 +240,14 @@ def _largest(candidates: Tensor, count: int) -> Tensor:
 
 
 def _narrowed(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """The logits with everything that top-k and top-p leave out at −inf."""
+    """Set the logits that top-k and top-p leave out to −inf."""
     if top_k is not None and top_k < logits.shape[1]:
         values, index = logits.topk(top_k, -1)
         logits = torch.full_like(logits, -torch.inf).scatter(1, index, values)
     if top_p is not None and top_p < 1:
         ranked, order = logits.sort(dim=-1, descending=True, stable=True)
-        odds = ranked.softmax(-1)
-        beyond = odds.cumsum(-1) - odds >= top_p  # what is ranked above already holds enough
+        probabilities = ranked.softmax(-1)
+        beyond = probabilities.cumsum(-1) - probabilities >= top_p  # the higher ranks already reach top_p
         logits = logits.masked_fill(beyond.scatter(1, order, beyond), -torch.inf)
     return logits
 
@@ -261,15 +261,15 @@ def _checked_start(start: Tensor, max_length: int) -> tuple[Tensor, int]:
 
 
 def _log_probabilities(step: Step, prefixes: Tensor, end: int) -> Tensor:
-    """What the step says of the next token, checked, in float64."""
+    """Call the step, check its result, and return it in float64."""
     found = step(prefixes)
     if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(prefixes):
         raise BadValue(f"step: expected log-probabilities ({len(prefixes)}, vocab), got {described(found)}.")
     if not 0 <= end < found.shape[1]:
         raise BadValue(f"end: expected a token id from 0 to {found.shape[1] - 1}, got {end}.")
-    largest = float(found.max()) if found.numel() else 0.0  # NaN if one of them is
+    largest = float(found.max()) if found.numel() else 0.0  # NaN if any entry is
     if math.isnan(largest):
-        raise BadValue("step: it returned NaN for the next token.")
+        raise BadValue("step: expected log-probabilities, got NaN.")
     if largest > _ROUNDING:
         raise BadValue(
             f"step: expected log-probabilities, which are at most 0, got {largest:.4g}. "

@@ -150,7 +150,7 @@ class Entmax15(_Threshold):
         return _at_support(candidates, ordered >= candidates)
 
 
-class Hard(_BuiltIn):
+class Hardmax(_BuiltIn):
     """All weight on the largest score, the lowest index on ties; no gradient reaches the scores."""
 
     name: ClassVar[str] = "hard"
@@ -170,10 +170,10 @@ def _at_support(candidates: Tensor, inside: Tensor) -> Tensor:
     return candidates.gather(-1, size - 1)
 
 
-softmax, sigmoid, sparsemax, entmax15, hard = Softmax, Sigmoid, Sparsemax, Entmax15, Hard
+softmax, sigmoid, sparsemax, entmax15, hard = Softmax, Sigmoid, Sparsemax, Entmax15, Hardmax
 
 _NAMES: Registry[Normalizer] = Registry("normalize")
-for _kind in (Softmax, Sigmoid, Sparsemax, Entmax15, Hard):
+for _kind in (Softmax, Sigmoid, Sparsemax, Entmax15, Hardmax):
     _NAMES.add(_kind.name, _kind())
 
 

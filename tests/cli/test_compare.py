@@ -9,11 +9,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import rich.console
 
+from regard import plugins
+from regard.cli import compare as verb
 from regard.cli.main import main
-from regard.cli.pages import watching
 from regard.comparison import compare as module
-from regard.comparison import use
 from regard.comparison.engines.engine import Event
 from regard.comparison.engines.stopped import ClusterLost, Stopped
 from regard.comparison.job import Contestant, Job
@@ -245,8 +246,8 @@ def test_files_of_the_user_are_loaded_wherever_use_stands(capsys, tmp_path):
         sys.modules.pop("regard_test_mark", None)
         assert main(arguments) == 0
         assert ("regard_test_mark" in sys.modules) == (arguments[0] == "--use")  # once is enough
-    assert str(mark) in use.loaded()
-    use._LOADED.pop(str(mark))
+    assert str(mark) in plugins.loaded()
+    plugins._LOADED.pop(str(mark))
 
 
 @pytest.mark.parametrize(
@@ -275,19 +276,19 @@ def test_the_plan_carries_the_users_files(asked):
 
 def test_a_terminal_shows_a_bar_for_each_run_and_takes_it_down(monkeypatch):
     shown = io.StringIO()
-    real = watching.Console
-    monkeypatch.setattr(watching, "Console", lambda **_: real(file=shown, force_terminal=True, width=90))
+    real = rich.console.Console
+    monkeypatch.setattr(rich.console, "Console", lambda **_: real(file=shown, force_terminal=True, width=90))
     steps = Job(Contestant("encoder[bold]"), 1, {"task": "digits", "steps": 50}, "a")
     seconds = Job(Contestant("decoder"), 2, {"task": "digits", "budget": "9s"}, "b/trial-003", test=False)
-    with watching.Watch() as watch:
+    with verb.ProgressDisplay() as watch:
         for job in (steps, seconds):
-            watch.hear(Event(job, "began"))
-            watch.hear(Event(job, "step", step=20))
+            watch.on_event(Event(job, "began"))
+            watch.on_event(Event(job, "step", step=20))
         assert watch.progress is not None and watch.progress.live.is_started
         assert [task.total for task in watch.progress.tasks] == [50, None]
         watch.progress.refresh()
-        watch.hear(Event(steps, "done", "50 steps"))
-        watch.hear(Event(seconds, "failed", "no luck"))
+        watch.on_event(Event(steps, "done", "50 steps"))
+        watch.on_event(Event(seconds, "failed", "no luck"))
         assert not watch.progress.live.is_started
         watch.tell("writing")
     text = shown.getvalue()

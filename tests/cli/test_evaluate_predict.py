@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.cli.main import main, verbs
+from regard.cli.common.command import verbs
+from regard.cli.main import main
 from regard.tasks import Batch
 from regard.training import load_run
 from tests.cli.trained import TEXT, answered, called, written_by_hand
@@ -76,7 +77,7 @@ def test_the_hash_of_the_data_depends_on_the_examples_and_not_on_the_batch_size(
 
 
 @torch.no_grad()
-def test_perplexity_and_continuation_of_a_language_run(runs, capsys):
+def test_perplexity_and_completion_of_a_language_run(runs, capsys):
     rows, found = evaluated(capsys, runs["language"], "--batch-size", 3)
     task, model, _ = load_run(runs["language"])
     ids, cost = task.tokens("test"), 0.0
@@ -99,10 +100,10 @@ def test_perplexity_and_continuation_of_a_language_run(runs, capsys):
             nll -= float(odds[place - 1, ids[place]])
             right += int(odds[place - 1].argmax()) == int(ids[place])
             judged += 1
-    assert rows["continuation_nll"]["count"] == judged
-    assert rows["continuation_nll"]["value"] == pytest.approx(nll / judged, rel=1e-5)
-    assert rows["continuation_accuracy"]["value"] == pytest.approx(right / judged)
-    assert found["signature"]["continuation"]["sentences"] == len(sentences)
+    assert rows["completion_nll"]["count"] == judged
+    assert rows["completion_nll"]["value"] == pytest.approx(nll / judged, rel=1e-5)
+    assert rows["completion_accuracy"]["value"] == pytest.approx(right / judged)
+    assert "second half" in found["signature"]["completion"]
 
 
 def _sentences(text):
@@ -125,9 +126,7 @@ def test_a_model_that_takes_no_padding_is_measured_all_the_same(runs, capsys):
 
 
 def test_hidden_tokens_and_classes_and_bits_have_their_measures(runs, capsys):
-    assert {"loss", "accuracy", "perplexity", "continuation_nll"} <= evaluated(capsys, runs["masked"])[
-        0
-    ].keys()
+    assert {"loss", "accuracy", "perplexity", "completion_nll"} <= evaluated(capsys, runs["masked"])[0].keys()
     assert {"loss", "accuracy", "macro_f1"} <= evaluated(capsys, runs["classify"], "--limit", 11)[0].keys()
     assert evaluated(capsys, runs["digits"])[0]["accuracy"]["count"] == 269
     rows, _ = evaluated(capsys, runs["copy"], "--limit", 7, "--batch-size", 3)
@@ -142,8 +141,8 @@ def test_hidden_tokens_and_classes_and_bits_have_their_measures(runs, capsys):
             (wanted * F.logsigmoid(logits) + (1 - wanted) * F.logsigmoid(-logits)).sum()
         ) / math.log(2)
     assert rows["bits_per_sequence"]["value"] == pytest.approx(cost / 7, rel=1e-5)
-    assert rows["bits_per_sequence"] | {"value": 0} == {
-        "metric": "bits_per_sequence", "value": 0, "count": 7, "of": "sequences"
+    assert rows["bits_per_sequence"] | {"value": 0, "text": ""} == {
+        "metric": "bits_per_sequence", "value": 0, "count": 7, "of": "sequences", "text": ""
     }  # fmt: skip
 
 

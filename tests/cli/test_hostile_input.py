@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from regard.cli.common.terminal import said
 from regard.cli.main import main
-from regard.cli.pages.terminal import said
 from regard.errors import BadValue
 from regard.tasks.reading import read_lines
 from regard.training.config import from_yaml

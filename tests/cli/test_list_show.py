@@ -9,8 +9,11 @@ import torch
 
 import regard
 from regard import nn
-from regard.cli.main import main, verbs
-from regard.cli.pages import catalogue, docstring, facts, page, runs, shades, toy
+from regard.cli.common import catalogue, docstring, shades
+from regard.cli.common.command import verbs
+from regard.cli.common.console import console
+from regard.cli.main import main
+from regard.cli.show import code_paths, facts, page, toy
 
 PIECES = [f"{kind}.{item.name}" for kind, items in catalogue.KINDS.items() for item in items()]
 
@@ -31,7 +34,7 @@ def printed(capsys, *arguments):
 
 
 def set_at(content, width):
-    out = page.console(width)
+    out = console(width)
     with out.capture() as captured:
         out.print(page.page(content, width))
     return captured.get()
@@ -121,9 +124,9 @@ def test_the_page_is_the_same_every_time_and_leaves_the_random_state_alone():
 
 def test_what_runs_a_layer_is_what_explain_says():
     layer, rows = nn.build("local", dim=64, window=5), torch.zeros(1, toy.POSITIONS, 64, requires_grad=True)
-    view = layer.view(rows, None, None, None)
+    view = layer.prepare(rows, None, None, None)
     plan = regard.explain(view.query, view.key, view.value, **layer.pieces(view))
-    (run,) = runs.of_layer(layer)
+    (run,) = code_paths.of_layer(layer)
     said = {answer.impl: answer for answer in run.answers}
     assert said[plan.impl].can == "yes"
     assert {name: said[name].reason for name in plan.rejected} == plan.rejected
@@ -133,9 +136,9 @@ def test_what_runs_a_layer_is_what_explain_says():
 
 
 def test_a_layer_that_never_calls_attend_says_so_and_one_of_parts_names_them():
-    (run,) = runs.of_layer(nn.build("linear", dim=64))
+    (run,) = code_paths.of_layer(nn.build("linear", dim=64))
     assert "attend is not called" in run.code
-    parts = {run.part for run in runs.of_layer(nn.build("global-layer", dim=64))}
+    parts = {run.part for run in code_paths.of_layer(nn.build("global-layer", dim=64))}
     assert {"memory", "history"} <= parts
 
 
@@ -254,7 +257,7 @@ def test_help_ends_in_two_real_commands(verb, capsys):
 
 def test_pages_are_no_verb():
     assert {"list", "show"} <= set(verbs())
-    assert "pages" not in verbs()
+    assert not {"common", "main"} & set(verbs())
 
 
 def test_a_docstring_is_taken_apart_in_order():

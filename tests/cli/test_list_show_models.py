@@ -7,8 +7,10 @@ import re
 import pytest
 
 from regard import models, nn, tasks
+from regard.cli.common import catalogue
+from regard.cli.common.console import console
 from regard.cli.main import main
-from regard.cli.pages import catalogue, facts, page
+from regard.cli.show import facts, page
 from regard.models.model import MODELS
 from regard.tasks.task import TASKS
 
@@ -35,10 +37,10 @@ def test_every_model_and_task_has_a_complete_page(place):
     assert content["summary"].endswith(".") and content["example"].startswith("regard train ")
     silent = [option["name"] for option in content["options"] if not option["meaning"]]
     assert not silent, f"{place}: no word on {silent}"
-    assert content.get("serves") or content.get("poses")
+    assert content.get("gives") or content.get("answers")
     json.dumps(content)
     for width in (60, 100):
-        out = page.console(width)
+        out = console(width)
         with out.capture() as captured:
             out.print(page.page(content, width))
         text = captured.get()
@@ -47,12 +49,12 @@ def test_every_model_and_task_has_a_complete_page(place):
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
-def test_a_models_page_tells_its_problems_options_and_place_of_attention(name):
+def test_the_page_of_a_model_names_its_answers_its_options_and_where_an_attention_goes(name):
     content = facts_of(f"models.{name}")
     assert tuple(content["gives"]) == MODELS[name].gives
     assert content["attention"] == MODELS[name].takes_attention
     problems = {task: tasks.build(task).problems() for task in content["tasks"]}
-    assert all(models.problem_for(name, found) for found in problems.values())
+    assert all(models.problem_for(name, found) in found for found in problems.values())
     defaults = {option["name"]: option["default"] for option in content["options"]}
     for option, parameter in inspect.signature(MODELS[name].__init__).parameters.items():
         if option not in ("self", "problem", "options"):
@@ -67,7 +69,7 @@ def test_the_usual_attention_is_the_one_the_model_is_built_with():
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)
-def test_a_tasks_page_tells_its_recipe_and_who_can_do_it(name):
+def test_the_page_of_a_task_names_its_recipe_and_the_models_that_can_do_it(name):
     content = facts_of(f"tasks.{name}")
     assert content["recipe"]["model"] in content["models"]
     assert (
@@ -76,7 +78,7 @@ def test_a_tasks_page_tells_its_recipe_and_who_can_do_it(name):
     )
     problems = tasks.build(name).problems()
     assert list(content["answers"].values()) == [problem.answer.words for problem in problems]
-    able = [one for one in models.names() if any(models.fits(MODELS[one], problem) for problem in problems)]
+    able = [model for model in models.names() if any(models.fits(MODELS[model], one) for one in problems)]
     assert content["models"] == able
 
 

@@ -4,11 +4,13 @@ import io
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 import yaml
+from PIL import Image
 
-from regard.cli.pages import picture
+from regard.cli.predict import picture
 from regard.tasks import Batch
 from regard.training import load_run
 from tests.cli.trained import answered, called, written_by_hand
@@ -164,10 +166,26 @@ def test_without_weights_the_gradient_times_the_input_is_shown(runs, capsys):
     )
 
 
-@pytest.mark.parametrize("run", ["copy", "digits"])
-def test_a_run_that_reads_no_text_refuses(run, runs, capsys):
-    code, out, err = called(capsys, "predict", runs[run], "--text", "hello")
-    assert code == 2 and not out and "not text" in err and "regard evaluate" in err
+def test_a_run_that_reads_no_text_refuses(runs, capsys):
+    code, out, err = called(capsys, "predict", runs["copy"], "--text", "hello")
+    assert code == 2 and not out and "cannot be typed" in err and "regard evaluate" in err
+    code, out, err = called(capsys, "predict", runs["digits"], "--text", "hello")
+    assert code == 2 and not out and "--text: the task digits reads" in err and "Give --image" in err
+    code, out, err = called(capsys, "predict", runs["digits"])
+    assert code == 2 and not out and "--image: expected an input" in err
+
+
+def test_an_image_is_classified_and_each_of_its_rows_has_a_weight(runs, capsys, tmp_path):
+    pixels = numpy.zeros((8, 8), dtype=numpy.uint8)
+    pixels[1:7, 3:5] = 255
+    Image.fromarray(pixels).save(tmp_path / "one.png")
+    code, out, err = called(capsys, "predict", runs["digits"], "--image", tmp_path / "one.png", "--json")
+    assert code == 0, err
+    (found,) = json.loads(out)
+    assert found["kind"] == "class" and sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-3)
+    assert len(found["probabilities"]) == 10 and len(found["looked_at"]["pieces"]) == 8
+    code, out, _ = called(capsys, "predict", runs["digits"], "--image", tmp_path / "one.png")
+    assert code == 0 and "  →  " in out and "row" in out
 
 
 HOSTILE = [

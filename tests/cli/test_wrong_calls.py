@@ -5,7 +5,8 @@ import re
 import pytest
 
 from regard import models, tasks
-from regard.cli.main import main, verbs
+from regard.cli.common.command import verbs
+from regard.cli.main import main
 from tests.training.registered import toy_registered  # noqa: F401
 
 

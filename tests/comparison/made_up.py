@@ -18,7 +18,7 @@ BLOCKS, IN_A_BLOCK = 20, 50
 
 
 def blocks_of(share, seed):
-    """Blocks of a test split whose sums give the share, some of them easier than others."""
+    """The metrics' states in blocks of a test split that give the share, some of them easier than others."""
     waves = [0.04 * math.sin(2 * math.pi * place / BLOCKS + seed) for place in range(BLOCKS)]
     return [
         {"accuracy": [(share + wave) * IN_A_BLOCK, float(IN_A_BLOCK)], "loss": [0.2 * IN_A_BLOCK, float(IN_A_BLOCK)]}

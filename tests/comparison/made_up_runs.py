@@ -81,6 +81,6 @@ def made(folder, count=3, seeds=3, *, failed=(), costs=True):
     return Comparison(
         task="digits", settings={"task": "digits", "steps": 50}, contestants=contestants,
         seeds=list(range(seeds)), outcomes=outcomes, costs=known if costs else {},
-        left_out=[("ntm", "it serves bits, and this task poses classify")], budget="50 steps",
+        left_out=[("ntm", "it gives past, and this task needs pooled")], budget="50 steps",
         command="regard compare digits --steps 50", out=folder,
     )  # fmt: skip

@@ -4,9 +4,9 @@ import dataclasses
 import json
 import math
 
-from benchmarks.studying import negatives, reading, sentences
-from benchmarks.studying.question import Margin, Question
-from benchmarks.studying.verdict import judge
+from studying.evidence import Margin, Question, read_comparison
+from studying.text import check, findings, negative
+from studying.verdict import judge
 
 from regard.comparison.job import Contestant, Cost, Outcome
 
@@ -17,10 +17,7 @@ def outcome(folder, contestant, seed, value, *, task="digits", metric="accuracy"
     """A finished run whose blocks make the value; a share, bits, or a perplexity."""
     waves = [0.02 * math.sin(2 * math.pi * block / BLOCKS + seed) for block in range(BLOCKS)]
     base = math.log(value) if metric == "perplexity" else value
-    blocks = [
-        {("loss" if metric == "perplexity" else metric): ((base + wave) * IN_A_BLOCK, float(IN_A_BLOCK))}
-        for wave in waves
-    ]
+    blocks = [{metric: [(base + wave) * IN_A_BLOCK, float(IN_A_BLOCK)]} for wave in waves]
     settings = {
         "task": task, "model": contestant.model, "attention": contestant.attention, "seed": seed, "steps": steps,
     }  # fmt: skip
@@ -68,7 +65,7 @@ def question(name="digits-attention", **changes):
 def verdict_of(tmp_path, reached, speeds, yards=(), margin=None, **how):
     place = folder(tmp_path / "one", reached, speeds, **how)
     asked = question() if margin is None else question(margin=margin)
-    return judge(asked, reading.read(place, "regard compare"), yards)
+    return judge(asked, read_comparison(place, "regard compare"), yards)
 
 
 CLEAR = {
@@ -78,4 +75,4 @@ CLEAR = {
 
 
 def told(found):
-    return " ".join([*sentences.findings(found), *negatives.negative(found), *negatives.check(found)])
+    return " ".join([*findings(found), *negative(found), *check(found)])

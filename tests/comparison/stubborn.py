@@ -8,12 +8,12 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.training.processes import _context
+from tests.training.commands import context
 
 PROGRAM = f"""#!{sys.executable} -IS
 # The warden is started with the same Python as a worker; it remains what it is.
 import os, signal, subprocess, sys, time
-if any(word.endswith("warden.py") for word in sys.argv):
+if any(word.endswith("supervisor.py") for word in sys.argv):
     os.execv({sys.executable!r}, [{sys.executable!r}, "-IS", *sys.argv[-2:]])
 folder = os.path.dirname(sys.argv[-1])
 what = os.path.basename(folder)
@@ -55,10 +55,10 @@ def _engine(jobs, executable, log, grace):
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.executable = executable
-    from regard.comparison.engines import local, warden
+    from regard.comparison.engines import local, supervisor
     from regard.comparison.engines.stopped import Stopped
 
-    warden.GRACE = grace
+    supervisor.GRACE = grace
     try:
         local.LocalEngine(len(jobs)).run(jobs, lambda event: print(event.news, file=sys.stderr, flush=True))
     except Stopped as stopped:
@@ -68,6 +68,6 @@ def _engine(jobs, executable, log, grace):
 def engine(jobs, folder, grace=60.0):
     """Such a process, and its log."""
     log = Path(folder) / "log.txt"
-    found = _context.Process(target=_engine, args=(jobs, program(folder), str(log), grace))
+    found = context.Process(target=_engine, args=(jobs, program(folder), str(log), grace))
     found.start()
     return found, log

@@ -1,46 +1,48 @@
-"""A comparison from the plan to its files. A killed command, given again, repeats nothing that was finished."""
+"""A comparison from the plan to its files. A killed command, repeated, runs nothing again that was finished."""
 
 import csv
 import dataclasses
+import io
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from regard.cli.main import main
 from regard.comparison import compare as module
-from regard.comparison.compare import Plan, compare
+from regard.comparison.compare import ComparisonPlan, compare
 from regard.comparison.job import Cost, Job, Outcome
 from regard.comparison.worker import perform
 from regard.errors import BadValue
 from regard.training.run_folder import metrics_file
 from regard.training.run_folder.folder import RunFolder
-from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
+from tests.comparison.registered import STRANGERS, pauses_of, strangers_registered  # noqa: F401
 from tests.comparison.test_local import logged, plain
-from tests.training.processes import until
+from tests.training.commands import Command, until
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"steps": 30, "eval_every": 6, "save_every": 5, "log_every": 1, "device": "cpu"}
 MODELS = ["toy-net", "falls", "toy-net(dim=5)"]
 
 
 class Story:
-    """A command that is killed in the middle of its third run, and given again at once."""
+    """A command that is killed in the middle of its third run, and then repeated at once, in this process."""
 
     def __init__(self, home):
         self.out = home / "out"
+        pausing, pauses = pauses_of(home, (13,), width=5)
         options = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
-        self.command = [
-            sys.executable, "-m", "regard", "--use", STRANGERS, "compare", "toy", f"--models={','.join(MODELS)}",
-            "--seeds=1", "--workers=1", "--threads=1", *options, f"--out={self.out}",
+        arguments = [
+            "--use", STRANGERS, "--use", pausing, "compare", "toy", f"--models={','.join(MODELS)}", "--seeds=1",
+            "--workers=1", "--threads=1", *options, f"--out={self.out}",
         ]  # fmt: skip
-        self.killed = self._kill()
+        self.killed = self._kill(Command(home, *arguments), *pauses)
         self.finished_at = (self.first() / "outcome.json").stat().st_mtime_ns
-        self.again = subprocess.run(self.command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+        shown, told = io.StringIO(), io.StringIO()
+        with redirect_stdout(shown), redirect_stderr(told):
+            self.code = main(arguments)
+        self.shown, self.told = shown.getvalue(), told.getvalue()
 
     def first(self):
         return self.out / "runs" / "toy-net-seed-0"
@@ -48,21 +50,17 @@ class Story:
     def third(self):
         return next((self.out / "runs").glob("toy-net-dim-5-*"))
 
-    def _kill(self):
-        go_on = self.out.with_name("go-on")
-        paused = {**os.environ, "REGARD_TOY_PAUSE": f"13:5:{go_on}"}
-        process = subprocess.Popen(
-            self.command, cwd=ROOT, env=paused, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        limit = time.monotonic() + 500
-        while not list((self.out / "runs").glob("toy-net-dim-5-*")) or self.step() < 12:
-            assert process.poll() is None and time.monotonic() < limit, process.communicate()
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+    def _kill(self, command, go_on):
+        def paused():
+            assert command.process.is_alive(), command.text
+            return list((self.out / "runs").glob("toy-net-dim-5-*")) and self.step() >= 12
+
+        until(paused)
+        command.send(signal.SIGKILL)
+        code = command.wait()
         until(lambda: "SIGTERM: saving" in (self.third() / "log.txt").read_text())
         go_on.touch()
-        return process.returncode
+        return code
 
     def step(self):
         return max((line["step"] for line in metrics_file.read(self.third() / "metrics.jsonl")), default=0)
@@ -78,13 +76,13 @@ def story(tmp_path_factory):
 
 def test_the_command_was_killed_and_then_ran_to_its_end(story):
     assert story.killed == -signal.SIGKILL
-    assert story.again.returncode == 1, story.again.stderr  # one of three contestants cannot but fail
+    assert story.code == 1, story.told  # one of three contestants always fails
 
 
 def test_a_finished_run_is_not_repeated(story):
     assert (story.first() / "outcome.json").stat().st_mtime_ns == story.finished_at
     assert (story.first() / "log.txt").read_text().count("--- ") == 1
-    assert "done    toy-net, seed 0: as an earlier command left it" in story.again.stderr
+    assert "done    toy-net, seed 0: as an earlier command left it" in story.told
 
 
 def test_the_broken_run_noticed_saved_and_went_on(story):
@@ -109,9 +107,9 @@ def test_a_failing_contestant_leaves_the_others_their_rows(story):
     )
     for name in ("toy-net", "toy-net(dim=5)"):
         assert rows[name]["seeds"] == [0] and not rows[name]["failed"]
-    shown = story.again.stdout
+    shown = story.shown
     assert "failed" in shown and "RuntimeError: the floor gave way" in shown and "toy-net" in shown
-    assert "FAILED  falls, seed 0: RuntimeError: the floor gave way" in story.again.stderr
+    assert "FAILED  falls, seed 0: RuntimeError: the floor gave way" in story.told
 
 
 def test_rows_hold_what_the_api_promises(story):
@@ -132,7 +130,7 @@ def test_every_file_is_there_and_the_report_stands_alone(story):
     assert "\\begin{tabular}" in (story.out / "results.tex").read_text()
     page = (story.out / "report.html").read_text()
     assert "falls" in page and "http://" not in page.replace("http://www.w3.org", "")
-    assert str(story.out / "report.html") in story.again.stdout
+    assert str(story.out / "report.html") in story.shown
     costs = json.loads((story.out / "costs.json").read_bytes())
     assert len(costs) == 2 and all(Cost(**cost).steps_per_second > 0 for cost in costs.values())
 
@@ -165,7 +163,9 @@ def quick(monkeypatch):
 def plan_of(out, **changes):
     settings = {"task": "toy", "steps": 2, "device": "cpu", **changes.pop("settings", {})}
     models = changes.pop("models", ["toy-net"])
-    return Plan(settings=settings, models=models, out=out, **{"seeds": [0], "use": (STRANGERS,), **changes})
+    return ComparisonPlan(
+        settings=settings, models=models, out=out, **{"seeds": [0], "use": (STRANGERS,), **changes}
+    )
 
 
 def test_a_comparison_is_plain_data_about_everything(quick, tmp_path):
@@ -198,7 +198,7 @@ def test_a_comparison_is_plain_data_about_everything(quick, tmp_path):
 )
 def test_the_budget_is_said_in_words(quick, monkeypatch, tmp_path, settings, words):
     monkeypatch.setattr(Here, "run", lambda self, jobs, hear: [])
-    monkeypatch.setattr(module, "rows", lambda comparison: [])
+    monkeypatch.setattr("regard.comparison.results.rows", lambda comparison: [])
     assert compare(plan_of(tmp_path, settings=settings)).budget == words
 
 
@@ -249,7 +249,7 @@ def test_a_folder_that_cannot_be_used_is_refused(quick, tmp_path):
 
 
 def test_two_commands_do_not_work_in_one_folder(quick, tmp_path):
-    with RunFolder(tmp_path).alone(), pytest.raises(BadValue, match="another process"):
+    with RunFolder(tmp_path).locked(), pytest.raises(BadValue, match="another process"):
         compare(plan_of(tmp_path))
 
 

@@ -12,6 +12,7 @@ from matplotlib.collections import LineCollection, PathCollection
 from regard.comparison.figures import attention, bars, cost, curves, history, labels, style, svg
 from regard.comparison.results import rows
 from regard.observation.attribution import Attribution
+from regard.tasks.metrics import ACCURACY, Metric
 from tests.comparison.made_up_runs import made, records
 
 
@@ -73,7 +74,7 @@ def test_what_is_no_number_is_left_out_of_a_curve():
 
 def test_a_curve_is_the_mean_of_its_seeds(three):
     runs, keys = history.histories(three), style.keys(rows(three))
-    drawing = curves.curve(runs, keys, "accuracy", "step")
+    drawing = curves.curve(runs, keys, ACCURACY, "step")
     for place, key in enumerate(keys.values()):
         expected = [
             [
@@ -101,7 +102,7 @@ def test_over_seconds_every_contestant_has_its_own_end(three):
 
 
 def test_nothing_measured_is_no_curve(three):
-    assert curves.curve(history.histories(three), style.keys(rows(three)), "bleu", "step") is None
+    assert curves.curve(history.histories(three), style.keys(rows(three)), Metric("bleu"), "step") is None
 
 
 # Bars
@@ -109,7 +110,7 @@ def test_nothing_measured_is_no_curve(three):
 
 def test_bars_begin_at_zero_and_carry_the_intervals_of_the_rows(three):
     found, _, best_first = reached(three)
-    frame = bars.bars(best_first, "accuracy", "test").figure.axes[0]
+    frame = bars.bars(best_first, ACCURACY, "test").figure.axes[0]
     by_label = {row["label"]: row["test"]["accuracy"] for row in found}
     means = sorted((over["mean"] for over in by_label.values()), reverse=True)
     assert [bar.get_x() for bar in frame.patches] == [0, 0, 0]
@@ -122,7 +123,7 @@ def test_bars_begin_at_zero_and_carry_the_intervals_of_the_rows(three):
 
 def test_a_closer_look_has_a_dot_for_each_seed(three):
     _, _, best_first = reached(three)
-    drawing = bars.closer(best_first, "accuracy", "test")
+    drawing = bars.closer(best_first, ACCURACY, "test")
     for one in best_first:
         for seed, value in by_seed(three)[one.key.label].items():
             assert line(drawing, one.key.group(f"seed{seed}")).get_xdata() == [value]
@@ -132,14 +133,14 @@ def test_a_closer_look_has_a_dot_for_each_seed(three):
 
 def test_one_seed_has_no_interval(tmp_path):
     _, _, found = reached(made(tmp_path, seeds=1))
-    frame = bars.bars(found, "accuracy", "test").figure.axes[0]
+    frame = bars.bars(found, ACCURACY, "test").figure.axes[0]
     assert not [one for one in frame.collections if isinstance(one, LineCollection)]
 
 
 def test_where_less_is_better_the_least_comes_first(three):
     found = rows(three)
     for row in found:
-        row |= {"decides": "loss", "higher_is_better": False}
+        row |= {"decides": "loss", "higher_is_better": False, "unit": ""}
     order = bars.reached(found, style.keys(found), "test", {})
     assert [one.mean for one in order] == sorted(row["test"]["loss"]["mean"] for row in found)
 
@@ -161,8 +162,8 @@ def test_the_front_is_who_is_beaten_by_nobody():
 
 def test_points_stand_at_cost_and_quality(three):
     found, keys, best_first = reached(three)
-    for kind in cost.KINDS:
-        drawing = cost.against(best_first, found, keys, kind, "accuracy", "test", higher_is_better=True)
+    for kind in cost.COST_AXES:
+        drawing = cost.against(best_first, found, keys, kind, ACCURACY, "test")
         for row in found:
             dot = line(drawing, keys[row["label"]].group("point"))
             assert dot.get_xdata() == [row[kind.field]]
@@ -174,7 +175,7 @@ def test_points_stand_at_cost_and_quality(three):
 def test_who_is_beaten_is_hollow(three):
     """With every cost rising from the best to the worst, only the best is beaten by nobody."""
     found, keys, best_first = reached(three)
-    drawing = cost.against(best_first, found, keys, cost.KINDS[0], "accuracy", "test", higher_is_better=True)
+    drawing = cost.against(best_first, found, keys, cost.COST_AXES[0], ACCURACY, "test")
     filled = {
         key.name: line(drawing, key.group("point")).get_markerfacecolor() != "none" for key in keys.values()
     }
@@ -185,7 +186,7 @@ def test_costs_that_differ_by_much_are_drawn_logarithmically(three):
     found, keys, best_first = reached(three)
     for row, flops in zip(found, (1e6, 1e9, 1e7), strict=True):
         row["flops_per_step"] = flops
-    drawing = cost.against(best_first, found, keys, cost.KINDS[1], "accuracy", "test", higher_is_better=True)
+    drawing = cost.against(best_first, found, keys, cost.COST_AXES[1], ACCURACY, "test")
     assert drawing.figure.axes[0].get_xscale() == "log"
 
 
@@ -193,10 +194,7 @@ def test_without_costs_there_is_no_picture(three):
     found, keys, best_first = reached(three)
     for row in found:
         row["peak_memory_mib"] = None
-    assert (
-        cost.against(best_first, found, keys, cost.KINDS[3], "accuracy", "test", higher_is_better=True)
-        is None
-    )
+    assert cost.against(best_first, found, keys, cost.COST_AXES[3], ACCURACY, "test") is None
 
 
 # Attention
@@ -263,7 +261,7 @@ def test_long_names_lose_their_middle():
 
 def test_a_picture_in_a_page_has_the_colours_of_the_page(three):
     _, _, found = reached(three)
-    shown = svg.inline(bars.closer(found, "accuracy", "test"))
+    shown = svg.inline(bars.closer(found, ACCURACY, "test"))
     root = ET.fromstring(shown)
     assert root.attrib["role"] == "img" and root.attrib["aria-label"]
     for colour in (*style.COLOURS, style.INK, style.MUTED, style.GRID):
@@ -279,9 +277,7 @@ def test_the_same_numbers_give_the_same_bytes(three, tmp_path):
     made_twice = []
     for folder in (tmp_path / "one", tmp_path / "two"):
         folder.mkdir()
-        drawing = cost.against(
-            best_first, found, keys, cost.KINDS[0], "accuracy", "test", higher_is_better=True
-        )
+        drawing = cost.against(best_first, found, keys, cost.COST_AXES[0], ACCURACY, "test")
         page = svg.publish(drawing, folder, keys)
         made_twice.append((page, *(path.read_bytes() for path in sorted(folder.iterdir()))))
     assert made_twice[0] == made_twice[1]
@@ -293,7 +289,7 @@ def test_files_of_pictures_with_numbers_carry_a_legend(tmp_path):
     comparison = made(tmp_path / "runs", 5, 1)
     found = rows(comparison)
     keys = style.keys(found)
-    drawing = curves.curve(history.histories(comparison), keys, "accuracy", "step")
+    drawing = curves.curve(history.histories(comparison), keys, ACCURACY, "step")
     inside = svg.publish(drawing, tmp_path, keys)
     file = (tmp_path / "validation-accuracy-by-step.svg").read_text()
     assert "general" in file and ">general<" not in inside
@@ -305,5 +301,5 @@ def test_any_name_can_be_drawn(name, three, tmp_path):
     found[0]["label"] = name
     keys = style.keys(found)
     best_first = bars.reached(found, keys, "test", {})
-    page = svg.publish(bars.bars(best_first, "accuracy", "test"), tmp_path, keys)
+    page = svg.publish(bars.bars(best_first, ACCURACY, "test"), tmp_path, keys)
     assert style.shortened(name) in "".join(ET.fromstring(page).itertext())

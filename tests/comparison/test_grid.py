@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.comparison.grid import compose, jobs, read_seeds, slug, usual_models
+from regard.comparison.grid import compose, jobs, slug
 from regard.comparison.job import Contestant
+from regard.comparison.plan import read_seeds, usual_models
 from regard.errors import BadValue
 from regard.models import MODELS
 from regard.nn import MECHANISMS
@@ -72,7 +73,9 @@ def test_cells_that_make_no_sense_are_left_out_with_their_reasons():
 def test_a_model_for_another_task_is_left_out_among_others():
     grid = compose({"task": "digits"}, ["seq2seq", SMALL])
     assert labels(grid) == [SMALL]
-    assert grid.left_out == [("seq2seq", "model: seq2seq serves translate, but this task poses classify.")]
+    assert grid.left_out == [
+        ("seq2seq", "model: seq2seq cannot answer with the class of an example, which this task asks for.")
+    ]
 
 
 def test_models_that_would_be_asked_different_questions_are_not_compared(tmp_path):
@@ -82,13 +85,13 @@ def test_models_that_would_be_asked_different_questions_are_not_compared(tmp_pat
     grid = compose(settings, ["decoder(dim=8, layers=1, num_heads=2)", SMALL])
     assert labels(grid) == ["decoder(dim=8, layers=1, num_heads=2)"]
     ((label, why),) = grid.left_out
-    assert label == SMALL and "(masked)" in why and "(language)" in why
+    assert label == SMALL and "hidden tokens" in why and "next token" in why
 
 
 @pytest.mark.parametrize(
     ("task", "models", "attentions", "said"),
     [
-        ("digits", ["seq2seq"], [], "model: seq2seq serves translate"),
+        ("digits", ["seq2seq"], [], "model: seq2seq cannot answer with the class of an example"),
         ("copy", ["ntm"], ["global"], "no place for another attention"),
         ("digits", [SMALL_DECODER], ["static-memory"], "cannot be causal"),
         ("digits", [SMALL], ["local(windw=3)"], "Did you mean 'window'?"),
@@ -110,7 +113,8 @@ def test_an_empty_grid_names_every_reason():
         compose({"task": "digits"}, ["seq2seq", "decoder"])
     text = str(error.value)
     assert "none of what was asked for" in text
-    assert "seq2seq: model: seq2seq serves translate" in text and "decoder: model: decoder serves" in text
+    assert "seq2seq: model: seq2seq cannot answer with" in text
+    assert "decoder: model: decoder cannot answer with" in text
 
 
 def test_unknown_names_are_mistakes_however_many_are_right_and_come_together():
@@ -202,7 +206,7 @@ def test_seeds_are_a_number_of_them_or_a_list(given, seeds):
     "given", ["0", "-1", "", ",", "a", "1.5", "0,-1", "3,3", "1e9", str(2**64) + ",", "2000000"]
 )
 def test_seeds_that_make_no_sense_are_refused(given):
-    with pytest.raises(BadValue, match="--seeds"):
+    with pytest.raises(BadValue, match="seeds: "):
         read_seeds(given)
 
 

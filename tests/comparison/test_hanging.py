@@ -7,16 +7,16 @@ import signal
 import pytest
 
 from regard.comparison import limits
-from regard.comparison.engines import local, warden
+from regard.comparison.engines import local, supervisor
 from regard.comparison.engines.local import LocalEngine
 from regard.comparison.job import Outcome
-from regard.comparison.limits import Limits, seconds, words
+from regard.comparison.limits import Limits, duration_text, seconds
 from regard.errors import BadValue
 from tests.comparison import stubborn
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 from tests.comparison.stubborn import numbers
 from tests.comparison.test_local import Heard, job_of
-from tests.training.processes import lives, until
+from tests.training.commands import lives, until
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def hung(monkeypatch):
     def exceeded(self):
         return "it made no progress for 7 seconds (--heartbeat)" if numbers(self.folder) else ""
 
-    real = local.Process.__init__
+    real = local.JobProcess.__init__
 
     def begin(self, job, hear):
         real(self, job, hear)
         self.limits.folder = job.folder
 
     monkeypatch.setattr(Limits, "exceeded", exceeded)
-    monkeypatch.setattr(local.Process, "__init__", begin)
+    monkeypatch.setattr(local.JobProcess, "__init__", begin)
 
 
 @pytest.mark.parametrize("kind", ["stubborn", "polite"])
@@ -135,11 +135,11 @@ def test_progress_is_heard_of(tmp_path, monkeypatch):
     assert len(beats) > 2  # when it was made, when its process was started, and while that trained
 
 
-def test_the_warden_forgets_what_has_ended_and_kills_at_once_what_was_asked(monkeypatch):
+def test_the_supervisor_drops_ended_groups_and_kills_at_once_those_asked_to_stop(monkeypatch):
     killed, alive = [], {11, 13, 17}
-    monkeypatch.setattr(warden, "kill", lambda group: killed.append(group) or alive.discard(group))
-    monkeypatch.setattr(warden, "_alive", lambda group: group in alive)
-    warden.guard([b"watch 11\n", b"watch 13\n", b"ended 11\n", b"watch 17\n", b"asked 17\n"], grace=0.0)
+    monkeypatch.setattr(supervisor, "kill", lambda group: killed.append(group) or alive.discard(group))
+    monkeypatch.setattr(supervisor, "_alive", lambda group: group in alive)
+    supervisor.guard([b"watch 11\n", b"watch 13\n", b"ended 11\n", b"watch 17\n", b"asked 17\n"], grace=0.0)
     assert killed == [17, 13]
 
 
@@ -190,16 +190,16 @@ def test_without_progress_a_run_is_named_once_and_over_its_limit_later(clock):
     [("90", 90.0), ("1.5", 1.5), ("90s", 90.0), ("5 min", 300.0), ("2 hours", 7200.0), ("never", None)],
 )
 def test_a_time_is_read_with_or_without_its_unit(given, found):
-    assert seconds("--timeout", given) == found
+    assert seconds("timeout", given) == found
 
 
 @pytest.mark.parametrize("given", ["0", "-3", "nan", "inf", "soon", "", "5 steps", "1e999", "5 bananas"])
 def test_what_is_no_time_is_refused(given):
-    with pytest.raises(BadValue, match=r"--heartbeat: expected a time, .* got"):
-        seconds("--heartbeat", given)
+    with pytest.raises(BadValue, match=r"heartbeat: expected a time, .* got"):
+        seconds("heartbeat", given)
 
 
 def test_times_are_said_in_the_largest_whole_unit():
-    assert [words(one) for one in (7.0, 60.0, 90.0, 300.0, 3600.0, 7200.0)] == [
+    assert [duration_text(one) for one in (7.0, 60.0, 90.0, 300.0, 3600.0, 7200.0)] == [
         "7 seconds", "1 minute", "90 seconds", "5 minutes", "1 hour", "2 hours"
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Runs as processes of this machine: finished ones are not repeated, killed ones go on, results depend on neither."""
+"""Runs as processes of this machine: finished runs are not repeated, killed ones resume, results depend on neither."""
 
 import dataclasses
 import os
@@ -9,14 +9,16 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from regard.comparison.engines import local
-from regard.comparison.engines.local import LocalEngine, Process, last_step, room_for
+from regard.comparison.engines.local import JobProcess, LocalEngine, capacity_for, last_step
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Contestant, Job
+from regard.comparison.worker import perform
 from regard.training.run_folder import metrics_file
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
-from tests.training.processes import until
+from tests.training.commands import until
 
 SETTINGS = {"task": "toy", "steps": 24, "eval_every": 5, "save_every": 4, "log_every": 1, "device": "cpu"}
 
@@ -53,15 +55,16 @@ def logged(folder):
 
 
 @pytest.fixture(scope="module")
-def side_by_side(tmp_path_factory):
-    """Two seeds at once."""
-    home = tmp_path_factory.mktemp("two")
+def undisturbed(tmp_path_factory):
+    """Two seeds, one after the other in this process."""
+    home, threads = tmp_path_factory.mktemp("two"), torch.get_num_threads()
     jobs = [job_of(home / f"seed-{seed}", seed) for seed in (0, 1)]
-    return jobs, LocalEngine(2).run(iter(jobs), Heard())
+    yield jobs, [perform(job) for job in jobs]
+    torch.set_num_threads(threads)
 
 
-def test_finished_runs_start_no_process(side_by_side, monkeypatch):
-    jobs, outcomes = side_by_side
+def test_finished_runs_start_no_process(undisturbed, monkeypatch):
+    jobs, outcomes = undisturbed
     monkeypatch.setattr(local.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     heard = Heard()
     assert [repr(outcome) for outcome in LocalEngine(2).run(jobs, heard)] == [repr(o) for o in outcomes]
@@ -81,24 +84,23 @@ def started(monkeypatch):
     return found
 
 
-def test_one_by_one_and_killed_in_the_middle_they_end_as_if_nobody_had_touched_them(
-    side_by_side, tmp_path, monkeypatch, started
+def test_side_by_side_and_killed_in_the_middle_runs_end_with_the_same_bits(
+    undisturbed, tmp_path, monkeypatch, started
 ):
-    jobs, outcomes = side_by_side
+    jobs, outcomes = undisturbed
     monkeypatch.setenv("REGARD_TOY_PAUSE", f"11:7:{tmp_path / 'go-on'}")
     monkeypatch.setattr(local, "SECONDS_BETWEEN_NEWS", 0.01)
 
     def kill(event):
-        if event.news == "step" and event.step >= 10 and len(started) == 1:
+        if event.news == "step" and event.job.seed == 0 and event.step >= 10 and len(started) == 2:
             started[0].kill()
             (tmp_path / "go-on").touch()
 
     heard = Heard(kill)
-    alone = [dataclasses.replace(job, folder=str(tmp_path / str(job.seed))) for job in jobs]
-    found = LocalEngine(1).run(alone, heard)
-    assert [(event.news, event.job.seed) for event in heard if event.news != "step"] == [
-        ("began", 0), ("again", 0), ("done", 0), ("began", 1), ("done", 1)
-    ]  # fmt: skip
+    both = [dataclasses.replace(job, folder=str(tmp_path / str(job.seed))) for job in jobs]
+    found = LocalEngine(2).run(iter(both), heard)
+    assert heard.news(tmp_path / "0") == ["began", "again", "done"]
+    assert heard.news(tmp_path / "1") == ["began", "done"]
     assert [process.returncode for process in started] == [-signal.SIGKILL, 0, 0]
     assert [plain(outcome) for outcome in found] == [plain(outcome) for outcome in outcomes]
     assert not any(outcome.error for outcome in found)
@@ -200,7 +202,7 @@ def test_there_is_room_for_one_process_on_each_core_or_one_on_a_gpu(
     monkeypatch, cores, jobs, gpu, asked, workers, threads
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    room = room_for(jobs, gpu=gpu, **asked)
+    room = capacity_for(jobs, gpu=gpu, **asked)
     assert (room.workers, room.threads) == (workers, threads)
 
 
@@ -216,9 +218,9 @@ def test_threads_reach_the_process_and_its_words_the_log(tmp_path, monkeypatch):
 
 def test_the_worker_is_started_as_a_module_of_this_python(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(Process, "_say", lambda *_: None)
+    monkeypatch.setattr(JobProcess, "_say", lambda *_: None)
     monkeypatch.setattr(local.subprocess, "Popen", lambda command, **options: seen.append((command, options)))
-    Process(job_of(tmp_path / "run"), Heard())
+    JobProcess(job_of(tmp_path / "run"), Heard())
     ((command, options),) = seen
     assert command == [sys.executable, "-m", "regard.comparison.worker", str(tmp_path / "run" / "job.json")]
     assert options["start_new_session"]  # Ctrl-C reaches the parent alone

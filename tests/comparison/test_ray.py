@@ -14,16 +14,17 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from regard.comparison.engines import cluster, node
+from regard.comparison.engines import cluster, remote
 from regard.comparison.engines import ray as engines
-from regard.comparison.engines.local import LocalEngine
-from regard.comparison.engines.node import Errand
 from regard.comparison.engines.ray import RayEngine
+from regard.comparison.engines.remote import RemoteJob
 from regard.comparison.job import Contestant, Job, Outcome
+from regard.comparison.worker import perform
 from regard.errors import BadValue
 from regard.training.run_folder import checkpoints, metrics_file
-from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
+from tests.comparison.registered import STRANGERS, pauses_of, strangers_registered  # noqa: F401
 
 SETTINGS = {"task": "toy", "steps": 40, "eval_every": 8, "save_every": 8, "log_every": 1, "batch_size": 5,
             "device": "cpu"}  # fmt: skip
@@ -50,9 +51,10 @@ def slow(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory):
-    """Two runs on this machine, without a cluster."""
-    folder = tmp_path_factory.mktemp("local")
-    return LocalEngine(2).run([job_of(folder, seed) for seed in (0, 1)], lambda event: None)
+    """Two runs in this process, without a cluster."""
+    folder, threads = tmp_path_factory.mktemp("here"), torch.get_num_threads()
+    yield [perform(job_of(folder, seed)) for seed in (0, 1)]
+    torch.set_num_threads(threads)
 
 
 def job_of(folder, seed=0, model="toy-net", use=(STRANGERS,), **changes):
@@ -98,15 +100,7 @@ def parent_of(number):
     return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-PAUSES = (13, 21)  # batches after which a run waits, so that there is time for a kill on any machine
-
-
-def pausing(folder):
-    """A file for `--use` that makes a run wait at PAUSES, and the files it waits for."""
-    pauses = [folder / f"go-on-{calls}" for calls in PAUSES]
-    told = ",".join(f"{calls}:7:{file}" for calls, file in zip(PAUSES, pauses, strict=True))
-    (folder / "pausing.py").write_text(f"import os\nos.environ['REGARD_TOY_PAUSE'] = {told!r}\n")
-    return str(folder / "pausing.py"), pauses
+PAUSES = (13, 21)  # batches after which a run waits
 
 
 class Killer:
@@ -121,12 +115,12 @@ class Killer:
         if event.news == "step" and number < len(self.pauses) and event.step >= PAUSES[number]:
             (training,) = processes("regard.comparison.worker", self.job.folder + "/job.json")
             os.kill(parent_of(training) if number else training, signal.SIGKILL)
-            newest = checkpoints.found(Path(self.job.folder) / "checkpoints")[0]
+            newest = checkpoints.paths(Path(self.job.folder) / "checkpoints")[0]
             self.deaths.append(int(newest.name.rpartition("-")[2]))
             self.pauses[number].touch()
 
 
-def test_the_results_are_those_of_the_local_engine(engine, untouched, tmp_path):
+def test_the_results_are_those_of_runs_without_a_cluster(engine, untouched, tmp_path):
     heard = []
     jobs = [job_of(tmp_path, 0), job_of(tmp_path, model="falls"), job_of(tmp_path, 1)]
     first, failed, second = found = engine.run(jobs, heard.append)
@@ -137,7 +131,7 @@ def test_the_results_are_those_of_the_local_engine(engine, untouched, tmp_path):
     for job, outcome in zip(jobs, found, strict=True):
         assert Outcome.load(job.folder).folder == outcome.folder == job.folder
         assert facts(Outcome.load(job.folder)) == facts(outcome)
-        assert not (Path(job.folder) / node.PROBE).exists()
+        assert not (Path(job.folder) / remote.PROBE).exists()
         own = [event for event in heard if event.job == job]
         assert own[0].news == "began" and own[-1].news == ("failed" if outcome is failed else "done")
         assert outcome.error in own[-1].text
@@ -149,7 +143,7 @@ def test_the_results_are_those_of_the_local_engine(engine, untouched, tmp_path):
 
 @pytest.mark.slow
 def test_after_kill_nine_a_job_goes_on_from_its_checkpoint(engine, untouched, tmp_path, capsys):
-    file, pauses = pausing(tmp_path)
+    file, pauses = pauses_of(tmp_path, PAUSES)
     job = job_of(tmp_path, use=(STRANGERS, file))
     killer = Killer(job, pauses)
     (found,) = engine.run([job], killer)
@@ -171,15 +165,15 @@ def test_a_worker_that_sees_neither_folder_nor_file_is_sent_both_and_sends_the_r
     engine, untouched, tmp_path, monkeypatch
 ):
     def other_files(job, token, files, version):
-        return Errand(job, token, {STRANGERS: files[STRANGERS] + b"print(__file__)\n"}, version)
+        return RemoteJob(job, token, {STRANGERS: files[STRANGERS] + b"print(__file__)\n"}, version)
 
-    monkeypatch.setattr(node, "PROBE", ".nobody-looks-here")  # here, not in the worker
-    monkeypatch.setattr(engines, "Errand", other_files)
+    monkeypatch.setattr(remote, "PROBE", ".nobody-looks-here")  # here, not in the worker
+    monkeypatch.setattr(engines, "RemoteJob", other_files)
     job = job_of(tmp_path)
     (found,) = engine.run([job], lambda event: None)
     assert facts(found) == facts(untouched[0]) and found.command == untouched[0].command
     assert facts(Outcome.load(job.folder)) == facts(found)
-    newest = checkpoints.load(checkpoints.found(Path(job.folder) / "checkpoints")[0])
+    newest = checkpoints.load(checkpoints.paths(Path(job.folder) / "checkpoints")[0])
     assert newest.step == SETTINGS["steps"]
     assert f"out: {job.folder}\n" in (Path(job.folder) / "config.yaml").read_text()
     assert Job.from_json((Path(job.folder) / "job.json").read_text()) == job
@@ -204,7 +198,7 @@ def test_a_job_whose_workers_always_die_is_given_up(tmp_path, monkeypatch, machi
         yield from ()
         raise NodeDiedError("the lights went out")
 
-    def carry_out(errand):
+    def run_job(errand):
         begun.append(errand)
         return dies()
 
@@ -213,7 +207,7 @@ def test_a_job_whose_workers_always_die_is_given_up(tmp_path, monkeypatch, machi
 
     for module in (engines, cluster):
         monkeypatch.setattr(module, "machines", machines)
-    monkeypatch.setattr(engines, "_carry_out", carry_out)
+    monkeypatch.setattr(engines, "_submit", run_job)
     sent = engines._send(0, job_of(tmp_path), "token")
     outcome = None
     while outcome is None:
@@ -226,8 +220,8 @@ def test_a_job_whose_workers_always_die_is_given_up(tmp_path, monkeypatch, machi
 
 
 def test_another_version_on_the_cluster_is_refused(engine, monkeypatch, tmp_path):
-    theirs = re.escape(node.installed())
-    monkeypatch.setattr(node, "version", lambda package: "9.9.9")  # here, not in the workers
+    theirs = re.escape(remote.installed())
+    monkeypatch.setattr(remote, "version", lambda package: "9.9.9")  # here, not in the workers
     with pytest.raises(
         BadValue, match=rf"expected regard 9\.9\.9 on every machine .* has {theirs}\. Install"
     ):
@@ -236,9 +230,9 @@ def test_another_version_on_the_cluster_is_refused(engine, monkeypatch, tmp_path
 
 def test_a_machine_that_joins_with_another_version_refuses_the_job(tmp_path):
     with pytest.raises(
-        BadValue, match=rf"regard 9\.9\.9 on every machine, one has {re.escape(node.installed())}"
+        BadValue, match=rf"regard 9\.9\.9 on every machine, one has {re.escape(remote.installed())}"
     ):
-        next(node.carry_out(Errand(job_of(tmp_path), "token", {}, "9.9.9")))
+        next(remote.run_job(RemoteJob(job_of(tmp_path), "token", {}, "9.9.9")))
 
 
 def test_a_job_that_fits_on_no_machine_is_refused(engine, tmp_path):
@@ -253,13 +247,13 @@ def test_a_job_that_fits_on_no_machine_is_refused(engine, tmp_path):
 OWN = """
 import signal, sys
 from pathlib import Path
-from regard.comparison import use
+from regard import plugins
 from regard.comparison.engines.ray import RayEngine
 from regard.comparison.engines.stopped import ClusterLost, Stopped
 from regard.comparison.job import Job
 
 jobs = [Job.from_json(Path(file).read_text()) for file in sys.argv[2:]]
-use.load(jobs[0].use)
+plugins.load(jobs[0].use)
 engine = RayEngine(sys.argv[1] or None, cores=2)
 try:
     for outcome in engine.run(jobs, lambda event: print(event.news, event.text, flush=True)):
@@ -310,7 +304,7 @@ def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path, slow):
     assert stopped.returncode == 128 + signal.SIGINT, text
     assert training not in processes("regard.comparison.worker")
     assert left_of(session) == []
-    (saved,) = checkpoints.found(Path(job.folder) / "checkpoints")
+    (saved,) = checkpoints.paths(Path(job.folder) / "checkpoints")
     logged = [record["step"] for record in metrics_file.read(lines)]
     assert checkpoints.load(saved).step == logged[-1] < 1000
     assert own_places(job) == []

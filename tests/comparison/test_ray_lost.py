@@ -12,18 +12,18 @@ from regard.comparison.engines import ray as engines
 from regard.comparison.engines.cluster import Cluster
 from regard.comparison.engines.local import LocalEngine
 from regard.comparison.engines.stopped import ClusterLost
-from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
+from tests.comparison.registered import STRANGERS, pauses_of, strangers_registered  # noqa: F401
 from tests.comparison.test_ray import (
+    PAUSES,
     command,
     facts,
     job_of,
     left_of,
     parent_of,
-    pausing,
     processes,
     sessions_of,
 )
-from tests.training.processes import lives, until
+from tests.training.commands import lives, until
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_worker_is_stuck_if_it_is_silent_for_longer_than_a_run_may_be(monkeypa
 @pytest.mark.nightly
 @pytest.mark.parametrize("who", ["gcs_server", "raylet", "command"])
 def test_whoever_is_killed_nothing_is_left_and_the_run_goes_on(tmp_path, who):
-    file, pauses = pausing(tmp_path)
+    file, pauses = pauses_of(tmp_path, PAUSES)
     job = job_of(tmp_path, use=(STRANGERS, file))
     lines = Path(job.folder) / "metrics.jsonl"
     with open(tmp_path / "log.txt", "wb") as log, command(tmp_path, "", job, output=log) as own:

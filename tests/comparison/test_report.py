@@ -13,6 +13,7 @@ from regard.comparison import report
 from regard.comparison.figures import svg
 from regard.comparison.report import tables
 from regard.comparison.results import pairs, rows
+from regard.tasks.metrics import ACCURACY
 from regard.training import train
 from tests.comparison.made_up_runs import made
 
@@ -164,10 +165,8 @@ def test_every_number_of_the_rows_is_on_the_page(page, three):
         assert row["signature"] in text
         for command in row["commands"].values():
             assert command in text
-    assert all(
-        pair["claim"] in text for pair in pairs(three, lambda sums: {k: t / c for k, (t, c) in sums.items()})
-    )
-    assert three.command in text and "ntm: it serves bits" in text
+    assert all(pair["claim"] in text for pair in pairs(three, ACCURACY))
+    assert three.command in text and "ntm: it gives past" in text
 
 
 def test_a_run_that_can_be_looked_into_shows_where_it_looked(page):
@@ -273,7 +272,7 @@ def test_versions_and_machine_come_from_the_runs(tmp_path, undrawn):
 
 def test_the_matrix_turns_signs_with_the_point_of_view(three):
     looks = report.page.keys(rows(three))
-    found = tables.matrix(pairs(three, lambda sums: {k: t / c for k, (t, c) in sums.items()}), looks)
+    found = tables.matrix(pairs(three, ACCURACY), looks)
     (_, (own, other, _)), (_, (turned, _, _)), _ = found
     assert own is None
     assert other.difference.replace("+", "−") == turned.difference and other.difference.startswith("+")

@@ -74,7 +74,7 @@ def test_runs_that_differ_in_data_or_machine_show_it():
 
 def test_bleu_brings_its_own_signature():
     bleu = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
-    found = parts(line([outcome("encoder", 0, 0.9, sacrebleu=bleu)]))
+    found = parts(line([outcome("encoder", 0, 0.9, protocol={"bleu": bleu})]))
     assert found["bleu"] == bleu
 
 

@@ -9,8 +9,8 @@ from scipy import stats
 
 from regard.comparison import bootstrap as boot
 from regard.comparison.bootstrap import bootstrap, draws
-from regard.comparison.statistics import Bootstrap, Difference, Interval, holm, interval, judge, paired
-from regard.tasks.metrics import ACCURACY, PERPLEXITY
+from regard.comparison.statistics import Bootstrap, Interval, PairedDifference, holm, interval, judge, paired
+from regard.tasks.metrics import ACCURACY, PERPLEXITY, Metric
 
 THREE = [0.91, 0.95, 0.93]
 FIVE = [4.31, 4.28, 4.40, 4.35, 4.29]
@@ -100,7 +100,7 @@ def test_resampled_means_are_those_of_a_plain_loop():
         assert value == pytest.approx(total / count)
 
 
-def test_a_function_of_a_mean_is_made_anew_for_each_resample():
+def test_a_metric_that_is_no_mean_is_computed_from_the_merged_blocks_of_each_resample():
     generator = np.random.default_rng(1)
     blocks = [[float(generator.uniform(0, 30)), 10.0] for _ in range(6)]
     drawn = draws(6)
@@ -179,24 +179,26 @@ UNSURE = Bootstrap(-0.01, 0.03, 0.3, 10_000, 200)
 
 
 def difference(mean, half, seeds=3, p=0.01):
-    return Difference(list(range(seeds)), Interval(mean, mean - half, mean + half, seeds), p)
+    return PairedDifference(list(range(seeds)), Interval(mean, mean - half, mean + half, seeds), p)
 
 
 def test_a_claim_needs_seeds_and_examples_to_agree():
-    both = judge(("a", "b"), difference(0.02, 0.01), SURE, (0.01, 0.002), share=True)
+    both = judge(("a", "b"), difference(0.02, 0.01), SURE, (0.01, 0.002), ACCURACY)
     assert both.better == "a" and both.sentence.startswith("a is better than b by 2.00 points")
     assert "1.00 points to 3.00 points" in both.sentence
-    assert judge(("a", "b"), difference(0.02, 0.01), UNSURE, (0.01, 0.3)).better is None
-    assert judge(("a", "b"), difference(0.02, 0.03, p=0.2), SURE, (0.2, 0.002)).better is None
+    assert judge(("a", "b"), difference(0.02, 0.01), UNSURE, (0.01, 0.3), ACCURACY).better is None
+    assert judge(("a", "b"), difference(0.02, 0.03, p=0.2), SURE, (0.2, 0.002), ACCURACY).better is None
 
 
 def test_lower_may_be_better():
-    found = judge(("a", "b"), difference(0.5, 0.1), SURE, (0.01, 0.002), higher_is_better=False)
+    found = judge(
+        ("a", "b"), difference(0.5, 0.1), SURE, (0.01, 0.002), Metric("loss", higher_is_better=False)
+    )
     assert found.better == "b" and found.sentence.startswith("b is better than a by 0.5")
 
 
 def test_a_wide_interval_says_how_large_a_difference_would_have_shown():
-    found = judge(("a", "b"), difference(0.02, 0.05, p=0.3), UNSURE, (0.3, 0.3), share=True)
+    found = judge(("a", "b"), difference(0.02, 0.05, p=0.3), UNSURE, (0.3, 0.3), ACCURACY)
     assert "only differences above about 5.00 points would show" in found.sentence
     assert "3 seeds" in found.sentence
 
@@ -207,12 +209,16 @@ def test_a_wide_interval_says_how_large_a_difference_would_have_shown():
         (difference(0.02, 0.0, seeds=1), math.nan, "One seed says nothing of the models"),
         (difference(0.02, 0.0, seeds=3), math.nan, "no spread"),
         (difference(math.nan, 0.0), math.nan, "no number"),
-        (Difference([], Interval(math.nan, math.nan, math.nan, 0), math.nan), math.nan, "no seed finished"),
+        (
+            PairedDifference([], Interval(math.nan, math.nan, math.nan, 0), math.nan),
+            math.nan,
+            "no seed finished",
+        ),
         (difference(0.0, 0.1, p=1.0), 1.0, "there was none"),
     ],
 )
 def test_what_cannot_be_claimed_is_not(given, p, words):
-    found = judge(("a", "b"), given, SURE, (p, 0.001))
+    found = judge(("a", "b"), given, SURE, (p, 0.001), Metric("f1"))
     assert found.better is None and words in found.sentence
 
 

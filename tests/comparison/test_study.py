@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 import scipy.stats
-from benchmarks.studying import negatives, page, reading
-from benchmarks.studying.entries import entries
-from benchmarks.studying.question import Margin
-from benchmarks.studying.verdict import judge, strikes, take
-from benchmarks.studying.yardsticks import Yardstick
+import study
+from studying.evidence import Margin, Yardstick, entries, read_comparison
+from studying.text import check
+from studying.verdict import judge, strikes, take
 
 from tests.comparison.made_up_study import CLEAR, folder, question, told, verdict_of
 
@@ -64,9 +63,9 @@ def test_the_true_best_survives_the_race_as_often_as_promised():
     differences = reached[:, :1] - reached[:, 1:]
     p = scipy.stats.ttest_1samp(differences, 0, axis=-1).pvalue
     lost = 0
-    for study in range(studies):
+    for trial in range(studies):
         found = [
-            pair("best", f"n{place}", differences[study, place].mean(), p[study, place])
+            pair("best", f"n{place}", differences[trial, place].mean(), p[trial, place])
             for place in range(rivals)
         ]
         lost += "best" in strikes(found, rivals + 1, higher_is_better=True)
@@ -100,7 +99,7 @@ def test_contestants_with_the_same_numbers_are_one_entry_with_the_models_own_nam
     reached = {"causal": alike, "global": alike, "linear": (8.1, 8.2, 8.4), "multihead": alike}
     speeds = {"causal": 30.0, "global": 32.0, "linear": 9.0, "multihead": 31.0}
     place = folder(tmp_path / "one", reached, speeds, model="decoder", task="language", metric="perplexity")
-    one, other = entries(reading.read(place, ""))
+    one, other = entries(read_comparison(place, ""))
     assert one.names == ("causal", "global", "multihead")
     assert (one.speed, one.timed) == (31.0, (30.0, 31.0, 32.0))
     assert other.names == ("linear",)
@@ -111,16 +110,16 @@ def test_the_check_says_that_what_must_be_alike_is_and_loudly_where_it_is_not(tm
     alike = {"causal": (8.1, 8.2, 8.3), "global": (8.1, 8.2, 8.3), "linear": (9.0, 9.1, 9.3)}
     how = {"model": "decoder", "task": "language", "metric": "perplexity"}
     speeds = dict.fromkeys(alike, 10.0)
-    first = judge(asked, reading.read(folder(tmp_path / "a", alike, speeds, **how), ""))
+    first = judge(asked, read_comparison(folder(tmp_path / "a", alike, speeds, **how), ""))
     assert "the same to the last digit" in told(first)
     alike["global"] = (8.1, 8.2, 8.3000001)
-    second = judge(asked, reading.read(folder(tmp_path / "b", alike, speeds, **how), ""))
+    second = judge(asked, read_comparison(folder(tmp_path / "b", alike, speeds, **how), ""))
     assert "**They did not come out alike**" in told(second)
 
 
 def test_twins_that_nobody_expected_are_told(tmp_path):
     found = verdict_of(tmp_path, {"dot": (0.9, 0.8, 0.7), "general": (0.9, 0.8, 0.7)}, {})
-    assert negatives.check(found) == [
+    assert check(found) == [
         "`dot` and `general` came out the same to the last digit: here they are one thing."
     ]
 
@@ -133,7 +132,7 @@ def test_rounding_is_no_difference_and_is_told(tmp_path):
     }
     found = verdict_of(tmp_path, reached, {})
     assert "local" not in [name.rpartition(" ")[2] for name in found.struck]
-    (sentence,) = negatives.check(found)
+    (sentence,) = check(found)
     assert sentence.startswith(
         "`dot` and `local` agree with every seed but for rounding: a window that reaches"
     )
@@ -154,16 +153,16 @@ def test_timings_of_one_computation_that_lie_far_apart_are_a_warning(tmp_path):
     ):
         speeds = {"causal": 10.0, "global": pace, "linear": 5.0}
         place = folder(tmp_path / name, alike, speeds, model="decoder", task="language", metric="perplexity")
-        assert words in told(judge(asked, reading.read(place, "")))
+        assert words in told(judge(asked, read_comparison(place, "")))
 
 
 def test_runs_that_were_still_learning_are_told(tmp_path):
     place = folder(tmp_path / "one", CLEAR, {})
     assert "In all 6 runs the last checkpoint was the best" in told(
-        judge(question(), reading.read(place, ""))
+        judge(question(), read_comparison(place, ""))
     )
     place = folder(tmp_path / "two", CLEAR, {}, best_step=300)
-    assert "checkpoint" not in told(judge(question(), reading.read(place, "")))
+    assert "checkpoint" not in told(judge(question(), read_comparison(place, "")))
 
 
 def test_sentences_tell_the_best_the_struck_and_what_to_take(tmp_path):
@@ -181,7 +180,7 @@ def test_nothing_is_recommended_where_nobody_learnt(tmp_path):
     found = verdict_of(tmp_path, CLEAR, {}, yards)
     assert found.take is None
     assert "nothing to recommend" in told(found)
-    assert "nothing yet" in page.answers([found])
+    assert "nothing yet" in study.answers([found])
 
 
 def test_the_slow_that_are_no_better_are_told_with_their_price(tmp_path):

@@ -8,17 +8,27 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.studying import page, prose, reading, yardsticks
-from benchmarks.studying.question import DATA, Margin
-from benchmarks.studying.verdict import judge
-from benchmarks.studying.wording import gap, interval, joined, value, wrapped
+import study
+from studying.evidence import (
+    DATA,
+    Margin,
+    Unreadable,
+    perplexity,
+    read_comparison,
+    read_yardsticks,
+    write_yardsticks,
+)  # fmt: skip
+from studying.text import gap, interval, joined, method, value, wrapped
+from studying.verdict import judge
 
 from regard.cli.main import main
 from regard.comparison.engines.stopped import Stopped
+from regard.tasks.metrics import ACCURACY, PERPLEXITY, Metric
 from regard.training.run_folder import checksum
 from tests.comparison.made_up_study import CLEAR, folder, question, told, verdict_of
 
 ROOT = Path(__file__).resolve().parents[2]
+BITS = Metric("bits_per_sequence", higher_is_better=False)
 
 
 def rewrite(path, **changes):
@@ -30,15 +40,15 @@ def rewrite(path, **changes):
 def test_runs_older_than_the_recipe_are_refused(tmp_path):
     place = folder(tmp_path / "one", CLEAR, {})
     rewrite(place / "runs" / "dot-seed-0" / "outcome.json", steps=399)
-    with pytest.raises(reading.Unreadable, match="older than the recipe"):
-        reading.read(place, "")
+    with pytest.raises(Unreadable, match="older than the recipe"):
+        read_comparison(place, "")
 
 
 def test_a_failed_run_and_one_without_a_number_are_told_and_in_no_table(tmp_path):
     place = folder(tmp_path / "one", {**CLEAR, "linear": (0.5, 0.5, 0.5)}, {})
     for name, changes in (("hard-seed-1", {"error": "RuntimeError: no"}), ("linear-seed-0", {"test": {}})):
         rewrite(place / "runs" / name / "outcome.json", **changes)
-    found = judge(question(), reading.read(place, ""))
+    found = judge(question(), read_comparison(place, ""))
     assert [(entry.name, len(entry.seeds)) for entry in found.everyone] == [("dot", 3), ("hard", 2)]
     text = told(found)
     assert "**Failed**: `hard` with seed 1: RuntimeError: no" in text
@@ -48,16 +58,16 @@ def test_a_failed_run_and_one_without_a_number_are_told_and_in_no_table(tmp_path
 def test_a_run_whose_blocks_do_not_make_its_number_is_refused(tmp_path):
     place = folder(tmp_path / "one", CLEAR, {})
     rewrite(place / "runs" / "dot-seed-0" / "outcome.json", test={"accuracy": 0.99})
-    with pytest.raises(reading.Unreadable, match="its blocks make"):
-        reading.read(place, "")
+    with pytest.raises(Unreadable, match="its blocks make"):
+        read_comparison(place, "")
 
 
 def test_runs_of_two_recipes_in_one_folder_are_refused(tmp_path):
     place = folder(tmp_path / "one", CLEAR, {})
     path = place / "runs" / "dot-seed-0" / "outcome.json"
     rewrite(path, settings={**json.loads(path.read_text())["settings"], "steps": 401})
-    with pytest.raises(reading.Unreadable, match="2 different settings"):
-        reading.read(place, "")
+    with pytest.raises(Unreadable, match="2 different settings"):
+        read_comparison(place, "")
 
 
 def test_a_list_that_says_something_else_than_the_runs_is_noticed():
@@ -82,13 +92,13 @@ def test_a_list_that_says_something_else_than_the_runs_is_noticed():
 
 
 def test_numbers_read_as_people_write_them():
-    assert value(0.98125, "accuracy") == "98.1 %"
-    assert (value(8.1666, "perplexity"), value(0.00123, "bits_per_sequence"), value(45.3, "bits_per_sequence")) == (
+    assert value(0.98125, ACCURACY) == "98.1 %"
+    assert (value(8.1666, PERPLEXITY), value(0.00123, BITS), value(45.3, BITS)) == (
         "8.17", "0.0012", "45.3",
     )  # fmt: skip
-    assert interval(0.95, 1.02, "accuracy") == "95.0–100.0 %"
-    assert interval(-0.1, 2.0, "bits_per_sequence") == "0–2.00"
-    assert (gap(0.9, 0.95, "accuracy"), gap(8.4, 8.0, "perplexity")) == ("5.0 points", "5.0 %")
+    assert interval(0.95, 1.02, ACCURACY) == "95.0–100.0 %"
+    assert interval(-0.1, 2.0, BITS) == "0–2.00"
+    assert (gap(0.9, 0.95, ACCURACY), gap(8.4, 8.0, PERPLEXITY)) == ("5.0 points", "5.0 %")
     assert (joined(["a"]), joined(["a", "b", "c"])) == ("a", "a, b and c")
 
 
@@ -109,28 +119,28 @@ def test_no_line_ends_between_a_number_and_its_per_cent():
 def test_counting_letters_gives_the_perplexity_worked_out_by_hand():
     # After 0 came 1 twice, after 1 came 0 once. Witten and Bell: (count + kinds · p of the shorter) / (n + kinds).
     p0, p1 = (2 + 2 / 2) / (4 + 2), (2 + 2 / 2) / (4 + 2)
-    assert math.isclose(yardsticks.perplexity([0, 1, 0, 1], [0, 1, 0], 0, 2), 1 / math.sqrt(p0 * p1))
+    assert math.isclose(perplexity([0, 1, 0, 1], [0, 1, 0], 0, 2), 1 / math.sqrt(p0 * p1))
     after0, after1 = (2 + 1 * p1) / (2 + 1), (1 + 1 * p0) / (1 + 1)
-    assert math.isclose(yardsticks.perplexity([0, 1, 0, 1], [0, 1, 0], 1, 2), 1 / math.sqrt(after0 * after1))
+    assert math.isclose(perplexity([0, 1, 0, 1], [0, 1, 0], 1, 2), 1 / math.sqrt(after0 * after1))
 
 
 def test_yardsticks_are_kept_beside_the_runs(tmp_path):
-    yardsticks.write(tmp_path, {"task": "copy(max_length=2)"})
-    (coin,) = yardsticks.read(tmp_path)
+    write_yardsticks(tmp_path, {"task": "copy(max_length=2)"})
+    (coin,) = read_yardsticks(tmp_path)
     assert coin.guess and 8 < coin.value < 16  # one or two vectors of eight bits
-    yardsticks.write(tmp_path, {"task": "digits"})
-    guess, nearest = yardsticks.read(tmp_path)
+    write_yardsticks(tmp_path, {"task": "digits"})
+    guess, nearest = read_yardsticks(tmp_path)
     assert 0.09 < guess.value < 0.12 < 0.97 < nearest.value < 1
-    assert yardsticks.read(tmp_path / "nowhere") == []
+    assert read_yardsticks(tmp_path / "nowhere") == []
 
 
 def test_the_page_is_the_same_each_time_and_names_every_part(tmp_path):
     place = folder(tmp_path / "home" / "digits-attention", CLEAR, {"dot": 10.0, "hard": 20.0})
-    yardsticks.write(place, {"task": "digits"})
+    write_yardsticks(place, {"task": "digits"})
     asked, other = question(), question("copy")
     written = []
     for name in ("a", "b"):
-        page.write([asked, other], tmp_path / "home", tmp_path / name / "study.md")
+        study.write_page([asked, other], tmp_path / "home", tmp_path / name / "study.md")
         written.append(
             (
                 (tmp_path / name / "study.md").read_text(),
@@ -157,7 +167,7 @@ def test_the_page_is_the_same_each_time_and_names_every_part(tmp_path):
 
 def test_margins_and_rules_on_the_page_are_those_of_the_code(tmp_path):
     found = verdict_of(tmp_path, CLEAR, {}, margin=Margin(0.5, "half a bit"))
-    assert "(half a bit of accuracy)" in prose.method([found])
+    assert "(half a bit of accuracy)" in method([found])
 
 
 def test_the_script_refuses_an_empty_folder(tmp_path):
@@ -176,8 +186,6 @@ def test_every_question_of_the_script_is_a_call_that_regard_takes(monkeypatch):
         raise Stopped(15)
 
     monkeypatch.setattr("regard.comparison.compare.compare", compare)
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import study
 
     for one in study.QUESTIONS:
         assert main(one.command("some/data", f"runs/{one.name}")[1:]) == 128 + 15

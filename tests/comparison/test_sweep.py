@@ -9,10 +9,10 @@ from scipy.stats import binom
 
 from regard.comparison import sweep
 from regard.comparison.engines.engine import Event
-from regard.comparison.engines.local import LocalEngine
 from regard.comparison.job import Contestant, Outcome
+from regard.comparison.worker import perform
 from regard.errors import BadValue
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 from regard.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 
@@ -49,7 +49,7 @@ class Computer:
             hear(Event(job, "began"))
             run = RunFolder(Path(job.folder))
             if not run.exists:
-                run.begin(complete(job.settings))
+                run.create(complete(job.settings))
             outcome = self.outcome(job)
             outcome.save()
             outcomes.append(outcome)
@@ -276,10 +276,17 @@ def test_a_wrong_call_is_refused_before_anything_runs(tmp_path):
     assert not engine.jobs
 
 
+class Here:
+    """An engine without processes."""
+
+    def run(self, jobs, on_event):
+        return [perform(job) for job in jobs]
+
+
 def test_real_trials_never_see_the_test_and_one_that_diverges_does_not_win(tmp_path):
     settings = {"task": "toy", "steps": 4, "eval_every": 2, "device": "cpu"}
     found = sweep.tune_all(
-        [Contestant("toy-net")], settings, 2, "optim.lr=1e30|1e31", LocalEngine(1), tmp_path / "sweep", 1,
+        [Contestant("toy-net")], settings, 2, "optim.lr=1e30|1e31", Here(), tmp_path / "sweep", 1,
         lambda event: None, use=(STRANGERS,),
     )  # fmt: skip
     assert found == [{}]

@@ -8,11 +8,11 @@ import re
 import pytest
 from rich.console import Console
 
-from regard import tasks
 from regard.comparison.columns import columns, counted, significant
 from regard.comparison.job import Contestant
 from regard.comparison.results import pairs, rows
 from regard.comparison.table import render, render_pairs, to_csv, to_latex
+from regard.tasks.metrics import ACCURACY
 from tests.comparison.made_up import NAMES, comparison, cost, outcome
 from tests.comparison.test_results import changed
 
@@ -141,7 +141,7 @@ def test_numbers_are_shown_with_as_many_digits_as_they_are_worth():
 
 
 def test_pairs_tell_difference_interval_and_both_probabilities():
-    found = pairs(comparison(), tasks.build("digits").finish)
+    found = pairs(comparison(), ACCURACY)
     lines = printed(render_pairs(found), 110)
     assert "static-transformer − dynamic-transformer" in lines[3]
     assert "+3.00" in lines[3] and "-1.97 to +7.97" in lines[3] and "0.243" in lines[3]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.cli.main import main
-from regard.comparison import earlier
+from regard.comparison import previous_runs
 from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.worker import BLOCKS, command_of, in_blocks, perform, reason
 from regard.errors import BadValue
@@ -64,7 +64,7 @@ def test_an_outcome_says_how_the_run_went(done):
 
 def test_the_best_checkpoint_by_validation_is_measured(done):
     job, outcome = done
-    best = selection.one(RunFolder(Path(job.folder)), selection.BEST, print)
+    best = selection.require(RunFolder(Path(job.folder)), selection.BEST, print)
     assert outcome.best_step == best.step
     assert (outcome.checkpoint, outcome.checkpoint_sha256) == (best.name, best.sha256)
     task, model, config = load_run(job.folder)
@@ -144,8 +144,8 @@ def test_a_finished_run_is_taken_as_it_is(done, monkeypatch):
 def test_a_run_that_was_not_tested_is_tested_without_training_again(tmp_path):
     trial = perform(job_of(tmp_path / "run", test=False))
     assert trial.test == {} and trial.blocks == [] and trial.validation
-    assert earlier.finished(job_of(tmp_path / "run")) is None
-    assert earlier.finished(job_of(tmp_path / "run", test=False)) is not None
+    assert previous_runs.finished(job_of(tmp_path / "run")) is None
+    assert previous_runs.finished(job_of(tmp_path / "run", test=False)) is not None
     written = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     tested = perform(job_of(tmp_path / "run"))
     assert tested.test and tested.validation == trial.validation
@@ -155,7 +155,7 @@ def test_a_run_that_was_not_tested_is_tested_without_training_again(tmp_path):
 def test_another_beam_measures_again_without_training_again(tmp_path):
     changes = {"task": "dates(validation_size=3, test_size=7)", "steps": 1, "batch_size": 2}
     greedy = perform(job_of(tmp_path / "run", "seq2seq(dim=8)", **changes))
-    assert earlier.finished(job_of(tmp_path / "run", "seq2seq(dim=8)", beam=2, **changes)) is None
+    assert previous_runs.finished(job_of(tmp_path / "run", "seq2seq(dim=8)", beam=2, **changes)) is None
     wide = perform(job_of(tmp_path / "run", "seq2seq(dim=8)", beam=2, **changes))
     assert (greedy.beam, wide.beam) == (None, 2) and wide.steps == 1
     assert wide.data_sha256 == greedy.data_sha256
@@ -166,20 +166,25 @@ def test_bleu_carries_its_signature_and_adds_up_over_blocks(tmp_path):
     (tmp_path / "b.txt").write_text("".join(f"heute sehen {n} vögel {n + 1} boote\n" for n in range(90)))
     changes = {"task": "translate(level=word)", "data": [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]}
     outcome = perform(job_of(tmp_path / "run", "seq2seq(dim=8)", steps=1, **changes))
-    assert "13a" in outcome.sacrebleu and len(outcome.blocks) == 9
+    assert "13a" in outcome.protocol["bleu"] and len(outcome.blocks) == 9
     task, _, _ = load_run(tmp_path / "run")
-    together = values(task.metrics(), merged(task.metrics(), outcome.blocks))
-    assert together["bleu"] == pytest.approx(outcome.test["bleu"])
+    states = json.loads(json.dumps(outcome.blocks))  # as outcome.json keeps them
+    found = values(task.metrics(), merged(task.metrics(), states))
+    assert found["bleu"] == pytest.approx(outcome.test["bleu"])
 
 
 def test_more_steps_go_on_and_say_so(tmp_path):
     perform(job_of(tmp_path / "run", steps=4))
     job = job_of(tmp_path / "run", steps=6)
-    assert (earlier.longer(job), earlier.refusal(job), earlier.finished(job)) == ("4 steps", "", None)
+    assert (previous_runs.longer(job), previous_runs.refusal(job), previous_runs.finished(job)) == (
+        "4 steps",
+        "",
+        None,
+    )
     outcome = perform(job)
     assert outcome.steps == 6 and not outcome.error
-    assert earlier.finished(job) is not None and earlier.longer(job) == ""
-    assert earlier.finished(job_of(tmp_path / "run", steps=4)) is None
+    assert previous_runs.finished(job) is not None and previous_runs.longer(job) == ""
+    assert previous_runs.finished(job_of(tmp_path / "run", steps=4)) is None
 
 
 @pytest.mark.parametrize(
@@ -200,15 +205,17 @@ def test_a_run_does_not_become_another_one(done, changes, said):
     job, _ = done
     settings = {name: value for name, value in {**job.settings, **changes}.items() if value is not None}
     other = dataclasses.replace(job, settings=settings)
-    assert said in earlier.refusal(other) and "another --out" in earlier.refusal(other)
-    assert earlier.finished(other) is None
+    assert said in previous_runs.refusal(other) and "another --out" in previous_runs.refusal(other)
+    assert previous_runs.finished(other) is None
 
 
 def test_what_a_result_does_not_depend_on_may_change(done):
     job, _ = done
-    assert earlier.refusal(dataclasses.replace(job, settings={**job.settings, "log_every": 1})) == ""
+    assert previous_runs.refusal(dataclasses.replace(job, settings={**job.settings, "log_every": 1})) == ""
     assert (
-        earlier.refusal(dataclasses.replace(job, folder=job.folder + "-elsewhere", settings={"task": "toy"}))
+        previous_runs.refusal(
+            dataclasses.replace(job, folder=job.folder + "-elsewhere", settings={"task": "toy"})
+        )
         == ""
     )
 
@@ -218,15 +225,15 @@ def test_a_longer_run_keeps_the_pace_of_its_validations(tmp_path):
     job = dataclasses.replace(job_of(tmp_path / "run"), settings=plain)
     perform(job)
     longer = dataclasses.replace(job, settings={**plain, "steps": 40})
-    assert earlier.refusal(longer) == ""
+    assert previous_runs.refusal(longer) == ""
     perform(longer)
-    assert earlier.finished(longer) is not None
+    assert previous_runs.finished(longer) is not None
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"model": 1}', "\0"])
 def test_an_outcome_that_cannot_be_read_is_none(done, tmp_path, damage):
     (tmp_path / "outcome.json").write_text(damage)
-    assert earlier.finished(dataclasses.replace(done[0], folder=str(tmp_path))) is None
+    assert previous_runs.finished(dataclasses.replace(done[0], folder=str(tmp_path))) is None
 
 
 def test_a_failing_run_says_why_and_is_tried_again(tmp_path, capsys):
@@ -234,7 +241,7 @@ def test_a_failing_run_says_why_and_is_tried_again(tmp_path, capsys):
     assert outcome.error == "RuntimeError: the floor gave way"
     assert "Traceback" in capsys.readouterr().err
     assert Outcome.load(tmp_path / "run").error == outcome.error
-    assert earlier.finished(job_of(tmp_path / "run", "falls")) is None
+    assert previous_runs.finished(job_of(tmp_path / "run", "falls")) is None
     assert perform(job_of(tmp_path / "run", "falls")).error == outcome.error
 
 
@@ -256,7 +263,7 @@ def test_the_command_gives_the_same_run_alone(done, tmp_path, capsys):
     assert words[:4] == ["regard", "--use", STRANGERS, "train"]
     assert main([*words[1:], "--out", str(tmp_path / "alone")]) == 0
     ours, theirs = (
-        selection.one(RunFolder(Path(f)), selection.BEST, print) for f in (job.folder, tmp_path / "alone")
+        selection.require(RunFolder(Path(f)), selection.BEST, print) for f in (job.folder, tmp_path / "alone")
     )
     assert ours.weights.keys() == theirs.weights.keys()
     assert all(torch.equal(ours.weights[name], theirs.weights[name]) for name in ours.weights)

@@ -20,7 +20,7 @@ by_form = pytest.mark.parametrize("form", FORMS)
 
 
 def build(form="one of each, lstm", dtype=torch.float64, **options):
-    """A machine whose every weight is far from zero, so that all of its parts matter."""
+    """A machine whose weights are far from zero, so that every part affects the result."""
     torch.manual_seed(3)
     machine = ntm.Machine(INPUTS, OUTPUTS, **{**SMALL, **FORMS[form], **options}).to(dtype)
     with torch.no_grad():

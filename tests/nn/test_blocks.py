@@ -100,19 +100,19 @@ def test_every_causal_mechanism_builds_a_decoder_layer_that_can_be_stepped(name)
 
 
 @pytest.mark.parametrize("name", [n for n in names() if MECHANISMS[n].causal == "no"])
-def test_a_decoder_refuses_what_cannot_be_causal(name):
+def test_a_decoder_refuses_mechanisms_that_cannot_be_causal(name):
     with pytest.raises(regard.RegardError, match=r"cannot be causal.*causal"):
         DecoderLayer(DIM, name)
 
 
-def test_a_ready_mechanism_may_be_given_and_nothing_else():
+def test_attention_is_a_name_or_a_mechanism_and_nothing_else():
     mine = build("local", dim=DIM, window=3)
     assert EncoderLayer(DIM, mine).attention is mine
     with pytest.raises(regard.RegardError, match="attention: expected a mechanism"):
         EncoderLayer(DIM, 3)
 
 
-def test_what_the_name_says_wins_over_what_is_common():
+def test_options_in_the_name_override_the_common_ones():
     assert EncoderLayer(DIM, "local(window=3, num_heads=3)", num_heads=2).attention.num_heads == 3
 
 

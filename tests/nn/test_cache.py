@@ -1,4 +1,4 @@
-"""The key-value cache: any split into steps is one call; a state is a value; beams can be reordered."""
+"""The key-value cache: any split into steps equals one call; states are immutable; beams can be reordered."""
 
 import copy
 import pickle
@@ -33,7 +33,7 @@ def stepped(layer, x, splits, mask=None, **options):
 @pytest.mark.parametrize(
     "name", ["causal", "local(window=4, causal=True)", "multihead(causal=True, positions=rotary)"]
 )
-def test_any_split_is_one_call(name, splits, grad):
+def test_any_split_equals_one_call(name, splits, grad):
     layer = build(name, dim=DIM, num_heads=2).double()
     x = torch.randn(B, N, DIM, dtype=torch.float64)
     with torch.set_grad_enabled(grad):
@@ -53,7 +53,7 @@ def test_gradients_flow_through_the_cache():
 
 @pytest.mark.parametrize("splits", [(5, 1, 1, 6), (1,) * 13])
 @pytest.mark.parametrize("name", ["causal", "local(window=4, causal=True)"])
-def test_the_cache_remembers_padding(name, splits):
+def test_the_cache_keeps_padding_hidden(name, splits):
     layer = build(name, dim=DIM).double()
     keep = torch.rand(B, N) > 0.3
     x = torch.randn(B, N, DIM, dtype=torch.float64)
@@ -64,7 +64,7 @@ def test_the_cache_remembers_padding(name, splits):
     assert parts[keep].isfinite().all()
 
 
-def test_a_mask_may_speak_of_all_positions_or_of_the_new_ones():
+def test_a_mask_may_cover_all_positions_or_only_the_new_ones():
     layer = build("local(window=4, causal=True)", dim=DIM).double()
     keep = torch.rand(B, N) > 0.3
     x = torch.randn(B, N, DIM, dtype=torch.float64)
@@ -79,7 +79,7 @@ def test_a_mask_may_speak_of_all_positions_or_of_the_new_ones():
         assert torch.allclose(row[lengths > t], shorter[lengths > t, t][:, None], atol=1e-12)
 
 
-def test_a_mask_of_pairs_is_cut_where_a_window_has_dropped_keys():
+def test_a_pairwise_mask_is_cut_to_the_keys_that_a_window_has_kept():
     layer = build("local(window=4, causal=True)", dim=DIM).double()
     x = torch.randn(B, N, DIM, dtype=torch.float64)
     pairs = torch.rand(N, N) > 0.4
@@ -112,22 +112,22 @@ def test_a_state_can_be_continued_twice_and_differently():
         first, after = layer(left[:, :1], state=state)
         other, _ = layer(right[:, :1], state=state)  # a second branch from the same state
         again, _ = layer(left[:, :1], state=state)
-        second, _ = layer(left[:, 1:], state=after)  # the first branch goes on, untouched by the others
+        second, _ = layer(left[:, 1:], state=after)  # the first branch continues, unaffected by the others
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(state.keys, kept)
     assert torch.allclose(torch.cat([first, second], 1), layer(torch.cat([x, left], 1))[:, 5:], atol=1e-12)
     assert torch.allclose(other, layer(torch.cat([x, right[:, :1]], 1))[:, 5:], atol=1e-12)
 
 
-def test_the_room_behind_a_cache_is_given_to_one_thread_only(monkeypatch):
-    """Eight threads go on from one state, each held up between asking for room and writing there."""
+def test_only_one_thread_may_extend_the_store_of_a_cache(monkeypatch):
+    """Eight threads extend one state, each delayed between its reservation and its write."""
     threads, meeting = 8, threading.Barrier(8)
     taken, claims = [], Store.claims
 
     def slowly(store, end, new):
-        meeting.wait(timeout=30)  # all of them ask at once …
+        meeting.wait(timeout=30)  # all threads reserve at once …
         found = claims(store, end, new)
-        meeting.wait(timeout=30)  # … and nobody writes before all have an answer
+        meeting.wait(timeout=30)  # … and none writes before all have an answer
         taken.append(found)
         return found
 
@@ -189,7 +189,7 @@ def test_states_can_be_copied_pickled_and_detached():
         assert torch.equal(layer(x[:, 4:], state=loaded)[0], expected)
 
 
-def test_inference_mode_and_plain_mode_can_take_turns():
+def test_inference_mode_and_normal_mode_can_alternate():
     layer = build("causal", dim=DIM)
     x = torch.randn(B, 6, DIM)
     with torch.inference_mode():
@@ -235,7 +235,7 @@ def test_mistakes_with_states_are_explained():
         layer(x, state=layer.initial_state(B))
     layer(x, mask=masks.causal(), state=layer.initial_state(B))
     causal = build("causal", dim=DIM)
-    with pytest.raises(regard.RegardError, match="state: expected what initial_state"):
+    with pytest.raises(regard.RegardError, match="state: expected the result of initial_state"):
         causal(x, state=(1, 2))
     with pytest.raises(regard.RegardError, match="batch of 2"):
         causal(x, state=causal.initial_state(2))
@@ -243,7 +243,7 @@ def test_mistakes_with_states_are_explained():
     with pytest.raises(regard.RegardError, match="state of its own"):
         layer(x, x, state=grown)
     fixed = layer(x, x, state=layer.initial_state(B))[1]
-    with pytest.raises(regard.RegardError, match="length 4, got 3"):
+    with pytest.raises(regard.RegardError, match="length 4, got length 3"):
         layer(x, x[:, :3], state=fixed)
     with pytest.raises(regard.RegardError, match="top-left"):
         build("local(window=3)", dim=DIM)(x, x, state=layer.initial_state(B))

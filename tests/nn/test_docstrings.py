@@ -16,7 +16,7 @@ by_name = pytest.mark.parametrize("name", regard.nn.names())
 
 
 def docstring(name):
-    """The class's own docstring; an inherited one would speak of another mechanism."""
+    """The class's own docstring; an inherited one would describe another mechanism."""
     own = vars(regard.nn.entry(name).layer).get("__doc__")
     assert own, f"{name} has no docstring of its own"
     return inspect.cleandoc(own)
@@ -30,7 +30,7 @@ def described_options(cls):
 
 
 def run_examples(text, name, names=()):
-    """The examples of a text, which may use these names, as doctest lets those of a module use the module's."""
+    """Run the doctest examples of a text; they may use these names, like examples of a module its globals."""
     found = doctest.DocTestParser().get_doctest(text, dict(names), name, None, 0)
     said = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -47,7 +47,7 @@ def test_the_first_line_is_a_sentence(name):
 
 
 @by_name
-def test_a_formula_stands_in_a_block_of_its_own(name):
+def test_the_formula_is_an_indented_block_after_the_first_sentence(name):
     paragraphs = docstring(name).split("\n\n")
     blocks = [p for p in paragraphs[1:] if all(line.startswith("    ") for line in p.splitlines())]
     assert blocks, "an indented block"
@@ -71,7 +71,7 @@ def test_the_paper_has_a_year_or_says_that_there_is_none(name):
 
 @by_name
 def test_every_option_is_described_and_nothing_else(name):
-    """By the mechanism itself, or by the parent it hands options on to."""
+    """By the mechanism itself, or by the base class to which it passes options."""
     layer = regard.nn.entry(name).layer
     inherited = {}
     for cls in reversed(layer.__mro__):
@@ -81,7 +81,7 @@ def test_every_option_is_described_and_nothing_else(name):
     assert not missing, f"{name} does not say what {missing} mean"
     unknown = [option for option in described_options(layer) if option not in known]
     assert not unknown, f"{name} describes {unknown}, which it does not take"
-    if "__init__" in vars(layer):  # what stands in its own signature, it explains itself
+    if "__init__" in vars(layer):  # options of its own signature are described in its own docstring
         own, written = described_options(layer), inspect.signature(layer.__init__).parameters
         silent = [option for option in written if option in known and option not in own]
         assert not silent, f"{name} takes {silent} and leaves them to its parent to explain"
@@ -89,7 +89,7 @@ def test_every_option_is_described_and_nothing_else(name):
 
 @by_name
 def test_the_example_runs(name):
-    """As it stands in `regard show`: with nothing but its own imports."""
+    """The example runs as `regard show` prints it, with its own imports only."""
     assert run_examples(docstring(name), name) >= 2
 
 
@@ -114,5 +114,5 @@ def test_every_public_class_and_function_has_a_docstring_and_its_examples_run(mo
             continue
         assert thing.__doc__ and thing.__doc__.strip(), f"{module}.{name} has no docstring"
         mechanism = inspect.isclass(thing) and "entry" in vars(thing)
-        if not mechanism:  # those run above, by name
+        if not mechanism:  # those of mechanisms run above
             run_examples(inspect.cleandoc(thing.__doc__), f"{module}.{name}", vars(loaded))

@@ -1,4 +1,4 @@
-"""Dynamic memory: a memory rewritten while a sequence is read, against the definition, one element after another."""
+"""Dynamic memory against its definition, computed element by element."""
 
 import copy
 import pickle
@@ -27,7 +27,7 @@ def everything(i, j):
 
 
 def rewritten(layer, memory, segment):
-    """What a gated recurrent unit makes of the memory (m,dim) after a segment (n,dim)."""
+    """The memory (m,dim) after the gated recurrent unit has read a segment (n,dim)."""
     given = attended(layer.writer, memory, segment, everything)
     gate = layer.gate
     x_r, x_z, x_n = linear(given, gate.weight_ih, gate.bias_ih).chunk(3, 1)
@@ -53,7 +53,7 @@ def by_definition(layer, x, keep):
 
 
 def fed(layer, x, sizes, keep=None):
-    """The layer fed part by part, and the state at the end."""
+    """The outputs of the layer for consecutive parts, and the last state."""
     state, found, start = layer.initial_state(len(x)), [], 0
     for size in sizes:
         part = slice(start, start + size)
@@ -90,7 +90,7 @@ def test_any_split_into_calls_equals_one_call(segment, sizes):
     assert state.count.tolist() == [n % segment for n in GAPS.sum(1).tolist()]
 
 
-def test_a_mask_over_all_positions_so_far_serves_a_later_call_too():
+def test_a_later_call_may_pass_a_mask_over_all_positions_so_far():
     layer, x = layer_of(), rows(B, LENGTH, DIM)
     state, found = layer.initial_state(B), []
     for part in (slice(0, 4), slice(4, LENGTH)):
@@ -122,7 +122,7 @@ def test_a_source_is_written_to_its_end_and_then_read(padded):
         torch.testing.assert_close(out[e], attended(layer.reader, query[e], memory, everything), **EXACT)
 
 
-def test_a_source_is_read_through_once_for_all_steps():
+def test_a_source_is_written_once_for_all_steps():
     layer, query, source = layer_of(source_dim=WIDE), rows(B, 5, DIM), rows(B, LENGTH, WIDE)
     mask = masks.padding(GAPS)
     first, state = layer(query[:, :2], source, mask=mask, state=layer.initial_state(B))
@@ -134,7 +134,7 @@ def test_a_source_is_read_through_once_for_all_steps():
         layer(query, source[:, 1:], state=state)
 
 
-def test_a_source_of_which_nothing_is_real_leaves_the_slots_as_they_are():
+def test_a_source_that_is_all_padding_leaves_the_slots_unchanged():
     layer, query, source = layer_of(), rows(B, 5, DIM), rows(B, LENGTH, DIM)
     out = layer(query, source * torch.nan, mask=masks.lengths(torch.zeros(B, dtype=torch.int64)))
     torch.testing.assert_close(out[1], attended(layer.reader, query[1], layer.slots, everything), **EXACT)
@@ -142,7 +142,7 @@ def test_a_source_of_which_nothing_is_real_leaves_the_slots_as_they_are():
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
-def test_what_is_spoilt_shows_from_there_on_and_never_before(poison):
+def test_a_non_finite_element_shows_in_its_own_and_later_outputs_only(poison):
     layer, x = layer_of(), rows(B, LENGTH, DIM)
     past = lambda out: (out[:, :4] * rows(B, 4, DIM, seed=3)).sum()  # noqa: E731
     clean = layer(x)
@@ -188,14 +188,14 @@ def test_a_state_can_be_copied_reordered_and_continued_twice():
     copy.deepcopy(layer.initial_state(2))
 
 
-def test_what_cannot_work_is_named():
+def test_errors_name_the_argument():
     layer, x = layer_of(), rows(B, LENGTH, DIM)
     _, state = layer(x, state=layer.initial_state(B))
     with pytest.raises(ValueError, match="source: the memory of this state was written by the queries"):
         layer(x, x, state=state)
-    with pytest.raises(ValueError, match="state: it is for a batch of 3"):
+    with pytest.raises(ValueError, match=r"state: expected a batch of .* got a batch of 3"):
         layer(x[:2], state=state)
-    with pytest.raises(TypeError, match="state: expected what initial_state"):
+    with pytest.raises(TypeError, match="state: expected the result of initial_state"):
         layer(x, state=made("static-memory", slots=SLOTS).initial_state(B))
     for mask in (masks.causal(), torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()):
         with pytest.raises(regard.RegardError, match="depends on the query"):

@@ -1,4 +1,4 @@
-"""`regard.nn.global_query` and the mechanism "global-query": numbers worked by hand, loops, and hard inputs."""
+"""`regard.nn.global_query` and the mechanism `global-query` against hand-computed numbers and loops."""
 
 import math
 
@@ -38,13 +38,13 @@ def drawn(*shape, count=3, dtype=torch.float64):
 
 
 @pytest.fixture
-def short_pieces(monkeypatch):
-    """Walk in pieces of five positions, so that short inputs have many."""
+def short_chunks(monkeypatch):
+    """Use chunks of five positions, so that short inputs have several."""
     monkeypatch.setattr(scan, "BLOCK", 5)
     monkeypatch.setitem(scan._ELEMENTS, "cpu", 1)
 
 
-def test_two_positions_worked_by_hand():
+def test_two_positions_computed_by_hand():
     query, key = torch.tensor([[[math.log(3.0)], [0.0]]]), torch.tensor([[[1.0], [7.0]]])
     hidden = torch.tensor([[[1.0], [3.0]]])  # scores log 3 and 0: shares ¾ and ¼; the mean is 2
     assert torch.allclose(regard.nn.global_query(query, key, hidden)[0, :, 0], torch.tensor([1.25, 2.25]))
@@ -55,12 +55,12 @@ def test_two_positions_worked_by_hand():
 
 @FORMS
 @pytest.mark.parametrize("masked", [False, True])
-def test_it_is_the_definition_forwards_and_backwards(causal, masked, short_pieces):
+def test_outputs_and_gradients_equal_the_definition(causal, masked, short_chunks):
     inputs = drawn(2, 23, 3)
     keep = None
     if masked:
         keep = torch.rand(2, 23) > 0.4
-        keep[0, :7] = False  # a whole piece, and the start of a sequence
+        keep[0, :7] = False  # a whole chunk, at the start of a sequence
     found, expected = regard.nn.global_query(*inputs, keep, causal), by_loops(*inputs, keep, causal)
     assert torch.allclose(found, expected, atol=1e-12)
     upstream = torch.randn_like(found)
@@ -70,7 +70,7 @@ def test_it_is_the_definition_forwards_and_backwards(causal, masked, short_piece
 
 
 @FORMS
-def test_first_and_second_derivatives_are_exact(causal, short_pieces):
+def test_first_and_second_derivatives_are_exact(causal, short_chunks):
     keep = torch.tensor([[False, True, True, False, True, True, True]])
     inputs = drawn(1, 7, 1)
     assert gradcheck(lambda *x: regard.nn.global_query(*x, keep, causal), inputs)
@@ -78,7 +78,7 @@ def test_first_and_second_derivatives_are_exact(causal, short_pieces):
 
 
 @FORMS
-def test_a_recorded_gradient_is_right_where_one_input_is_made_from_another(causal):
+def test_second_derivatives_are_exact_where_one_input_depends_on_another(causal):
     (x,) = drawn(1, 5, 3, count=1)
     found = regard.nn.global_query(x, 2 * x, x, causal=causal).sin().sum()
     plain = torch.autograd.grad(found, x, retain_graph=True)
@@ -88,7 +88,7 @@ def test_a_recorded_gradient_is_right_where_one_input_is_made_from_another(causa
 
 @FORMS
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-def test_what_is_masked_is_never_read(causal, poison, short_pieces):
+def test_masked_positions_are_never_read(causal, poison, short_chunks):
     keep = torch.rand(3, 11) > 0.4
     clean, dirty = drawn(3, 11, 5), []
     for tensor in clean:
@@ -106,7 +106,7 @@ def test_what_is_masked_is_never_read(causal, poison, short_pieces):
 
 
 @FORMS
-def test_what_is_not_finite_and_real_stays_visible(causal):
+def test_visible_non_finite_positions_show(causal):
     query, key, hidden = drawn(1, 7, 3)
     with torch.no_grad():
         hidden[0, 4, 1] = math.nan
@@ -193,15 +193,19 @@ def test_it_compiles_as_one_graph():
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_the_operator_keeps_torchs_rules(short_pieces):
+def test_the_operator_passes_torchs_opcheck(short_chunks):
     scores, rows = torch.randn(2, 11, 3, requires_grad=True), torch.randn(2, 11, 3, 5, requires_grad=True)
     nothing, keep = regard.nn.gla.nothing_seen(2, 3, 5, "cpu"), torch.rand(2, 11) > 0.3
-    rules = ("test_schema", "test_autograd_registration", "test_faketensor")  # the fourth is the test above
+    rules = (
+        "test_schema",
+        "test_autograd_registration",
+        "test_faketensor",
+    )  # the fourth is covered by the test above
     for arguments in (("gla-prefix", [scores, rows], keep, nothing), ("gla-scores", [rows, rows], None, [])):
         torch.library.opcheck(torch.ops.regard.scan.default, arguments, test_utils=rules)
 
 
-def test_masks_with_a_keep_are_taken_and_others_refused():
+def test_masks_with_a_keep_are_accepted_and_others_refused():
     inputs = drawn(2, 5, 3)
     keep = torch.tensor([[True] * 3 + [False] * 2, [True] * 5])
     expected = regard.nn.global_query(*inputs, keep)
@@ -270,7 +274,7 @@ def test_with_a_source_queries_weigh_its_rows_by_dot_products():
         layer(x, source, mask=masks.window(1))
     state, outputs = layer.initial_state(3), []
     for step in range(4):
-        given = source if step == 0 else None  # the state remembers it, and what of it is real
+        given = source if step == 0 else None  # the state holds it and its padding
         mask = masks.padding(keep) if step == 0 else None
         output, state = layer(x[:, step : step + 1], given, mask=mask, state=state)
         outputs.append(output)
@@ -289,7 +293,7 @@ def test_any_split_into_steps_equals_one_call(cuts):
     steps = torch.cat(outputs, 1)
     assert torch.allclose(steps, whole, atol=1e-12)
     assert torch.equal(state.count, keep.sum(1))  # padding does not advance it
-    upstream = torch.randn_like(whole)  # gradients go through the state, too
+    upstream = torch.randn_like(whole)  # gradients flow through the state as well
     ours, theirs = (torch.autograd.grad(y, x, upstream)[0] for y in (steps, whole))
     assert torch.allclose(ours, theirs, atol=1e-12)
 
@@ -312,7 +316,7 @@ def test_a_state_can_be_continued_twice_and_reordered():
 def test_dropout_acts_on_the_shares_and_only_in_training(causal):
     layer, x = regard.nn.build("gla", dim=3, dropout=1.0, causal=causal), torch.randn(1, 5, 3)
     mean = x.cumsum(1) / torch.arange(1, 6)[:, None] if causal else x.mean(1, keepdim=True).expand_as(x)
-    assert torch.allclose(layer(x), mean, atol=1e-6)  # no share is left: every position gets the mean
+    assert torch.allclose(layer(x), mean, atol=1e-6)  # all shares are dropped: every position gets the mean
     plain = regard.nn.build("gla", dim=3, causal=causal)
     assert torch.equal(layer.eval()(x), plain(x))
 
@@ -327,4 +331,4 @@ def test_single_steps_in_float32_lose_nothing_even_for_scores_of_ten_thousand():
         outputs.append(output)
     exact = layer(x.double())
     error, alone = (torch.cat(outputs, 1) - exact).abs().max(), (layer(x) - exact).abs().max()
-    assert error <= 2 * alone + 1e-5  # as far from the truth as one call, whose scores are rounded, too
+    assert error <= 2 * alone + 1e-5  # as large as the error of one call, whose scores are rounded too

@@ -1,4 +1,4 @@
-"""`hard`: what is chosen, how often, and both ways to learn from it, against formulas on dense arrays."""
+"""`hard`: choices, their distribution, and both gradient estimators, against formulas on dense arrays."""
 
 import copy
 import itertools
@@ -78,7 +78,7 @@ def test_in_evaluation_only_the_chosen_value_learns():
     assert (layer.value_map.weight.grad != 0).any()
 
 
-def test_training_samples_as_the_softmax_says():
+def test_training_samples_from_the_softmax():
     layer, n = made(num_heads=1, dim=4), 20000
     query, source = rows(1, 1, 4), rows(1, K, 4, seed=1)
     _, choice = layer.choose(query.expand(n, -1, -1), source.expand(n, -1, -1))
@@ -116,7 +116,7 @@ def test_the_noise_is_gumbel_independent_and_follows_the_seed():
 
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 @pytest.mark.parametrize("length", [K, 401])  # 401: in several strips
-def test_a_plain_call_goes_straight_through_the_softmax(length, temperature):
+def test_a_plain_call_uses_the_straight_through_gradient(length, temperature):
     layer = made(temperature=temperature)
     query, source = rows(B, length, DIM).requires_grad_(), rows(B, length, DIM, seed=1).requires_grad_()
     keep = torch.arange(length) < torch.tensor([[length], [length - 2]])
@@ -150,7 +150,7 @@ def test_log_probabilities_and_entropies_are_those_of_the_softmax(positions):
             parameter.add_(0.3 * rows(*parameter.shape, seed=8))
     query, source = rows(B, Q, DIM).requires_grad_(), rows(B, K, DIM, seed=1).requires_grad_()
     _, choice = layer.choose(query, source, mask=masks.padding(KEEP))
-    # The same scores, under the softmax of a layer that is not hard.
+    # The same scores under the softmax of a multihead layer.
     soft = build(
         "multihead", dim=DIM, num_heads=HEADS, positions=positions, max_distance=2, kv_heads=layer.kv_heads
     )
@@ -172,7 +172,7 @@ def test_log_probabilities_and_entropies_are_those_of_the_softmax(positions):
                 close(a, b, atol=1e-10)
 
 
-def test_a_long_source_is_judged_in_strips():
+def test_log_probabilities_of_a_long_source_are_computed_in_strips():
     layer, n = made(), 307
     query, source = rows(B, n, DIM).requires_grad_(), rows(B, n, DIM, seed=1)
     out, choice = layer.choose(query, source)
@@ -184,7 +184,7 @@ def test_a_long_source_is_judged_in_strips():
     close(out, put_together(layer, mixed))
 
 
-def test_equal_scores_have_the_entropy_of_a_die():
+def test_equal_scores_have_the_entropy_of_the_uniform_distribution():
     layer, source = made(), rows(B, K, DIM)
     with torch.no_grad():
         layer.query_map.weight.zero_()
@@ -195,7 +195,7 @@ def test_equal_scores_have_the_entropy_of_a_die():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_query_that_sees_nothing_chooses_nothing(training):
+def test_a_query_without_visible_keys_chooses_nothing(training):
     layer = made(bias=False).train(training)
     query, source = rows(B, Q, DIM).requires_grad_(), rows(B, K, DIM, seed=1)
     source[1] = torch.nan
@@ -213,7 +213,7 @@ def test_a_query_that_sees_nothing_chooses_nothing(training):
         assert surrogate(choice, torch.ones(b), 0.0, 0.1).isfinite()
 
 
-def test_a_query_that_is_not_finite_shows():
+def test_a_non_finite_query_shows():
     layer, query, source = made(), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
     query[0, 1] = torch.nan
     out, choice = layer.choose(query, source)
@@ -286,8 +286,8 @@ def test_the_surrogate_by_hand():
     log_prob = torch.tensor([[[-1.0, -2.0]], [[-0.5, 0.0]]], requires_grad=True)
     entropy = torch.tensor([[[0.3, 0.5]], [[0.7, 0.0]]], requires_grad=True)
     choice = Choice(torch.tensor([[[0, 1]], [[2, -1]]]), log_prob, entropy)
-    # Σ log p = −3 and −0.5; rewards 2 and 1 less 0.5: mean of 1.5·−3 and 0.5·−0.5 = −2.375. Three queries chose: the
-    # mean entropy is 0.5. −(−2.375) − 0.1·0.5 = 2.325.
+    # Σ log p = −3 and −0.5; rewards 2 and 1 less 0.5: mean of 1.5·−3 and 0.5·−0.5 = −2.375. Three queries have a
+    # choice, so the mean entropy is 0.5. −(−2.375) − 0.1·0.5 = 2.325.
     reward = torch.tensor([2.0, 1.0], requires_grad=True)
     found = surrogate(choice, reward, 0.5, 0.1)
     assert float(found.detach()) == pytest.approx(2.325)
@@ -331,7 +331,7 @@ def test_wrong_rewards_and_baselines_are_named():
             build("hard", dim=DIM, **{name: wrong})
 
 
-def test_dropped_choices_give_nothing_and_the_others_make_up_for_it():
+def test_dropped_choices_are_zero_and_the_others_are_scaled_up():
     layer, query, source = made(dropout=0.5, bias=False), rows(B, 97, DIM), rows(B, K, DIM, seed=1)
     with torch.no_grad():
         layer.output_map.weight.copy_(torch.eye(DIM))
@@ -367,7 +367,7 @@ def test_autocast_stays_finite(dtype):
     assert all(p.grad.isfinite().all() for p in layer.parameters())
 
 
-def test_copies_and_one_graph():
+def test_it_can_be_copied_and_compiles_to_one_graph():
     layer, query, source = made().eval(), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
     expected = layer(query, source)
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):

@@ -12,7 +12,7 @@ OTHER = 10
 KEEP = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1], [0, 1, 1, 1, 1]], dtype=torch.bool)
 
 
-def test_each_stream_attends_to_the_real_positions_of_the_other():
+def test_each_stream_attends_to_the_positions_of_the_other_that_are_not_padding():
     layer, a, b = made("interactive", source_dim=OTHER), rows(B, Q, DIM), rows(B, K, OTHER)
     a_out, b_out = layer.both(a, b, a_mask=masks.padding(KEEP), b_mask=masks.padding(HOLES))
     for e in range(B):
@@ -34,7 +34,7 @@ def test_a_mask_of_a_stream_may_be_lengths_or_a_tensor():
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
-def test_what_a_stream_hides_reaches_neither_stream_nor_gradient(poison):
+def test_padding_of_a_stream_reaches_neither_outputs_nor_gradients(poison):
     layer, a, b = made("interactive", source_dim=OTHER), rows(B, Q, DIM), rows(B, K, OTHER)
     found = []
     spoilt = a.masked_fill(~KEEP[..., None], poison), b.masked_fill(~HOLES[..., None], poison)
@@ -48,7 +48,7 @@ def test_what_a_stream_hides_reaches_neither_stream_nor_gradient(poison):
         torch.testing.assert_close(dirty, clean, **EXACT)
 
 
-def test_a_stream_of_padding_alone_gives_the_other_the_last_bias():
+def test_a_stream_that_is_all_padding_gives_the_other_the_output_bias():
     layer, a, b = made("interactive", source_dim=OTHER), rows(B, Q, DIM), rows(B, K, OTHER)
     a_out, b_out = layer.both(a, b, torch.zeros(B, Q, dtype=torch.bool))
     torch.testing.assert_close(b_out, layer.to_query.output_map.bias.expand_as(b_out), **EXACT)
@@ -64,7 +64,7 @@ def test_a_stream_of_padding_alone_gives_the_other_the_last_bias():
         ((0, 2, 8), (0, 3, 8), 1),
     ],
 )
-def test_text_meets_images_and_sound(first, second, heads):
+def test_streams_may_have_the_widths_of_text_images_and_sound(first, second, heads):
     layer = build("interactive", dim=first[2], num_heads=heads, source_dim=second[2])
     a, b = torch.randn(first), torch.randn(second)
     a_out, b_out = layer.both(a, b)
@@ -78,7 +78,7 @@ def test_without_a_source_a_stream_attends_to_itself():
         made("interactive", source_dim=OTHER)(a)
 
 
-def test_queries_come_in_steps_over_a_source_that_is_remembered():
+def test_steps_over_a_source_equal_one_call():
     layer, a, b = made("interactive", source_dim=OTHER), rows(B, Q, DIM), rows(B, K, OTHER)
     mask = masks.padding(HOLES)
     first, state = layer(a[:, :2], b, mask=mask, state=layer.initial_state(B))
@@ -87,7 +87,7 @@ def test_queries_come_in_steps_over_a_source_that_is_remembered():
     assert layer.weights(a, b, mask=mask).shape == (B, 2, Q, K)
 
 
-def test_wrong_streams_and_masks_are_named():
+def test_errors_name_the_stream_or_the_mask():
     with pytest.raises(
         ValueError, match=r"num_heads: both dim=6 and source_dim=9 .* got 2. Try one of \[1, 3\]"
     ):

@@ -1,4 +1,4 @@
-"""`linear`: against the quadratic form through `attend`, against loops, and on hard inputs."""
+"""`linear` against the quadratic form through `attend`, against loops, and on extreme inputs."""
 
 import math
 
@@ -19,7 +19,7 @@ MAPS = {"elu": lambda x: torch.nn.functional.elu(x) + 1, "relu": torch.relu, "ex
 
 
 class Proportional(Normalizer):
-    """Scores divided by their sum: what turns products of features into weights."""
+    """Divides scores by their sum, which turns products of features into weights."""
 
     def __call__(self, scores, visible):
         seen = scores.masked_fill(~visible, 0)
@@ -28,7 +28,7 @@ class Proportional(Normalizer):
 
 
 def by_attend(query, key, value, keep=None, causal=False, feature_map="elu"):
-    """The quadratic form: every pair of features meets."""
+    """The quadratic form, over all pairs of positions."""
     mask = masks.causal() if causal else masks.full()
     if keep is not None:
         mask = mask & masks.padding(keep)
@@ -50,14 +50,14 @@ def drawn(queries, keys, dtype=torch.float64, d=3, v=5):
 
 
 @pytest.fixture
-def short_pieces(monkeypatch):
-    """Blocks of five positions and pieces of two blocks, so that short inputs have many."""
+def short_chunks(monkeypatch):
+    """Use blocks of five positions and chunks of two blocks, so that short inputs have several."""
     monkeypatch.setattr(scan, "BLOCK", 5)
     monkeypatch.setattr(regard.nn.linear_pieces, "BLOCK", 5)
     monkeypatch.setitem(scan._ELEMENTS, "cpu", 10 * 2 * 3 * 5)
 
 
-def test_two_positions_worked_by_hand():
+def test_two_positions_computed_by_hand():
     query, key = torch.tensor([[[[0.0], [1.0]]]]), torch.tensor([[[[0.0], [2.0]]]])
     value = torch.tensor([[[[4.0], [8.0]]]])  # features of the keys: 1 and 3; those of a query cancel
     assert torch.allclose(linear_attention(query, key, value).flatten(), torch.tensor([7.0, 7.0]))
@@ -69,7 +69,7 @@ def test_two_positions_worked_by_hand():
 @FORMS
 @pytest.mark.parametrize("feature_map", list(MAPS))
 @pytest.mark.parametrize("queries, keys", [(23, 23), (7, 23), (23, 7), (1, 5)])
-def test_it_is_the_quadratic_form(causal, feature_map, queries, keys, short_pieces):
+def test_it_equals_the_quadratic_form(causal, feature_map, queries, keys, short_chunks):
     inputs, keep = drawn(queries, keys), torch.rand(2, keys) > 0.3
     found = linear_attention(*inputs, keep=keep, causal=causal, feature_map=feature_map)
     expected = by_attend(*inputs, keep, causal, feature_map)
@@ -81,7 +81,7 @@ def test_it_is_the_quadratic_form(causal, feature_map, queries, keys, short_piec
 
 
 @FORMS
-def test_it_is_the_definition_written_as_loops(causal):
+def test_it_equals_loops_over_the_definition(causal):
     (query, key, value), keep = drawn(4, 6), torch.rand(2, 6) > 0.3
     found = linear_attention(query, key, value, keep=keep, causal=causal)
     for b in range(2):
@@ -98,7 +98,7 @@ def test_it_is_the_definition_written_as_loops(causal):
 
 
 @FORMS
-def test_first_and_second_derivatives_are_exact(causal, short_pieces):
+def test_first_and_second_derivatives_are_exact(causal, short_chunks):
     keep = torch.tensor([[False, True, True, False, True, True, True]])
     inputs = [torch.randn(1, 1, 7, width, dtype=torch.float64, requires_grad=True) for width in (2, 2, 1)]
     assert gradcheck(lambda *x: linear_attention(*x, keep=keep, causal=causal), inputs)
@@ -107,7 +107,7 @@ def test_first_and_second_derivatives_are_exact(causal, short_pieces):
 
 @FORMS
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
-def test_what_is_masked_is_never_read_nor_learned_from(causal, poison):
+def test_masked_positions_reach_neither_outputs_nor_gradients(causal, poison):
     layer, keep = regard.nn.build("linear", dim=6, num_heads=2, causal=causal), torch.rand(3, 11) > 0.4
     clean = torch.randn(3, 11, 6)
     results = []
@@ -123,7 +123,7 @@ def test_what_is_masked_is_never_read_nor_learned_from(causal, poison):
 
 
 @FORMS
-def test_what_is_not_finite_and_real_stays_visible_and_out_of_the_past(causal):
+def test_visible_non_finite_positions_show_but_not_in_earlier_outputs(causal):
     query, key, value = drawn(7, 7)
     with torch.no_grad():
         value[0, 1, 4, 2] = math.nan
@@ -132,13 +132,13 @@ def test_what_is_not_finite_and_real_stays_visible_and_out_of_the_past(causal):
     assert found[0, 1, 4:, 2].isnan().all()
     assert found[1, 2, 4:].isnan().all()
     assert found[..., :4, :].isfinite().all() == causal
-    if causal:  # also in the gradient, and in what is carried on
+    if causal:  # also in the gradient, and in the carry
         grad = torch.autograd.grad(found[..., :4, :].sum(), value)[0]
         assert grad.isfinite().all()
 
 
 @FORMS
-def test_queries_that_see_nothing_get_zeros_and_empty_sizes_work(causal):
+def test_queries_without_visible_keys_get_zeros_and_empty_sizes_work(causal):
     inputs = drawn(5, 5)
     found = linear_attention(*inputs, keep=torch.tensor([[False] * 5, [True] * 5]), causal=causal)
     found.sum().backward()
@@ -190,10 +190,14 @@ def test_it_compiles_as_one_graph_for_every_length():
         assert torch.allclose(ours, theirs, atol=1e-4)
 
 
-def test_the_operator_keeps_torchs_rules(short_pieces):
+def test_the_operator_passes_torchs_opcheck(short_chunks):
     query, key, value = (x.detach().transpose(1, 2).requires_grad_() for x in drawn(13, 13))
     sums, keep = regard.nn.linear.empty_sums(2, 3, 3, 5, "cpu"), torch.rand(2, 13) > 0.3
-    rules = ("test_schema", "test_autograd_registration", "test_faketensor")  # the fourth is the test above
+    rules = (
+        "test_schema",
+        "test_autograd_registration",
+        "test_faketensor",
+    )  # the fourth is covered by the test above
     for piece, inputs in (("causal", [query, key, value]), ("sums", [key, value])):
         arguments = (f"linear-{piece}-elu", inputs, keep, sums)
         torch.library.opcheck(torch.ops.regard.scan.default, arguments, test_utils=rules)
@@ -210,18 +214,18 @@ def test_any_split_into_steps_equals_one_call(cuts):
         outputs.append(output)
     steps = torch.cat(outputs, 1)
     assert torch.allclose(steps, whole, atol=1e-12)
-    upstream = torch.randn_like(whole)  # gradients go through the state, too
+    upstream = torch.randn_like(whole)  # gradients flow through the state as well
     ours, theirs = (torch.autograd.grad(y, x, upstream, retain_graph=True)[0] for y in (steps, whole))
     assert torch.allclose(ours, theirs, atol=1e-12)
 
 
-def test_a_state_remembers_a_source_and_can_be_continued_twice_and_reordered():
+def test_a_state_holds_a_source_and_can_be_continued_twice_and_reordered():
     layer = regard.nn.build("linear", dim=6, source_dim=5, num_heads=2)
     x, source, keep = torch.randn(2, 4, 6), torch.randn(2, 7, 5), torch.rand(2, 7) > 0.3
     whole = layer(x, source, mask=masks.padding(keep))
     first, state = layer(x[:, :1], source, mask=masks.padding(keep), state=layer.initial_state(2))
     rest, _ = layer(x[:, 1:], state=state)
-    again, _ = layer(x[:, 1:], source, state=state)  # given again, it is not summed again
+    again, _ = layer(x[:, 1:], source, state=state)  # a source that is passed again is not summed again
     assert torch.allclose(torch.cat([first, rest], 1), whole, atol=1e-6)
     assert torch.equal(rest, again)
     swapped, _ = layer(x[:, 1:].flip(0), state=state.reorder(torch.tensor([1, 0])))
@@ -236,7 +240,7 @@ def test_a_state_remembers_a_source_and_can_be_continued_twice_and_reordered():
         layer(x, source, state=regard.nn.build("causal", dim=6).initial_state(2))
 
 
-def test_the_mask_causal_makes_it_causal_and_masks_of_pairs_are_refused():
+def test_the_mask_causal_makes_it_causal_and_other_pairwise_masks_are_refused():
     layer, x = regard.nn.build("linear", dim=6), torch.randn(2, 7, 6)
     causal = regard.nn.build("linear", dim=6, causal=True)
     causal.load_state_dict(layer.state_dict())
@@ -260,7 +264,7 @@ def test_dropout_acts_on_the_heads_and_only_in_training():
     assert torch.equal(layer(x), plain(x))
 
 
-def test_exp_features_stay_finite_for_what_is_finite_and_show_what_is_not():
+def test_exp_features_are_finite_for_finite_inputs_only():
     query, key, value = (x.detach().float() for x in drawn(7, 7))
     found = linear_attention(query * 1e4, key * 1e4, value, feature_map="exp")
     assert found.isfinite().all()

@@ -1,4 +1,4 @@
-"""`local-m` and `local-p`: hand-worked numbers, loops written from Luong et al. 2015, and the edges of the window."""
+"""`local-m` and `local-p` against hand-computed numbers and loops over the equations of Luong et al. 2015."""
 
 import math
 
@@ -9,7 +9,7 @@ import regard
 from regard import masks
 from regard.masks.algebra import EMPTY, FULL
 from regard.nn import build
-from regard.nn.local_p import Around, visible_counts
+from regard.nn.local_p import CenteredWindowMask, visible_counts
 
 B, Q, K, DIM = 2, 5, 7, 6
 SCORES = ["dot", "general", "concat"]
@@ -42,8 +42,8 @@ def score(layer, kind, head, query, key):
 
 
 @torch.no_grad()
-def by_loops(layer, kind, query, source, visible, place, reach, sigma, renormalize=False):
-    """Outputs and weights, key by key. `visible` (b,h,q,k); `place(b,h,i,count)` is the centre of a query."""
+def by_loops(layer, kind, query, source, visible, center, reach, sigma, renormalize=False):
+    """Outputs and weights, key by key. `visible` (b,h,q,k); `center(b,h,i,count)` is the centre of a query."""
     width, keys = layer.head_dim, source.shape[1]
     out = torch.zeros_like(query)
     weights = torch.zeros(len(query), layer.num_heads, query.shape[1], keys).double()
@@ -52,14 +52,16 @@ def by_loops(layer, kind, query, source, visible, place, reach, sigma, renormali
             part = slice(h * width, (h + 1) * width)
             for i in range(query.shape[1]):
                 seen = [j for j in range(keys) if visible[b, h, i, j]]
-                p = place(b, h, i, len(seen))
+                p = center(b, h, i, len(seen))
                 near = [j for j in seen if abs(j - p) <= reach]
                 raw = {
                     j: math.exp(score(layer, kind, h, query[b, i, part], source[b, j, part])) for j in near
                 }
                 total = sum(raw.values())
-                fade = {j: 1.0 if sigma is None else math.exp(-((j - p) ** 2) / (2 * sigma**2)) for j in near}
-                row = {j: raw[j] / total * fade[j] for j in near}
+                factor = {
+                    j: 1.0 if sigma is None else math.exp(-((j - p) ** 2) / (2 * sigma**2)) for j in near
+                }
+                row = {j: raw[j] / total * factor[j] for j in near}
                 scale = sum(row.values()) if renormalize else 1.0
                 for j in near:
                     weights[b, h, i, j] = row[j] / scale
@@ -70,12 +72,12 @@ def by_loops(layer, kind, query, source, visible, place, reach, sigma, renormali
 def predicted(layer, query):
     """Equation 9 for one query at a time."""
 
-    def place(b, h, i, count):
+    def center(b, h, i, count):
         part = query[b, i, h * layer.head_dim : (h + 1) * layer.head_dim]
         hidden = torch.tanh(layer.center_weight[h] @ part)
         return count / (1 + math.exp(-float(layer.center_vector[h] @ hidden)))
 
-    return place
+    return center
 
 
 def everything(heads, q=Q, k=K):
@@ -95,7 +97,7 @@ def column(*numbers):
     return torch.tensor(numbers, dtype=torch.float64)[None, :, None]
 
 
-def test_equation_10_by_hand_around_a_whole_centre():
+def test_equation_10_by_hand_with_the_centre_on_a_key():
     # S = 7, one key hidden at the end → S = 6, p = 6·sigmoid(0) = 3. D = 2 (window 5), σ = 1: keys 1 … 5 are near.
     # q = 0 makes all scores equal: softmax 1/5. The Gaussian is e^−2, e^−½, 1, e^−½, e^−2.
     layer = one_dimensional(window=5)
@@ -181,7 +183,7 @@ def as_dense(mask, heads=2, q=Q, k=K):
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("renormalize", [False, True])
 @pytest.mark.parametrize("window", [1, 3, 5, 9])
-def test_local_p_is_the_loop_of_the_paper(mask, window, renormalize):
+def test_local_p_equals_loops_over_the_paper(mask, window, renormalize):
     layer = made("local-p", num_heads=2, window=window, renormalize=renormalize)
     query, source = rows(B, Q, DIM), rows(B, K, DIM, seed=1)
     reach = window // 2
@@ -204,9 +206,9 @@ def test_every_score_carries_its_own_parameters(name, kind):
     layer, source_dim = made(name, window=3, score=kind, source_dim=8), 8
     query, source = rows(B, Q, DIM), rows(B, K, source_dim, seed=1)
     mapped = source @ layer.source_map.weight.T
-    place = predicted(layer, query) if name == "local-p" else lambda b, h, i, count: i
+    center = predicted(layer, query) if name == "local-p" else lambda b, h, i, count: i
     sigma = 0.5 if name == "local-p" else None
-    out, _ = by_loops(layer, kind, query, mapped, everything(1), place, 1, sigma)
+    out, _ = by_loops(layer, kind, query, mapped, everything(1), center, 1, sigma)
     close(layer(query, source), out)
     counts = {"dot": 0, "general": 36, "concat": 72 + 6}
     centre = 36 + 6 if name == "local-p" else 0
@@ -216,7 +218,7 @@ def test_every_score_carries_its_own_parameters(name, kind):
 @pytest.mark.parametrize("gaussian", [False, True])
 @pytest.mark.parametrize("mask", ["none", "padding", "pairs"])
 @pytest.mark.parametrize("window", [1, 5])
-def test_local_m_moves_on_with_the_query_from_the_top_left(mask, gaussian, window):
+def test_the_window_of_local_m_advances_with_the_query_from_the_top_left(mask, gaussian, window):
     layer = made("local-m", num_heads=2, window=window, gaussian=gaussian)
     query, source = rows(B, Q, DIM), rows(B, K, DIM, seed=1)
     reach, sigma = window // 2, window // 2 / 2 or None
@@ -275,14 +277,14 @@ def test_a_decoder_in_steps_over_a_source_equals_one_call(name, options):
     close(torch.cat(found, 1), layer(query, source, mask=mask), atol=1e-10)
 
 
-LONG, SHORT = 701, 601  # beyond what a single strip holds, so that grades of blocks decide what is read
+LONG, SHORT = 701, 601  # too long for a single strip, so that the grades of blocks decide what is read
 PADDED = masks.padding(torch.rand(1, LONG, generator=torch.Generator().manual_seed(4)) > 0.2)
 LONG_MASKS = [None, PADDED, masks.causal() & PADDED & masks.causal(offset=60), masks.window(150)]
 
 
 @pytest.mark.parametrize(("name", "options"), BOTH)
 @pytest.mark.parametrize("mask", LONG_MASKS, ids=["none", "padding", "causal", "pairs"])
-def test_a_long_source_walks_in_strips_to_the_same_numbers(name, options, mask):
+def test_strips_of_a_long_source_give_the_same_numbers(name, options, mask):
     layer = made(name, num_heads=2, window=31, **options)
     query, source = rows(1, SHORT, DIM), rows(1, LONG, DIM, seed=1)
     leaves = [query.requires_grad_(), source.requires_grad_(), *layer.parameters()]
@@ -298,7 +300,7 @@ def test_a_long_source_walks_in_strips_to_the_same_numbers(name, options, mask):
 @pytest.mark.parametrize("reach", [0, 3, 40])
 def test_blocks_are_graded_soundly(reach):
     center = torch.rand(B, 3, 37, generator=torch.Generator().manual_seed(1)) * 53
-    mask = Around(center, reach)
+    mask = CenteredWindowMask(center, reach)
     dense = mask.dense(37, 53, B, 3)
     assert torch.equal(dense, (torch.arange(53) - center[..., None]).abs() <= reach)
     grades = mask.classify(37, 53, 4, 5, B, 3)
@@ -343,7 +345,7 @@ def test_gradients_are_exact(name, options):
 
 
 @pytest.mark.parametrize(("name", "options"), BOTH)
-def test_what_is_hidden_or_out_of_reach_is_unread(name, options):
+def test_keys_that_are_hidden_or_out_of_reach_are_not_read(name, options):
     layer, query = made(name, window=3, **options), rows(B, 2, DIM)
     keep = torch.tensor([[True, False, True, True, True, True, True], [False] * K])
     results = []
@@ -362,7 +364,7 @@ def test_what_is_hidden_or_out_of_reach_is_unread(name, options):
             close(other, clean)
 
 
-def test_a_query_that_is_not_finite_shows_and_stays_alone():
+def test_a_non_finite_query_shows_in_its_own_row_only():
     layer, query, source = made("local-p", window=3), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
     clean, query[0, 2, 1] = layer(query, source), torch.nan
     out = layer(query, source)
@@ -372,7 +374,7 @@ def test_a_query_that_is_not_finite_shows_and_stays_alone():
 
 
 @pytest.mark.parametrize("name", ["local-p", "local-m"])
-def test_windows_and_scores_that_cannot_be_are_refused(name):
+def test_invalid_windows_and_scores_are_refused(name):
     for causal in (False, True) if name == "local-p" else (False,):
         with pytest.raises(regard.RegardError, match="window") as caught:
             build(name, dim=DIM, window=4, causal=causal)
@@ -385,13 +387,13 @@ def test_windows_and_scores_that_cannot_be_are_refused(name):
 
 def test_centres_are_exact_positions_under_autocast():
     layer, query, source = build("local-p", dim=8, window=3), rows(1, 3, 8).float(), rows(1, 4001, 8).float()
-    exact = layer.centers(layer.view(query, source, None, None))
+    exact = layer.centers(layer.prepare(query, source, None, None))
     with torch.autocast("cpu", torch.bfloat16):
-        found = layer.centers(layer.view(query, source, None, None))
-    assert torch.equal(found, exact)  # bfloat16 would know multiples of 8 or 16 only
+        found = layer.centers(layer.prepare(query, source, None, None))
+    assert torch.equal(found, exact)  # bfloat16 would round to multiples of 8 or 16
 
 
-def test_local_p_compiles_into_one_graph():
+def test_local_p_compiles_to_one_graph():
     layer, query, source = made("local-p", num_heads=2, window=3), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     for mask in (None, masks.causal() & masks.lengths(torch.tensor([7, 4]))):

@@ -1,4 +1,4 @@
-"""Key-value memory, query-key memory and the two layers made of them, against loops written from the definitions."""
+"""Key-value memory, query-key memory and the two layers made of them, against loops over their definitions."""
 
 import math
 
@@ -51,7 +51,7 @@ def attended(heads, query, source, visible):
 
 
 def in_steps(layer, query, source=None, sizes=(1, 2, 1, 1), again=True, **options):
-    """The layer fed part by part. `again`: the source comes with every call, not only with the first."""
+    """The outputs of the layer for consecutive parts. `again`: pass the source with every call."""
     state, found, start = layer.initial_state(len(query)), [], 0
     for size in sizes:
         part = query[:, start : start + size]
@@ -73,7 +73,7 @@ def test_key_value_memory_reads_itself_and_what_came_before(window):
 
 
 @pytest.mark.parametrize("window", [None, 3])
-def test_a_source_is_what_came_before_the_first_query(window):
+def test_a_source_precedes_the_first_query(window):
     layer, query, source = made("key-value-memory", window=window), rows(B, Q, DIM), rows(B, K, DIM, seed=2)
     whole = layer(torch.cat([source, query], 1))
     torch.testing.assert_close(layer(query, source), whole[:, K:], **EXACT)
@@ -88,7 +88,7 @@ def test_a_source_of_another_width_is_mapped_first():
         torch.testing.assert_close(layer(query, source)[entry], expected, **EXACT)
 
 
-def test_a_mask_of_pairs_hides_of_the_source_what_it_names():
+def test_a_pairwise_mask_applies_to_the_source():
     layer, query, source = made("key-value-memory"), rows(B, Q, DIM), rows(B, K, DIM, seed=2)
     pairs = torch.rand(B, Q, K, generator=torch.Generator().manual_seed(3)) > 0.5
     for mask in (pairs, masks.dense(pairs[:, None]) & masks.padding(HOLES)):
@@ -109,7 +109,7 @@ def test_positional_masks_over_a_source_count_from_its_end():
     torch.testing.assert_close(out[0], attended(layer, query[0], joined, near), **EXACT)
 
 
-def test_queries_that_a_mask_hides_write_nothing():
+def test_hidden_queries_are_not_written():
     layer, query, source = made("key-value-memory"), rows(1, Q, DIM), rows(1, K, DIM, seed=2)
     real = torch.tensor([[True, False, True, False, True]])
     query = query.masked_fill(~real[..., None], torch.nan)
@@ -121,7 +121,7 @@ def test_queries_that_a_mask_hides_write_nothing():
 
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("again", [True, False])
-def test_key_value_memory_goes_on_from_a_source_in_steps(window, again):
+def test_key_value_memory_continues_from_a_source_in_steps(window, again):
     layer = made("key-value-memory", source_dim=WIDE, window=window)
     query, source = rows(B, Q, DIM), rows(B, K, WIDE)
     found, state = in_steps(layer, query, source, again=again)
@@ -137,12 +137,12 @@ def test_key_value_memory_goes_on_from_a_source_in_steps(window, again):
 def test_key_value_memory_refuses_another_source_later():
     layer, query, source = made("key-value-memory"), rows(B, Q, DIM), rows(B, K, DIM)
     _, state = layer(query, source, state=layer.initial_state(B))
-    with pytest.raises(ValueError, match=r"source: the state remembers one of length 7, got .* 3"):
+    with pytest.raises(ValueError, match=r"source: the state holds a source of length 7, got .* 3"):
         layer(query, source[:, :3], state=state)
     _, state = layer(query, state=layer.initial_state(B))
-    with pytest.raises(regard.RegardError, match="source: the state began without one"):
+    with pytest.raises(regard.RegardError, match="source: the state has no source"):
         layer(query, source, state=state)
-    with pytest.raises(ValueError, match="state: it is for a batch of 3"):
+    with pytest.raises(ValueError, match=r"state: expected a batch of .* got a batch of 3"):
         layer(query[:2], state=state)
 
 
@@ -155,7 +155,7 @@ def test_weights_of_key_value_memory_cover_source_and_sequence():
     assert ((weights > 0) == seen[:, None]).all()
 
 
-def test_query_key_memory_looks_all_through_a_history():
+def test_query_key_memory_sees_the_whole_history():
     layer, query, source = made("query-key-memory", source_dim=WIDE), rows(B, Q, DIM), rows(B, K, WIDE)
     out = layer(query, source, mask=masks.padding(HOLES))
     for entry in range(B):
@@ -195,7 +195,7 @@ LAYERS = {
     "global": (lambda i, j: j <= i, lambda i, j: True, lambda i, j: j <= i),
     "local": (
         lambda i, j: 0 <= i - j < 3,
-        lambda i, j: abs(j - (i + K - Q)) <= 1,  # the last query stands at the end of the source
+        lambda i, j: abs(j - (i + K - Q)) <= 1,  # the last query is aligned with the end of the source
         lambda i, j: 0 <= i - j < 3,
     ),
 }
@@ -207,7 +207,7 @@ def made_layer(kind, **options):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_a_layer_is_its_two_parts_one_after_the_other(kind, norm):
+def test_a_layer_equals_its_two_parts_in_sequence(kind, norm):
     own, far, alone = LAYERS[kind]
     query, source = rows(B, Q, DIM), rows(B, K, WIDE)
     layer = made_layer(kind, norm=norm, source_dim=WIDE)
@@ -220,11 +220,11 @@ def test_a_layer_is_its_two_parts_one_after_the_other(kind, norm):
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_masks_of_source_and_sequence_are_told_apart(kind):
+def test_mask_and_query_mask_apply_to_source_and_sequence(kind):
     layer, query, source = made_layer(kind, source_dim=WIDE), rows(B, K, DIM), rows(B, K, WIDE)
     keep = HOLES.roll(1, 0)
     own = LAYERS[kind][0]
-    reach = 1 if kind == "local" else K  # as many queries as source positions: each stands at its own
+    reach = 1 if kind == "local" else K  # as many queries as source positions, so they are aligned one to one
     x, y = query.masked_fill(~keep[..., None], torch.nan), source.masked_fill(~HOLES[..., None], torch.nan)
     out = layer(x, y, mask=masks.padding(HOLES), query_mask=masks.padding(keep))
     assert out.isfinite().all()
@@ -281,13 +281,13 @@ def test_steps_of_a_layer_over_a_source_equal_one_call(kind, again):
     torch.testing.assert_close(found, layer(query, source, mask=mask), **EXACT)
 
 
-def test_a_local_layer_aligned_at_the_end_of_a_source_cannot_go_through_it_in_steps():
+def test_a_local_layer_aligned_with_the_end_of_a_source_refuses_steps():
     layer = made_layer("local")
     with pytest.raises(ValueError, match="align='top-left'"):
         layer(rows(B, Q, DIM), rows(B, K, DIM), state=layer.initial_state(B))
 
 
-def test_a_layer_names_what_it_cannot_use():
+def test_errors_of_a_layer_name_the_argument():
     with pytest.raises(ValueError, match=r"window: 4 .* 3 or 5"):
         build("local-layer", dim=DIM, window=4)
     with pytest.raises(ValueError, match="norm: expected 'pre' or 'post'"):
@@ -295,13 +295,13 @@ def test_a_layer_names_what_it_cannot_use():
     with pytest.raises(ValueError, match="window"):
         build("global-layer", dim=DIM, window=3)
     layer = made_layer("global")
-    with pytest.raises(TypeError, match="state: expected what initial_state"):
+    with pytest.raises(TypeError, match="state: expected the result of initial_state"):
         layer(rows(B, Q, DIM), state=layer.memory.initial_state(B))
     with pytest.raises(ValueError, match="mask"):
         layer(rows(B, Q, DIM), rows(B, K, DIM), query_mask=masks.padding(HOLES))
 
 
-def test_dropout_of_a_layer_drops_what_its_parts_add():
+def test_dropout_of_a_layer_acts_on_what_its_parts_add():
     layer, x = made_layer("global", dropout=1.0), rows(B, Q, DIM)
     torch.testing.assert_close(layer.train()(x), x, rtol=0, atol=0)
     assert not torch.allclose(layer.eval()(x), x)

@@ -8,14 +8,14 @@ import torch
 import regard
 from regard import masks
 from regard.nn import build
-from regard.nn.multihead import POSITIONS
+from regard.nn.multihead_positions import SCHEMES
 from tests import oracle
 
 B, Q, K, DIM, HEADS = 3, 7, 11, 20, 5
 
 
 def torch_twin(layer):
-    """torch.nn.MultiheadAttention with the same weights; it is right wherever no row is empty."""
+    """torch.nn.MultiheadAttention with the same weights, an oracle wherever no row is empty."""
     twin = torch.nn.MultiheadAttention(
         layer.dim,
         layer.num_heads,
@@ -134,7 +134,7 @@ def sinusoid(position, dim):
 
 
 def turned(vector, position):
-    """Rotary embedding by complex numbers: column c and column c + d/2 are one number, turned by an angle."""
+    """Rotary embedding by complex numbers: columns c and c + d/2 are one number, which is rotated."""
     half = len(vector) // 2
     angles = position / 10000 ** (torch.arange(half, dtype=torch.float64) / half)
     number = torch.complex(vector[:half], vector[half:]) * torch.polar(torch.ones_like(angles), angles)
@@ -188,7 +188,7 @@ def test_t5_buckets_of_a_layer_are_one_sided_when_it_is_causal():
         x = torch.randn(1, 31, 8, dtype=torch.float64)
         distance = torch.arange(31)[None] - torch.arange(31)[:, None]
         bias = oracle.t5(layer.bias_table.detach(), 31, 31, not causal, 20)[0]
-        view = layer.view(x, None, None, None)
+        view = layer.prepare(x, None, None, None)
         scores = view.query @ view.key.mT / 2 + bias
         if causal:
             scores = scores.masked_fill(distance > 0, -torch.inf)
@@ -204,13 +204,13 @@ def test_qk_norm_makes_scores_independent_of_the_scale_of_the_input():
 def test_rotary_scores_depend_on_the_distance_alone():
     layer = build("multihead(positions=rotary)", dim=8)
     row = torch.randn(1, 1, 8).expand(1, 9, 8)
-    weights = layer.view(row, None, None, None)
+    weights = layer.prepare(row, None, None, None)
     scores = (weights.query @ weights.key.mT)[0, 0]
     for distance in range(9):
         assert torch.allclose(scores.diagonal(distance), scores[0, distance].expand(9 - distance), atol=1e-4)
 
 
-def test_a_layers_window_counts_visible_keys():
+def test_the_window_of_a_layer_is_its_number_of_visible_keys():
     x = torch.randn(1, 9, 8)
     for window in (1, 3, 5):
         assert int((build("local", dim=8, window=window).weights(x)[0, 0, 4] > 0).sum()) == window
@@ -226,9 +226,9 @@ def test_an_even_two_sided_window_is_refused_with_both_neighbours(window):
         build("local", dim=8, window=window)
 
 
-def test_options_may_stand_in_the_name_and_keywords_win():
+def test_keywords_override_options_in_the_name():
     layer = build("local(window=5, positions=transformer-xl, qk_norm=True)", dim=8, window=7)
-    assert (layer.window, layer.positions, layer.query_norm is not None) == (7, "transformer-xl", True)
+    assert (layer.window, layer.positions.name, layer.query_norm is not None) == (7, "transformer-xl", True)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_name_that_cannot_be_read_is_refused(name):
         build(name, dim=8)
 
 
-def test_mistakes_name_the_argument():
+def test_errors_name_the_argument():
     for build_it, word in [
         (lambda: build("multihead", dim=0), "dim"),
         (lambda: build("multihead", dim=8, num_heads=3), "num_heads"),
@@ -260,14 +260,14 @@ def test_mistakes_name_the_argument():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", ["relative", "multihead"])
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_every_kind_of_positions_runs_far_beyond_its_greatest_distance(positions, name, causal):
+@pytest.mark.parametrize("positions", SCHEMES.names())
+def test_every_scheme_of_positions_runs_far_beyond_its_largest_distance(positions, name, causal):
     for distance in ({}, {"max_distance": 1}, {"max_distance": 5}):
         layer = build(name, dim=8, num_heads=2, positions=positions, causal=causal, **distance)
         assert layer(torch.randn(2, 53, 8)).isfinite().all()
 
 
-def test_distances_from_the_greatest_on_share_a_number_of_t5():
+def test_distances_from_max_distance_on_share_a_bucket_of_t5():
     layer = build("relative", dim=8, positions="t5", causal=True).double()
     rows = torch.zeros(1, 29, 8, dtype=torch.float64)
     weights = layer.weights(rows, rows=[28])[0, 0, 0].flip(0).log()  # by distance

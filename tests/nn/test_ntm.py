@@ -1,4 +1,4 @@
-"""The Neural Turing Machine as a module: against loops in numpy; state, padding, dtypes, options; it learns to copy."""
+"""The Neural Turing Machine as a module: against loops in numpy; states, padding, dtypes, options; learning to copy."""
 
 import copy
 import pickle
@@ -13,7 +13,7 @@ from regard.nn import ntm
 from tests.nn.ntm_machines import FORMS, INPUTS, OUTPUTS, SMALL, B, T, build, by_form, inputs
 
 # An oracle in numpy, one sequence and one head at a time, from equations 1 to 9 of the paper and the order of a step
-# that the module promises: all heads find their place, all erase, all add, then all read.
+# that the module promises: all heads address, all erase, all add, then all read.
 
 
 def sigmoid(x):
@@ -98,7 +98,7 @@ def test_the_machine_equals_loops_over_the_definition(form):
 
 @by_form
 @pytest.mark.parametrize("cuts", [[1, 2, 3, 4], [2], [0, 5], [3, 3]])
-def test_any_way_to_cut_a_sequence_into_calls_gives_what_one_call_gives(form, cuts):
+def test_any_split_of_a_sequence_into_calls_equals_one_call(form, cuts):
     machine, x = build(form), inputs()
     whole, last, trace = machine(x, return_trace=True)
     state, parts, traces = machine.initial_state(B), [], []
@@ -127,7 +127,7 @@ def test_a_state_can_be_continued_twice():
     assert all(torch.equal(x, y) for x, y in zip(flat(state), before, strict=True))
 
 
-def test_gradient_flows_through_a_state_into_the_calls_before_it():
+def test_gradients_flow_through_a_state_into_earlier_calls():
     machine, x = build(), inputs().requires_grad_()
     outputs, _ = machine(x)
     (expected,) = torch.autograd.grad(outputs[:, 3:].square().sum(), x)
@@ -137,7 +137,7 @@ def test_gradient_flows_through_a_state_into_the_calls_before_it():
     torch.testing.assert_close(found, expected)
 
 
-def test_a_learned_beginning_learns_and_a_constant_one_has_nothing_to_learn():
+def test_a_learned_initial_state_gets_gradients_and_a_constant_one_has_no_parameters():
     machine = build("learned")
     machine(inputs())[0].square().sum().backward()
     for name in ("first_memory", "first_reads", "first_places"):
@@ -147,7 +147,7 @@ def test_a_learned_beginning_learns_and_a_constant_one_has_nothing_to_learn():
     assert (build().initial_state(2).memory == 1e-6).all()
 
 
-def test_the_heads_of_a_kind_begin_apart_and_the_first_ones_at_slot_zero():
+def test_heads_start_evenly_spaced_with_the_first_one_on_slot_zero():
     state = build("two read, three write", slots=9).initial_state(1)
     assert state.read_weights[0].argmax(-1).tolist() == [0, 3]
     assert state.write_weights[0].argmax(-1).tolist() == [0, 3, 6]
@@ -179,7 +179,7 @@ def test_padded_steps_neither_write_nor_move_and_give_zeros(form, poison):
         torch.testing.assert_close(found[name], expected, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_a_mask_with_a_keep_says_the_same_as_its_tensor():
+def test_a_mask_with_a_keep_equals_its_tensor():
     machine, x = build(), inputs()
     for mask, keep in (
         (masks.padding(KEEP), KEEP),
@@ -190,7 +190,7 @@ def test_a_mask_with_a_keep_says_the_same_as_its_tensor():
         machine(x, keep=masks.causal())
 
 
-def test_a_step_that_is_not_finite_stays_visible_in_its_own_sequence():
+def test_a_non_finite_step_shows_in_its_own_sequence_only():
     for poison in (torch.nan, torch.inf):
         for form in ("one of each, lstm", "feed-forward"):
             x = inputs()
@@ -200,7 +200,7 @@ def test_a_step_that_is_not_finite_stays_visible_in_its_own_sequence():
             assert outputs[[0, 2]].isfinite().all() and outputs[1, :2].isfinite().all()
 
 
-# The rest of the world.
+# Sizes, dtypes, copies, options.
 
 
 @pytest.mark.parametrize(("b", "t"), [(0, T), (B, 0), (0, 0)])
@@ -253,12 +253,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("option", BAD)
-def test_an_option_that_cannot_work_is_refused_by_name(option):
+def test_an_invalid_option_is_refused_by_name(option):
     with pytest.raises(BadValue, match=f"^{option}: "):
         build(**{option: BAD[option]})
 
 
-def test_what_does_not_fit_is_refused_by_name():
+def test_errors_name_the_argument():
     machine, x = build(), inputs()
     with pytest.raises(BadValue, match=r"^read_heads: "):
         build(read_heads=0, write_heads=0)

@@ -28,30 +28,30 @@ def close(found, *expected):
     torch.testing.assert_close(found, row(*expected), rtol=1e-12, atol=1e-12)
 
 
-def test_content_address_worked_by_hand():
+def test_content_address_computed_by_hand():
     found = ntm.content_address(MEMORY, row(3, 0), row(2.0).log())
     close(found, 4 / 7, 2 / 7, 1 / 7)
 
 
-def test_interpolate_worked_by_hand():
+def test_interpolate_computed_by_hand():
     close(ntm.interpolate(row(4 / 7, 2 / 7, 1 / 7), row(0, 1, 0), row(0.5)), 4 / 14, 9 / 14, 1 / 14)
     close(ntm.interpolate(row(0.25, 0.75), row(1, 0), row(1.0)), 0.25, 0.75)
     close(ntm.interpolate(row(0.25, 0.75), row(1, 0), row(0.0)), 1, 0)
 
 
-def test_shift_worked_by_hand():
+def test_shift_computed_by_hand():
     close(ntm.shift(row(4 / 14, 9 / 14, 1 / 14), row(1 / 8, 1 / 2, 3 / 8)), 4 / 16, 7 / 16, 5 / 16)
 
 
-def test_sharpen_worked_by_hand():
+def test_sharpen_computed_by_hand():
     close(ntm.sharpen(row(4 / 16, 7 / 16, 5 / 16), row(2.0)), 16 / 90, 49 / 90, 25 / 90)
 
 
-def test_read_worked_by_hand():
+def test_read_computed_by_hand():
     close(ntm.read(MEMORY, row(16 / 90, 49 / 90, 25 / 90)), -9 / 90, 49 / 90)
 
 
-def test_write_worked_by_hand():
+def test_write_computed_by_hand():
     # Weights ½, ¼, ¼; erase (1, ½); add (4, −2). Slot 0: 1·(1 − ½·1) + ½·4 = 2.5 and 0·(1 − ½·½) + ½·(−2) = −1;
     # slot 1: 0 + ¼·4 = 1 and 1·(1 − ¼·½) − ¼·2 = 0.375; slot 2: −1·(1 − ¼) + 1 = 0.25 and 0 − 0.5.
     found = ntm.write(MEMORY, row(0.5, 0.25, 0.25), row(1, 0.5), row(4, -2))
@@ -70,7 +70,7 @@ def test_erasing_comes_before_adding():
     assert found[0, 0].tolist() == [7, 8]  # the other order would leave zeros
 
 
-def test_the_same_call_twice_gives_the_same_and_changes_no_argument():
+def test_functions_are_deterministic_and_do_not_modify_arguments():
     arguments = [MEMORY.clone(), row(0.5, 0.25, 0.25), row(1, 0.5), row(4, -2)]
     copies = [x.clone() for x in arguments]
     assert torch.equal(ntm.write(*arguments), ntm.write(*arguments))
@@ -159,7 +159,7 @@ def test_tiny_negative_weights_from_rounding_count_as_zero(gamma):
     assert weights.grad.isfinite().all()
 
 
-def test_a_row_without_any_weight_stays_without():
+def test_a_row_of_zero_weights_stays_zero():
     weights = torch.zeros(1, 4, requires_grad=True)
     found = ntm.sharpen(weights, torch.tensor([[3.0]]))
     assert (found == 0).all()
@@ -168,7 +168,7 @@ def test_a_row_without_any_weight_stays_without():
 
 
 @pytest.mark.parametrize("silent", ["memory", "key", "both", "one slot"])
-def test_what_has_no_length_has_similarity_zero_and_gradient_zero(silent):
+def test_a_slot_or_key_of_zero_norm_has_similarity_zero_and_gradient_zero(silent):
     memory, key = torch.randn(1, 4, 3), torch.randn(1, 3)
     if silent in ("memory", "both"):
         memory.zero_()
@@ -188,7 +188,7 @@ def test_what_has_no_length_has_similarity_zero_and_gradient_zero(silent):
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e-6, 1.0, 1e25])
-def test_content_address_does_not_depend_on_lengths(size):
+def test_content_address_does_not_depend_on_norms(size):
     memory, key = torch.randn(2, 4, 3), torch.randn(2, 3)
     expected = ntm.content_address(memory, key, torch.ones(2, 1))
     torch.testing.assert_close(ntm.content_address(memory * size, key, torch.ones(2, 1)), expected)
@@ -252,11 +252,11 @@ ARGUMENTS = {
 @pytest.mark.parametrize(
     ("name", "index"), [(name, index) for name in ARGUMENTS for index in range(len(ARGUMENTS[name]))]
 )
-def test_a_wrong_shape_or_kind_is_refused_by_the_name_of_its_argument(name, index):
+def test_errors_about_shape_or_type_name_the_argument(name, index):
     argument = ARGUMENTS[name][index]
     good = [x.detach() for x in leaves(*FUNCTIONS[name])]
     for wrong in (good[index][0], good[index][:1], torch.cat([good[index]] * 2, -1)):
-        if index == 0 and wrong.dim() == good[0].dim():  # then it is the others that do not fit
+        if index == 0 and wrong.dim() == good[0].dim():  # then the error names another argument
             continue
         with pytest.raises(BadValue, match=f"^{argument}: "):
             getattr(ntm, name)(*good[:index], wrong, *good[index + 1 :])
@@ -272,7 +272,7 @@ def test_a_kernel_of_even_width_is_refused():
         ntm.shift(torch.rand(1, 5), torch.rand(1, 4))
 
 
-def test_what_is_not_finite_stays_visible():
+def test_non_finite_values_show():
     spoilt = torch.tensor([[0.5, torch.nan, 0.5]])
     assert ntm.sharpen(spoilt, torch.ones(1, 1)).isnan().any()
     assert ntm.shift(spoilt, torch.tensor([[0.0, 1.0, 0.0]])).isnan().any()

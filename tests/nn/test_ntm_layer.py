@@ -92,7 +92,7 @@ def test_every_parameter_learns(form):
 
 @by_form
 @pytest.mark.parametrize("cuts", [[1, 2, 3, 4], [2], [0, 5]])
-def test_splitting_the_source_into_calls_gives_the_same_memory_and_the_same_reading(form, cuts):
+def test_any_split_of_the_source_gives_the_same_memory_and_reads(form, cuts):
     layer, (query, source) = build(form), inputs()
     expected, last = layer(query, source, mask=masks.padding(KEEP), state=layer.initial_state(B))
     torch.testing.assert_close(expected, layer(query, source, mask=masks.padding(KEEP)))
@@ -105,7 +105,7 @@ def test_splitting_the_source_into_calls_gives_the_same_memory_and_the_same_read
     assert state.seen == last.seen == K
 
 
-def test_a_mask_over_everything_so_far_serves_a_later_piece_too():
+def test_a_later_part_may_come_with_a_mask_over_all_parts_so_far():
     layer, (query, source) = build(), inputs()
     expected = layer(query, source, mask=masks.padding(KEEP))
     state = layer.write(source[:, :2], layer.initial_state(B), mask=masks.padding(KEEP[:, :2]))
@@ -123,18 +123,18 @@ def test_a_source_is_written_once_however_often_it_is_passed():
         found.append(out)
     torch.testing.assert_close(torch.cat(found, 1), expected)
     assert state.seen == state.source == K
-    with pytest.raises(BadValue, match=r"length 5, got a source of length 4.*write\(piece, state\)"):
+    with pytest.raises(BadValue, match=r"length 5, got a source of length 4.*write\(part, state\)"):
         layer(query, source[:, 1:], state=state)
 
 
-def test_a_memory_that_the_queries_wrote_takes_no_source():
+def test_a_memory_written_by_queries_accepts_no_source():
     layer, (query, _) = build(source_dim=None), inputs()
     _, state = layer(query, state=layer.initial_state(B))
     with pytest.raises(BadValue, match="written by the queries"):
         layer(query, query, state=state)
 
 
-def test_a_state_is_not_changed_and_reading_alone_writes_nothing():
+def test_states_are_immutable_and_read_writes_nothing():
     layer, (query, source) = build(), inputs()
     out, state = layer(query, source, state=layer.initial_state(B))
     before = state.memory.clone()
@@ -149,7 +149,7 @@ def test_a_state_is_not_changed_and_reading_alone_writes_nothing():
 @by_form
 @pytest.mark.parametrize("poison", [4.0, torch.nan, torch.inf])
 @pytest.mark.parametrize("kind", ["padding", "raw"])
-def test_padding_is_never_read_not_even_by_a_gradient(form, poison, kind):
+def test_padding_reaches_neither_outputs_nor_gradients(form, poison, kind):
     layer, (query, source) = build(form), inputs()
     mask = masks.padding(KEEP) if kind == "padding" else KEEP[:, None]
     results = []
@@ -181,7 +181,7 @@ def test_padding_among_the_queries_themselves_does_not_reach_the_others():
         assert torch.equal(x, y)
 
 
-def test_a_source_without_anything_real_leaves_the_first_memory():
+def test_a_source_that_is_all_padding_leaves_the_initial_memory():
     layer, (query, source) = build(), inputs()
     nothing = layer.read(query, layer.initial_state(B))
     torch.testing.assert_close(layer(query, source[:, :0]), nothing)
@@ -211,14 +211,14 @@ def test_gradients_equal_finite_differences():
     assert gradcheck(call, leaves, fast_mode=True)
 
 
-def test_dropout_acts_on_reading_in_training_only():
+def test_dropout_acts_on_read_weights_in_training_only():
     layer, (query, source) = build(dropout=0.5), inputs()
     assert torch.equal(layer(query, source), layer(query, source))
     layer.train()
     assert not torch.equal(layer(query, source), layer(query, source))
 
 
-def test_wrong_calls_are_refused_by_name():
+def test_errors_name_the_argument():
     layer, (query, source) = build(), inputs()
     with pytest.raises(BadType, match=r"^state: "):
         layer(query, source, state=object())

@@ -1,4 +1,4 @@
-"""The fast steps of a machine against the plain ones, against finite differences, at extremes, as an operator."""
+"""The fast steps of a machine against the plain ones and finite differences, with extreme inputs, as an operator."""
 
 import pytest
 import torch
@@ -6,14 +6,14 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from regard.benchmarks.ntm import differences, small_case
 from regard.nn.ntm import op, plain
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from tests.nn.ntm_machines import FORMS, INPUTS, SMALL, B, T, build, by_form, inputs
 
 # The fast steps and the plain ones.
 
 
 def request(form, b=B, t=T, masked=False, dtype=torch.float64):
-    """Layout and random tensors as the operator takes them."""
+    """MachineLayout and random tensors as the operator takes them."""
     options = {
         "read_heads": 1,
         "write_heads": 1,
@@ -22,7 +22,7 @@ def request(form, b=B, t=T, masked=False, dtype=torch.float64):
         **SMALL,
         **FORMS[form],
     }
-    layout = Layout(
+    layout = MachineLayout(
         options["read_heads"], options["write_heads"], options["slots"], options["width"], options["shift_range"],
         options["hidden"], options["controller"] == "lstm",
     )  # fmt: skip
@@ -87,7 +87,7 @@ def test_gradients_equal_finite_differences(form):
     assert gradcheck(call, (x, *weights))
 
 
-def test_second_derivatives_go_through_the_plain_steps():
+def test_second_derivatives_use_the_plain_steps():
     machine = build(slots=3, width=2, hidden=2, read_heads=1)
     keep = torch.tensor([[True, True], [True, False]])
 
@@ -98,7 +98,7 @@ def test_second_derivatives_go_through_the_plain_steps():
 
 
 def test_gradients_stay_finite_where_everything_saturates():
-    """Heads jump: strength, gamma and gates so large that softmax and sigmoid end at 0 and 1 exactly."""
+    """Strength, gamma and gates are so large that softmax and sigmoid are exactly 0 or 1."""
     for size in (1e2, 1e4):
         machine = build(dtype=torch.float32)
         with torch.no_grad():
@@ -134,7 +134,7 @@ def test_ten_thousand_steps_keep_the_sum_of_the_weights():
     assert state.memory.isfinite().all()
 
 
-def test_compiled_as_one_graph_it_gives_the_same():
+def test_it_compiles_to_one_graph_with_the_same_results():
     machine, x = build(dtype=torch.float32), inputs(dtype=torch.float32)
     keep = torch.rand(B, T) > 0.3
     torch._dynamo.reset()
@@ -151,7 +151,7 @@ def test_compiled_as_one_graph_it_gives_the_same():
     torch._dynamo.reset()
 
 
-def test_the_operator_passes_torchs_own_check():
+def test_the_operator_passes_torchs_opcheck():
     layout, drive, trained, before, keep = request("two read, three write", b=2, t=2, masked=True)
     arguments = (drive, *trained, *before, keep, layout.read_heads, layout.lstm)
     torch.library.opcheck(torch.ops.regard.ntm.default, (*arguments, True))
@@ -163,7 +163,7 @@ def test_the_operator_passes_torchs_own_check():
     torch.library.opcheck(torch.ops.regard.ntm_backward.default, arguments)
 
 
-def test_a_machine_that_only_runs_keeps_no_record():
+def test_without_gradients_no_record_is_kept():
     layout, drive, trained, before, keep = request("feed-forward", masked=True)
     arguments = [x.detach() if isinstance(x, torch.Tensor) else x for x in (drive, *trained, *before, keep)]
     torch.library.opcheck(torch.ops.regard.ntm.default, (*arguments, layout.read_heads, layout.lstm, False))

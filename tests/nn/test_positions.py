@@ -1,4 +1,4 @@
-"""Positions: tables worked by hand, rotation against complex numbers, and positions far out."""
+"""Positions: hand-computed tables, rotation against complex numbers, and large positions."""
 
 import cmath
 import copy
@@ -13,11 +13,11 @@ from torch.autograd import gradcheck
 from regard.errors import BadType, BadValue
 from regard.nn import positions
 
-ADDITIVE = ["sinusoidal", "learned", "half-wave", "none"]
+ENCODINGS = ["sinusoidal", "learned", "half-wave", "none"]
 
 
 def by_complex_numbers(x, places, base=10000.0):
-    """Columns i and i + d/2 as one complex number, turned by places · base^(−2i/d), one at a time."""
+    """Columns i and i + d/2 as one complex number, rotated by places · base^(−2i/d), one at a time."""
     turned = x.clone()
     batch, heads, length, dim = x.shape
     for b in range(batch):
@@ -44,7 +44,7 @@ def test_sinusoidal_is_the_papers_table_for_even_and_odd_widths():
     assert positions.sinusoidal(0, 3).shape == (0, 3)
 
 
-def test_half_wave_worked_by_hand():
+def test_half_wave_computed_by_hand():
     root = math.sqrt(0.5)
     expected = torch.tensor([[root, root, root], [1, 0, 1], [root, -root, root], [0, -1, 0]])
     assert torch.allclose(positions.half_wave(4, 3), expected, atol=1e-7)
@@ -53,7 +53,7 @@ def test_half_wave_worked_by_hand():
 
 @pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize("base", [10000, 500.0])
-def test_rotary_turns_complex_numbers(each, base):
+def test_rotary_equals_rotation_of_complex_numbers(each, base):
     x = torch.randn(2, 3, 5, 6, dtype=torch.float64)
     places = torch.tensor([0, 1, 7, 100_003, 2])
     places = torch.stack([places, places.flip(0)]) if each else places
@@ -61,7 +61,7 @@ def test_rotary_turns_complex_numbers(each, base):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
-def test_rotary_is_that_of_llama():
+def test_rotary_equals_that_of_llama():
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     x, places = torch.randn(2, 3, 5, 8), torch.arange(3, 8)
@@ -98,7 +98,7 @@ def test_rotary_is_differentiable_and_keeps_float64():
     assert positions.rotary(x[:, :, :0], torch.arange(0)).shape == (1, 2, 0, 4)
 
 
-def test_rotary_refuses_what_it_cannot_turn():
+def test_errors_of_rotary_name_the_argument():
     with pytest.raises(BadValue, match="even"):
         positions.rotary(torch.randn(1, 1, 3, 5), torch.arange(3))
     with pytest.raises(BadValue, match=r"\(b,h,l,d\)"):
@@ -113,9 +113,9 @@ def test_rotary_refuses_what_it_cannot_turn():
         positions.rotary(torch.randn(2, 1, 3, 4), torch.arange(3), base=0)
 
 
-def test_the_additive_ones_are_built_by_name():
-    assert positions.names() == ADDITIVE
-    for name in ADDITIVE:
+def test_positional_encodings_are_built_by_name():
+    assert positions.names() == ENCODINGS
+    for name in ENCODINGS:
         assert positions.build(name, dim=5, max_length=7)(torch.zeros(2, 3, 5)).shape == (2, 3, 5)
     for name in ("learned", "half-wave"):
         with pytest.raises(BadValue, match="max_length"):
@@ -124,7 +124,7 @@ def test_the_additive_ones_are_built_by_name():
         positions.build("half-waves", dim=5)
 
 
-@pytest.mark.parametrize("name", ADDITIVE)
+@pytest.mark.parametrize("name", ENCODINGS)
 def test_rows_of_the_table_are_added_from_the_offset_on(name):
     module, x = positions.build(name, dim=5, max_length=13), torch.randn(2, 4, 5)
     tables = {
@@ -148,7 +148,7 @@ def test_rows_of_the_table_are_added_from_the_offset_on(name):
 
 
 @pytest.mark.parametrize("name", ["learned", "half-wave"])
-def test_what_lies_beyond_the_table_is_refused(name):
+def test_positions_beyond_the_table_are_refused(name):
     module, x = positions.build(name, dim=5, max_length=7), torch.zeros(2, 4, 5)
     module(x, 3)
     for offset in (4, torch.tensor(4), torch.tensor([0, 4])):
@@ -156,7 +156,7 @@ def test_what_lies_beyond_the_table_is_refused(name):
             module(x, offset)
 
 
-def test_sinusoidal_has_no_last_position():
+def test_sinusoidal_has_no_maximum_length():
     x = torch.zeros(1, 2, 6)
     found = positions.build("sinusoidal", dim=6)(x, 1_000_000)
     expected = [math.sin(1_000_001 / 10000 ** (2 / 6)), math.cos(1_000_001 / 10000 ** (2 / 6))]
@@ -175,7 +175,7 @@ def test_the_gains_of_half_wave_scale_its_columns_and_learn():
     assert torch.allclose(module.gains.grad, positions.half_wave(6, 4).sum(0), atol=1e-6)
 
 
-def test_wrong_inputs_are_refused_by_name():
+def test_errors_name_the_argument():
     module = positions.build("sinusoidal", dim=5)
     with pytest.raises(BadValue, match="x: expected"):
         module(torch.zeros(2, 3, 4))
@@ -187,7 +187,7 @@ def test_wrong_inputs_are_refused_by_name():
         module(torch.zeros(2, 3, 5), torch.tensor([0, 1, 2]))
 
 
-@pytest.mark.parametrize("name", ADDITIVE)
+@pytest.mark.parametrize("name", ENCODINGS)
 def test_modules_compile_as_one_graph(name):
     module, x = positions.build(name, dim=5, max_length=13), torch.randn(2, 4, 5)
     compiled = torch.compile(module, fullgraph=True, backend="eager")

@@ -1,4 +1,4 @@
-"""`dot`, `general`, `concat`, `additive`: against loops written from the papers, and what all attentions promise."""
+"""`dot`, `general`, `concat`, `additive` against loops over the equations of their papers."""
 
 import copy
 import math
@@ -38,7 +38,7 @@ def score(name, compare, head, query, key):
 
 @torch.no_grad()
 def by_loops(name, layer, query, source, visible):
-    """Context vectors (b,q,dim) and weights (b,h,q,k), pair by pair. `visible(b,i,j)` says who sees whom."""
+    """Context vectors (b,q,dim) and weights (b,h,q,k), pair by pair. `visible(b,i,j)`: whether query i sees key j."""
     if layer.source_map is not None:
         source = source @ layer.source_map.weight.T
     width = layer.head_dim
@@ -62,7 +62,7 @@ def by_loops(name, layer, query, source, visible):
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("source_dim", [None, 7])
 @pytest.mark.parametrize("name", NAMES)
-def test_contexts_and_alignments_are_those_of_the_paper(name, source_dim, heads):
+def test_outputs_and_weights_equal_those_of_the_paper(name, source_dim, heads):
     layer = made(name, num_heads=heads, source_dim=source_dim)
     query, source = rows(B, Q, DIM), rows(B, K, source_dim or DIM, seed=1)
     keep = torch.tensor([[True] * K, [True, False, True, True, False]])
@@ -75,7 +75,7 @@ def test_contexts_and_alignments_are_those_of_the_paper(name, source_dim, heads)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_causal_rows_see_themselves_and_what_came_before(name):
+def test_causal_rows_see_themselves_and_earlier_rows(name):
     layer, query = made(name, num_heads=3, causal=True), rows(B, K, DIM)
     out, _ = by_loops(name, layer, query, query, lambda b, i, j: j <= i)
     torch.testing.assert_close(layer(query), out, rtol=0, atol=1e-12)
@@ -92,7 +92,7 @@ def test_a_dot_product_by_hand():
     torch.testing.assert_close(layer(torch.tensor([[[1.0, 0.0]]]), source), expected)
 
 
-def test_a_general_score_puts_its_matrix_between_query_and_key():
+def test_the_matrix_of_general_is_not_transposed():
     # q = (1, 0), h = (0, ln 3): q·W h = W[0][1]·ln 3. With W transposed it would be W[1][0]·ln 3 = 0.
     layer = build("general", dim=2)
     with torch.no_grad():
@@ -103,7 +103,7 @@ def test_a_general_score_puts_its_matrix_between_query_and_key():
 
 
 @pytest.mark.parametrize(("name", "expected"), [("concat", 7 * 2 * 6 + 7), ("additive", 7 * 6 + 7 * 6 + 7)])
-def test_the_hidden_layer_may_have_a_width_of_its_own(name, expected):
+def test_attention_dim_is_the_width_of_the_hidden_layer(name, expected):
     layer = made(name, attention_dim=7)
     assert sum(p.numel() for p in layer.parameters()) == expected
     query, source = rows(B, Q, DIM), rows(B, K, DIM, seed=1)
@@ -124,7 +124,7 @@ PAPER = {
 
 
 @pytest.mark.parametrize(("name", "expected"), PAPER.items())
-def test_each_carries_the_parameters_of_its_paper_and_no_others(name, expected):
+def test_each_has_the_parameters_of_its_paper_and_no_others(name, expected):
     assert [tuple(p.shape) for p in made(name).parameters()] == expected
     wider = [tuple(p.shape) for p in made(name, source_dim=7).parameters()]
     assert sorted(wider) == sorted([*expected, (DIM, 7)])
@@ -140,7 +140,7 @@ def test_they_have_no_window(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_decoder_goes_step_by_step_over_a_source_that_is_projected_once(name, monkeypatch):
+def test_steps_over_a_source_project_it_once(name, monkeypatch):
     layer = made(name, num_heads=2, source_dim=7)
     query, source = rows(B, Q, DIM), rows(B, K, 7, seed=1)
     mask = masks.lengths(torch.tensor([5, 2]))
@@ -176,7 +176,7 @@ def test_a_padded_batch_equals_its_sequences(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_hidden_reaches_no_output_and_no_gradient(name):
+def test_hidden_rows_reach_neither_outputs_nor_gradients(name):
     layer, query = made(name, num_heads=2, source_dim=7), rows(B, Q, DIM)
     keep = torch.tensor([[True, False, True, True, True], [False] * 5])
     results = []
@@ -243,7 +243,7 @@ def test_dropout_acts_in_training_only():
 
 
 @pytest.mark.parametrize("name", ["general", "additive"])
-def test_they_compile_into_one_graph(name):
+def test_they_compile_to_one_graph(name):
     layer, query, source = made(name, num_heads=2), rows(B, Q, DIM), rows(B, 17, DIM, seed=1)
     mask = masks.lengths(torch.tensor([17, 4]))
     compiled = torch.compile(layer, fullgraph=True, backend="eager")

@@ -1,4 +1,4 @@
-"""Static memory: slots that are written once and read by all, against the definition written as loops."""
+"""Static memory against loops over its definition."""
 
 import copy
 import pickle
@@ -54,7 +54,7 @@ def test_one_query_sees_everything_through_the_memory():
     assert not torch.allclose(layer(changed)[:, :-1], layer(x)[:, :-1])
 
 
-def test_a_source_of_which_nothing_is_real_leaves_the_slots_alone():
+def test_a_source_that_is_all_padding_does_not_reach_the_slots():
     layer, query, source = layer_of(), rows(B, Q, DIM), rows(B, K, DIM)
     nothing = masks.padding(torch.zeros(B, K, dtype=torch.bool))
     out = layer(query, source * torch.nan, mask=nothing)
@@ -82,7 +82,7 @@ def test_the_first_call_writes_and_later_ones_only_read():
         layer(query, source[:, 1:], state=state)
 
 
-def test_without_a_source_the_first_call_is_what_is_remembered():
+def test_without_a_source_the_queries_of_the_first_call_are_the_memory():
     layer, x = layer_of(), rows(B, K, DIM)
     keep = HOLES[:, :4]
     _, state = layer(x[:, :4], mask=masks.padding(keep), state=layer.initial_state(B))
@@ -104,9 +104,9 @@ def test_a_state_can_be_copied_reordered_and_continued_twice():
     index = torch.tensor([2, 0, 0, 1])
     moved, _ = layer(x[index, :2], state=state.reorder(index))
     torch.testing.assert_close(moved, expected[index], **EXACT)
-    with pytest.raises(ValueError, match="state: it is for a batch of 3"):
+    with pytest.raises(ValueError, match=r"state: expected a batch of .* got a batch of 3"):
         layer(x[:1], state=state)
-    with pytest.raises(TypeError, match="state: expected what initial_state"):
+    with pytest.raises(TypeError, match="state: expected the result of initial_state"):
         layer(x, state=layer.reader.initial_state(B))
 
 
@@ -117,7 +117,7 @@ def test_masks_that_depend_on_the_query_are_refused():
             layer(x, mask=mask)
 
 
-def test_slots_are_counted_from_one():
+def test_at_least_one_slot_is_needed():
     with pytest.raises(ValueError, match="slots: expected a whole number of at least 1"):
         build("static-memory", dim=DIM, slots=0)
     assert "slots=4" in repr(layer_of())

@@ -8,7 +8,7 @@ from regard.errors import BadValue
 from regard.registry import parse
 from regard.tasks.direction import Direction
 from regard.training import load_run, train
-from regard.training.estimate import dry_run
+from regard.training.dry_run import dry_run
 
 PAIRS = [(f"der hund {n} rennt", f"the dog {n} runs") for n in "abcdefghijklmnopqrstu"]
 

@@ -1,3 +1,3 @@
-"""Every file of tests here may ask for the toy task."""
+"""Every test file here may use the toy task."""
 
 from tests.training.registered import toy_registered  # noqa: F401

@@ -1,4 +1,4 @@
-"""The toy task and model in the registries while a file of tests runs; tests over all tasks must not meet them."""
+"""Registers the toy task and model while a test file runs; tests over all tasks must not see them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.training import toy
 
 @pytest.fixture(autouse=True, scope="module")
 def toy_registered():
-    """`toy` and `toy-net` can be asked for by name."""
+    """Make `toy` and `toy-net` known by name."""
     toy.register()
     yield
     TASKS._things.pop("toy")

@@ -6,16 +6,15 @@ import pytest
 
 from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.sweep import Study
-from regard.training import train
-from regard.training.position import Position
+from regard.training import evaluate, train
 from regard.training.run_folder import selection
 from regard.training.run_folder.folder import RunFolder
-from tests.training import toy
+from regard.training.state import Position
 from tests.training.registered import toy_registered  # noqa: F401
 
 
 def best_of(rows, higher=True):
-    """The step of the best among (value, loss) rows, validated at steps 1, 2, 3 …"""
+    """The position after validations with these (value, loss) at steps 1, 2, 3 …, and whether each was the best."""
     position = Position()
     kept = []
     for position.step, (value, loss) in enumerate(rows, 1):
@@ -32,7 +31,7 @@ def best_of(rows, higher=True):
         ([(0.5, 0.9), (0.6, 5.0), (0.6, 4.0), (0.5, 0.1)], True, 3),
         ([(3.0, 0.9), (3.0, 0.7), (2.0, 0.8), (2.0, 0.8)], False, 3),
         ([(0.5, 0.9), (0.5, math.nan), (0.5, None), (0.5, 0.8)], True, 4),
-        ([(0.5, None), (0.5, 0.1)], True, 1),  # which loss is lower is unknown
+        ([(0.5, None), (0.5, 0.1)], True, 1),  # the first loss is unknown
         ([(math.nan, 0.1), (0.5, 0.9)], True, 2),
     ],
 )
@@ -46,31 +45,21 @@ def test_a_lower_loss_at_the_same_metric_does_not_count_against_patience():
     assert position.stale == 2
 
 
-class Rising(toy.Toy):
-    """Reports the same accuracy at each validation, and losses that were written down beforehand."""
-
-    losses = (0.9, 0.7, 0.8, 0.7)
-
-    def finish(self, sums):
-        found = super().finish(sums)
-        asked = type(self).asked
-        type(self).asked = asked + 1
-        return {**found, "accuracy": 0.5, "loss": self.losses[asked]}
-
-
 def test_a_run_keeps_the_checkpoint_with_the_lower_loss_among_equals(tmp_path, monkeypatch):
-    from regard.tasks.task import TASKS
+    losses = iter((0.9, 0.7, 0.8, 0.7))
 
-    Rising.asked = 0
-    monkeypatch.setitem(TASKS._things, "rising", Rising)
+    def same_accuracy(*given, **options):
+        return {**evaluate(*given, **options), "accuracy": 0.5, "loss": next(losses)}
+
+    monkeypatch.setattr("regard.training.trainer.evaluate", same_accuracy)
     result = train(
-        {"task": "rising", "steps": 8, "eval_every": 2, "save_every": 2, "out": str(tmp_path / "run"), "device": "cpu"}
+        {"task": "toy", "steps": 8, "eval_every": 2, "save_every": 2, "out": str(tmp_path / "run"), "device": "cpu"}
     )  # fmt: skip
     assert result.best == {"step": 4, "metric": "accuracy", "value": 0.5}
-    assert selection.one(RunFolder(tmp_path / "run"), selection.BEST, print).name == "step-00000004"
+    assert selection.require(RunFolder(tmp_path / "run"), selection.BEST, print).name == "step-00000004"
 
 
-def test_a_checkpoint_from_before_losses_were_kept_still_loads():
+def test_a_checkpoint_without_a_best_loss_still_loads():
     position = Position.read({"step": 3, "best": 0.5, "best_step": 2, "stale": 1})
     position.step = 4
     assert not position.validated(0.5, True, 0.1)

@@ -1,4 +1,4 @@
-"""Budgets: how they are written, how much is used up, and runs that end with them, resumed or not."""
+"""Budgets: how they are parsed, how much is used up, and runs that end with them, resumed or not."""
 
 import math
 
@@ -8,13 +8,14 @@ import torch
 from regard.errors import BadValue
 from regard.tasks import Batch, NextToken, Problem, Tokens, Writes
 from regard.training import Config, optim, train
-from regard.training.assembly import complete
-from regard.training.budget import Budget, parse, positions
 from regard.training.config import Optim
-from regard.training.estimate import dry_run
-from regard.training.position import Position
+from regard.training.config.budget import Budget, parse
+from regard.training.config.recipe import complete
+from regard.training.data import token_count
+from regard.training.dry_run import dry_run
 from regard.training.progress import Display
 from regard.training.run_folder import checkpoints, metrics_file
+from regard.training.state import Position
 from tests.training.toy import assert_same, weights
 
 
@@ -28,7 +29,7 @@ from tests.training.toy import assert_same, weights
         ("0.25 sec", "seconds", 0.25),
     ],
 )  # fmt: skip
-def test_a_budget_is_read_as_people_write_it(text, kind, amount):
+def test_a_budget_is_parsed(text, kind, amount):
     found = parse(text)
     assert (found.kind, found.amount) == (kind, amount)
     assert parse(str(found)) == found
@@ -39,7 +40,7 @@ def test_a_budget_is_read_as_people_write_it(text, kind, amount):
     ["2000", "tokens", "5M", "5m", "5 bananas", "-3 steps", "1.5 steps", "0.3 tokens", "0 tokens", "0s",
      "1e999 s", "", "5 tokens 3", 2000, None, True],
 )  # fmt: skip
-def test_what_is_no_budget_is_refused_with_examples(text):
+def test_an_invalid_budget_is_refused_with_examples(text):
     with pytest.raises(
         BadValue, match=r"^budget: expected .* got .*5M tokens|^budget: expected .*5M tokens.* got"
     ):
@@ -69,7 +70,7 @@ def test_a_budget_leaves_the_steps_open_and_is_completed_once():
     assert complete(config) == config
 
 
-def test_the_share_goes_from_nothing_to_one():
+def test_the_share_goes_from_zero_to_one():
     position = Position(step=30, tokens=500, seconds=9.0)
     assert Budget("steps", 120).share(position) == 0.25
     assert Budget("tokens", 1000).share(position) == 0.5
@@ -80,7 +81,7 @@ def test_the_share_goes_from_nothing_to_one():
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "inverse-root", "constant"])
-def test_at_an_even_pace_the_rate_moves_as_with_as_many_steps(schedule):
+def test_at_a_constant_speed_the_learning_rate_is_that_of_as_many_steps(schedule):
     settings = Optim(lr=0.7, warmup=5, schedule=schedule)
     for step in range(23):
         position = Position(step=step, tokens=40 * step, seconds=0.5 * step)
@@ -91,7 +92,7 @@ def test_at_an_even_pace_the_rate_moves_as_with_as_many_steps(schedule):
             )
 
 
-def test_the_rate_falls_to_nothing_with_the_share_whatever_the_pace():
+def test_the_learning_rate_falls_to_zero_at_any_speed():
     settings = Optim(lr=1.0, warmup=2, schedule="cosine")
     used = [0.0, 30.0, 31.0, 33.0, 60.0, 61.0, 98.0, 99.999]
     rates = []
@@ -100,11 +101,11 @@ def test_the_rate_falls_to_nothing_with_the_share_whatever_the_pace():
         rates.append(optim.rate(settings, step, expected))
     assert rates[:3] == [0.5, 1.0, 1.0]
     assert rates[2:] == sorted(rates[2:], reverse=True) and rates[-1] < 1e-6
-    # 60 % used at step 4, of which by the pace so far half went into the two steps of warm-up
+    # 60 % used at step 4; at the speed so far, the two warm-up steps took half of that
     assert rates[4] == pytest.approx(0.5 * (1 + math.cos(math.pi * (0.6 - 0.3) / (1 - 0.3))))
 
 
-def test_tokens_are_real_positions_and_those_of_both_sides_of_a_translation():
+def test_tokens_are_real_positions_of_both_sides_of_a_translation():
     keep = torch.tensor([[True, True, False], [True, False, False]])
     targets, target_keep = torch.zeros(2, 4, dtype=torch.long), torch.ones(2, 4, dtype=torch.bool)
     target_keep[0, 3] = False
@@ -113,12 +114,12 @@ def test_tokens_are_real_positions_and_those_of_both_sides_of_a_translation():
         "language": Problem.of(Tokens(5, length=3), NextToken(5)),
         "translate": Problem.of(Tokens(5, length=3), Writes(5, 4, start=1, end=2)),
     }
-    assert positions(batch, kinds["language"]) == 3
-    assert positions(batch, kinds["translate"]) == 3 + 7
+    assert token_count(batch, kinds["language"]) == 3
+    assert token_count(batch, kinds["translate"]) == 3 + 7
     bare = Batch.of(torch.zeros(2, 3, dtype=torch.long), targets=targets)
-    assert positions(bare, kinds["language"]) == 6
-    assert positions(bare, kinds["translate"]) == 6 + 8
-    assert positions(Batch.of(torch.zeros(2, 3, 9)), kinds["language"]) == 6
+    assert token_count(bare, kinds["language"]) == 6
+    assert token_count(bare, kinds["translate"]) == 6 + 8
+    assert token_count(Batch.of(torch.zeros(2, 3, 9)), kinds["language"]) == 6
 
 
 def settings(folder, **changes):
@@ -126,7 +127,7 @@ def settings(folder, **changes):
             **changes}  # fmt: skip
 
 
-def test_a_run_of_tokens_ends_with_them_and_is_looked_at_each_tenth(tmp_path):
+def test_a_run_with_a_budget_in_tokens_validates_at_each_tenth(tmp_path):
     result = train(settings(tmp_path / "run", budget="2k tokens"), quiet=True)
     assert result.stopped_by == "budget" and result.exit_code == 0
     records = metrics_file.read(tmp_path / "run" / "metrics.jsonl")
@@ -143,7 +144,7 @@ def test_a_run_of_tokens_ends_with_them_and_is_looked_at_each_tenth(tmp_path):
 
 
 def test_tokens_add_up_over_the_batches_of_the_steps(tmp_path):
-    """A pass over all examples counts each real position once, padding never: the toy's rows have known lengths."""
+    """One epoch counts each real position once and no padding; the toy's rows have known lengths."""
     from tests.training.toy import Toy
 
     train(settings(tmp_path / "run", steps=11, batch_size=4, accumulate=1), quiet=True)
@@ -156,7 +157,7 @@ def test_steps_between_validations_still_count(tmp_path):
     assert all("validation" in record for record in metrics_file.read(tmp_path / "run" / "metrics.jsonl"))
 
 
-def test_a_run_of_seconds_ends_with_them(tmp_path):
+def test_a_run_with_a_budget_in_seconds_ends_with_it(tmp_path):
     result = train(settings(tmp_path / "run", budget="0.3s"), quiet=True)
     records = metrics_file.read(tmp_path / "run" / "metrics.jsonl")
     assert result.stopped_by == "budget" and result.seconds >= 0.3
@@ -165,7 +166,7 @@ def test_a_run_of_seconds_ends_with_them(tmp_path):
     assert (again.steps, again.stopped_by) == (result.steps, "budget")
 
 
-def test_a_run_of_tokens_that_was_stopped_goes_on_to_the_same_end(tmp_path, monkeypatch):
+def test_an_interrupted_run_with_a_budget_in_tokens_ends_the_same(tmp_path, monkeypatch):
     train(settings(tmp_path / "whole", budget="1500 tokens"), quiet=True)
     import regard.training.trainer as trainer
 
@@ -191,34 +192,34 @@ def test_a_run_of_tokens_that_was_stopped_goes_on_to_the_same_end(tmp_path, monk
     assert [{**r, **clock} for r in lines[0]] == [{**r, **clock} for r in lines[1]]
 
 
-def test_seconds_of_all_processes_that_worked_on_a_run_count(tmp_path):
+def test_seconds_add_up_over_resumes(tmp_path):
     first = train(settings(tmp_path / "run", steps=3), quiet=True)
     more = train({"budget": f"{first.seconds + 0.2} s"}, resume=str(tmp_path / "run"), quiet=True)
     assert more.stopped_by == "budget" and more.seconds >= first.seconds + 0.2
     assert train({"steps": more.steps + 2}, resume=str(tmp_path / "run"), quiet=True).stopped_by == "steps"
 
 
-def test_a_checkpoint_from_before_tokens_were_counted_still_loads(tmp_path):
+def test_a_checkpoint_without_a_token_count_still_loads(tmp_path):
     train(settings(tmp_path / "run", steps=2), quiet=True)
-    (path, *_) = checkpoints.found(tmp_path / "run" / "checkpoints")
+    (path, *_) = checkpoints.paths(tmp_path / "run" / "checkpoints")
     made = checkpoints.load(path)
     del made.state["progress"]["tokens"]
     checkpoints.save(path.parent, made)
     assert train({"steps": 3}, resume=str(tmp_path / "run"), quiet=True).tokens > 0
 
 
-def test_a_dry_run_knows_what_can_be_known(tmp_path):
+def test_a_dry_run_estimates_steps_from_tokens_but_not_from_seconds(tmp_path):
     found = dry_run(settings(tmp_path / "run", task="digits", model="encoder", budget="12800 tokens"))
     assert (found["tokens_per_step"], found["steps"], found["budget"]) == (64, 200, "12800 tokens")
     found = dry_run(settings(tmp_path / "run", budget="90s"))
     assert found["budget"] == "90 seconds" and "steps" not in found and "epochs" not in found
 
 
-def test_a_fast_dev_run_is_one_step_whatever_the_budget():
+def test_a_fast_dev_run_takes_one_step_with_any_budget():
     assert train({"task": "toy", "budget": "2 hours"}, fast_dev_run=True, quiet=True).steps == 1
 
 
-def test_lines_of_progress_say_where_a_run_stands(capsys):
+def test_progress_lines_show_the_used_budget(capsys):
     for budget, want in (
         (Budget("steps", 8), "step 2/8  loss 1.5000  7 steps/s"),
         (Budget("tokens", 4000), "step 2 (1,000 of 4,000 tokens)  loss 1.5000  7 steps/s"),

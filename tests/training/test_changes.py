@@ -1,4 +1,4 @@
-"""Settings that change on resume: refused, or recorded with the step where they began. config.yaml stays as it was."""
+"""Settings changed on resume are refused, or recorded with the step from which they apply; config.yaml is kept."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_a_changed_learning_rate_is_recorded_with_its_step_and_config_stays(run)
     assert RunFolder(run).settings(step=4)["optim.lr"] == 0.01
 
 
-def test_a_recorded_change_takes_effect_and_holds_for_later_resumes(run):
+def test_a_recorded_change_applies_to_later_resumes(run):
     train({"steps": 6, "optim.lr": 9.0, "optim.schedule": "constant"}, resume=str(run))
     train({"steps": 7}, resume=str(run))
     rates = {row["step"]: row["lr"] for row in metrics_file.read(run / "metrics.jsonl")}
@@ -52,7 +52,7 @@ def test_a_recorded_change_takes_effect_and_holds_for_later_resumes(run):
 @pytest.mark.parametrize(
     "changed", [{"optim.weight_decay": 0.9}, {"optim.betas": "0.1,0.2"}, {"optim.clip": 1e-6}, {"optim.smoothing": 0.9}]
 )  # fmt: skip
-def test_what_may_change_really_changes_the_next_step(tmp_path, changed):
+def test_a_changed_optimiser_setting_affects_the_next_step(tmp_path, changed):
     for name, more in (("plain", {}), ("changed", changed)):
         train({**SETTINGS, "optim.schedule": "constant", "out": str(tmp_path / name)})
         train({"steps": 6, **more}, resume=str(tmp_path / name))
@@ -68,9 +68,9 @@ def test_what_may_change_really_changes_the_next_step(tmp_path, changed):
         ("optim.optimizer", "rmsprop"), ("attention", "local(window=3)"),
     ],
 )  # fmt: skip
-def test_what_makes_a_run_what_it_is_is_refused_by_name(run, name, value):
+def test_changing_a_fixed_setting_is_refused_by_name(run, name, value):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(BadValue, match=f"{name}: .* was begun with"):
+    with pytest.raises(BadValue, match=f"{name}: .* was started with"):
         train({name: value, "steps": 7}, resume=str(run))
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
@@ -81,18 +81,18 @@ def test_every_setting_is_fixed_or_recorded():
     assert {one.setting for one in changes.between(base, other, 2)} == {"keep", "log_every", "device"}
 
 
-def test_going_on_unchanged_records_nothing(run):
+def test_resuming_unchanged_records_nothing(run):
     train({"steps": 5, "task": "toy"}, resume=str(run))
     assert not (run / "changes.json").exists()
 
 
-def test_another_folder_is_refused_where_a_run_is_resumed(run, tmp_path):
+def test_resuming_into_another_folder_is_refused(run, tmp_path):
     with pytest.raises(BadValue, match=r"out: .* is resumed where it is"):
         train({"out": str(tmp_path / "other")}, resume=str(run))
     assert train({"out": str(run)}, resume=str(run)).steps == 5
 
 
-def test_going_back_to_a_checkpoint_takes_the_settings_of_that_time(tmp_path):
+def test_resuming_from_an_earlier_checkpoint_restores_the_settings_of_that_time(tmp_path):
     run, told = tmp_path / "run", []
     train({**SETTINGS, "keep": "all", "out": str(run)})
     train({"steps": 8, "optim.lr": 9.0}, resume=str(run))
@@ -104,7 +104,7 @@ def test_going_back_to_a_checkpoint_takes_the_settings_of_that_time(tmp_path):
     assert rates[5] < 0.01
 
 
-def test_a_change_before_a_lost_checkpoint_begins_where_the_run_goes_on(tmp_path):
+def test_after_losing_checkpoints_a_change_applies_from_the_resumed_step(tmp_path):
     run = tmp_path / "run"
     train({**SETTINGS, "keep": "all", "out": str(run)})
     train({"steps": 8, "optim.lr": 0.5}, resume=str(run))
@@ -116,7 +116,7 @@ def test_a_change_before_a_lost_checkpoint_begins_where_the_run_goes_on(tmp_path
     ]  # fmt: skip
 
 
-def test_the_same_setting_changed_twice_at_one_step_stands_there_once(run):
+def test_a_setting_changed_twice_at_one_step_is_recorded_once(run):
     train({"log_every": 3}, resume=str(run))
     train({"log_every": 4}, resume=str(run))
     assert changes.read(run) == [Change(5, "log_every", 1, 4)]
@@ -124,7 +124,7 @@ def test_the_same_setting_changed_twice_at_one_step_stands_there_once(run):
     assert changes.read(run) == []
 
 
-def test_steps_give_way_to_a_budget_and_both_are_recorded(run):
+def test_replacing_steps_by_a_budget_records_both(run):
     train({"budget": "300 tokens"}, resume=str(run))
     assert {(one.setting, one.was, one.now) for one in changes.read(run)} == {
         ("steps", 5, None), ("budget", None, "300 tokens"),
@@ -137,7 +137,7 @@ def test_steps_give_way_to_a_budget_and_both_are_recorded(run):
              '[{"step": 1, "setting": "colour", "was": 1, "now": 2}]',
              '[{"step": 1, "setting": "seed", "was": 0, "now": 2}]']
 )  # fmt: skip
-def test_a_damaged_record_is_an_error_that_names_the_file(run, text):
+def test_a_damaged_changes_file_is_an_error_that_names_it(run, text):
     (run / "changes.json").write_text(text)
     with pytest.raises(BadValue, match=r"changes\.json"):
         train({}, resume=str(run))
@@ -145,7 +145,7 @@ def test_a_damaged_record_is_an_error_that_names_the_file(run, text):
         load(run, device="cpu")
 
 
-def test_a_checkpoint_knows_the_changes_before_it_that_bear_on_its_weights(tmp_path):
+def test_a_checkpoint_lists_earlier_changes_that_affect_its_weights(tmp_path):
     run = tmp_path / "run"
     train({**SETTINGS, "keep": "all", "out": str(run)})
     train({"steps": 7, "optim.lr": 0.5, "log_every": 2}, resume=str(run))

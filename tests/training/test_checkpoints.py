@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there. Damage at any byte is seen, and the one before is taken."""
+"""Checkpoints exist completely or not at all; damage at any byte is detected, and the one before is used."""
 
 import errno
 import hashlib
@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from regard.training import Config, load_run, train
-from regard.training.random_state import RandomState
 from regard.training.run_folder import checkpoints, durable
 from regard.training.run_folder.checkpoints import Checkpoint, Damaged
+from regard.training.state import RandomState
 from tests.training.toy import assert_same
 
 
@@ -27,7 +27,7 @@ def best(folder, tell=print):
     return checkpoints.load_best(folder, checkpoints.load_newest(folder, tell)[0], tell)
 
 
-def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+def test_a_checkpoint_is_read_back_unchanged(tmp_path):
     path = checkpoints.save(tmp_path, checkpoint(7))
     found = checkpoints.load(path)
     assert (found.step, found.name) == (7, "step-00000007")
@@ -45,22 +45,22 @@ def test_no_file_is_a_pickle(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_flipped_bit_or_a_cut_anywhere_is_seen(tmp_path, seed):
+def test_a_flipped_bit_or_a_truncated_file_is_detected(tmp_path, seed):
     own = random.Random(seed)
     path = checkpoints.save(tmp_path, checkpoint(7))
     victim = own.choice(sorted(path.iterdir()))
     data = bytearray(victim.read_bytes())
-    place = own.randrange(len(data))
+    at = own.randrange(len(data))
     if own.random() < 0.5:
-        data[place] ^= 1 << own.randrange(8)
+        data[at] ^= 1 << own.randrange(8)
     else:
-        data = data[:place]
+        data = data[:at]
     victim.write_bytes(data)
     try:
         found = checkpoints.load(path)
     except Damaged:
         return
-    # Only the manifest's layout, or a fact nothing relies on, may change unseen: what was loaded is what was saved.
+    # Only whitespace or an unused field of the manifest may change undetected: the contents are those saved.
     assert victim.name == "manifest.json"
     assert torch.equal(found.weights["a"], torch.ones(3, 5)) and found.state == {"progress": {"step": 7}}
 
@@ -76,7 +76,7 @@ def test_a_missing_file_and_absurd_json_are_damage(tmp_path):
         checkpoints.load(path)
 
 
-def test_the_one_before_a_damaged_one_is_taken_and_the_user_told(tmp_path):
+def test_the_checkpoint_before_a_damaged_one_is_used_and_the_user_told(tmp_path):
     told = []
     for step in (3, 20, 100_000_000):
         checkpoints.save(tmp_path, checkpoint(step))
@@ -91,12 +91,12 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
     for step in range(1, 8):
         checkpoints.save(tmp_path, checkpoint(step, best_step=min(step, 3)))
         checkpoints.keep(tmp_path, checkpoints.name_of(step), checkpoints.name_of(min(step, 3)))
-    assert [path.name for path in checkpoints.found(tmp_path)] == [checkpoints.name_of(s) for s in (7, 6, 3)]
+    assert [path.name for path in checkpoints.paths(tmp_path)] == [checkpoints.name_of(s) for s in (7, 6, 3)]
     assert best(tmp_path).step == 3
 
 
-def test_the_newest_whole_checkpoint_says_which_is_the_best(tmp_path):
-    """Not a file beside them: a kill between the last checkpoint and that file left the wrong best for good."""
+def test_the_newest_complete_checkpoint_records_which_is_the_best(tmp_path):
+    """An index file beside them could disagree: a kill before its update left the wrong best forever."""
     for step, known in ((1, 1), (2, 1), (3, 3)):
         checkpoints.save(tmp_path, checkpoint(step, best_step=known))
     (tmp_path / "index.json").write_text('{"last": "step-00000002", "best": "step-00000001"}')
@@ -114,7 +114,7 @@ def test_a_checkpoint_that_was_being_replaced_is_still_read(tmp_path):
     assert checkpoints.load_newest(tmp_path, print)[0].name == "step-00000002"
 
 
-def test_a_replacement_that_fails_half_way_leaves_the_old_one_in_place(tmp_path, monkeypatch):
+def test_a_failed_replacement_keeps_the_old_checkpoint(tmp_path, monkeypatch):
     checkpoints.save(tmp_path, checkpoint(2, value=1.0))
     real, calls = os.rename, []
 
@@ -132,7 +132,7 @@ def test_a_replacement_that_fails_half_way_leaves_the_old_one_in_place(tmp_path,
     assert checkpoints.load(tmp_path / "step-00000002").weights["a"][0, 0] == 1.0
 
 
-def test_a_damaged_best_gives_way_to_the_newest(tmp_path):
+def test_if_the_best_is_damaged_the_newest_is_used(tmp_path):
     told = []
     for step in (1, 2):
         checkpoints.save(tmp_path, checkpoint(step, best_step=1))
@@ -144,7 +144,7 @@ def test_a_damaged_best_gives_way_to_the_newest(tmp_path):
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename", "open", "mkdir"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_a_disk_that_refuses_is_an_error_and_shows_no_checkpoint(tmp_path, monkeypatch, call, number):
+def test_a_storage_error_is_raised_and_leaves_no_partial_checkpoint(tmp_path, monkeypatch, call, number):
     checkpoints.save(tmp_path, checkpoint(1))
 
     def refuse(*arguments, **options):
@@ -157,19 +157,19 @@ def test_a_disk_that_refuses_is_an_error_and_shows_no_checkpoint(tmp_path, monke
     words = {errno.ENOSPC: "disk is full", errno.EROFS: "read-only", errno.EIO: "Input/output error"}
     assert words[number] in str(caught.value)
     assert isinstance(caught.value, OSError)
-    assert [path.name for path in checkpoints.found(tmp_path)] == ["step-00000001"]
-    if call != "open":  # without it nothing can be cleaned up either
+    assert [path.name for path in checkpoints.paths(tmp_path)] == ["step-00000001"]
+    if call != "open":  # without open, nothing can be cleaned up
         assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     assert checkpoints.load(tmp_path / "step-00000001").step == 1
 
 
-def test_a_short_write_goes_on_until_everything_is_written(tmp_path, monkeypatch):
+def test_short_writes_are_continued(tmp_path, monkeypatch):
     real = os.write
     monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:7]))
     assert checkpoints.load(checkpoints.save(tmp_path, checkpoint(3))).step == 3
 
 
-def test_what_a_dead_process_was_about_to_replace_comes_back(tmp_path):
+def test_a_folder_that_a_killed_process_was_replacing_is_restored(tmp_path):
     checkpoints.save(tmp_path, checkpoint(3))
     os.rename(tmp_path / "step-00000003", tmp_path / ".old-step-00000003")
     (tmp_path / ".part-step-00000003").mkdir()
@@ -177,7 +177,7 @@ def test_what_a_dead_process_was_about_to_replace_comes_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
 
 
-def test_every_random_generator_goes_on_where_it_was():
+def test_every_random_generator_is_restored():
     import numpy as np
 
     torch.randn(3), random.gauss(0, 1), np.random.randn(3)
@@ -189,12 +189,12 @@ def test_every_random_generator_goes_on_where_it_was():
     assert draw() == first
 
 
-def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path):
+def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(tmp_path):
     settings = {"task": "toy", "steps": 9, "save_every": 2, "eval_every": 50, "device": "cpu"}
     train({**settings, "out": str(tmp_path / "whole")})
     run, told = tmp_path / "run", []
     train({**settings, "out": str(run)})
-    newest = checkpoints.found(run / "checkpoints")[0]
+    newest = checkpoints.paths(run / "checkpoints")[0]
     data = (newest / "optimizer.safetensors").read_bytes()
     (newest / "optimizer.safetensors").write_bytes(data[: len(data) // 2])
     result = train({**settings, "out": str(run)}, resume="auto", tell=told.append)
@@ -204,9 +204,9 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path):
     assert_same(run, tmp_path / "whole")
 
 
-def test_a_run_without_a_whole_checkpoint_says_so(tmp_path):
+def test_a_run_without_an_undamaged_checkpoint_is_an_error(tmp_path):
     train(Config(task="toy", steps=1, out=str(tmp_path / "run")))
     for path in (tmp_path / "run" / "checkpoints").glob("step-*/state.json"):
         path.write_text("{}")
-    with pytest.raises(Damaged, match="no checkpoint that can be read"):
+    with pytest.raises(Damaged, match="no checkpoint can be read"):
         load_run(tmp_path / "run", tell=lambda text: None)

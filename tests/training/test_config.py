@@ -1,4 +1,4 @@
-"""Settings: read from files and flags, filled in by the recipe, all mistakes at once."""
+"""Settings: read from files and flags, completed by the recipe, all mistakes reported together."""
 
 import pytest
 import yaml
@@ -6,26 +6,26 @@ import yaml
 from regard.errors import BadValue
 from regard.training import Config, Optim
 from regard.training import config as settings
-from regard.training.assembly import complete
 from regard.training.config.readers import texts
+from regard.training.config.recipe import complete
 from tests.training import toy
 
 
-def test_what_is_not_said_comes_from_the_tasks_recipe():
+def test_missing_settings_come_from_the_tasks_recipe():
     config = complete(Config(task="toy"))
     recipe = toy.Toy.recipe
     assert (config.model, config.steps, config.batch_size) == (recipe.model, recipe.steps, recipe.batch_size)
     assert (config.optim.lr, config.optim.warmup) == (recipe.lr, recipe.warmup)
 
 
-def test_what_is_said_wins_over_the_recipe():
+def test_given_settings_override_the_recipe():
     config = complete(
         {"task": "toy", "steps": "7", "optim.lr": "3e-4", "optim": {"warmup": 0}, "batch-size": 2}
     )
     assert (config.steps, config.optim.lr, config.optim.warmup, config.batch_size) == (7, 3e-4, 0, 2)
 
 
-def test_all_mistakes_are_shown_together():
+def test_all_mistakes_are_reported_together():
     wrong = {"task": "tyo", "steps": "many", "optim.lr": -1, "optim.shedule": "cosine", "precision": "bf16-mixd",
              "optim.betas": "0.9", "name": "../x", "seed": 1.5}  # fmt: skip
     with pytest.raises(BadValue) as caught:
@@ -45,13 +45,13 @@ def test_unknown_names_are_refused_before_anything_is_built(field):
         complete({"task": "toy", field: "nonsense(a=1)"})
 
 
-def test_a_printed_config_is_read_back_as_it_was(tmp_path):
+def test_a_printed_config_is_read_back_unchanged(tmp_path):
     config = complete(Config(task="toy", data=("a", "b"), optim=Optim(betas=(0.5, 0.6), lr=3e-4)))
     (tmp_path / "c.yaml").write_text(settings.to_yaml(config))
     assert complete(settings.from_yaml(tmp_path / "c.yaml")) == config
 
 
-def test_numbers_that_yaml_reads_as_words_are_numbers(tmp_path):
+def test_numbers_that_yaml_reads_as_text_are_numbers(tmp_path):
     (tmp_path / "c.yaml").write_text("task: toy\nsteps: 1e3\noptim:\n  lr: 3e-4\n")
     config = complete(settings.from_yaml(tmp_path / "c.yaml"))
     assert (config.optim.lr, config.steps) == (3e-4, 1000)
@@ -60,13 +60,13 @@ def test_numbers_that_yaml_reads_as_words_are_numbers(tmp_path):
 @pytest.mark.parametrize(
     "content", ["!!python/object/apply:os.system ['true']", "[1, 2", "just words", "- a\n- b", "[" * 5000]
 )
-def test_a_file_that_holds_no_settings_is_refused(tmp_path, content):
+def test_a_file_without_settings_is_refused(tmp_path, content):
     (tmp_path / "c.yaml").write_text(content)
     with pytest.raises(BadValue, match="--config"):
         settings.from_yaml(tmp_path / "c.yaml")
 
 
-def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path):
+def test_a_missing_file_and_one_that_is_not_text_are_refused(tmp_path):
     (tmp_path / "c.yaml").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "c.yaml", tmp_path / "none.yaml", tmp_path):
         with pytest.raises(BadValue, match="--config: cannot read"):

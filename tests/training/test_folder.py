@@ -1,4 +1,4 @@
-"""Run folders: names that cannot leave them, what lies in them, metrics with a torn end."""
+"""Run folders: names that cannot lead out of them, their files, and metrics with a partial last line."""
 
 import json
 import os
@@ -17,7 +17,7 @@ BAD = ["", " ", ".", "..", "../../x", "/etc/x", "a/b", "a\\b", "C:\\x", "C:x", "
 
 
 @pytest.mark.parametrize("name", BAD, ids=ascii)
-def test_a_name_that_could_leave_its_folder_is_refused(tmp_path, name):
+def test_a_name_that_could_lead_out_of_its_folder_is_refused(tmp_path, name):
     with pytest.raises(BadValue, match="name:"):
         checked_name(name)
     with pytest.raises(BadValue, match="name:"):
@@ -26,7 +26,7 @@ def test_a_name_that_could_leave_its_folder_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["dates-3", "Süd_1", "a.b", "日本", "x" * 100, "console"])
-def test_ordinary_names_are_fine(name):
+def test_ordinary_names_are_accepted(name):
     assert checked_name(name) == name
 
 
@@ -38,14 +38,14 @@ def test_a_link_that_leads_out_is_refused(tmp_path):
         locate(str(tmp_path / "out"), "link", "")
 
 
-def test_out_is_the_folder_itself_and_with_a_name_the_folder_around_it():
+def test_out_is_the_run_folder_or_with_a_name_its_parent():
     assert locate("x/y", None, "f") == Path("x/y")
     assert locate("x/y", "n", "f") == Path("x/y/n")
     assert locate(None, "n", "f") == Path("runs/n")
     assert locate(None, None, "f") == Path("runs/f")
 
 
-def test_a_run_folder_holds_what_is_promised(tmp_path):
+def test_a_run_folder_holds_the_promised_files(tmp_path):
     run = tmp_path / "run"
     result = train(Config(task="toy", steps=3, out=str(run), log_every=1))
     assert result.folder == run
@@ -59,7 +59,7 @@ def test_a_run_folder_holds_what_is_promised(tmp_path):
     assert all(isinstance(record["loss"], float) for record in records)
 
 
-def test_a_taken_folder_is_refused_and_left_alone(tmp_path):
+def test_a_folder_that_holds_a_run_is_refused_and_unchanged(tmp_path):
     run = tmp_path / "run"
     train(Config(task="toy", steps=1, out=str(run)))
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
@@ -90,20 +90,20 @@ def test_metrics_on_a_full_disk_are_an_error(tmp_path):
         train(Config(task="toy", steps=2, out=str(tmp_path)))
 
 
-def test_what_cannot_be_built_leaves_no_folder(tmp_path):
+def test_a_run_that_cannot_be_built_leaves_no_folder(tmp_path):
     with pytest.raises(BadValue, match="option of toy-net"):
         train(Config(task="toy", model="toy-net(layers=3)", out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b'{"step": 4, "lo', b'{"step": 4}\x00\x00', b"\xff\xfe"])
-def test_a_torn_last_line_is_repaired(tmp_path, end):
+def test_a_partial_last_line_is_removed(tmp_path, end):
     path = tmp_path / "metrics.jsonl"
     lines = b"".join(json.dumps({"step": step, "loss": 1.5}).encode() + b"\n" for step in (1, 2, 3))
     path.write_bytes(lines + end)
     assert [record["step"] for record in metrics_file.read(path)] == [1, 2, 3]
     metrics_file.cut(path, 3)
-    writer = metrics_file.Metrics(path)
+    writer = metrics_file.MetricsFile(path)
     writer.append({"step": 3, "loss": float("nan")})
     writer.close()
     assert [json.loads(line) for line in path.read_text().splitlines()][1:] == [
@@ -111,19 +111,19 @@ def test_a_torn_last_line_is_repaired(tmp_path, end):
     ]  # fmt: skip
 
 
-def test_the_settings_of_what_is_no_run_are_asked_for_in_vain(tmp_path):
+def test_reading_the_settings_of_a_folder_without_a_run_is_an_error(tmp_path):
     with pytest.raises(BadValue, match="no run here"):
         RunFolder(tmp_path).settings()
 
 
 def test_a_line_of_metrics_that_fails_once_is_not_lost(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
-    writer, real, calls = metrics_file.Metrics(path), os.write, []
+    writer, real, calls = metrics_file.MetricsFile(path), os.write, []
 
     def write(handle, data):
         calls.append(1)
         if len(calls) == 2:
-            real(handle, bytes(data)[:5])  # half of a line is on the disk when it says no
+            real(handle, bytes(data)[:5])  # part of the line is written before the error
             raise OSError(28, "No space left on device")
         return real(handle, data)
 
@@ -132,10 +132,10 @@ def test_a_line_of_metrics_that_fails_once_is_not_lost(tmp_path, monkeypatch):
     with pytest.raises(durable.StorageFailed, match="disk is full"):
         writer.append({"step": 2, "loss": 2.0})
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1]
-    writer.sync()  # what comes before a checkpoint pays what is owed
+    writer.sync()  # called before a checkpoint; it writes the failed line
     writer.append({"step": 3, "loss": 3.0})
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
-    assert metrics_file.changed(path, writer.seal()) == ""
+    assert metrics_file.changed(path, writer.checksum()) == ""
     writer.close()
 
 
@@ -160,14 +160,14 @@ def test_a_run_in_which_one_write_of_metrics_failed_has_every_row_in_the_end(tmp
     assert all("validation" in row for row in whole)
 
 
-def test_the_lines_that_cannot_be_read_are_named(tmp_path):
+def test_damaged_lines_are_reported(tmp_path):
     path, told = tmp_path / "metrics.jsonl", []
     path.write_bytes(b'{"step": 1}\n{"st\n\xff\n{"step": "2"}\n{"step": 5}\n{"step": 6, "lo')
     assert [row["step"] for row in metrics_file.read(path, told.append)] == [1, 5]
-    assert told == [f"{path} is damaged in line 2, 3, 4: what stood there is left out."]
+    assert told == [f"{path} is damaged in line 2, 3, 4: skipped."]
 
 
-def test_the_disk_has_the_name_of_every_folder_above_a_run(tmp_path, monkeypatch):
+def test_every_new_folder_above_a_run_is_synced(tmp_path, monkeypatch):
     synced, real = set(), os.fsync
 
     def fsync(handle):

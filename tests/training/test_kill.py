@@ -1,4 +1,4 @@
-"""Processes are killed at random moments; what comes out in the end is bit for bit the run nobody touched."""
+"""Runs that are killed or interrupted at random moments and resumed equal an uninterrupted run, bit for bit."""
 
 import os
 import random
@@ -10,7 +10,7 @@ import time
 import pytest
 
 from regard.training.run_folder import metrics_file
-from tests.training.processes import Command
+from tests.training.commands import Command
 from tests.training.toy import assert_same
 
 SETTINGS = ["train", "toy", "--steps", "30", "--accumulate", "3", "--save-every", "4", "--eval-every", "7",
@@ -19,11 +19,11 @@ SLOW = 0.003
 
 
 @pytest.fixture(scope="module")
-def untouched(tmp_path_factory):
-    place = tmp_path_factory.mktemp("untouched")
-    command = Command(place, *SETTINGS, "--out", place / "run")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    command = Command(folder, *SETTINGS, "--out", folder / "run")
     assert command.wait() == 0, command.text
-    return place / "run"
+    return folder / "run"
 
 
 def assert_every_step_is_logged_once(folder, steps=30):
@@ -40,11 +40,11 @@ def logged(folder):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_kill_nine_at_random_moments_changes_nothing(tmp_path, untouched, seed):
+def test_sigkill_at_random_moments_changes_nothing(tmp_path, uninterrupted, seed):
     own, run = random.Random(seed), tmp_path / "run"
     kills = 0
     for attempt in range(60):
-        # Slow enough that no process gets through all steps before the third kill, on any machine.
+        # Slow enough that no process finishes before the third kill, on any machine.
         command = Command(tmp_path, *SETTINGS, "--out", run, "--resume", "auto", slow=3 * SLOW)
         if attempt < 10:
             if own.random() < 0.7 and not run.exists():
@@ -57,17 +57,17 @@ def test_kill_nine_at_random_moments_changes_nothing(tmp_path, untouched, seed):
             break
         assert code == -signal.SIGKILL, command.text
     assert kills >= 2
-    assert_same(run, untouched)
+    assert_same(run, uninterrupted)
     assert_every_step_is_logged_once(run)
-    assert logged(run) == logged(untouched)
+    assert logged(run) == logged(uninterrupted)
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")]
 
 
-ASKING = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
+HANDLED = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
 
 
-@pytest.mark.parametrize("number", ASKING, ids=lambda number: number.name)
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path, untouched, number):
+@pytest.mark.parametrize("number", HANDLED, ids=lambda number: number.name)
+def test_a_signal_saves_and_prints_the_resume_command(tmp_path, uninterrupted, number):
     own, run = random.Random(int(number)), tmp_path / "run"
     command = Command(tmp_path, *SETTINGS, "--out", run, slow=SLOW)
     for _ in range(3):
@@ -79,12 +79,12 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, untouched, number):
         assert f"regard train --resume {run}" in command.text
         command = Command(tmp_path, "train", "--resume", run, slow=SLOW)
     assert command.wait() == 0, command.text
-    assert_same(run, untouched)
+    assert_same(run, uninterrupted)
     assert_every_step_is_logged_once(run)
-    assert logged(run) == logged(untouched)
+    assert logged(run) == logged(uninterrupted)
 
 
-def test_the_second_signal_quits_at_once_and_loses_no_checkpoint(tmp_path, untouched):
+def test_the_second_signal_quits_at_once_and_loses_no_checkpoint(tmp_path, uninterrupted):
     run = tmp_path / "run"
     command = Command(tmp_path, *SETTINGS, "--out", run, slow=0.05)
     command.wait_for(run / "metrics.jsonl", 5)
@@ -96,7 +96,7 @@ def test_the_second_signal_quits_at_once_and_loses_no_checkpoint(tmp_path, untou
     assert time.monotonic() - started < 5
     again = Command(tmp_path, *SETTINGS, "--out", run, "--resume", "auto")
     assert again.wait() == 0, again.text
-    assert_same(run, untouched)
+    assert_same(run, uninterrupted)
 
 
 def test_a_signal_before_the_first_step_is_not_lost(tmp_path):
@@ -108,13 +108,13 @@ def test_a_signal_before_the_first_step_is_not_lost(tmp_path):
     assert list((run / "checkpoints").glob("step-*/model.safetensors"))
 
 
-def test_a_run_that_was_told_to_ignore_a_hang_up_goes_on(tmp_path, untouched):
+def test_a_run_that_ignores_sighup_continues(tmp_path, uninterrupted):
     run = tmp_path / "run"
     command = Command(tmp_path, *SETTINGS, "--out", run, slow=SLOW, ignore=signal.SIGHUP)  # as nohup does
     command.wait_for(run / "metrics.jsonl", 3)
     command.send(signal.SIGHUP)
     assert command.wait() == 0, command.text
-    assert_same(run, untouched)
+    assert_same(run, uninterrupted)
 
 
 def _drain(handle, ended):
@@ -123,12 +123,12 @@ def _drain(handle, ended):
             os.read(handle, 65536)
 
 
-def test_a_run_whose_terminal_closes_saves_before_it_ends(tmp_path, untouched):
+def test_a_run_whose_terminal_closes_saves_before_it_ends(tmp_path, uninterrupted):
     run = tmp_path / "run"
     ours, theirs = os.openpty()
     command = Command(tmp_path, *SETTINGS, "--out", run, slow=3 * SLOW, terminal=os.ttyname(theirs))
     drain = threading.Thread(target=_drain, args=(ours, ended := threading.Event()))
-    drain.start()  # a terminal that nobody reads holds up whoever writes to it
+    drain.start()  # writing to a terminal blocks unless its output is read
     try:
         command.wait_for(run / "metrics.jsonl", 3)
     finally:
@@ -140,10 +140,10 @@ def test_a_run_whose_terminal_closes_saves_before_it_ends(tmp_path, untouched):
     assert list((run / "checkpoints").glob("step-*"))
     again = Command(tmp_path, "train", "--resume", run)
     assert again.wait() == 0, again.text
-    assert_same(run, untouched)
+    assert_same(run, uninterrupted)
 
 
-def test_two_processes_do_not_train_in_one_folder(tmp_path):
+def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
     run = tmp_path / "run"
     first = Command(tmp_path, *SETTINGS, "--out", run, slow=0.05)
     first.wait_for(run / "metrics.jsonl")
@@ -154,7 +154,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
     first.wait()
 
 
-def test_a_full_disk_is_an_error_and_leaves_the_last_good_checkpoint(tmp_path, untouched):
+def test_a_file_size_limit_is_an_error_and_the_run_can_be_resumed(tmp_path, uninterrupted):
     run = tmp_path / "run"
     command = Command(tmp_path, *SETTINGS, "--steps", "30", "--out", run, largest_file=6000)
     assert command.wait() == 1, command.text
@@ -163,13 +163,13 @@ def test_a_full_disk_is_an_error_and_leaves_the_last_good_checkpoint(tmp_path, u
     assert not list((run / "checkpoints").glob(".part-*"))
     again = Command(tmp_path, "train", "--resume", run)
     assert again.wait() == 0, again.text
-    assert_same(run, untouched)
+    assert_same(run, uninterrupted)
 
 
-def test_dying_in_any_call_that_touches_the_disk_loses_no_checkpoint(tmp_path, untouched):
+def test_a_kill_in_any_file_system_call_loses_no_checkpoint(tmp_path, uninterrupted):
     run, step, deaths = tmp_path / "run", 3, 0
     for attempt in range(60):
-        # Ever later calls: inside the folder's making, a line of metrics, every part of a checkpoint, its deletion.
+        # Ever later calls: while the folder, a line of metrics or a checkpoint is written, or one is deleted.
         command = Command(tmp_path, *SETTINGS, "--out", run, "--resume", "auto", die_at=5 + step * attempt)
         code = command.wait()
         deaths += code == 9
@@ -177,7 +177,7 @@ def test_dying_in_any_call_that_touches_the_disk_loses_no_checkpoint(tmp_path, u
             break
         assert code == 9, command.text
     assert deaths >= 10
-    assert_same(run, untouched)
+    assert_same(run, uninterrupted)
     assert_every_step_is_logged_once(run)
-    assert logged(run) == logged(untouched)
+    assert logged(run) == logged(uninterrupted)
     assert "damaged" not in command.text

@@ -1,4 +1,4 @@
-"""One process at a time in a run folder: the lock comes before the first file, and the loser is told who holds it."""
+"""The lock of a run folder: it is taken before the first file is written, and the error names its holder."""
 
 import json
 import os
@@ -12,14 +12,14 @@ import yaml
 from regard.errors import BadValue
 from regard.training.run_folder import durable, lock
 from regard.training.run_folder.folder import RunFolder
-from tests.training.processes import Command
+from tests.training.commands import Command
 from tests.training.toy import weights
 
 SETTINGS = ["train", "toy", "--steps", "6", "--log-every", "1", "--save-every", "2", "--batch-size", "4"]
 
 
 @pytest.mark.parametrize("attempt", range(3))
-def test_of_two_starts_in_one_folder_one_wins_and_the_run_is_all_its_own(tmp_path, attempt):
+def test_of_two_runs_started_in_one_folder_exactly_one_trains(tmp_path, attempt):
     out = tmp_path / "run"
     logs = []
     for seed in (1, 2):
@@ -30,7 +30,7 @@ def test_of_two_starts_in_one_folder_one_wins_and_the_run_is_all_its_own(tmp_pat
     winner = 1 + codes.index(0)
     assert yaml.safe_load((out / "config.yaml").read_text())["seed"] == winner
     loser = logs[2 - winner].text
-    assert "another process is at work" in loser or "already holds a run" in loser
+    assert "another process uses" in loser or "already holds a run" in loser
     alone = Command(tmp_path, *SETTINGS, "--seed", winner, "--out", tmp_path / "alone")
     assert alone.wait() == 0
     assert all(
@@ -38,25 +38,25 @@ def test_of_two_starts_in_one_folder_one_wins_and_the_run_is_all_its_own(tmp_pat
     )
 
 
-def test_the_loser_is_told_who_holds_the_folder_and_since_when(tmp_path):
+def test_the_error_names_the_holder_and_the_time(tmp_path):
     run = tmp_path / "run"
     first = Command(tmp_path, *SETTINGS, "--out", run, slow=0.2)
     first.wait_for(run / "metrics.jsonl")
-    with pytest.raises(lock.Held) as refused, RunFolder(run).alone():
+    with pytest.raises(lock.FolderLocked) as refused, RunFolder(run).locked():
         pass
     pattern = rf"process {first.process.pid} on '{re.escape(socket.gethostname())}', since 20\d\d-\d\d-\d\dT"
     assert re.search(pattern, str(refused.value))
     first.send(signal.SIGKILL)
     first.wait()
-    with RunFolder(run).alone():  # a dead process holds nothing, whatever its signature says
+    with RunFolder(run).locked():  # a dead process holds no lock, whatever `.lock` says
         assert json.loads((run / ".lock").read_text())["pid"] == os.getpid()
     assert (run / ".lock").read_text() == ""
 
 
-def test_deleting_the_lock_file_lets_nobody_in(tmp_path):
-    with RunFolder(tmp_path).alone():
+def test_deleting_the_lock_file_does_not_release_the_lock(tmp_path):
+    with RunFolder(tmp_path).locked():
         (tmp_path / ".lock").unlink()
-        with pytest.raises(lock.Held), RunFolder(tmp_path).alone():
+        with pytest.raises(lock.FolderLocked), RunFolder(tmp_path).locked():
             pass
 
 
@@ -69,47 +69,50 @@ def without_locks(monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse)
 
 
-def test_without_locks_the_signature_of_a_living_process_decides(tmp_path, monkeypatch):
+def test_without_file_locks_the_process_named_in_the_lock_file_decides(tmp_path, monkeypatch):
     without_locks(monkeypatch)
     living = {"pid": os.getppid(), "host": socket.gethostname(), "since": "2026-01-02T03:04:05Z"}
     (tmp_path / ".lock").write_text(json.dumps(living))
-    with pytest.raises(lock.Held, match=f"process {os.getppid()} .* since 2026-01-02"), lock.alone(tmp_path):
+    with (
+        pytest.raises(lock.FolderLocked, match=f"process {os.getppid()} .* since 2026-01-02"),
+        lock.locked(tmp_path),
+    ):
         pass
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
     (tmp_path / ".lock").write_text(json.dumps({**living, "pid": child}))
-    with lock.alone(tmp_path):
+    with lock.locked(tmp_path):
         pass
     (tmp_path / ".lock").write_text(json.dumps({**living, "pid": child, "host": "elsewhere"}))
     with (
-        pytest.raises(lock.Held, match=r"'elsewhere'.*If that process is gone, remove"),
-        lock.alone(tmp_path),
+        pytest.raises(lock.FolderLocked, match=r"'elsewhere'.*If that process is gone, remove"),
+        lock.locked(tmp_path),
     ):
         pass
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}', "\0" * 99, "[" * 10_000])
-def test_a_lock_file_with_any_content_is_no_obstacle(tmp_path, monkeypatch, content):
+def test_any_content_of_the_lock_file_is_accepted(tmp_path, monkeypatch, content):
     (tmp_path / ".lock").write_text(content)
-    with lock.alone(tmp_path):
+    with lock.locked(tmp_path):
         pass
     without_locks(monkeypatch)
     (tmp_path / ".lock").write_text(content)
-    with lock.alone(tmp_path):
+    with lock.locked(tmp_path):
         pass
 
 
-def test_something_else_in_the_place_of_the_lock_file_is_an_error(tmp_path):
+def test_a_pipe_or_folder_instead_of_the_lock_file_is_an_error(tmp_path):
     os.mkfifo(tmp_path / ".lock")
-    with pytest.raises(durable.StorageFailed, match="not a plain file"), lock.alone(tmp_path):
+    with pytest.raises(durable.StorageFailed, match="not a plain file"), lock.locked(tmp_path):
         pass
     (tmp_path / ".lock").unlink()
     (tmp_path / ".lock").mkdir()
-    with pytest.raises(durable.StorageFailed), lock.alone(tmp_path):
+    with pytest.raises(durable.StorageFailed), lock.locked(tmp_path):
         pass
 
 
-def test_held_is_an_error_a_caller_knows(tmp_path):
-    assert issubclass(lock.Held, BadValue)
+def test_the_error_is_a_bad_value():
+    assert issubclass(lock.FolderLocked, BadValue)

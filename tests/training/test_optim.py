@@ -1,4 +1,4 @@
-"""Learning rates against their formulas; which weights decay; the optimiser's memory and back."""
+"""Learning rates against their formulas; which weights decay; saving and restoring the optimiser state."""
 
 import math
 
@@ -15,12 +15,12 @@ def rates(schedule, warmup=5, steps=23, lr=0.7):
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "inverse-root", "constant"])
-def test_the_rate_rises_in_a_line_to_its_peak(schedule):
+def test_the_learning_rate_rises_linearly_to_its_peak(schedule):
     assert rates(schedule)[:5] == pytest.approx([0.7 * n / 5 for n in (1, 2, 3, 4, 5)])
     assert max(rates(schedule)) == pytest.approx(0.7)
 
 
-def test_cosine_falls_to_nothing_after_the_last_step():
+def test_cosine_falls_to_zero_after_the_last_step():
     found = rates("cosine")
     assert found[5:] == pytest.approx([0.35 * (1 + math.cos(math.pi * n / 18)) for n in range(18)])
     assert optim.rate(Optim(lr=0.7, warmup=5), 23, 23) == pytest.approx(0, abs=1e-12)
@@ -33,7 +33,7 @@ def test_inverse_root_is_vaswanis_formula():
     assert found == pytest.approx(want)
 
 
-def test_constant_stays_and_no_warm_up_begins_at_the_peak():
+def test_constant_stays_and_without_warm_up_the_rate_starts_at_its_peak():
     assert rates("constant")[5:] == [0.7] * 18
     for schedule in ("cosine", "inverse-root", "constant"):
         assert rates(schedule, warmup=0)[0] == pytest.approx(0.7)
@@ -53,21 +53,21 @@ class Net(nn.Module):
 def test_only_matrices_decay():
     net = Net()
     names = {id(parameter): name for name, parameter in net.named_parameters()}
-    decaying, resting = optim.groups(net, 0.1)
-    assert [names[id(p)] for p in decaying["params"]] == [
+    decayed, plain = optim.groups(net, 0.1)
+    assert [names[id(p)] for p in decayed["params"]] == [
         "gain",
         "mix.weight",
         "lstm.weight_ih_l0",
         "lstm.weight_hh_l0",
     ]
-    assert (decaying["weight_decay"], resting["weight_decay"]) == (0.1, 0.0)
-    assert {names[id(p)] for p in resting["params"]} == {
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
+    assert {names[id(p)] for p in plain["params"]} == {
         "rows.weight", "norm.weight", "norm.bias", "mix.bias", "lstm.bias_ih_l0", "lstm.bias_hh_l0"
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-def test_the_optimisers_memory_survives_a_round_trip(name):
+def test_the_optimiser_state_survives_a_round_trip(name):
     nets = [Net(), Net()]
     nets[1].load_state_dict(nets[0].state_dict())
     first, second = (optim.build(net, Optim(optimizer=name, lr=0.1)) for net in nets)
@@ -79,14 +79,14 @@ def test_the_optimisers_memory_survives_a_round_trip(name):
 
     step(nets[0], first)
     nets[1].load_state_dict(nets[0].state_dict())
-    optim.remember(second, nets[1], optim.memory(first, nets[0]))
+    optim.restore_optimizer(second, nets[1], optim.optimizer_state(first, nets[0]))
     for _ in range(2):
         step(nets[0], first)
         step(nets[1], second)
     for one, other in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         assert torch.equal(one, other)
     with pytest.raises(BadValue, match=r"other\.weight"):
-        optim.remember(second, nets[1], {"other.weight:step": torch.ones(())})
+        optim.restore_optimizer(second, nets[1], {"other.weight:step": torch.ones(())})
 
 
 def test_a_model_without_parameters_is_refused():

@@ -1,4 +1,4 @@
-"""Going on: from any step, inside an epoch, inside an accumulated step, inside a validation; bit for bit."""
+"""Resuming bit for bit: from any step, inside an epoch, an accumulated step or a validation."""
 
 import pytest
 
@@ -15,13 +15,13 @@ SETTINGS = {"task": "toy", "steps": 12, "accumulate": 3, "batch_size": 4, "save_
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    place = tmp_path_factory.mktemp("whole") / "run"
-    train({**SETTINGS, "out": str(place)})
-    return place
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train({**SETTINGS, "out": str(folder)})
+    return folder
 
 
 class Raised(Signals):
-    """A signal that comes in the so many-th forward pass."""
+    """Signals whose current instance a test can reach."""
 
     at = 0
 
@@ -33,12 +33,12 @@ class Raised(Signals):
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """Let SIGTERM arrive in forward pass number n, validation's included."""
+    """Send a SIGTERM in forward pass `number`, counting those of validation."""
     calls = 0
     forward = toy.ToyNet.forward
-    import regard.training.run as loop
+    import regard.training.run as run_module
 
-    monkeypatch.setattr(loop, "Signals", Raised)
+    monkeypatch.setattr(run_module, "Signals", Raised)
 
     def counting(self, batch):
         nonlocal calls
@@ -49,15 +49,15 @@ def interrupted(monkeypatch):
 
     monkeypatch.setattr(toy.ToyNet, "forward", counting)
 
-    def begin(number):
+    def start(number):
         nonlocal calls
         calls, Raised.at = 0, number
 
-    return begin
+    return start
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 8, 9, 10, 14, 20, 27, 31, 41])
-def test_a_run_stopped_in_any_forward_pass_goes_on_bit_for_bit(tmp_path, whole, interrupted, number):
+def test_a_run_stopped_in_any_forward_pass_resumes_bit_for_bit(tmp_path, whole, interrupted, number):
     run = str(tmp_path / "run")
     interrupted(number)
     first = train({**SETTINGS, "out": run})
@@ -74,10 +74,10 @@ def test_a_run_stopped_in_any_forward_pass_goes_on_bit_for_bit(tmp_path, whole, 
     assert kept == want
 
 
-def test_stopping_again_and_again_changes_nothing(tmp_path, whole, interrupted):
+def test_repeated_stops_change_nothing(tmp_path, whole, interrupted):
     run, count = str(tmp_path / "run"), 0
     while True:
-        interrupted(14)  # more than the batches of a validation, which starts anew
+        interrupted(14)  # more than the batches of a validation, which starts again
         count += 1
         if train({**SETTINGS, "out": run}, resume="auto").stopped_by == "steps":
             break
@@ -88,13 +88,13 @@ def test_stopping_again_and_again_changes_nothing(tmp_path, whole, interrupted):
 def test_one_may_go_back_to_an_older_checkpoint(tmp_path, whole):
     run, told = tmp_path / "run", []
     train({**SETTINGS, "out": str(run)})
-    older = checkpoints.found(run / "checkpoints")[-1]
+    older = checkpoints.paths(run / "checkpoints")[-1]
     train({}, resume=str(older), tell=told.append)
     assert any("set-aside" in text for text in told)
     assert_same(run, whole)
 
 
-def test_a_finished_run_is_left_as_it_is_and_may_be_given_more_steps(tmp_path):
+def test_a_finished_run_stays_as_it_is_and_may_get_more_steps(tmp_path):
     run = str(tmp_path / "run")
     train({**SETTINGS, "out": run})
     again = train({**SETTINGS, "out": run}, resume="auto")
@@ -104,11 +104,11 @@ def test_a_finished_run_is_left_as_it_is_and_may_be_given_more_steps(tmp_path):
     assert [r["step"] for r in metrics_file.read(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 15))
 
 
-def test_auto_begins_where_there_is_nothing(tmp_path):
+def test_auto_starts_a_run_if_there_is_none(tmp_path):
     assert train({**SETTINGS, "steps": 1, "out": str(tmp_path / "run")}, resume="auto").steps == 1
 
 
-def test_auto_without_a_folder_takes_the_newest_run_of_the_task(tmp_path, monkeypatch):
+def test_auto_without_a_folder_resumes_the_newest_run_of_the_task(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = train({**SETTINGS, "steps": 1})
     assert first.folder.parent.name == "runs"
@@ -116,7 +116,7 @@ def test_auto_without_a_folder_takes_the_newest_run_of_the_task(tmp_path, monkey
     assert (again.folder, again.steps) == (first.folder, 2)
 
 
-def test_a_run_cannot_go_on_as_another(tmp_path):
+def test_a_run_cannot_resume_with_other_fixed_settings(tmp_path):
     run = str(tmp_path / "run")
     train({**SETTINGS, "steps": 1, "out": run})
     with pytest.raises(BadValue) as caught:
@@ -126,7 +126,7 @@ def test_a_run_cannot_go_on_as_another(tmp_path):
         train({}, resume=str(tmp_path))
 
 
-def test_a_run_goes_on_after_its_folder_was_moved(tmp_path, whole, interrupted):
+def test_a_run_resumes_after_its_folder_was_moved(tmp_path, whole, interrupted):
     interrupted(10)
     train(Config(**{**SETTINGS, "out": str(tmp_path / "old")}))
     (tmp_path / "old").rename(tmp_path / "new")

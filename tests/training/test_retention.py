@@ -1,10 +1,10 @@
-"""`--keep`: which checkpoints stay."""
+"""`--keep`: which checkpoints are kept."""
 
 import pytest
 
 from regard.errors import BadValue
 from regard.training import train
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 from regard.training.config.retention import Keep
 from regard.training.run_folder import checkpoints
 from tests.training.registered import toy_registered  # noqa: F401
@@ -17,7 +17,7 @@ SETTINGS = {"task": "toy", "steps": 11, "save_every": 2, "eval_every": 50, "devi
     ("text", "rule"),
     [("all", Keep(None)), ("3", Keep(3)), (5, Keep(5)), ("every:70", Keep(2, 70)), (" every:7 ", Keep(2, 7))],
 )
-def test_a_rule_is_read_as_people_write_it(text, rule):
+def test_a_rule_is_parsed(text, rule):
     assert Keep.parse(text) == rule
     assert Keep.parse(str(rule)) == rule
 
@@ -25,7 +25,7 @@ def test_a_rule_is_read_as_people_write_it(text, rule):
 @pytest.mark.parametrize(
     "text", ["", "0", "-1", "none", "every", "every:", "every:0", "1.5", True, None, "all:3"]
 )
-def test_what_is_no_rule_is_refused_with_the_three_forms(text):
+def test_an_invalid_rule_is_refused_with_the_three_forms(text):
     with pytest.raises(BadValue, match=r"all, a whole number .* every:N"):
         Keep.parse(text)
     if text is not None:
@@ -36,7 +36,7 @@ def test_what_is_no_rule_is_refused_with_the_three_forms(text):
 def kept_by(tmp_path, **settings):
     out = tmp_path / "run"
     result = train({**SETTINGS, "out": str(out), **settings})
-    return sorted(map(checkpoints.step_of, checkpoints.found(out / "checkpoints"))), result
+    return sorted(map(checkpoints.step_of, checkpoints.paths(out / "checkpoints"))), result
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_a_run_keeps_what_the_rule_says_and_the_best(tmp_path, rule, steps):
     assert found == steps
 
 
-def test_the_best_stays_whatever_the_rule(tmp_path, monkeypatch):
-    from regard.training.position import Position
+def test_the_best_is_kept_by_every_rule(tmp_path, monkeypatch):
+    from regard.training.state import Position
 
     def only_the_first(self, value, higher_is_better, loss=None):
         if self.best_step is not None:
@@ -77,4 +77,4 @@ def test_keeping_more_changes_no_weight_and_survives_a_resume(tmp_path):
     assert found == [0, 2, 4, 6, 8, 10, 11]
     run = tmp_path / "run"
     train({"steps": 7}, resume=str(run))
-    assert sorted(map(checkpoints.step_of, checkpoints.found(run / "checkpoints"))) == [0, 2, 4, 5, 6, 7]
+    assert sorted(map(checkpoints.step_of, checkpoints.paths(run / "checkpoints"))) == [0, 2, 4, 5, 6, 7]

@@ -1,4 +1,4 @@
-"""What a checkpoint holds is compared with what the run would have written, before the loop or a kernel uses it."""
+"""The contents of a checkpoint are validated before the loop or a kernel uses them."""
 
 import hashlib
 import json
@@ -13,8 +13,8 @@ from regard.cli.main import main
 from regard.errors import RegardError
 from regard.training import train
 from regard.training.loading import load
-from regard.training.random_state import RandomState
 from regard.training.run_folder import checkpoints
+from regard.training.state import RandomState
 from tests.training.toy import assert_same
 
 LAST = "checkpoints/step-00000004"
@@ -33,8 +33,8 @@ def run(made, tmp_path):
     return shutil.copytree(made, tmp_path / "run")
 
 
-def seal(folder):
-    """Make the manifest fit the files, as whoever changes a run on purpose would."""
+def update_manifest(folder):
+    """Make the manifest match the files, as for a run changed on purpose."""
     manifest = json.loads((folder / "manifest.json").read_text())
     for name in manifest["files"]:
         data = (folder / name).read_bytes()
@@ -48,7 +48,7 @@ def change_tensors(run, file, change):
     for name in list(tensors):
         change(tensors, name)
     save_file(tensors, path)
-    seal(run / LAST)
+    update_manifest(run / LAST)
 
 
 def change_state(run, change):
@@ -56,7 +56,7 @@ def change_state(run, change):
     state = json.loads(path.read_text())
     change(state)
     path.write_text(json.dumps(state))
-    seal(run / LAST)
+    update_manifest(run / LAST)
 
 
 def set_to(make, only=""):
@@ -69,7 +69,7 @@ def set_to(make, only=""):
 
 @pytest.mark.parametrize("size", [0, 1, 3, 5_000, 1_000_003])
 def test_optimiser_tensors_of_another_size_are_refused_before_a_kernel_sees_them(run, size):
-    """These once corrupted the heap: the fused kernel walks as far as the parameter is long."""
+    """These once corrupted the heap: the fused kernel reads as many elements as the parameter has."""
     averages = ("exp_avg", "exp_avg_sq", "square_avg", "momentum_buffer")
 
     def change(tensors, name):
@@ -100,13 +100,15 @@ def test_a_wrong_tensor_of_the_optimiser_is_refused(run, wrong):
 def test_a_missing_a_negative_and_an_unknown_piece_of_the_optimiser_are_refused(run, made):
     square = "exp_avg_sq" if "adamw" in (made / "config.yaml").read_text() else "square_avg"
     changes = {
-        "whole": lambda tensors, name: tensors.pop(name) if name == f"head.bias:{square}" else None,
-        "below 0": set_to(lambda tensor: tensor - 1, only=f"head.bias:{square}"),
+        "a complete .* state": lambda tensors, name: (
+            tensors.pop(name) if name == f"head.logits.bias:{square}" else None
+        ),
+        "below 0": set_to(lambda tensor: tensor - 1, only=f"head.logits.bias:{square}"),
         "which this model does not have": lambda tensors, name: tensors.update(
             {"other:step": torch.ones(())}
         ),
-        "one of step": lambda tensors, name: tensors.update({"head.bias:evil": torch.ones(3)}),
-        "number of steps": set_to(lambda tensor: -torch.ones(()), only="head.bias:step"),
+        "one of step": lambda tensors, name: tensors.update({"head.logits.bias:evil": torch.ones(3)}),
+        "number of steps": set_to(lambda tensor: -torch.ones(()), only="head.logits.bias:step"),
     }
     for words, change in changes.items():
         shutil.rmtree(run)
@@ -118,10 +120,10 @@ def test_a_missing_a_negative_and_an_unknown_piece_of_the_optimiser_are_refused(
 
 @pytest.mark.parametrize("wrong", WRONG_TENSORS)
 def test_a_wrong_weight_is_refused_by_every_reader(run, wrong):
-    change_tensors(run, "model", set_to(WRONG_TENSORS[wrong], only="head.weight"))
-    with pytest.raises(RegardError, match=r"head\.weight"):
+    change_tensors(run, "model", set_to(WRONG_TENSORS[wrong], only="head.logits.weight"))
+    with pytest.raises(RegardError, match=r"head\.logits\.weight"):
         load(run, device="cpu", checkpoint="last", tell=lambda text: None)
-    with pytest.raises(RegardError, match=r"head\.weight"):
+    with pytest.raises(RegardError, match=r"head\.logits\.weight"):
         train({"steps": 6}, resume=str(run), tell=lambda text: None)
 
 
@@ -130,7 +132,7 @@ def test_a_wrong_weight_is_refused_by_every_reader(run, wrong):
 def test_a_wrong_random_state_is_refused(run, name, wrong):
     make = {**WRONG_TENSORS, "large": lambda tensor: torch.full((tensor.numel(),), 2**40)}[wrong]
     if (name, wrong) in (("python", "integers"), ("numpy", "integers")):
-        make = lambda tensor: torch.zeros(tensor.shape)  # noqa: E731 (floats where words belong)
+        make = lambda tensor: torch.zeros(tensor.shape)  # noqa: E731 (floats instead of integers)
     change_tensors(
         run, "random", lambda tensors, key: tensors.update({key: make(tensors[key])} if key == name else {})
     )
@@ -138,7 +140,7 @@ def test_a_wrong_random_state_is_refused(run, name, wrong):
         train({"steps": 6}, resume=str(run), tell=lambda text: None)
 
 
-def test_a_random_state_of_noise_is_refused_or_taken_but_never_a_crash():
+def test_a_random_state_of_noise_is_refused_or_used_without_a_crash():
     tensors, plain = RandomState.now().pack()
     own = torch.Generator().manual_seed(0)
     for _ in range(20):
@@ -151,15 +153,15 @@ def test_a_random_state_of_noise_is_refused_or_taken_but_never_a_crash():
     assert torch.isfinite(torch.randn(7)).all()
 
 
-def places(value, path=()):
-    """Every place in JSON data, by the keys that lead there."""
+def paths(value, path=()):
+    """The path of keys to every value in JSON data."""
     yield path
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from places(inner, (*path, key))
+            yield from paths(inner, (*path, key))
     elif isinstance(value, list):
         for number, inner in enumerate(value[:3]):
-            yield from places(inner, (*path, number))
+            yield from paths(inner, (*path, number))
 
 
 VALUES = [
@@ -183,7 +185,7 @@ VALUES = [
 
 
 def changed_at_random(state, own):
-    path = own.choice([path for path in places(state) if path])
+    path = own.choice([path for path in paths(state) if path])
     inner = state
     for key in path[:-1]:
         inner = inner[key]
@@ -194,27 +196,27 @@ def changed_at_random(state, own):
     return path
 
 
-def assert_one_line(code, err):
+def assert_no_traceback(code, err):
     assert "Traceback" not in err
     assert code in (0, 1, 2), err
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_a_state_changed_anywhere_is_an_answer_or_one_line(run, capsys, seed):
+def test_a_state_changed_anywhere_gives_an_answer_or_an_error(run, capsys, seed):
     own = random.Random(seed)
     change_state(run, lambda state: changed_at_random(state, own))
     for words in (["evaluate", run, "--limit", 3], ["train", "--resume", run, "--steps", 5]):
         code = main(list(map(str, words)))
-        assert_one_line(code, capsys.readouterr().err)
+        assert_no_traceback(code, capsys.readouterr().err)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(24, 600))
-def test_a_state_changed_anywhere_is_an_answer_or_one_line_many(run, capsys, seed):
-    test_a_state_changed_anywhere_is_an_answer_or_one_line(run, capsys, seed)
+def test_a_state_changed_anywhere_gives_an_answer_or_an_error_many(run, capsys, seed):
+    test_a_state_changed_anywhere_gives_an_answer_or_an_error(run, capsys, seed)
 
 
-def test_counters_that_cannot_be_right_send_a_resume_to_the_checkpoint_before(run, made):
+def test_with_invalid_counters_a_resume_uses_the_checkpoint_before(run, made):
     told = []
     change_state(run, lambda state: state["progress"].update(step=10**30))
     train({}, resume=str(run), tell=told.append)
@@ -223,7 +225,7 @@ def test_counters_that_cannot_be_right_send_a_resume_to_the_checkpoint_before(ru
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "state.json", "model.safetensors"])
-def test_a_pipe_in_the_place_of_a_file_is_damage_at_once(run, name):
+def test_a_pipe_instead_of_a_file_is_damage_and_does_not_block(run, name):
     import os
 
     (run / LAST / name).unlink()
@@ -234,13 +236,13 @@ def test_a_pipe_in_the_place_of_a_file_is_damage_at_once(run, name):
 
 def test_a_file_larger_than_the_manifest_says_is_not_read(run):
     with (run / LAST / "model.safetensors").open("ab") as file:
-        file.truncate(1 << 36)  # sparse: no disk, but memory for whoever reads it
+        file.truncate(1 << 36)  # sparse: it takes no disk space, but reading it would take memory
     with pytest.raises(checkpoints.Damaged, match="bytes"):
         checkpoints.load(run / LAST)
 
 
-def test_a_model_of_another_size_is_refused_before_memory_is_taken_for_it(run):
-    """A vocabulary of a billion words would need the memory of a large machine, and get it on a small one."""
+def test_a_model_of_another_size_is_refused_before_memory_is_allocated(run):
+    """A vocabulary of a billion words would otherwise take all memory."""
     change_state(run, lambda state: state["task"].update(vocabulary=list(range(17))))
     with pytest.raises(RegardError, match=r"rows\.weight is \(13, 7\), the model's \(17, 7\)"):
         load(run, device="cpu", checkpoint="last", tell=lambda text: None)

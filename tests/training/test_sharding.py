@@ -1,4 +1,4 @@
-"""Which layers are brought together on their own, as far as one process can tell; `test_together.py` has the rest."""
+"""Which layers FSDP gathers one at a time, tested in one process; `test_distributed.py` has the rest."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def test_the_layers_of_a_stack_are_units(name, layers):
     assert sharding.units(model) == (list(model.stack.layers) if layers else [])
 
 
-def test_a_memory_that_begins_with_its_own_slots_stays_with_the_rest():
+def test_a_memory_with_a_learned_initial_state_is_no_unit():
     assert not sharding.units(models.build("dynamic-transformer", LANGUAGE, dim=8))
 
 
@@ -34,7 +34,7 @@ class Layer(nn.Module):
             self.initial_state = state
 
 
-def test_layers_that_share_a_weight_or_come_twice_or_have_none():
+def test_layers_with_shared_weights_or_without_weights_are_no_units():
     lone, twice = Layer(), Layer()
     first = Layer()
     second = Layer(first.map.weight)
@@ -43,7 +43,7 @@ def test_layers_that_share_a_weight_or_come_twice_or_have_none():
     assert sharding.units(nn.Sequential(layers)) == [lone, twice, inner]
 
 
-def test_a_layer_with_another_idea_of_states_is_left_alone():
+def test_a_layer_with_another_signature_of_initial_state_is_no_unit():
     def unlike(batch):
         return batch
 
@@ -54,9 +54,9 @@ def test_a_layer_with_another_idea_of_states_is_left_alone():
     assert sharding.units(nn.Sequential(nn.ModuleList([odd, fine]))) == [fine]
 
 
-def test_a_tensor_that_is_not_cut_up_stays_as_it_is():
+def test_a_tensor_that_is_not_sharded_stays_as_it_is():
     tensor = torch.ones(3)
-    assert sharding.whole(tensor) is tensor and sharding.here(tensor) is tensor
-    assert sharding.part(tensor, torch.ones(3)) is tensor
-    assert sharding.collected({"b": tensor, "a": tensor}, keep=True) == {"a": tensor, "b": tensor}
-    assert sharding.collected({"a": tensor}, keep=False) == {}
+    assert sharding.full_tensor(tensor) is tensor and sharding.local_shard(tensor) is tensor
+    assert sharding.shard_like(tensor, torch.ones(3)) is tensor
+    assert sharding.gather_tensors({"b": tensor, "a": tensor}, keep=True) == {"a": tensor, "b": tensor}
+    assert sharding.gather_tensors({"a": tensor}, keep=False) == {}

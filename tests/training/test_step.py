@@ -1,4 +1,4 @@
-"""One step: accumulation equals one big batch, a loss that is no number changes nothing, clipping, smoothing."""
+"""One step: accumulation equals one large batch, a non-finite loss changes nothing, clipping, smoothing."""
 
 import copy
 import dataclasses
@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.tasks import Batch
 from regard.training import Config, hardware, optim
-from regard.training.assembly import build_model, build_task, complete
+from regard.training.build import build_model, build_task
 from regard.training.config import Optim
+from regard.training.config.recipe import complete
 from regard.training.cuda_graph import graphed_step
 from regard.training.cuda_graph.rmsprop import SkippableRMSprop
 from regard.training.step import NonFinite, Step
@@ -24,17 +25,17 @@ def parts(dtype=torch.float32, **changes):
     config = complete(Config(task="toy", model="toy-net(dropout=0.0)", device="cpu"))
     task = build_task(config)
     model = build_model(config, task).to(dtype)
-    model.forward = lambda batch: still(model, batch)
+    model.forward = lambda batch: deterministic(model, batch)
     hard = hardware.prepare(config)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    return task, model, Step(hard.accelerator, model, optimizer, task, **changes)
+    return task, model, Step(hard.accelerator, model, optimizer, model.loss, **changes)
 
 
-def still(model, batch):
+def deterministic(model, batch):
     """The toy's forward pass without its random parts."""
     rows = model.rows(batch.inputs) * batch.keep[..., None]
     seen = model.norm(rows.sum(1) / batch.keep.sum(1, keepdim=True))
-    return model.head(model.again(torch.tanh(model.mix(seen))))
+    return model.head(model.again(torch.tanh(model.mix(seen))), batch)
 
 
 def collated(task, indices):
@@ -50,13 +51,13 @@ def joined(batches, width=11):
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
-def test_accumulated_ragged_batches_equal_one_big_batch(dtype, within):
+def test_accumulated_ragged_batches_equal_one_large_batch(dtype, within):
     sizes = [range(0, 2), range(2, 13), range(13, 16), range(16, 17)]
     task, apart, step = parts(dtype, accumulate=4)
     batches = [collated(task, chosen) for chosen in sizes]
     _, whole, big = parts(dtype)
     found, want = step(iter(batches)), big([joined(batches)])
-    # The loss itself is taken in float32, so what is left is rounding.
+    # The loss itself is computed in float32, which leaves rounding errors.
     assert found.loss == pytest.approx(want.loss, rel=1e-6)
     assert found.norm == pytest.approx(want.norm, rel=1e-6)
     for name, parameter in apart.named_parameters():
@@ -64,12 +65,12 @@ def test_accumulated_ragged_batches_equal_one_big_batch(dtype, within):
         torch.testing.assert_close(parameter, other, rtol=0, atol=max(within, 2e-7))
 
 
-def test_a_mean_of_means_would_have_been_wrong():
-    """The test above can fail: the mean of the batches' means differs from the true one."""
+def test_the_mean_of_batch_means_differs():
+    """So the test above can fail."""
     task, model, _ = parts()
     batches = [collated(task, range(0, 2)), collated(task, range(2, 13))]
     with torch.no_grad():
-        sums = [task.loss(still(model, batch), batch) for batch in batches]
+        sums = [model.loss(deterministic(model, batch), batch) for batch in batches]
     means = sum(float(total / count) for total, count in sums) / 2
     whole = float(sum(total for total, _ in sums) / sum(count for _, count in sums))
     assert abs(means - whole) > 1e-3
@@ -88,15 +89,15 @@ def test_label_smoothing_reaches_the_loss():
     losses = [parts(smoothing=s)[2]([collated(parts()[0], range(5))]).loss for s in (0.0, 0.3)]
     task, model, _ = parts()
     batch = collated(task, range(5))
-    want = F.cross_entropy(still(model, batch), batch.targets, label_smoothing=0.3)
+    want = F.cross_entropy(deterministic(model, batch), batch.targets, label_smoothing=0.3)
     assert losses[1] == pytest.approx(float(want.detach()), rel=1e-6)
     assert losses[0] != losses[1]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_changes_no_weight_and_names_its_examples(bad):
+def test_a_non_finite_loss_changes_no_weight_and_names_its_examples(bad):
     task, model, step = parts(accumulate=2)
-    task.loss = lambda outputs, batch, smoothing: (
+    step.loss = lambda outputs, batch, smoothing: (
         outputs.sum() * (bad if 3 in batch.index else 1),
         torch.tensor(1.0),
     )
@@ -106,23 +107,23 @@ def test_a_loss_that_is_no_number_changes_no_weight_and_names_its_examples(bad):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_gradient_that_is_no_number_stops_too():
+def test_a_non_finite_gradient_changes_no_weight():
     task, model, step = parts()
-    task.loss = lambda outputs, batch, smoothing: ((outputs * 0).abs().sqrt().sum(), torch.tensor(1.0))
+    step.loss = lambda outputs, batch, smoothing: ((outputs * 0).abs().sqrt().sum(), torch.tensor(1.0))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(NonFinite, match="norm of the gradient is nan"):
         step([collated(task, range(3))])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_batch_in_which_nothing_counts_does_no_harm():
+def test_a_batch_with_a_count_of_zero_keeps_weights_finite():
     task, model, step = parts()
-    task.loss = lambda outputs, batch, smoothing: ((outputs * 0).sum(), torch.tensor(0.0))
+    step.loss = lambda outputs, batch, smoothing: ((outputs * 0).sum(), torch.tensor(0.0))
     assert step([collated(task, range(3))]).loss == 0.0
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
-def test_no_cuda_graph_is_taken_where_there_is_no_gpu():
+def test_without_a_gpu_no_step_is_captured():
     config = complete(Config(task="toy", device="cpu"))
     assert "no GPU" in graphed_step.refusal(config, hardware.prepare(config))
     assert (
@@ -131,21 +132,21 @@ def test_no_cuda_graph_is_taken_where_there_is_no_gpu():
     )
 
 
-def test_the_fused_optimiser_leaves_everything_alone_when_told_that_the_loss_is_no_number():
-    """What a recorded step relies on: `found_inf` keeps AdamW from touching weights and memory."""
+def test_fused_adamw_changes_nothing_if_found_inf_is_set():
+    """Captured steps rely on this: `found_inf` keeps AdamW from changing weights and state."""
     net = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(optim.groups(net, 0.1), lr=0.1, fused=True)
     net(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    before = {**{k: v.clone() for k, v in net.state_dict().items()}, **optim.memory(optimizer, net)}
+    before = {**{k: v.clone() for k, v in net.state_dict().items()}, **optim.optimizer_state(optimizer, net)}
     before = {name: value.clone() for name, value in before.items()}
     optimizer.found_inf = torch.ones(())
     optimizer.step()
-    after = {**net.state_dict(), **optim.memory(optimizer, net)}
+    after = {**net.state_dict(), **optim.optimizer_state(optimizer, net)}
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
-def test_rmsprop_in_a_graph_takes_the_steps_of_torchs_and_leaves_everything_alone_when_told():
+def test_skippable_rmsprop_equals_torchs_and_changes_nothing_if_found_inf_is_set():
     torch.manual_seed(0)
     nets = [nn.Linear(5, 3), nn.Linear(5, 3)]
     nets[1].load_state_dict(nets[0].state_dict())
@@ -154,7 +155,7 @@ def test_rmsprop_in_a_graph_takes_the_steps_of_torchs_and_leaves_everything_alon
     assert isinstance(ours, SkippableRMSprop) and not isinstance(theirs, SkippableRMSprop)
 
     def everything():
-        return [x.clone() for x in (*nets[0].parameters(), *optim.memory(ours, nets[0]).values())]
+        return [x.clone() for x in (*nets[0].parameters(), *optim.optimizer_state(ours, nets[0]).values())]
 
     for number in range(12):
         x = torch.randn(7, 5)
@@ -168,13 +169,17 @@ def test_rmsprop_in_a_graph_takes_the_steps_of_torchs_and_leaves_everything_alon
         nets[0].weight.grad.fill_(torch.nan)
         ours.step()
         assert all(torch.equal(x, y) for x, y in zip(before, everything(), strict=True))
-    pairs = zip(optim.memory(ours, nets[0]).values(), optim.memory(theirs, nets[1]).values(), strict=True)
+    pairs = zip(
+        optim.optimizer_state(ours, nets[0]).values(),
+        optim.optimizer_state(theirs, nets[1]).values(),
+        strict=True,
+    )
     for mine, wanted in (*zip(nets[0].parameters(), nets[1].parameters(), strict=True), *pairs):
         torch.testing.assert_close(mine, wanted, rtol=1e-6, atol=1e-6)
 
 
 class Operations(TorchDispatchMode):
-    """Notes the name of each."""
+    """Records the names of all operations."""
 
     def __init__(self):
         super().__init__()
@@ -185,8 +190,8 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_rmsprop_reads_no_number_back_and_sends_none():
-    """Either is forbidden while a graph is recorded."""
+def test_rmsprop_copies_nothing_between_host_and_device():
+    """Such copies are forbidden while a graph is captured."""
     net = nn.Linear(3, 2)
     optimizer = optim.build(net, Optim(optimizer="rmsprop", lr=0.01), captured=True)
     net(torch.ones(1, 3)).sum().backward()
@@ -198,30 +203,30 @@ def test_rmsprop_reads_no_number_back_and_sends_none():
     assert not [name for name in operations.names if any(word in name for word in forbidden)]
 
 
-def test_layouts_tell_batches_of_different_shape_apart():
+def test_batches_of_different_shapes_have_different_layouts():
     task, _, _ = parts()
     assert graphed_step.layout(collated(task, [0])) == graphed_step.layout(collated(task, [0]))
     assert graphed_step.layout(collated(task, [0])) != graphed_step.layout(collated(task, [0, 1, 2]))
 
 
-class Pretended(graphed_step.GraphedStep):
-    """A recorded step where there is no GPU: it notes how each batch was run."""
+class StandIn(graphed_step.GraphedStep):
+    """A graphed step without a GPU: it returns how each batch was run."""
 
     def __init__(self, fails=False):
-        super().__init__(lambda batches: "usual", torch.optim.SGD([nn.Parameter(torch.ones(1))]), self.note)
+        super().__init__(lambda batches: "eager", torch.optim.SGD([nn.Parameter(torch.ones(1))]), self.note)
         self.told, self.fails = [], fails
 
     def note(self, text):
         self.told.append(text)
 
-    def _record(self, batch):
+    def _capture(self, batch):
         if self.fails:
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    def _aside(self, batch):
-        return "aside"
+    def _warm_up(self, batch):
+        return "warm-up"
 
-    def _replay(self, batch, recording):
+    def _replay(self, batch, captured):
         return "replayed"
 
 
@@ -229,31 +234,31 @@ def sized(rows):
     return dataclasses.replace(Batch.of(torch.zeros(rows, 2)), index=tuple(range(rows)))
 
 
-def test_a_step_is_recorded_when_a_shape_repeats_and_others_run_as_usual():
-    step = Pretended()
+def test_a_repeated_shape_is_captured_and_others_run_eagerly():
+    step = StandIn()
     ways = [step([sized(rows)]) for rows in (3, 5, 5, 5, 5, 5, 3, 5)]
-    assert ways == ["aside"] * 4 + ["replayed", "replayed", "usual", "replayed"]
+    assert ways == ["warm-up"] * 4 + ["replayed", "replayed", "eager", "replayed"]
     assert not step.told
 
 
-def test_every_shape_that_repeats_is_recorded_up_to_a_bound():
-    step = Pretended()
+def test_repeated_shapes_are_captured_up_to_a_maximum():
+    step = StandIn()
     ways = [step([sized(rows)]) for rows in (3, 4, 5, 6, 7) * 9]
-    assert ways == ["aside"] * 15 + ["replayed"] * 30
-    step = Pretended()
-    many = range(1, graphed_step.MOST + 3)
+    assert ways == ["warm-up"] * 15 + ["replayed"] * 30
+    step = StandIn()
+    many = range(1, graphed_step.MAX_SHAPES + 3)
     ways = [[step([sized(rows)]) for _ in range(5)] for rows in many]
-    assert [way[-1] for way in ways] == ["replayed"] * graphed_step.MOST + ["usual"] * 2
+    assert [way[-1] for way in ways] == ["replayed"] * graphed_step.MAX_SHAPES + ["eager"] * 2
     assert not step.told
 
 
-def test_shapes_that_never_repeat_and_recordings_that_fail_end_it_with_a_message():
-    step = Pretended()
-    ways = [step([sized(rows)]) for rows in range(1, graphed_step.PATIENCE + 3)]
-    assert ways[-1] == "usual" and "batches differ in shape" in step.told[0] and len(step.told) == 1
-    step = Pretended(fails=True)
+def test_shapes_that_never_repeat_and_failed_captures_disable_graphs_with_a_message():
+    step = StandIn()
+    ways = [step([sized(rows)]) for rows in range(1, graphed_step.MAX_BATCHES_PER_REPEAT + 3)]
+    assert ways[-1] == "eager" and "batches differ in shape" in step.told[0] and len(step.told) == 1
+    step = StandIn(fails=True)
     ways = [step([sized(5)]) for _ in range(6)]
-    assert ways[4:] == ["usual", "usual"]
+    assert ways[4:] == ["eager", "eager"]
     assert step.told == [
         "No CUDA graph: operation not permitted when stream is capturing. Steps run one kernel at a time."
     ]

@@ -1,8 +1,8 @@
 """A toy task and a toy model, registered as real ones are, small enough to train in milliseconds.
 
-`python -m tests.training.toy train toy …` is the command line with both of them in it; `REGARD_TOY_SLOW` makes every
-forward pass take so many seconds, so that a signal can arrive in the middle of anything. `REGARD_TOY_PAUSE` (see
-`_pause`) holds a run at one batch until a test has done what it wants to do there, however long that takes.
+`python -m tests.training.toy train toy …` is the command line with both registered. `REGARD_TOY_SLOW` makes every
+forward pass take that many seconds, so that a signal can arrive anywhere. `REGARD_TOY_PAUSE` (see `_pause`) pauses a
+run at one batch until a test creates a file.
 """
 
 import math
@@ -80,8 +80,8 @@ class Toy(Task):
     def collate(self, examples, generator):
         longest = max(len(row) for row, _ in examples)
         inputs = torch.zeros(len(examples), longest, dtype=torch.long)
-        for place, (row, _) in enumerate(examples):
-            inputs[place, : len(row)] = torch.tensor(row)
+        for number, (row, _) in enumerate(examples):
+            inputs[number, : len(row)] = torch.tensor(row)
         noise = torch.rand(inputs.shape, generator=generator) < 0.05
         inputs = torch.where(noise & (inputs > 0), torch.ones_like(inputs), inputs)
         return Batch.of(inputs, inputs > 0, torch.tensor([label for _, label in examples]))
@@ -125,7 +125,7 @@ class ToyNet(Model):
 
 
 def _pause(calls, dim):
-    """CALLS:DIM:FILE, several joined by commas: after so many training batches a model so wide waits for a file."""
+    """CALLS:DIM:FILE, joined by commas: after CALLS training batches, a model of width DIM waits for a file."""
     for told in filter(None, os.environ.get("REGARD_TOY_PAUSE", "").split(",")):
         at, width, file = told.split(":", 2)
         while (calls, dim) == (int(at), int(width)) and not os.path.exists(file):
@@ -133,17 +133,17 @@ def _pause(calls, dim):
 
 
 def register():
-    """Make both known by name."""
+    """Register task and model."""
     task("toy")(Toy)
     model("toy-net", gives=("pooled",))(ToyNet)
 
 
 def weights(folder, name=None):
-    """The weights of a run's newest checkpoint, and what else must be equal at the end of two equal runs."""
+    """All tensors of a run's newest (or named) checkpoint, and its counters, which two equal runs have in common."""
     from regard.training.run_folder import checkpoints
 
-    place = folder / "checkpoints"
-    found = checkpoints.load(place / name if name else checkpoints.found(place)[0])
+    path = folder / "checkpoints"
+    found = checkpoints.load(path / name if name else checkpoints.paths(path)[0])
     progress = {
         key: value for key, value in found.state["progress"].items() if key not in ("seconds", "pending")
     }

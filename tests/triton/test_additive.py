@@ -15,7 +15,7 @@ from regard.core.request import Request
 from regard.implementations import reference
 from regard.implementations.triton import additive, additive_backward, additive_strips
 from regard.implementations.triton.blocks import prepare
-from regard.implementations.triton.launch import Backward, Work
+from regard.implementations.triton.launch import Backward, KernelWork
 from tests.contracts.harness import assert_within
 from tests.contracts.orders import ORIGINAL, draw_order
 from tests.triton.conftest import DEVICE
@@ -47,7 +47,7 @@ def upstream(asked):
 
 def by_kernels(asked, grads, seed=None):
     prepared = prepare(asked.mask, asked.bias, asked.sizes, asked.query.device)
-    work = Work(
+    work = KernelWork(
         asked.query,
         asked.key,
         asked.value,

@@ -13,7 +13,7 @@ from regard.implementations import reference
 from regard.implementations.triton import launch
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.forward import forward
-from regard.nn.local_p import Around
+from regard.nn.local_p import CenteredWindowMask
 from tests.contracts.entries import BIASES, MASKS, Sizes
 from tests.contracts.harness import Case, check
 from tests.triton.conftest import DEVICE, GPU
@@ -324,7 +324,7 @@ def test_a_compiled_function_holds_one_operator_and_gives_the_same(backend):
 def test_local_p_predicts_a_window_for_each_head_and_query():
     center = (torch.rand(2, 2, 19) * 40 - 2).to(DEVICE).requires_grad_()
     leaves = (drawn(2, 2, 19, 5), drawn(2, 1, 35, 5), drawn(2, 1, 35, 3), center)
-    mask = Around(center.detach(), 4) & masks.lengths(torch.tensor([30, 20], device=DEVICE))
+    mask = CenteredWindowMask(center.detach(), 4) & masks.lengths(torch.tensor([30, 20], device=DEVICE))
     got = []
     for impl in ("triton", "reference"):
         out = regard.attend(*leaves[:3], mask=mask, bias=biases.gaussian(center, 2.0), impl=impl)

@@ -6,7 +6,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 import regard
 from regard import biases, masks
-from regard.implementations.triton import blocks, launch, repeat
+from regard.implementations.triton import blocks, launch, relaunch
 
 from .conftest import DEVICE
 
@@ -69,7 +69,7 @@ class _Kernel:
 
 
 def test_a_second_launch_has_the_same_arguments_with_the_new_tensors(monkeypatch):
-    monkeypatch.setattr(repeat, "INTERPRETED", False)
+    monkeypatch.setattr(relaunch, "INTERPRETED", False)
     kernel, memory = _Kernel(), {}
 
     def call(a, b, key="key", size=7):
@@ -77,7 +77,7 @@ def test_a_second_launch_has_the_same_arguments_with_the_new_tensors(monkeypatch
             described = TensorDescriptor.from_tensor(b, [2, 4])
             return {"C": (1, 2), "B": described, "A": a, "size": size, "num_warps": 4}
 
-        repeat.launch(kernel, 5, memory, key, {"A": a, "B": b}, arguments)
+        relaunch.launch(kernel, 5, memory, key, {"A": a, "B": b}, arguments)
 
     one, two, three = (torch.full((4, 4), float(n)) for n in (1, 2, 3))
     call(one, two)
@@ -92,7 +92,7 @@ def test_a_second_launch_has_the_same_arguments_with_the_new_tensors(monkeypatch
 
 
 def test_tensors_at_odd_places_are_looked_at_every_time(monkeypatch):
-    monkeypatch.setattr(repeat, "INTERPRETED", False)
+    monkeypatch.setattr(relaunch, "INTERPRETED", False)
     kernel, memory = _Kernel(), {}
     odd = torch.zeros(9)[1:]
 
@@ -100,7 +100,7 @@ def test_tensors_at_odd_places_are_looked_at_every_time(monkeypatch):
         return {"A": odd, "size": 1, "B": None, "C": None}
 
     for _ in range(2):
-        repeat.launch(kernel, 1, memory, "key", {"A": odd}, arguments)
+        relaunch.launch(kernel, 1, memory, "key", {"A": odd}, arguments)
     assert len(kernel.first) == 2 and not memory
 
 

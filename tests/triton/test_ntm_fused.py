@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.nn.ntm import forward, fused, op
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from tests.nn.ntm_machines import build, by_form, inputs
 from tests.nn.test_ntm_steps import graded, plainly
 from tests.nn.test_ntm_steps import request as usual_request
@@ -178,11 +178,11 @@ def test_padding_that_is_not_finite_reaches_neither_results_nor_gradients():
 
 def test_what_the_kernels_do_not_run_goes_through_the_loop(monkeypatch):
     like = torch.empty(3, 2, 5)
-    assert fused.takes(Layout(1, 1, 512, 64, 1, 100, True), like)
-    assert not fused.takes(Layout(1, 1, 513, 64, 1, 100, True), like)
-    assert not fused.takes(Layout(1, 1, 8, 4, 1, 6, True), torch.empty(3, 0, 5))
+    assert fused.takes(MachineLayout(1, 1, 512, 64, 1, 100, True), like)
+    assert not fused.takes(MachineLayout(1, 1, 513, 64, 1, 100, True), like)
+    assert not fused.takes(MachineLayout(1, 1, 8, 4, 1, 6, True), torch.empty(3, 0, 5))
     monkeypatch.setattr(fused, "on_cpu", False)
-    assert not fused.takes(Layout(1, 1, 8, 4, 1, 6, True), like)
+    assert not fused.takes(MachineLayout(1, 1, 8, 4, 1, 6, True), like)
 
 
 @pytest.mark.parametrize(("b", "t"), [(0, 3), (2, 0)])

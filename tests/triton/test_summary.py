@@ -174,7 +174,7 @@ def test_nothing_to_summarise(empty):
 def test_the_operator_is_registered_as_torch_wants_it():
     query, key = drawn(1, 2, 20, 8), drawn(1, 1, 30, 8)
     tensors, spec = kernels.pack(reduced(query, key, mask=masks.causal()))
-    torch.library.opcheck(torch.ops.regard.core.summary.default, (query, key, None, tensors, spec, 0.3, 2))
+    torch.library.opcheck(torch.ops.regard.summary.default, (query, key, None, tensors, spec, 0.3, 2))
 
 
 @pytest.mark.skipif(not GPU, reason="long rows take a GPU")

@@ -15,7 +15,7 @@ from regard.training import optim
 pytest.importorskip("triton")
 
 from regard.training.cuda_graph import fused_update
-from regard.training.cuda_graph.fused_update import Update, fits
+from regard.training.cuda_graph.fused_update import FusedUpdate, fits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [
@@ -53,8 +53,8 @@ def graded(model, optimizer, factor):
 
 def step(update, loss):
     update.ready()
-    update.write(update.loose)
-    return update(loss, update.loose).tolist()
+    update.write(update.eager_table)
+    return update(loss, update.eager_table).tolist()
 
 
 @pytest.mark.parametrize("limit", [0.3, math.inf])
@@ -64,7 +64,7 @@ def test_steps_are_those_of_torch(monkeypatch, limit, chunks):
     monkeypatch.setattr(fused_update, "BLOCK", 256)
     mine, theirs = net(), net()
     ours, usual = adamw(mine, 0.01), adamw(theirs, 0.01)
-    ending = Update(ours, limit)
+    ending = FusedUpdate(ours, limit)
     for number in range(4):
         for optimizer in (ours, usual):
             optim.set_rate(optimizer, 0.01 * (number + 1))
@@ -78,7 +78,7 @@ def test_steps_are_those_of_torch(monkeypatch, limit, chunks):
         assert left_out == 0
     for mine_now, theirs_now in zip(mine.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine_now, theirs_now, rtol=1e-5, atol=1e-6)
-    memory, wanted = optim.memory(ours, mine), optim.memory(usual, theirs)
+    memory, wanted = optim.optimizer_state(ours, mine), optim.optimizer_state(usual, theirs)
     for name, value in wanted.items():
         # The weights differ in their last bits by now, so the gradients do, too.
         torch.testing.assert_close(memory[name], value, rtol=1e-5, atol=1e-7)
@@ -89,21 +89,21 @@ def test_steps_are_those_of_torch(monkeypatch, limit, chunks):
 def test_after_a_loss_that_is_no_number_nothing_changes_any_more(bad):
     model = net()
     optimizer = adamw(model, 0.01)
-    ending = Update(optimizer, 1.0)
+    ending = FusedUpdate(optimizer, 1.0)
     step(ending, graded(model, optimizer, 1.0))
-    before = {**model.state_dict(), **optim.memory(optimizer, model)}
+    before = {**model.state_dict(), **optim.optimizer_state(optimizer, model)}
     before = {name: value.clone() for name, value in before.items()}
     found = step(ending, graded(model, optimizer, bad))
     assert not math.isfinite(found[0]) and found[2] == 1
     assert step(ending, graded(model, optimizer, 1.0))[2] == 1
-    after = {**model.state_dict(), **optim.memory(optimizer, model)}
+    after = {**model.state_dict(), **optim.optimizer_state(optimizer, model)}
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
 def test_a_gradient_that_is_no_number_stops_it_too():
     model = net()
     optimizer = adamw(model, 0.01)
-    ending, loss = Update(optimizer, 1.0), graded(model, optimizer, 1.0)
+    ending, loss = FusedUpdate(optimizer, 1.0), graded(model, optimizer, 1.0)
     model[0].weight.grad[3, 5] = math.inf
     before = model[2].weight.clone()
     assert step(ending, loss)[2] == 1 and torch.equal(model[2].weight, before)
@@ -112,11 +112,12 @@ def test_a_gradient_that_is_no_number_stops_it_too():
 def test_a_state_that_was_loaded_is_found_where_it_lies_now():
     model = net()
     optimizer = adamw(model, 0.01)
-    ending = Update(optimizer, 1.0)
+    ending = FusedUpdate(optimizer, 1.0)
     step(ending, graded(model, optimizer, 1.0))
-    optim.remember(optimizer, model, {name: t.clone() for name, t in optim.memory(optimizer, model).items()})
+    state = {name: tensor.clone() for name, tensor in optim.optimizer_state(optimizer, model).items()}
+    optim.restore_optimizer(optimizer, model, state)
     step(ending, graded(model, optimizer, 1.0))
-    assert optim.memory(optimizer, model)["0.bias:step"] == 2
+    assert optim.optimizer_state(optimizer, model)["0.bias:step"] == 2
 
 
 def test_only_a_plain_adamw_of_float32_fits():

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from regard.errors import RegardError
-from regard.viewer.opening import ViewOptions, open_page
 from regard.tasks.image_files import FORMATS, read_image
+from regard.viewer.opening import ViewOptions, open_page
 from tests.viewer.pretrained import save
 
 PICTURE = Image.fromarray((np.arange(13 * 17 * 3) % 251).astype(np.uint8).reshape(13, 17, 3))

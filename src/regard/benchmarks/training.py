@@ -52,8 +52,9 @@ class Letters(Task):
 @case("loop-overhead", work=WORK, peer="bare torch loop", unit="× its time", at_most=1.05)
 def loop(setting: Setting) -> Measurement:
     """Order, collation, loss, clipping, update, random states, log line and display, against the bare necessities."""
-    from regard.training.assembly import Parts, complete
+    from regard.training.build import Parts
     from regard.training.config import Config
+    from regard.training.config.recipe import complete
     from regard.training.hardware import prepare
     from regard.training.run_folder.folder import RunFolder
     from regard.training.signals import Signals

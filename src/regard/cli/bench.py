@@ -9,16 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-
 from regard.errors import BadValue
 
 if TYPE_CHECKING:
+    from jsonargparse import Namespace
     from rich.console import Console
 
     from regard.benchmarks.case import Case
     from regard.benchmarks.run import Row
-    from regard.cli.parser import Parser
+    from regard.cli.common.parser import Parser
 
 SUMMARY = "Measure the promised numbers side by side with their peers."
 EXAMPLES = (

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-
-from regard.cli.pages.settings import add_settings, given_settings
-from regard.cli.pages.terminal import tell
-from regard.errors import BadValue
-from regard.registry import parse, split
+from regard.cli.common.settings import add_settings, given_settings
+from regard.cli.common.terminal import tell
 
 if TYPE_CHECKING:
-    from regard.cli.parser import Parser
-    from regard.comparison.compare import Plan
+    from types import TracebackType
+
+    from jsonargparse import Namespace
+    from rich.progress import Progress, TaskID
+
+    from regard.cli.common.parser import Parser
     from regard.comparison.comparison import Comparison
+    from regard.comparison.engines.engine import Event
+    from regard.comparison.job import Job
 
 SUMMARY = (
     "Train several models on a task side by side, with the same data, budget and seeds; a table and a report."
@@ -32,19 +34,18 @@ EXAMPLES = (
 )
 
 FAILED = 1
-DEFAULT_TASK = "digits"
 SINGLE = ("model", "attention", "seed", "out", "name")  # settings of one run, not of a comparison
 OWN = (
     "models", "attention", "seeds", "sweep", "space", "out", "engine", "address", "workers", "threads", "beam",
-    "timeout", "heartbeat", "json",
+    "timeout", "heartbeat",
 )  # fmt: skip
+SECONDS_BETWEEN_LINES = 10.0
+NEWS = {"began": "begins", "silent": "silent", "again": "again", "done": "done", "failed": "FAILED"}
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options: what to compare and where, and every setting the runs share."""
-    models = (
-        "names joined by commas, or all (default: on digits the three of the table, else the task's recipe)"
-    )
+    models = "names joined by commas, or all (default: those of the task's recipe)"
     parser.add_argument("--models", type=str, metavar="A,B", help=models)
     attention = "attentions to put into each model, joined by commas, or all (default: each model's own)"
     parser.add_argument("--attention", type=str, metavar="X,Y", help=attention)
@@ -52,22 +53,21 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--seeds", type=str, default="3", metavar="N", help=seeds)
     tuning = "tune each model with so many trials first, by validation alone"
     parser.add_argument("--sweep", type=int, default=0, metavar="N", help=tuning)
-    parser.add_argument(
-        "--space", type=str, metavar="SPACE", help="what --sweep tunes, and within which bounds"
-    )
-    out = "the folder of the comparison; give the command again to go on (default: one inside runs)"
+    space = "the search space of --sweep: NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A|B, joined by commas"
+    parser.add_argument("--space", type=str, metavar="SPACE", help=space)
+    out = "the folder of the comparison; repeat the command to resume it (default: one inside runs)"
     parser.add_argument("--out", type=str, metavar="DIR", help=out)
-    parser.add_argument("--engine", choices=["local", "ray"], default="local", help="where the runs run")
-    parser.add_argument(
-        "--address", type=str, metavar="HOST", help="of the Ray cluster (default: one made here)"
-    )
+    parser.add_argument("--engine", choices=["local", "ray"], default="local", help="what runs the runs")
+    address = "of the Ray cluster (default: a new one on this machine)"
+    parser.add_argument("--address", type=str, metavar="HOST", help=address)
     workers = "runs at once (default: as many as there are cores; one on a GPU)"
     parser.add_argument("--workers", type=int, metavar="N", help=workers)
     parser.add_argument("--threads", type=int, metavar="N", help="of each run (default: 1 where several run)")
-    parser.add_argument(
-        "--beam", type=int, metavar="N", help="write with a beam of N for the test (default: greedily)"
+    beam = "generate with a beam of N for the test (default: greedily)"
+    parser.add_argument("--beam", type=int, metavar="N", help=beam)
+    timeout = (
+        "stop a run that takes longer, for instance 90s or '2 hours'; the others continue (default: never)"
     )
-    timeout = "stop a run that takes longer, for instance 90s or '2 hours'; the others go on (default: never)"
     parser.add_argument("--timeout", type=str, metavar="TIME", help=timeout)
     heartbeat = "stop a run that makes no progress, not one batch, for so long (default: 30 min)"
     parser.add_argument("--heartbeat", type=str, metavar="TIME", help=heartbeat)
@@ -77,95 +77,118 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Compare and print. 0, 1 if a run failed, 2 for a wrong call, 128 + n after signal n."""
-    plan = _plan(options)
-
-    from regard.cli.pages.watching import Watch, name_of
     from regard.comparison.compare import compare
     from regard.comparison.engines.stopped import ClusterLost, Stopped
-    from regard.comparison.results import rows
+    from regard.comparison.plan import make_plan
     from regard.training.run_folder.durable import StorageFailed
 
+    settings = given_settings(options, less=(*OWN, "json"))
+    command = shlex.join(["regard", *sys.argv[1:]])
+    plan = make_plan(settings, **{name: options[name] for name in OWN}, command=command)
     try:
-        with Watch() as watch:
-            comparison = compare(plan, watch.hear, watch.tell)
+        with ProgressDisplay() as display:
+            comparison = compare(plan, display.on_event, display.tell)
     except Stopped as stopped:
         for job in stopped.unsaved:
-            said = "did not stop when asked and was killed; it goes on from its last checkpoint."
-            tell(f"{name_of(job)} {said}")
+            tell(
+                f"{name_of(job)} did not stop when asked and was killed; it resumes from its last checkpoint."
+            )
         saved = "the other runs are saved" if stopped.unsaved else "the runs are saved"
-        tell(f"{stopped}: {saved}. The same command goes on:\n  {plan.command}")
+        tell(f"{stopped}: {saved}. To resume, repeat the command:\n  {plan.command}")
         return stopped.exit_code
     except (ClusterLost, StorageFailed) as trouble:
         tell(f"regard compare: {trouble}")
         return FAILED
-    found = rows(comparison)
     if options.json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print(json.dumps(comparison.rows, indent=1, ensure_ascii=False))
     else:
-        _show(comparison, found)
+        _show(comparison)
     return FAILED if any(outcome.error for outcome in comparison.outcomes) else 0
 
 
-def _plan(options: Namespace) -> Plan:
-    for name, least in (("sweep", 0), ("workers", 1), ("threads", 1), ("beam", 1)):
-        if options[name] is not None and options[name] < least:
-            raise BadValue(f"--{name}: expected at least {least}, got {options[name]}.")
-
-    from regard.comparison import limits, use
-    from regard.comparison.compare import Plan
-    from regard.comparison.grid import read_seeds, usual_models
-    from regard.tasks import TASKS
-
-    settings = given_settings(options, less=OWN)
-    single = {name: settings.pop(name, None) for name in SINGLE}  # a file of one run holds them, too
-    settings["task"] = settings.get("task") or DEFAULT_TASK
-    seeds = read_seeds(options.seeds)
-    attentions = _names("--attention", options.attention, single["attention"])
-    models = _names("--models", options.models, single["model"])
-    if not models:
-        TASKS[parse(settings["task"])[0]]  # says which there are
-        models = usual_models(settings["task"], attentions)
-    asked = [settings, models, attentions, seeds, options.sweep, options.space, options.beam]
-    return Plan(
-        settings=settings, models=models, attentions=attentions, seeds=seeds,
-        out=Path(options.out) if options.out is not None else _usual_folder(settings["task"], asked),
-        trials=options.sweep, space=options.space, engine=options.engine, address=options.address,
-        workers=options.workers, threads=options.threads, beam=options.beam, use=use.loaded(),
-        timeout=limits.seconds("--timeout", options.timeout, usual=None),
-        heartbeat=limits.seconds("--heartbeat", options.heartbeat, usual=limits.HEARTBEAT),
-        command=shlex.join(["regard", *sys.argv[1:]]),
-    )  # fmt: skip
-
-
-def _names(option: str, given: str | None, usual: object) -> list[str]:
-    """Names joined by commas; those inside parentheses do not count. Where none are given, the usual one, if any."""
-    if given is None:
-        return [] if usual is None else [str(usual)]
-    found = [name.strip() for name in split(given)]
-    if not found:
-        raise BadValue(
-            f"{option}: expected names joined by commas, got {given!r}. `regard list` shows what there is."
-        )
-    return found
-
-
-def _usual_folder(task: str, asked: list[Any]) -> Path:
-    """Where a comparison goes when nothing is said: the same place for the same question, so that it can go on."""
-    from regard.training.run_folder.folder import HOME, checked_name
-
-    mark = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return Path(HOME) / checked_name(f"compare-{parse(task)[0]}-{mark}")
-
-
-def _show(comparison: Comparison, found: list[dict[str, Any]]) -> None:
+def _show(comparison: Comparison) -> None:
     from rich.text import Text
 
-    from regard.cli.pages.page import console, put
+    from regard.cli.common.console import console, put
     from regard.comparison import table
-    from regard.comparison.compare import REPORT
 
-    shown = comparison.out
-    if shown.is_relative_to(Path.cwd()):
-        shown = shown.relative_to(Path.cwd())
+    report = comparison.report
+    if report.is_relative_to(Path.cwd()):
+        report = report.relative_to(Path.cwd())
     title = Text.assemble((comparison.task, "bold"), f": {comparison.budget} each")
-    put(console(None), title, Text(""), table.render(found), Text(""), Text(f"report: {shown / REPORT}"))
+    put(console(), title, Text(""), table.render(comparison.rows), Text(""), Text(f"report: {report}"))
+
+
+class ProgressDisplay:
+    """Shows the events of a comparison on stderr: a bar for each run in a terminal, else plain lines."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.console = Console(stderr=True)
+        self.bars: dict[str, TaskID] = {}  # by the run's folder
+        self.printed: dict[str, float] = {}
+        self.progress: Progress | None = None
+        if self.console.is_terminal:
+            self.progress = Progress(
+                TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(),
+                TimeElapsedColumn(), console=self.console, transient=True, refresh_per_second=4,
+            )  # fmt: skip
+
+    def __enter__(self) -> ProgressDisplay:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+    def tell(self, text: str) -> None:
+        """Print a line, above the bars where there are some."""
+        if self.progress is not None:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def on_event(self, event: Event) -> None:
+        """Show what happened to a run."""
+        if event.news != "step":
+            line = f"{NEWS[event.news]:7} {name_of(event.job)}"
+            self.tell(f"{line}: {event.text}" if event.text else line)
+        elif self.progress is None and self._is_due(event.job):
+            self.tell(f"        {name_of(event.job)}: step {event.step}")
+        if self.progress is not None:
+            self._update_bar(self.progress, event)
+
+    def _update_bar(self, progress: Progress, event: Event) -> None:
+        from regard.training.config import budget
+        from regard.training.config.recipe import complete
+
+        folder = event.job.folder
+        if event.news in ("done", "failed"):
+            if folder in self.bars:
+                progress.remove_task(self.bars.pop(folder))
+            if not self.bars:  # an empty display would keep printing empty lines
+                progress.stop()
+            return
+        if folder not in self.bars:
+            length = budget.budget_of(complete(event.job.settings))
+            total = length.amount if length.kind == "steps" else None
+            self.bars[folder] = progress.add_task(name_of(event.job), total=total)
+            progress.start()
+        progress.update(self.bars[folder], completed=event.step)
+
+    def _is_due(self, job: Job) -> bool:
+        now = time.monotonic()
+        due = now - self.printed.setdefault(job.folder, now) >= SECONDS_BETWEEN_LINES
+        if due:
+            self.printed[job.folder] = now
+        return due
+
+
+def name_of(job: Job) -> str:
+    """A run as its user knows it: contestant, seed, and the number of a trial."""
+    trial = "" if job.test else f", {Path(job.folder).name}"
+    return f"{job.contestant.label}, seed {job.seed}{trial}"

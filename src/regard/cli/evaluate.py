@@ -6,15 +6,15 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-
-from regard.cli.pages.terminal import tell
-from regard.errors import BadValue
+from regard.cli.common.terminal import tell
 
 if TYPE_CHECKING:
-    from regard.cli.parser import Parser
+    from jsonargparse import Namespace
+
+    from regard.cli.common.parser import Parser
+    from regard.comparison.evaluate import Evaluation
 
 SUMMARY = "Measure a trained run on a split: every metric of its task, with what exactly was measured."
 EXAMPLES = (
@@ -48,26 +48,20 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Measure and print. 0, 2 for a wrong call, 1 where a checkpoint is damaged."""
-    for name in ("batch_size", "beam", "limit"):
-        if options[name] is not None and options[name] < 1:
-            raise BadValue(f"--{name.replace('_', '-')}: expected at least 1, got {options[name]}.")
-
-    from regard.cli.pages.measuring import measured
-    from regard.training.loading import load
+    from regard.comparison.evaluate import evaluate_run
     from regard.training.run_folder.checkpoints import Damaged
 
-    try:
-        loaded = load(options.run, options.checkpoint, options.device, options.data)
-    except Damaged as trouble:
-        tell(f"regard evaluate: damaged checkpoint: {trouble}")
-        return FAILED
-    batch_size = options.batch_size or loaded.config.batch_size or 32
-    with _progress() as seen:
-        found = measured(
-            loaded, options.split, batch_size=batch_size, beam=options.beam, limit=options.limit, seen=seen
-        )
+    with _progress() as on_progress:
+        try:
+            found = evaluate_run(
+                options.run, options.split, checkpoint=options.checkpoint, data=options.data, device=options.device,
+                batch_size=options.batch_size, beam=options.beam, limit=options.limit, on_progress=on_progress,
+            )  # fmt: skip
+        except Damaged as trouble:
+            tell(f"regard evaluate: damaged checkpoint: {trouble}")
+            return FAILED
     if options.json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
         _show(found)
     return 0
@@ -84,39 +78,39 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(work, completed=done, total=total)
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(found: Evaluation) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from regard.cli.pages.page import console, put
+    from regard.cli.common.console import console, put
 
-    signature = found["signature"]
+    signature = found.signature
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("metric", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("over", no_wrap=True)
-    for row in found["metrics"]:
-        value = "none" if row["value"] is None else f"{row['value']:.6g}"
-        deciding = "bold" if row["metric"] == found["decides"] else ""
-        table.add_row(Text(row["metric"], style=deciding), value, f"{row['count']:,} {row['of']}")
+    for row in found.metrics:
+        value = "none" if row.value is None else f"{row.value:.6g}"
+        deciding = "bold" if row.metric == found.decides else ""
+        table.add_row(Text(row.metric, style=deciding), value, f"{row.count:,} {row.of}")
     about = Table(box=None, pad_edge=False, show_header=False, padding=(0, 3, 0, 0))
     about.add_column(style="dim", no_wrap=True)
     about.add_column(overflow="fold")
     for name, text in _protocol(found).items():
         about.add_row(name, Text(text))
     title = Text.assemble((str(signature["run"]), "bold"), f": {signature['task']}, {signature['model']}")
-    put(console(None), title, Text(""), table, Text(""), about)
+    put(console(), title, Text(""), table, Text(""), about)
 
 
-def _protocol(found: dict[str, Any]) -> dict[str, str]:
+def _protocol(found: Evaluation) -> dict[str, str]:
     """How the numbers came about, line by line."""
     from regard.tasks.direction import Direction
     from regard.training.run_folder.changes import Change
 
-    signature = found["signature"]
+    signature = found.signature
     data = ", ".join(signature["data"] or ["the task's own"])
     lines = {
-        "split": f"{found['split']}, {found['examples']:,} examples",
+        "split": f"{found.split}, {found.examples:,} examples",
         "data": f"{data} (sha256 {signature['data_sha256'][:12]})",
         "checkpoint": f"{signature['checkpoint']} (sha256 {signature['checkpoint_sha256'][:12]})",
     }
@@ -128,10 +122,7 @@ def _protocol(found: dict[str, Any]) -> dict[str, str]:
     if decoding:
         width = f" of {decoding['beam']}" if "beam" in decoding else ""
         lines["decoding"] = f"{decoding['method']}{width}, at most {decoding['max_length']} tokens"
-    if "bleu" in signature:
-        lines["bleu"] = signature["bleu"]
-    if "completion" in signature:
-        lines["completion"] = signature["completion"]
+    lines |= found.protocol
     lines["with"] = (
         f"regard {signature['regard']}, torch {signature['torch']}, {signature['device']}, {signature['dtype']}"
     )

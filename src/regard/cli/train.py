@@ -7,14 +7,14 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import Namespace
-
-from regard.cli.pages.settings import add_settings, given_settings
-from regard.cli.pages.terminal import printable, tell
+from regard.cli.common.settings import add_settings, given_settings
+from regard.cli.common.terminal import printable, tell
 from regard.training.config import to_yaml
 
 if TYPE_CHECKING:
-    from regard.cli.parser import Parser
+    from jsonargparse import Namespace
+
+    from regard.cli.common.parser import Parser
     from regard.training.run import Result
 
 SUMMARY = "Train a model on a task, from the task's own recipe or your settings."
@@ -48,12 +48,12 @@ def run(options: Namespace) -> int:
     """Train, or show what would be trained. 0, 2 for a wrong call, 1 for a failure, 128 + n after signal n."""
     values = given_settings(options, less=ACTIONS)
     if options.print_config:
-        from regard.training.assembly import arrange
+        from regard.training.resume import resolve
 
-        print(to_yaml(arrange(values, options.resume)[0]), end="")
+        print(to_yaml(resolve(values, options.resume)[0]), end="")
         return 0
     if options.dry_run:
-        from regard.training.estimate import dry_run
+        from regard.training.dry_run import dry_run
 
         _show_estimate(dry_run(values, options.resume), options.json)
         return 0

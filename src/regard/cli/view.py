@@ -8,13 +8,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import Namespace
-
-from regard.cli.pages.terminal import printable, tell
+from regard.cli.common.terminal import printable, tell
 from regard.errors import BadValue
 
 if TYPE_CHECKING:
-    from regard.cli.parser import Parser
+    from jsonargparse import Namespace
+
+    from regard.cli.common.parser import Parser
     from regard.viewer.page_model import PageModel
 
 SUMMARY = (

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.comparison.results import SHARES, Row
+from regard.comparison.results import Row, deciding
+from regard.tasks.metrics import SHARE
 
 PLUS_MINUS = "±"
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number as it is shown, the half of its interval beside it; whether it is the best of its column."""
 
     text: str
@@ -30,16 +31,16 @@ class Column:
     """A title of one or two lines, and a cell for each row."""
 
     title: tuple[str, ...]
-    cells: list[Cell]
+    cells: list[TableCell]
 
 
 def quality(rows: Sequence[Row], split: str) -> Column | None:
     """The deciding metric of a split; None where no row has measured it."""
-    metric = next((row["decides"] for row in rows if row["decides"]), "")
-    found = [row[split].get(metric) for row in rows]
+    metric = deciding(rows)
+    found = [row[split].get(metric.name) for row in rows]
     if not any(found):
         return None
-    share = metric in SHARES
+    share = metric.unit == SHARE
     scale = 100.0 if share else 1.0
     numbers = [[_scaled(each and each[end], scale) for end in ("mean", "low", "high")] for each in found]
     means = [mean for mean, _, _ in numbers]
@@ -52,12 +53,12 @@ def quality(rows: Sequence[Row], split: str) -> Column | None:
         _missing(row) if mean is None else f"{mean:,.{decimals}f}"
         for mean, row in zip(means, rows, strict=True)
     ]
-    best = _best(texts, means, all(row["higher_is_better"] for row in rows))
+    best = _best(texts, means, metric.higher_is_better)
     cells = [
-        Cell(text, "" if half is None else f"{half:,.{decimals}f}", text in best)
+        TableCell(text, "" if half is None else f"{half:,.{decimals}f}", text in best)
         for text, half in zip(texts, halves, strict=True)
     ]
-    return Column((split, metric.replace("_", " ") + (" %" if share else "")), cells)
+    return Column((split, metric.name.replace("_", " ") + (" %" if share else "")), cells)
 
 
 def number(
@@ -71,7 +72,7 @@ def number(
         _missing(row) if value is None else shown(value) for value, row in zip(values, rows, strict=True)
     ]
     best = _best(texts, values, higher)
-    return Column(title, [Cell(text, best=text in best) for text in texts])
+    return Column(title, [TableCell(text, best=text in best) for text in texts])
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:

@@ -14,55 +14,30 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.comparison import earlier, report, table
+from regard.comparison import previous_runs, report, table
 from regard.comparison.comparison import Comparison
 from regard.comparison.costs import costs_of
 from regard.comparison.engines.engine import Engine, Event
-from regard.comparison.engines.local import LocalEngine, Room, room_for
-from regard.comparison.grid import Grid, compose, jobs
+from regard.comparison.engines.local import Capacity, LocalEngine, capacity_for
+from regard.comparison.grid import RunGrid, compose, jobs
 from regard.comparison.job import Job, Outcome, Settings
-from regard.comparison.limits import HEARTBEAT
-from regard.comparison.results import Row, rows
+from regard.comparison.plan import ComparisonPlan
 from regard.errors import BadValue, unknown_name
-from regard.training import budget
-from regard.training.assembly import complete
-from regard.training.config import refuse
+from regard.training.config import budget, refuse
+from regard.training.config.recipe import complete
 from regard.training.hardware import choose_device
 from regard.training.run_folder import durable, metrics_file
 from regard.training.run_folder.folder import RunFolder
 
 ENGINES = ("local", "ray")
-REPORT = "report.html"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is asked for."""
-
-    settings: Settings  # of every run, by dotted name, the task among them
-    models: Sequence[str]  # "all": every one that serves the task
-    out: Path
-    attentions: Sequence[str] = ()  # none: each model's own; "all": every one that serves in a model
-    seeds: Sequence[int] = (0, 1, 2)
-    trials: int = 0  # of tuning, for each contestant
-    space: str | None = None  # what is tuned; None: the usual
-    engine: str = "local"
-    address: str | None = None  # of a cluster
-    workers: int | None = None  # processes at once; None: what there is room for
-    threads: int | None = None  # of each process
-    beam: int | None = None  # how sequences are written; None: greedily
-    use: tuple[str, ...] = ()  # files of the user
-    timeout: float | None = None  # seconds a run may take; None: no limit
-    heartbeat: float | None = HEARTBEAT  # seconds a run may go without progress; None: no limit
-    command: str = "regard compare"
 
 
 def compare(
-    plan: Plan,
-    hear: Callable[[Event], None] = lambda event: None,
+    plan: ComparisonPlan,
+    on_event: Callable[[Event], None] = lambda event: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Do what a plan says. `hear` is told what happens to runs, `tell` what else a user must know.
+    """Do what a plan says. `on_event` is told what happens to runs, `tell` what else a user must know.
 
     `Stopped` if a signal came; the same plan goes on from there.
     """
@@ -74,17 +49,17 @@ def compare(
     with _folder(plan.out):
         config = complete(grid.settings)
         gpu = choose_device(config.device).type == "cuda"
-        room = room_for(
+        room = capacity_for(
             len(grid.contestants) * len(plan.seeds), gpu=gpu, workers=plan.workers, threads=plan.threads
         )
         with _engine(plan, room) as found:
             engine = Limited(found, plan.timeout, plan.heartbeat)
-            chosen = _tuned(plan, grid, engine, room, hear)
+            chosen = _tuned(plan, grid, engine, room, on_event)
             todo = jobs(
                 grid, plan.seeds, plan.out, chosen=chosen, threads=room.threads, beam=plan.beam, use=plan.use
             )
             _look_back(todo, tell)
-            outcomes = engine.run(todo, hear)
+            outcomes = engine.run(todo, on_event)
             for outcome in outcomes:
                 if why := metrics_file.changed(RunFolder(Path(outcome.folder)).metrics, outcome.metrics):
                     tell(why)
@@ -96,7 +71,7 @@ def compare(
             outcomes=outcomes,
             costs=costs_of(todo, outcomes, plan.out, tell, _shorter(plan.timeout, plan.heartbeat)),
             left_out=grid.left_out,
-            budget=words(budget.of(config)),
+            budget=budget_text(budget.budget_of(config)),
             command=plan.command,
             out=plan.out.absolute(),
             engine=plan.engine,
@@ -104,22 +79,23 @@ def compare(
             chosen=chosen,
         )
         tell("writing the report")
-        write(comparison, rows(comparison))
+        write(comparison)
     return comparison
 
 
-def words(given: budget.Budget) -> str:
+def budget_text(given: budget.Budget) -> str:
     """How long each run is, for people."""
     return f"{given.amount:,.15g} {given.kind}"
 
 
-def write(comparison: Comparison, found: list[Row]) -> None:
-    """results.json, results.csv, results.tex and report.html, each whole or as it was."""
+def write(comparison: Comparison) -> None:
+    """Write results.json, results.csv, results.tex and report.html; each is replaced whole or not at all."""
+    found = comparison.rows
     text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
     files = {"results.json": text, "results.csv": table.to_csv(found), "results.tex": table.to_latex(found)}
     for name, content in files.items():
         durable.replace(comparison.out / name, content.encode())
-    report.write(comparison, found, comparison.out / REPORT)
+    report.write(comparison, found, comparison.report)
 
 
 @dataclass(frozen=True)
@@ -130,10 +106,10 @@ class Limited:
     timeout: float | None
     heartbeat: float | None
 
-    def run(self, jobs: Iterable[Job], hear: Callable[[Event], None]) -> list[Outcome]:
+    def run(self, jobs: Iterable[Job], on_event: Callable[[Event], None]) -> list[Outcome]:
         """Run all jobs, each within the limits."""
         own = (dataclasses.replace(job, timeout=self.timeout, heartbeat=self.heartbeat) for job in jobs)
-        return self.engine.run(own, hear)
+        return self.engine.run(own, on_event)
 
 
 def _shorter(*limits: float | None) -> float | None:
@@ -141,7 +117,7 @@ def _shorter(*limits: float | None) -> float | None:
 
 
 @contextmanager
-def _engine(plan: Plan, room: Room) -> Iterator[Engine]:
+def _engine(plan: ComparisonPlan, room: Capacity) -> Iterator[Engine]:
     """Where the runs run; a cluster that was made for them ends with them."""
     if plan.engine == "local":
         if plan.address is not None:
@@ -157,7 +133,7 @@ def _engine(plan: Plan, room: Room) -> Iterator[Engine]:
 
 
 def _tuned(
-    plan: Plan, grid: Grid, engine: Engine, room: Room, hear: Callable[[Event], None]
+    plan: ComparisonPlan, grid: RunGrid, engine: Engine, room: Capacity, on_event: Callable[[Event], None]
 ) -> dict[str, Settings]:
     """What tuning chose, by a contestant's label."""
     if not plan.trials:
@@ -168,17 +144,17 @@ def _tuned(
 
     found = tune_all(
         grid.contestants, {**grid.settings, "seed": plan.seeds[0]}, plan.trials, plan.space, engine,
-        plan.out.absolute() / "sweep", room.threads, hear, use=plan.use,
+        plan.out.absolute() / "sweep", room.threads, on_event, use=plan.use,
     )  # fmt: skip
     return {one.label: settings for one, settings in zip(grid.contestants, found, strict=True)}
 
 
 def _look_back(todo: Sequence[Job], tell: Callable[[str], None]) -> None:
     """Refuse what an earlier command's runs cannot become; say which of them are only made longer."""
-    refuse([why for job in todo if (why := earlier.refusal(job))])
+    refuse([why for job in todo if (why := previous_runs.refusal(job))])
     for job in todo:
-        earlier.finished(job, tell)  # says which outcomes are not what was written
-        if was := earlier.longer(job):
+        previous_runs.finished(job, tell)  # says which outcomes are not what was written
+        if was := previous_runs.longer(job):
             tell(
                 f"{job.folder}: goes on from a run of {was}. Its learning rate had followed the shorter plan, so it is "
                 "not the run a fresh --out would give."
@@ -197,7 +173,7 @@ def _folder(out: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             durable.make_folder(out)
-            stack.enter_context(RunFolder(out).alone())
+            stack.enter_context(RunFolder(out).locked())
         except OSError as trouble:
             cause = trouble.__cause__ if isinstance(trouble.__cause__, OSError) else trouble
             raise BadValue(

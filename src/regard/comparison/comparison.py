@@ -2,26 +2,71 @@
 
 from __future__ import annotations
 
+import html
+import io
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from regard.comparison.job import Contestant, Cost, Outcome, Settings
+
+REPORT = "report.html"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that tables, pictures and reports are made of."""
+    """Everything that tables, figures and reports are made of.
+
+    `print(comparison)` shows its table; in a notebook it shows its report, with the table and the figures.
+    """
 
     task: str
     settings: Settings  # shared by all contestants, by dotted name
     contestants: list[Contestant]
     seeds: list[int]
-    outcomes: list[Outcome]  # of all jobs, those that failed too
+    outcomes: list[Outcome]  # of all jobs, failed ones included
     costs: dict[str, Cost]  # by a contestant's label
-    left_out: list[tuple[str, str]]  # the label of a cell that makes no sense, and why
-    budget: str  # what each run was given, in words: "2,000 steps"
-    command: str  # what was typed, as a shell reads it
+    left_out: list[tuple[str, str]]  # the label of a combination that cannot run, and why
+    budget: str  # of each run, in words: "2,000 steps"
+    command: str  # the command that made it, as a shell reads it
     out: Path
     engine: str = "local"
     trials: int = 0  # of tuning that each contestant got
-    chosen: dict[str, Settings] = field(default_factory=dict)  # what tuning chose, by a contestant's label
+    chosen: dict[str, Settings] = field(
+        default_factory=dict
+    )  # settings that tuning chose, by a contestant's label
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each contestant, as in `results.json`."""
+        from regard.comparison.results import rows
+
+        return rows(self)
+
+    @property
+    def report(self) -> Path:
+        """The report, one HTML file."""
+        return self.out / REPORT
+
+    def __str__(self) -> str:
+        """The table, as the command line prints it."""
+        from rich.console import Console
+
+        from regard.comparison.table import render
+
+        console = Console(file=io.StringIO(), width=100, highlight=False, markup=False, emoji=False)
+        console.print(render(self.rows))
+        assert isinstance(console.file, io.StringIO)
+        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+    def _repr_html_(self) -> str:
+        """The report for a notebook, in a frame of its own so that its styles do not reach the notebook."""
+        try:
+            page = self.report.read_text(encoding="utf-8")
+        except OSError:
+            return f"<pre>{html.escape(str(self))}</pre>"
+        return (
+            f'<iframe srcdoc="{html.escape(page)}" title="{html.escape(self.task)}" '
+            'style="width:100%;height:720px;border:0"></iframe>'
+        )

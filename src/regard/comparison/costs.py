@@ -1,7 +1,7 @@
 """What a step of each contestant costs: measured after all runs, one contestant after another, with nothing beside it.
 
-Each is measured in a process of its own (`pace.py`), so that one's memory is not the other's. What was measured stands
-in costs.json and is not measured again for the same settings.
+Each is measured in a process of its own (`step_cost.py`), so that one's memory is not the other's. costs.json keeps the
+measurements, which are not repeated for the same settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO, Any
 from regard.comparison.engines.child import Child
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Cost, Job, Outcome
-from regard.comparison.limits import words
+from regard.comparison.limits import duration_text
 from regard.training.run_folder import durable
 from regard.training.signals import Signals
 
@@ -62,7 +62,7 @@ def _known(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _measured(job: Job, tell: Callable[[str], None], limit: float | None) -> dict[str, Any] | None:
-    """What `pace.py` finds out about a job in a process of its own; None, and a word why, if it fails."""
+    """What `step_cost.py` finds out about a job in a process of its own; None, and a word why, if it fails."""
     told = json.dumps({"settings": job.settings, "threads": job.threads, "use": list(job.use)})
     with (
         tempfile.TemporaryFile() as given,
@@ -71,7 +71,9 @@ def _measured(job: Job, tell: Callable[[str], None], limit: float | None) -> dic
     ):
         given.write(told.encode())
         given.seek(0)
-        code = _run([sys.executable, "-m", "regard.comparison.pace"], given, out, errors, job.threads, limit)
+        code = _run(
+            [sys.executable, "-m", "regard.comparison.step_cost"], given, out, errors, job.threads, limit
+        )
         for file in (out, errors):
             file.seek(0)
         if code == 0:
@@ -80,7 +82,7 @@ def _measured(job: Job, tell: Callable[[str], None], limit: float | None) -> dic
     why = lines[-1] if lines else f"exit code {code}"
     if code is None:
         assert limit is not None
-        why = f"it took longer than {words(limit)} and was stopped"
+        why = f"it took longer than {duration_text(limit)} and was stopped"
     tell(f"the cost of {job.contestant.label} could not be measured: {why}")
     return None
 

@@ -22,11 +22,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.implementations.packing import unpack
 from regard.implementations.tiled import op as tiled
-from regard.implementations.tiled.walk import Attention
+from regard.implementations.tiled.scored_strip import TiledAttention
 from regard.models import Model
 from regard.nn import scan
 from regard.nn.ntm import op as ntm
-from regard.tasks import Task
 from regard.tasks.batch import Batch
 
 Shape = Sequence[int]
@@ -46,11 +45,11 @@ _INSIDE: dict[str, Callable[..., Any]] = {
 }
 
 
-def of_step(task: Task, model: Model, batch: Batch) -> float:
+def of_step(model: Model, batch: Batch) -> float:
     """Floating-point operations of one training step on a batch; gradients are left behind, weights as they were."""
 
     def step() -> None:
-        total, count = task.loss(model(batch), batch)
+        total, count = model.loss(model(batch), batch)
         (total / count.detach().clamp(min=1.0)).backward()
 
     return count(step)
@@ -97,7 +96,7 @@ def _visible_share(
 ) -> float:  # fmt: skip
     """Of the pairs that the strips of `tiled` walk, the share that the mask leaves."""
     score, mask, bias, normalizer = unpack(spec, tensors)
-    walk = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    walk = TiledAttention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
     walked = visible = 0.0
     for strip in walk.strips():
         place = walk.place(strip)

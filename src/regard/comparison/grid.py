@@ -21,12 +21,13 @@ from regard.comparison.job import Contestant, Job, Settings
 from regard.errors import BadValue, RegardError
 from regard.models.model import MODELS, fits
 from regard.nn.mechanism import MECHANISMS, entry, names, options_of
-from regard.registry import parse, split
-from regard.tasks.task import TASKS, Task
+from regard.registry import parse
+from regard.tasks.task import Task
 from regard.training import config
-from regard.training.assembly import build_model, build_task, complete
+from regard.training.build import build_model, build_task
+from regard.training.config.recipe import complete
 from regard.training.data import generator
-from regard.training.protocol import decoding_of
+from regard.training.evaluation import decoding_of
 from regard.training.run_folder.folder import checked_name
 
 ALL = "all"
@@ -35,7 +36,7 @@ _LONGEST_SLUG = 70
 
 
 @dataclass(frozen=True)
-class Grid:
+class RunGrid:
     """Who takes part, with which settings; and which cells do not, and why."""
 
     settings: Settings  # shared by all, checked, by dotted name
@@ -49,7 +50,7 @@ def compose(
     attentions: Sequence[str] = (),
     *,
     beam: int | None = None,
-) -> Grid:
+) -> RunGrid:
     """The contestants of a task; `all` stands for every model that serves it, every mechanism that serves in a model.
 
     Without attentions each model has its own.
@@ -72,7 +73,7 @@ def compose(
     return _tried(clean, task, cells, beam)
 
 
-def _tried(settings: Settings, task: Task, cells: Sequence[Contestant], beam: int | None) -> Grid:
+def _tried(settings: Settings, task: Task, cells: Sequence[Contestant], beam: int | None) -> RunGrid:
     asked: dict[str, str] = {}  # the answer in words, and the first contestant that was asked for it
     taken, left_out = [], []
     for cell in cells:
@@ -93,7 +94,7 @@ def _tried(settings: Settings, task: Task, cells: Sequence[Contestant], beam: in
             raise BadValue(left_out[0][1])
         lines = [f"{label}: {_short(why)}" for label, why in left_out]
         raise BadValue("\n  ".join(["none of what was asked for can be compared:", *lines]))
-    return Grid(settings, taken, [(label, _short(why)) for label, why in left_out])
+    return RunGrid(settings, taken, [(label, _short(why)) for label, why in left_out])
 
 
 def _try(task: Task, settings: Settings, cell: Contestant, beam: int | None) -> str:
@@ -154,7 +155,7 @@ def _named(contestant: Contestant) -> Settings:
 
 
 def jobs(
-    grid: Grid,
+    grid: RunGrid,
     seeds: Sequence[int],
     out: Path,
     *,
@@ -182,29 +183,3 @@ def slug(contestant: Contestant) -> str:
     if plain == raw and len("+".join(plain)) <= _LONGEST_SLUG:
         return "+".join(plain)
     return "+".join(plain)[:_LONGEST_SLUG] + "-" + hashlib.sha256("+".join(raw).encode()).hexdigest()[:6]
-
-
-def read_seeds(given: str) -> list[int]:
-    """`3` means 0, 1, 2; with a comma it is a list: `0,7,11`, or `7,` for one seed."""
-    parts = split(given)
-    wanted = (
-        f"--seeds: expected how many, at least 1, or a list such as 0,7,11 (`7,` for one), got {given!r}."
-    )
-    if not parts or not all(part.strip().isdecimal() for part in parts):
-        raise BadValue(wanted)
-    numbers = [int(part) for part in parts]
-    if "," not in given:
-        if not 1 <= numbers[0] <= 1000:
-            raise BadValue(wanted)
-        return list(range(numbers[0]))
-    if max(numbers) >= 2**63:
-        raise BadValue(f"--seeds: expected numbers below 2⁶³, got {given!r}.")
-    if len(set(numbers)) < len(numbers):
-        raise BadValue(f"--seeds: a seed stands there twice in {given!r}; the same run counts once.")
-    return numbers
-
-
-def usual_models(task: str, attentions: Sequence[str]) -> list[str]:
-    """The models that are compared when none is named: those of the recipe; one of them where attentions are."""
-    recipe = TASKS[parse(task)[0]].recipe
-    return list(recipe.compared) if recipe.compared and not attentions else [recipe.model]

@@ -88,7 +88,9 @@ class Outcome:
     data_sha256: str = ""  # of the test examples as the model read them
     command: str = ""  # what to type to get this run alone
     versions: dict[str, str] = field(default_factory=dict)  # regard, torch, python, device
-    sacrebleu: str = ""  # its signature, where BLEU was measured
+    protocol: dict[str, str] = field(
+        default_factory=dict
+    )  # how a metric of the test is computed, by its name
     beam: int | None = None  # how sequences were written for the test; None: greedily, or none were
     direction: str = ""  # of a translation: what is read and what is written
     changes: list[str] = field(default_factory=list)  # of settings, while the run was resumed, in words
@@ -110,14 +112,14 @@ class Outcome:
             outcome = cls(**found)
         except FileNotFoundError:
             return None
-        except checksum.Changed as changed:
+        except checksum.FileChanged as changed:
             tell(f"{changed} The run is measured again.")
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as trouble:
             tell(f"{path} cannot be read ({type(trouble).__name__}: {trouble}). The run is measured again.")
             return None
         if not sealed:
-            tell(f"{path}: {checksum.UNSEALED}.")
+            tell(f"{path}: {checksum.NO_CHECKSUM}.")
         return outcome
 
 

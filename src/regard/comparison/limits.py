@@ -1,6 +1,6 @@
 """How long a run may take, and how long it may go without a sign of progress, before it is stopped.
 
->>> seconds("--timeout", "5 min")
+>>> seconds("timeout", "5 min")
 300.0
 """
 
@@ -10,26 +10,26 @@ import math
 import time
 
 from regard.errors import BadValue
-from regard.training import budget
+from regard.training.config import budget
 
 NEVER = "never"
 HEARTBEAT = 1800.0  # seconds: longer than any batch, or than reading the data before the first one
 SECONDS_UNTIL_NAMED = 60.0  # a run without progress is named long before it is stopped
 
 
-def seconds(option: str, given: str | None, usual: float | None = None) -> float | None:
-    """A time as one writes it: `90`, `90s`, `5 min`, `2 hours`; None for `never`, the usual where nothing is given."""
+def seconds(argument: str, given: str | float | None, default: float | None = None) -> float | None:
+    """A time as one writes it: `90`, `90s`, `5 min`, `2 hours`; None for `never`, `default` where none is given."""
     if given is None:
-        return usual
-    if given.strip() == NEVER:
+        return default
+    if isinstance(given, str) and given.strip() == NEVER:
         return None
     try:
         found = float(given)
     except ValueError:
-        found = _with_unit(given)
+        found = _with_unit(str(given))
     if not (math.isfinite(found) and found > 0):
         raise BadValue(
-            f"{option}: expected a time, for instance '90s', '5 min' or '2 hours', or {NEVER}, got {given!r}."
+            f"{argument}: expected a time, for instance '90s', '5 min' or '2 hours', or {NEVER}, got {given!r}."
         )
     return found
 
@@ -42,7 +42,7 @@ def _with_unit(given: str) -> float:
     return found.amount if found.kind == "seconds" else math.nan
 
 
-def words(amount: float) -> str:
+def duration_text(amount: float) -> str:
     """Seconds for people, in the largest unit that leaves a whole number."""
     for unit, name in ((3600, "hour"), (60, "minute")):
         if amount >= unit and amount % unit == 0:
@@ -66,9 +66,9 @@ class Limits:
         """Which limit the run is over, in words; empty if none."""
         now = time.monotonic()
         if self.timeout is not None and now - self.began > self.timeout:
-            return f"it took longer than {words(self.timeout)} (--timeout)"
+            return f"it took longer than {duration_text(self.timeout)} (--timeout)"
         if self.heartbeat is not None and now - self.beaten > self.heartbeat:
-            return f"it made no progress for {words(self.heartbeat)} (--heartbeat)"
+            return f"it made no progress for {duration_text(self.heartbeat)} (--heartbeat)"
         return ""
 
     def silent(self) -> str:
@@ -77,6 +77,8 @@ class Limits:
             return ""
         self.named = True
         then = (
-            "" if self.heartbeat is None else f"; it is stopped after {words(self.heartbeat)} (--heartbeat)"
+            ""
+            if self.heartbeat is None
+            else f"; it is stopped after {duration_text(self.heartbeat)} (--heartbeat)"
         )
-        return f"no progress for {words(SECONDS_UNTIL_NAMED)}{then}"
+        return f"no progress for {duration_text(SECONDS_UNTIL_NAMED)}{then}"

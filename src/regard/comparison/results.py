@@ -19,14 +19,23 @@ from regard.comparison.signature import signature
 from regard.comparison.statistics import Bootstrap, holm, interval, judge, paired
 from regard.models.model import MODELS
 from regard.registry import parse
-from regard.tasks.metrics import SHARE, Metric, Numbers
+from regard.tasks.metrics import Metric, Numbers
 from regard.tasks.task import TASKS
-from regard.training.assembly import complete
-from regard.training.budget import parse as parse_budget
+from regard.training.config.budget import parse as parse_budget
+from regard.training.config.recipe import complete
 from regard.training.run_folder.folder import RunFolder
 from regard.training.run_folder.metrics_file import changed, plain
 
 Row = dict[str, Any]
+SHARES = ("accuracy", "exact_match", "macro_f1")  # metrics from 0 to 1, which people read as per cent
+
+
+def deciding(rows: Sequence[Row]) -> Metric:
+    """The metric by which the rows are compared, with its name, direction and unit."""
+    row = next((row for row in rows if row["decides"]), None)
+    if row is None:
+        return Metric("")
+    return Metric(row["decides"], higher_is_better=row["higher_is_better"], unit=row["unit"])
 
 
 def rows(comparison: Comparison) -> list[Row]:
@@ -39,8 +48,7 @@ def _row(comparison: Comparison, contestant: Contestant) -> Row:
     done = [run for run in runs if not run.error]
     cost = comparison.costs.get(contestant.label)
     attention = attention_of(contestant, comparison.task)
-    task = TASKS[parse(comparison.task)[0]]
-    metric = next((run.metric for run in done), task.metric.name)
+    decides = _deciding(comparison, done)
     warnings: list[str] = []
     row: Row = {
         "label": contestant.label,
@@ -50,15 +58,15 @@ def _row(comparison: Comparison, contestant: Contestant) -> Row:
         "seeds": [run.seed for run in done],
         "parameters": cost.parameters if cost else next((run.parameters for run in done), None),
         "steps_per_second": cost.steps_per_second if cost else _pace(done),
-        "validation": _metrics("validation", {run.seed: run.validation for run in done}, metric, warnings),
-        "test": _metrics("test", {run.seed: run.test for run in done}, metric, warnings),
+        "validation": _metrics("validation", {run.seed: run.validation for run in done}, decides.name, warnings),
+        "test": _metrics("test", {run.seed: run.test for run in done}, decides.name, warnings),
         "peak_memory_mib": cost.peak_memory_mib if cost else None,
         "flops_per_step": cost.flops_per_step if cost else None,
         "steps": _mean([run.steps for run in done]),
         "seconds": _mean([run.seconds for run in done]),
         "budget": comparison.budget,
-        "decides": metric,
-        "higher_is_better": next((run.higher_is_better for run in done), task.metric.higher_is_better),
+        "decides": decides.name,
+        **decides.facts(),
         "failed": {str(run.seed): run.error for run in runs if run.error},
         "commands": {str(run.seed): run.command for run in runs},
         "data_sha256": ",".join(dict.fromkeys(run.data_sha256 for run in done if run.data_sha256)),
@@ -76,6 +84,15 @@ def _row(comparison: Comparison, contestant: Contestant) -> Row:
     row["warnings"] = warnings
     found: Row = plain(row)
     return found
+
+
+def _deciding(comparison: Comparison, done: Sequence[Outcome]) -> Metric:
+    """The metric that decides: the task's, unless the runs say another."""
+    metric = TASKS[parse(comparison.task)[0]].metric
+    run = next(iter(done), None)
+    if run is None or run.metric == metric.name:
+        return metric
+    return Metric(run.metric, higher_is_better=run.higher_is_better)
 
 
 def runs_of(comparison: Comparison, contestant: Contestant) -> list[Outcome]:
@@ -134,7 +151,7 @@ def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
     first_run = next((run for runs in done.values() for run in runs), None)
     if first_run is None:
         return []
-    metric, higher = first_run.metric, first_run.higher_is_better
+    metric = first_run.metric
     assert metric == decides.name, (metric, decides.name)
     reached = {
         label: {run.seed: _number(run.test.get(metric)) for run in runs} for label, runs in done.items()
@@ -154,20 +171,13 @@ def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
     for couple, difference, boot, p_seeds, p_examples in zip(
         couples, differences, boots, by_seeds, by_examples, strict=True
     ):
-        verdict = judge(
-            couple,
-            difference,
-            boot,
-            (p_seeds, p_examples),
-            higher_is_better=higher,
-            share=decides.unit == SHARE,
-        )
+        verdict = judge(couple, difference, boot, (p_seeds, p_examples), decides)
         over = difference.interval
         row: Row = {
             "first": couple[0],
             "second": couple[1],
             "metric": metric,
-            "higher_is_better": higher,
+            **decides.facts(),
             "seeds": difference.seeds,
             "left_out": sorted({*comparison.seeds} - {*difference.seeds}),
             "difference": {"mean": over.mean, "low": over.low, "high": over.high},

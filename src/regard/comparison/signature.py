@@ -14,7 +14,7 @@ from typing import Any
 
 from regard.comparison.job import Outcome, Settings
 from regard.training import config as known
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 
 # Told by their own part, or without a say in any number.
 _ELSEWHERE = (
@@ -49,7 +49,8 @@ def signature(
     parts["data"] = _several(outcome.data_sha256[:_DIGITS] for outcome in outcomes)
     for name in ("regard", "torch", "device"):
         parts[name] = _several(outcome.versions.get(name, "") for outcome in outcomes)
-    parts["bleu"] = _several(outcome.sacrebleu for outcome in outcomes)
+    for name in dict.fromkeys(name for outcome in outcomes for name in outcome.protocol):
+        parts[name] = _several(outcome.protocol.get(name, "") for outcome in outcomes)
     return "|".join(f"{name}:{_escaped(str(value))}" for name, value in parts.items() if value != "")
 
 

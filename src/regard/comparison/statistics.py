@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from scipy.special import stdtr, stdtrit
 
+from regard.tasks.metrics import SHARE, Metric
+
 LEVEL = 0.95
 ALPHA = 1 - LEVEL
 _NO_SPREAD = 1e-12  # differences that vary less than this part of their size are equal but for rounding
@@ -41,7 +43,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """First minus second over the seeds both finished: the same seed means the same order of the data."""
 
     seeds: list[int]
@@ -72,12 +74,12 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - reach, mean + reach, count)
 
 
-def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> PairedDifference:
     """The difference of two contestants, seed by seed; both map a seed to the number it reached."""
     seeds = sorted(first.keys() & second.keys())
     differences = [first[seed] - second[seed] for seed in seeds]
     found = interval(differences)
-    return Difference(seeds, found, _t_test(differences, found, [*first.values(), *second.values()]))
+    return PairedDifference(seeds, found, _t_test(differences, found, [*first.values(), *second.values()]))
 
 
 def _t_test(differences: Sequence[float], found: Interval, sizes: Sequence[float]) -> float:
@@ -121,17 +123,12 @@ class Verdict:
 
 def judge(
     names: tuple[str, str],
-    difference: Difference,
+    difference: PairedDifference,
     bootstrap: Bootstrap | None,
     corrected: tuple[float, float],
-    *,
-    higher_is_better: bool = True,
-    share: bool = False,
+    metric: Metric,
 ) -> Verdict:
-    """Say what can be claimed. `corrected`: p of the t test and of the bootstrap after Holm's correction.
-
-    `share`: the metric lies between 0 and 1, and is told in points of a hundred.
-    """
+    """Say what can be claimed. `corrected`: p of the t test and of the bootstrap after Holm's correction."""
     found, (p_seeds, p_examples) = difference.interval, corrected
     if not difference.seeds:
         return Verdict(None, "Nothing can be said: no seed finished with both.")
@@ -139,8 +136,8 @@ def judge(
         return Verdict(None, "Nothing can be said: a result is no number.")
     if found.mean == 0:
         return Verdict(None, "No difference can be claimed: on average there was none.")
-    ahead, behind = names if (found.mean > 0) == higher_is_better else names[::-1]
-    size = _amount(abs(found.mean), share)
+    ahead, behind = names if (found.mean > 0) == metric.higher_is_better else names[::-1]
+    size = _amount(abs(found.mean), metric)
     resampled = (
         "" if bootstrap is None or math.isnan(p_examples) else f"bootstrap over the test set {_p(p_examples)}"
     )
@@ -163,8 +160,8 @@ def judge(
     if by_seeds and by_examples:
         return Verdict(
             ahead,
-            f"{ahead} is better than {behind} by {size} (95 % interval {_amount(low, share)} to "
-            f"{_amount(high, share)}; {tests}).",
+            f"{ahead} is better than {behind} by {size} (95 % interval {_amount(low, metric)} to "
+            f"{_amount(high, metric)}; {tests}).",
         )
     if by_seeds:
         return Verdict(
@@ -175,12 +172,13 @@ def judge(
     return Verdict(
         None,
         f"No difference can be claimed: {ahead} was ahead by {size} on average, but with {seeds} that scatter like "
-        f"these only differences above about {_amount(found.half, share)} would show ({tests}).",
+        f"these only differences above about {_amount(found.half, metric)} would show ({tests}).",
     )
 
 
-def _amount(value: float, share: bool) -> str:
-    return f"{100 * value:.2f} points" if share else f"{value:.3g}"
+def _amount(value: float, metric: Metric) -> str:
+    """A difference: of shares in percentage points."""
+    return f"{100 * value:.2f} points" if metric.unit == SHARE else f"{value:.3g}"
 
 
 def _p(value: float) -> str:

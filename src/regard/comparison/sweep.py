@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.comparison import earlier
-from regard.comparison import space as spaces
+from regard.comparison import previous_runs
+from regard.comparison import search_space as spaces
 from regard.comparison.engines.engine import Engine, Event
 from regard.comparison.grid import slug
 from regard.comparison.job import Contestant, Job, Outcome, Settings
 from regard.errors import BadValue
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 from regard.training.run_folder import durable
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def tune_all(
     engine: Engine,
     folder: Path,
     threads: int,
-    hear: Callable[[Event], None],
+    on_event: Callable[[Event], None],
     use: tuple[str, ...] = (),
 ) -> list[Settings]:
     """What suits each contestant best, in their order. A round is one trial of each, so that they run side by side.
@@ -148,7 +148,7 @@ def tune_all(
     studies = [Study(_first(one, settings, folder, threads, use), space) for one in contestants]
     for _ in range(trials):
         jobs = [study.ask() for study in studies]
-        for study, outcome in zip(studies, _outcomes(jobs, engine, hear), strict=True):
+        for study, outcome in zip(studies, _outcomes(jobs, engine, on_event), strict=True):
             study.tell(outcome)
         _write(folder, studies)
     if all(study.best is None for study in studies):
@@ -166,24 +166,24 @@ def _first(
         own["attention"] = contestant.attention
     place = folder.absolute() / slug(contestant) / NAME.format(1)
     job = Job(contestant, seed, own, str(place), threads=threads, test=False, use=use)
-    if why := earlier.refusal(job):
+    if why := previous_runs.refusal(job):
         raise BadValue(why)
     return job
 
 
-def _outcomes(jobs: Sequence[Job], engine: Engine, hear: Callable[[Event], None]) -> list[Outcome]:
+def _outcomes(jobs: Sequence[Job], engine: Engine, on_event: Callable[[Event], None]) -> list[Outcome]:
     """Those that finished before as they are, the others through the engine.
 
     A trial that failed is run again: it goes on from its last checkpoint, so one that diverged fails again at once,
     and one that lost its machine gets another chance.
     """
-    found = [earlier.finished(job) for job in jobs]
+    found = [previous_runs.finished(job) for job in jobs]
     left = [job for job, outcome in zip(jobs, found, strict=True) if outcome is None]
     for job in left:
         # What another space or other answers led to in this place would not be this trial, only its continuation.
-        if earlier.refusal(job) or earlier.longer(job):
+        if previous_runs.refusal(job) or previous_runs.longer(job):
             durable.remove(Path(job.folder))
-    new = iter(engine.run(left, hear) if left else [])
+    new = iter(engine.run(left, on_event) if left else [])
     return [next(new) if outcome is None else outcome for outcome in found]
 
 

@@ -14,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.comparison.columns import Column, columns, tells_apart
-from regard.comparison.results import SHARES, Row
+from regard.comparison.results import Row
+from regard.tasks.metrics import SHARE
 
 _PLAIN = (
-    "label", "model", "attention", "task", "seeds", "budget", "decides", "higher_is_better", "parameters",
+    "label", "model", "attention", "task", "seeds", "budget", "decides", "higher_is_better", "unit", "parameters",
     "steps_per_second", "peak_memory_mib", "flops_per_step", "steps", "seconds",
 )  # fmt: skip
 _LATEX = {
@@ -86,7 +87,7 @@ def render_pairs(pairs: Sequence[Row]) -> RenderableType:
     if not pairs:
         return Text("No two contestants to compare.")
     metric = pairs[0]["metric"]
-    share = metric in SHARES
+    share = pairs[0]["unit"] == SHARE
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("first − second", overflow="fold", min_width=20)
     unit = "points" if share else metric.replace("_", " ")

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import torch
 
-from regard.comparison import earlier, use
+from regard import plugins
+from regard.comparison import previous_runs
 from regard.comparison.engines.child import VARIABLE
 from regard.comparison.engines.stopped import Stopped
 from regard.comparison.job import Job, Outcome
@@ -31,18 +32,17 @@ from regard.models import Model
 from regard.tasks import Task
 from regard.tasks.batch import Batch
 from regard.tasks.metrics import States, merged
-from regard.training import heartbeat
 from regard.training.config import Config
-from regard.training.evaluation import evaluate
+from regard.training.evaluation import DecodingModel, Fingerprint, decoding_of, evaluate
 from regard.training.hardware import choose_device
 from regard.training.loading import load, to_stderr
-from regard.training.position import seed_everything
-from regard.training.protocol import Asked, Fingerprint, decoding_of
 from regard.training.run import Result, train
 from regard.training.run_folder import selection
-from regard.training.run_folder.folder import RunFolder, surroundings
-from regard.training.run_folder.lock import Held
+from regard.training.run_folder.folder import RunFolder, environment
+from regard.training.run_folder.lock import FolderLocked
 from regard.training.run_folder.metrics_file import plain
+from regard.training.signals import on_heartbeat
+from regard.training.state import seed_everything
 
 BLOCKS = 200  # enough for the test of a difference, few enough to be kept as text
 LARGEST_BATCH = 32
@@ -53,12 +53,12 @@ FAILED = 1
 
 def perform(job: Job) -> Outcome:
     """Run a job, or take what is there of it. `Stopped` if a signal came: then there is no outcome yet."""
-    use.load(job.use)
+    plugins.load(job.use)
     torch.set_num_threads(job.threads)
-    if (found := earlier.finished(job, to_stderr)) is not None:
+    if (found := previous_runs.finished(job, to_stderr)) is not None:
         return found
-    earlier.note(job)
-    earlier.forget(job)
+    previous_runs.note(job)
+    previous_runs.forget(job)
     try:
         _wait_for_the_folder(RunFolder(Path(job.folder)))
         result = train({**job.settings, "out": job.folder}, resume="auto", quiet=True)
@@ -78,7 +78,7 @@ def failed(job: Job, why: str) -> Outcome:
     """The outcome of a run that did not come to its end."""
     return Outcome(
         job.contestant.model, job.contestant.attention, job.seed, job.settings, job.folder, error=why,
-        steps=earlier.steps_taken(job), command=command_of(job), beam=job.beam,
+        steps=previous_runs.steps_taken(job), command=command_of(job), beam=job.beam,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def in_blocks(task: Task, model: Model, config: Config) -> tuple[dict[str, float
         fingerprint.add(batch)
         return batch.to(device)
 
-    found = evaluate(task, model, "test", batch_size=size, place=place, each=pieces.append) or {}
+    found = evaluate(task, model, "test", batch_size=size, to_device=place, on_batch=pieces.append) or {}
     together = -(-len(pieces) // BLOCKS) or 1
     metrics = task.metrics()
     blocks = [merged(metrics, pieces[start : start + together]) for start in range(0, len(pieces), together)]
@@ -133,21 +133,21 @@ def _outcome(job: Job, result: Result) -> Outcome:
     device = choose_device(str(job.settings.get("device", "auto")))
     found = load(job.folder, device=device)
     task, model, config = found.task, found.model, found.config
-    asked = Asked(model, decoding_of(task, job.beam))
+    asked = DecodingModel(model, decoding_of(task, job.beam))
     seed_everything(config.seed)  # whatever draws while it answers draws the same, however the run came here
     validation = evaluate(task, asked, batch_size=config.batch_size or LARGEST_BATCH, seed=config.seed) or {}
     test, blocks, read = in_blocks(task, asked, config) if job.test else ({}, [], "")
-    bleu = str(task.protocol().get("bleu", "")) if "bleu" in test else ""
+    protocol = {name: str(how) for name, how in task.protocol().items() if name in test}
     return Outcome(
         **dataclasses.asdict(job.contestant), seed=job.seed, settings=job.settings, folder=job.folder,
         steps=result.steps, seconds=result.seconds, stopped_by=result.stopped_by,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         metric=task.metric.name, higher_is_better=task.metric.higher_is_better,
         validation=_numbers(validation), test=_numbers(test), best_step=(result.best or {}).get("step"), blocks=blocks,
-        data_sha256=read, command=command_of(job), versions=_versions(device), sacrebleu=bleu,
+        data_sha256=read, command=command_of(job), versions=_versions(device), protocol=protocol,
         beam=job.beam, direction=str(task.direction() or ""), changes=[str(change) for change in found.changes],
         checkpoint=found.checkpoint, checkpoint_sha256=found.sha256, settings_sha256=found.settings_sha256,
-        metrics=selection.one(RunFolder(Path(job.folder)), selection.LAST, lambda text: None).state.get("metrics"),
+        metrics=selection.require(RunFolder(Path(job.folder)), selection.LAST, lambda text: None).state.get("metrics"),
     )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _numbers(found: dict[str, float]) -> dict[str, float]:
 
 
 def _versions(device: torch.device) -> dict[str, str]:
-    facts = surroundings(str(device))
+    facts = environment(str(device))
     return {
         "regard": facts["regard"],
         "torch": str(torch.__version__),
@@ -171,9 +171,9 @@ def _wait_for_the_folder(run: RunFolder) -> None:
     limit = time.monotonic() + PATIENCE
     while run.path.is_dir() and time.monotonic() < limit:
         try:
-            with run.alone():
+            with run.locked():
                 return
-        except Held:
+        except FolderLocked:
             time.sleep(0.1)
 
 
@@ -203,7 +203,7 @@ def _beat_for_the_parent() -> None:
             with suppress(OSError):  # the engine has yet to read the last ones, or is gone
                 os.write(handle, b".")
 
-    heartbeat.listen(beat)
+    on_heartbeat(beat)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -235,7 +235,7 @@ def weights(
 
 def _fused_weights(asked: request.Request, rows: Part | None, heads: Part | None) -> Tensor | None:
     """The weights by kernels, where a GPU has some for the request and nobody asks for a gradient."""
-    from regard.implementations.triton import rows as kernels
+    from regard.implementations.triton import weights as kernels
 
     if asked.needs_grad or asked.forward_mode or transforming():
         return None

@@ -73,7 +73,7 @@ def _guarded_pairs(score: Score, query: Tensor, key: Tensor, grid: Grid, scale: 
 
 
 @dataclass
-class Rows:
+class RowWeights:
     """Weights (b,h,q,k) in which a spoilt row, one that is not finite, does no harm to the gradients of others.
 
     The derivative of a row that nobody asked about is zero times its weights, which is NaN where they are. So the
@@ -95,19 +95,19 @@ class Rows:
 
 def normalised(
     normalizer: Normalizer, scores: Tensor, visible: Tensor | None, sink: Tensor | None, grid: Grid
-) -> Rows:
+) -> RowWeights:
     """Weights (b,h,q,k); the sink takes its share as one more column that is then dropped."""
     weights = _weights(normalizer, scores, visible, sink, grid)
     if visible is None:
-        return Rows(weights)
+        return RowWeights(weights)
     spoilt = ~weights.detach().isfinite().all(-1, keepdim=True)
     if readable(spoilt) and not bool(spoilt.any()):
-        return Rows(weights)
+        return RowWeights(weights)
     finite = torch.where(spoilt, 0, scores).masked_fill(~visible, -torch.inf)
     if sink is not None:
         sink = sink.masked_fill(~sink.detach().isfinite(), 0)
     clean = _weights(normalizer, finite, visible, sink, grid)
-    return Rows(clean, weights.detach(), spoilt, alarm(scores, spoilt))
+    return RowWeights(clean, weights.detach(), spoilt, alarm(scores, spoilt))
 
 
 def _weights(
@@ -157,7 +157,9 @@ def weighted_sum(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tens
     return torch.where(nan | (high & low), torch.nan, torch.where(low, -torch.inf, finite)) + signal
 
 
-def mixed(rows: Rows, value: Tensor, visible: Tensor | None, drop: Callable[[Tensor], Tensor]) -> Tensor:
+def mixed(
+    rows: RowWeights, value: Tensor, visible: Tensor | None, drop: Callable[[Tensor], Tensor]
+) -> Tensor:
     """`weighted_sum` of weights after dropout, with spoilt rows apart."""
     output = weighted_sum(drop(rows.weights), value, visible)
     if rows.own is None:

@@ -20,7 +20,8 @@ from regard.core.differentiate import transforming
 from regard.core.request import Request
 from regard.core.value import Value
 from regard.errors import BadType, Unsupported, unknown_name
-from regard.implementations import HAS_TRITON, measured, reference, sdpa, tiled
+from regard.implementations import HAS_TRITON, reference, sdpa, tiled
+from regard.masks.positional import CausalMask, FullMask
 
 
 class Implementation(Protocol):
@@ -39,9 +40,7 @@ class Implementation(Protocol):
         """The output (b,h,q,v) of a request and, where asked for, its log-sum-exp (b,h,q)."""
 
 
-# Known implementations, and the order in which `auto` asks them on a CPU: fastest first, as docs/results.md shows.
 NAMES = ("reference", "tiled", "sdpa", "flex", "triton")
-_ORDER = ("sdpa", "tiled", "reference")  # on a GPU a measured table decides
 _LOADED: dict[str, Implementation] = {"reference": reference, "tiled": tiled, "sdpa": sdpa}
 _NEVER_AUTOMATIC = {
     "reference": "it needs memory quadratic in the length; tiled gives the same numbers in linear memory",
@@ -108,9 +107,8 @@ def _refusal(name: str, request: Request) -> str | None:
 
 
 def _automatic(request: Request, complete: bool) -> Plan:
-    order, basis = measured.order(request) if request.query.device.type == "cuda" else (_ORDER, "")
     chosen, rejected = "", {}
-    for name in order:
+    for name in _fastest_first(request):
         why = _refusal(name, request) if not chosen else None
         if why is not None:
             rejected[name] = why
@@ -123,10 +121,20 @@ def _automatic(request: Request, complete: bool) -> Plan:
             if name != chosen and name not in rejected:
                 refused = _refusal(name, request)
                 rejected[name] = (
-                    refused or _NEVER_AUTOMATIC.get(name) or f"slower than {chosen} here, by measurement"
+                    refused or _NEVER_AUTOMATIC.get(name) or f"slower than {chosen} for such requests"
                 )
-    reason = f"{_REASONS[chosen]} ({basis})" if basis else _REASONS[chosen]
-    return Plan(chosen, reason, rejected)
+    return Plan(chosen, _REASONS[chosen], rejected)
+
+
+def _fastest_first(request: Request) -> tuple[str, ...]:
+    """The implementations `auto` tries, in the order of their speed as docs/results.md shows it."""
+    if request.query.device.type != "cuda":
+        return ("sdpa", "tiled", "reference")
+    built_in = request.mask is None or isinstance(request.mask, (FullMask, CausalMask))
+    if built_in and request.bias is None:
+        return ("sdpa", "triton", "tiled", "reference")
+    # torch's kernels compute hidden pairs of any other mask and read a bias from memory; ours do neither.
+    return ("triton", "sdpa", "tiled", "reference")
 
 
 def signature(

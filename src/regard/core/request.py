@@ -20,7 +20,7 @@ from regard.core.grid import Sizes, broadcasts
 from regard.core.value import Value
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.masks.given import Dense as DenseMask
+from regard.masks.from_tensors import DenseMask
 from regard.normalizers import Normalizer
 from regard.registry import call_meant
 from regard.scores import Score
@@ -131,8 +131,8 @@ def build(
         query, key, value = query[:, None], key[:, None], value[:, None]
     if autocasts(query.device):
         query, key, value = (part.to(autocast_dtype(part)) for part in (query, key, value))
-        if isinstance(bias, biases.Dense):
-            bias = biases.Dense(bias.tensor.to(autocast_dtype(bias.tensor)))
+        if isinstance(bias, biases.DenseBias):
+            bias = biases.DenseBias(bias.tensor.to(autocast_dtype(bias.tensor)))
     request = Request(
         query, key, value, chosen, mask, bias, normalizer, chosen.factor(scale, query.shape[3]), float(dropout), sink,
         want_logsumexp,
@@ -235,7 +235,7 @@ def _check_values(request: Request) -> None:
                     f"{name}: {value!r} holds a tensor on {tensor.device}, but the query is on {device}. "
                     f"Move it with {name}.to({str(device)!r})."
                 )
-    if isinstance(request.bias, biases.Dense) and request.bias.tensor.dtype != request.query.dtype:
+    if isinstance(request.bias, biases.DenseBias) and request.bias.tensor.dtype != request.query.dtype:
         raise BadType(
             f"bias: expected the query's dtype {request.query.dtype}, got {request.bias.tensor.dtype}. "
             f"Cast it with .to()."

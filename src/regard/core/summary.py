@@ -13,7 +13,7 @@ from regard.core.autocast import without_autocast
 from regard.core.request import Request
 from regard.errors import Unsupported
 from regard.implementations import HAS_TRITON
-from regard.implementations.tiled.walk import Attention, Piece
+from regard.implementations.tiled.scored_strip import ScoredStrip, TiledAttention
 
 _CHUNK = 64
 _SMALL_SCORES = 32.0
@@ -54,7 +54,7 @@ def summarize_request(request: Request, top: int) -> Summary:
 
 def walked(request: Request, top: int) -> Summary:
     """Walk the strips of a request, whose score is one of pairs, and keep what is linear in its length."""
-    attention = Attention(
+    attention = TiledAttention(
         request.query, request.key, request.score, request.mask, request.bias, request.normalizer, request.scale,
         request.sink,
     )  # fmt: skip
@@ -81,7 +81,7 @@ def walked(request: Request, top: int) -> Summary:
     return Summary(entropy, received / seeing, top_weights, top_keys, logsumexp)
 
 
-def _entropy(piece: Piece, weights: Tensor, logsumexp: Tensor) -> Tensor:
+def _entropy(piece: ScoredStrip, weights: Tensor, logsumexp: Tensor) -> Tensor:
     """−Σ p log p with p = w / Σw; 0 for a row of zeros."""
     if piece.is_softmax and piece.sees_all and float(logsumexp.abs().amax()) < _SMALL_SCORES:
         # Then log w = e − logsumexp, and no logarithm is needed. (Large scores would cancel.) The scores have served.

@@ -23,21 +23,38 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from regard.biases import T5, Alibi, Bias, Gaussian, Relative, Sum, alibi_slopes
-from regard.biases import Dense as DenseBias
+from regard.biases import (
+    AlibiBias,
+    Bias,
+    DenseBias,
+    GaussianBias,
+    RelativeBias,
+    SumBias,
+    T5Bias,
+    alibi_slopes,
+)
 from regard.core.grid import Grid, Sizes, lift
 from regard.masks import Mask
 from regard.masks.algebra import And, Not, Or
-from regard.masks.given import Dense, Documents, Lengths, Packed, Padding
-from regard.masks.positional import Causal, Dilated, EqualBlocks, Full, GlobalTokens, Prefix, Window
+from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PackedMask, PaddingMask
+from regard.masks.positional import (
+    BlocksMask,
+    CausalMask,
+    DilatedMask,
+    FullMask,
+    GlobalTokensMask,
+    PrefixMask,
+    WindowMask,
+)
 
 Node = tuple[
     Any, ...
 ]  # what the kernel computes: a kind, then nodes or the places of tables, strides and numbers
 
 _KNOWN = (
-    And, Or, Not, Full, Causal, Window, Prefix, EqualBlocks, Lengths, Packed, Dilated, Padding, Documents,
-    GlobalTokens, Dense, Sum, Alibi, Relative, T5, Gaussian, DenseBias,
+    And, Or, Not, FullMask, CausalMask, WindowMask, PrefixMask, BlocksMask, LengthsMask, PackedMask, DilatedMask,
+    PaddingMask, DocumentsMask, GlobalTokensMask, DenseMask, SumBias, AlibiBias, RelativeBias, T5Bias, GaussianBias,
+    DenseBias,
 )  # fmt: skip
 
 
@@ -45,7 +62,7 @@ def unknown_part(value: Mask | Bias) -> str | None:
     """The name of a part that cannot be lowered, if there is one: a user's own class, derived from ours or not."""
     if type(value) not in _KNOWN:
         return None if isinstance(value, Mask) and type(value).ends is not Mask.ends else value.name
-    if isinstance(value, (And, Or, Sum)):
+    if isinstance(value, (And, Or, SumBias)):
         return unknown_part(value.left) or unknown_part(value.right)
     return unknown_part(value.inner) if isinstance(value, Not) else None
 
@@ -74,7 +91,7 @@ class Lowering:
             return ("and" if isinstance(mask, And) else "or", self.mask(mask.left), self.mask(mask.right))
         if isinstance(mask, Not):
             return ("not", self.mask(mask.inner))
-        if isinstance(mask, Dense):
+        if isinstance(mask, DenseMask):
             return ("dense", self._table(mask.tensor))
         ends = mask.ends(self.sizes, self.device)
         if ends is not None:
@@ -82,21 +99,21 @@ class Lowering:
             return ("ends", self._table(low), self._table(high))
         mine, theirs = self._ids(mask)
         same = ("same", self._table(mine[:, None, :, None]), self._table(theirs[:, None, None, :]))
-        return ("not", same) if isinstance(mask, GlobalTokens) else same
+        return ("not", same) if isinstance(mask, GlobalTokensMask) else same
 
     def bias(self, bias: Bias) -> Node:
         """What is added to the score of a pair."""
-        if isinstance(bias, Sum):
+        if isinstance(bias, SumBias):
             return ("sum", self.bias(bias.left), self.bias(bias.right))
         if isinstance(bias, DenseBias):
             tensor = bias.tensor.detach()
             return ("dense", self._table(tensor[(None,) * (4 - tensor.dim())]))
-        if isinstance(bias, Gaussian):
+        if isinstance(bias, GaussianBias):
             center = bias.center.detach().float()
             center = center.masked_fill(~center.isfinite(), torch.nan)
             self.numbers.append(-0.5 / bias.sigma**2)
             return ("gaussian", self._table(center[..., None]), len(self.numbers) - 1)
-        if isinstance(bias, Alibi):
+        if isinstance(bias, AlibiBias):
             slopes = constant(tuple(alibi_slopes(bias.num_heads)), torch.float32, self.device)
             self.strides.append(lift(bias.align, bias.offset, self.sizes[2], self.sizes[3]))
             return ("slope", len(self.strides) - 1, self._table(slopes.view(1, -1, 1, 1)))
@@ -131,24 +148,24 @@ class Lowering:
             left, right = self._span(mask.left), self._span(mask.right)
             assert left is not None and right is not None
             return first, torch.maximum(left[1], right[1])
-        if isinstance(mask, Full):
+        if isinstance(mask, FullMask):
             return first, first + self.sizes[3]
-        if isinstance(mask, Causal):
+        if isinstance(mask, CausalMask):
             return first, self._position(mask) + 1
-        if isinstance(mask, Window):
+        if isinstance(mask, WindowMask):
             position = self._position(mask)
             return position - mask.before, position + (mask.reach + 1)
-        if isinstance(mask, Prefix):
+        if isinstance(mask, PrefixMask):
             return first, first + (mask.n[:, None] if isinstance(mask.n, Tensor) else mask.n)
-        if isinstance(mask, EqualBlocks):
+        if isinstance(mask, BlocksMask):
             low = (self.rows + self.shift) // mask.size * mask.size
             return low, low + mask.size
-        if isinstance(mask, Lengths):
+        if isinstance(mask, LengthsMask):
             last = first + mask.key_lengths[:, None]
             return first, last if mask.query_lengths is None else last * (
                 self.rows < mask.query_lengths[:, None]
             )
-        if isinstance(mask, Packed):
+        if isinstance(mask, PackedMask):
             ends = torch.cat(
                 [mask.offsets, mask.offsets[-1:]]
             )  # what lies behind the last document is an empty one
@@ -158,23 +175,23 @@ class Lowering:
             return ends[document] * inside, ends[document + 1] * inside
         return None
 
-    def _position(self, mask: Causal | Window) -> Tensor:
+    def _position(self, mask: CausalMask | WindowMask) -> Tensor:
         """Where each query stands, (b|1,q)."""
         shift = lift(mask.align, mask.offset, self.sizes[2], self.sizes[3])
         return self.rows + (shift[:, None] if isinstance(shift, Tensor) else shift)
 
     def _ids(self, mask: Mask) -> tuple[Tensor, Tensor]:
         """Ids of queries (b|1,q) and keys (b|1,k). A query that sees nothing has −1, a key nobody sees −2."""
-        if isinstance(mask, Dilated):
+        if isinstance(mask, DilatedMask):
             return (self.rows + self.shift) % mask.step, self.columns % mask.step
-        if isinstance(mask, Padding):
+        if isinstance(mask, PaddingMask):
             queries = torch.zeros_like(self.rows) if mask.query_keep is None else mask.query_keep.long() - 1
             return queries, 2 * mask.keep_keys.long() - 2
-        if isinstance(mask, GlobalTokens):  # here everything that was not chosen carries the same id
+        if isinstance(mask, GlobalTokensMask):  # here everything that was not chosen carries the same id
             chosen = constant(mask.index, torch.int64, self.device)
             queries, keys = torch.isin(self.rows + self.shift, chosen), torch.isin(self.columns, chosen)
             return -queries.long(), -2 * keys.long()
-        assert isinstance(mask, Documents)
+        assert isinstance(mask, DocumentsMask)
         keys = mask.query_ids if mask.key_ids is None else mask.key_ids
         return mask.query_ids.long().clamp(min=-1), keys.long().masked_fill(keys < 0, -2)
 
@@ -194,7 +211,7 @@ def _starts_at_first(mask: Mask) -> bool:
     """Whether what a query sees is always the first keys up to some other: then `|` is the longer of two."""
     if isinstance(mask, (And, Or)):
         return _starts_at_first(mask.left) and _starts_at_first(mask.right)
-    return isinstance(mask, (Full, Causal, Prefix, Lengths))
+    return isinstance(mask, (FullMask, CausalMask, PrefixMask, LengthsMask))
 
 
 def constant(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

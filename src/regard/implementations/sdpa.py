@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from regard.biases import Dense
+from regard.biases import DenseBias
 from regard.core.arguments import readable
 from regard.core.differentiate import forbid_second_derivative, transforming
 from regard.core.request import Request
 from regard.implementations.infinities import shown
 from regard.masks import Mask
-from regard.masks.positional import Causal, Full
+from regard.masks.positional import CausalMask, FullMask
 from regard.normalizers import Softmax
 
 name = "sdpa"
@@ -65,19 +65,19 @@ def _refuse_value(request: Request) -> str | None:
             'torch.set_float32_matmul_precision("high") accepts that'
         )
     if request.bias is not None:
-        if not isinstance(request.bias, Dense):
+        if not isinstance(request.bias, DenseBias):
             return f"the {request.bias.name} bias would have to be written out as a dense tensor"
         if request.bias.tensor.requires_grad and torch.is_grad_enabled():
             return "a bias that needs gradient sends torch to its quadratic path"
-        if request.mask is not None and not isinstance(request.mask, Full):
+        if request.mask is not None and not isinstance(request.mask, FullMask):
             return "a mask and a bias together would have to be written out as one dense tensor"
     return None
 
 
 def _refuse_mask(request: Request) -> str | None:
     mask = request.mask
-    if mask is None or isinstance(mask, (Full, Causal)) or mask.by_key:
-        if isinstance(mask, Causal) and _diagonal(mask, request) is None:
+    if mask is None or isinstance(mask, (FullMask, CausalMask)) or mask.by_key:
+        if isinstance(mask, CausalMask) and _diagonal(mask, request) is None:
             return "torch's causal flag aligns query 0 with key 0 and takes no offset"
         return None
     return "torch's kernels know causal masks and key padding; this mask would have to be written out as a dense tensor"
@@ -87,7 +87,7 @@ def _refuse_shape(request: Request) -> str | None:
     batch, heads, queries, keys = request.sizes
     if 0 in (batch, heads, queries, keys, request.value.shape[3]):
         return "torch's kernels refuse empty tensors"
-    if isinstance(request.mask, Causal):
+    if isinstance(request.mask, CausalMask):
         queries, keys = _visible_part(request.mask, request)
     if queries <= 0:
         return "no query sees a key"
@@ -209,18 +209,18 @@ def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, 
     query, scale = _scaled(query, request.scale)
     flag: Tensor | None = None
     causal = False
-    if isinstance(request.bias, Dense):
+    if isinstance(request.bias, DenseBias):
         bias = request.bias.tensor
         if bias.device.type != "cpu":
             # These kernels count in powers of two, so the lowest numbers would overflow to −inf and empty a row.
             lowest = torch.finfo(bias.dtype).min / 4
             bias = torch.where(bias == -torch.inf, bias, bias.clamp(min=lowest))
         flag = bias[(None,) * (4 - bias.dim())].expand(*request.sizes).to(query.dtype)
-    elif isinstance(mask, Causal):
+    elif isinstance(mask, CausalMask):
         queries, keys = _visible_part(mask, reduced)
         causal = plain(_diagonal(mask, reduced) == 0 and queries > 1)
         query, key, value = query[:, :, query.shape[2] - queries :], key[:, :, :keys], value[:, :, :keys]
-    elif mask is not None and not isinstance(mask, Full):
+    elif mask is not None and not isinstance(mask, FullMask):
         keep = mask.real_keys(key.shape[2], key.shape[0], key.device)
         key, value = _without_hidden(key, value, keep)
         flag = keep.reshape(-1, 1, 1, key.shape[2])
@@ -268,7 +268,7 @@ def _harmless(rows: Tensor) -> bool:
 
 def _diagonal(mask: Mask, request: Request) -> int | None:
     """How many keys beside its own index the first query sees; None where torch's flag cannot say it."""
-    assert isinstance(mask, Causal)
+    assert isinstance(mask, CausalMask)
     _, _, queries, keys = request.sizes
     if isinstance(mask.offset, Tensor):
         return None
@@ -278,7 +278,7 @@ def _diagonal(mask: Mask, request: Request) -> int | None:
     return shift if queries == 1 or shift >= keys - 1 else None
 
 
-def _visible_part(mask: Causal, request: Request) -> tuple[int, int]:
+def _visible_part(mask: CausalMask, request: Request) -> tuple[int, int]:
     """How many of the last queries see a key, and how many of the first keys are seen."""
     _, _, queries, keys = request.sizes
     assert not isinstance(mask.offset, Tensor)

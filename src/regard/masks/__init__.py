@@ -17,8 +17,16 @@ from torch import Tensor
 from regard.core.arguments import INTEGERS, alignment, readable, tensor_copy, whole_number
 from regard.errors import BadValue
 from regard.masks.algebra import EMPTY, FULL, PARTIAL, Mask
-from regard.masks.given import Dense, Documents, Lengths, Packed, Padding
-from regard.masks.positional import Causal, Dilated, EqualBlocks, Full, GlobalTokens, Prefix, Window
+from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PackedMask, PaddingMask
+from regard.masks.positional import (
+    BlocksMask,
+    CausalMask,
+    DilatedMask,
+    FullMask,
+    GlobalTokensMask,
+    PrefixMask,
+    WindowMask,
+)
 
 __all__ = [
     "EMPTY", "FULL", "PARTIAL", "Mask", "blocks", "causal", "dense", "dilated", "documents", "full",
@@ -31,12 +39,12 @@ _FARTHEST = 1 << 40  # beyond every length there can be, and small enough to be 
 
 def full() -> Mask:
     """Every query sees every key."""
-    return Full()
+    return FullMask()
 
 
 def causal(align: str = "bottom-right", offset: int | Tensor | None = None) -> Mask:
     """A query sees itself and what came before. `align="top-left"` or `offset` moves query 0."""
-    return Causal(*_anchor(align, offset))
+    return CausalMask(*_anchor(align, offset))
 
 
 def window(
@@ -44,7 +52,9 @@ def window(
 ) -> Mask:
     """A query sees itself, `before` keys before and `after` keys after (None: as many as before)."""
     before = _distance("before", before, 0)
-    return Window(before, None if after is None else _distance("after", after, 0), *_anchor(align, offset))
+    return WindowMask(
+        before, None if after is None else _distance("after", after, 0), *_anchor(align, offset)
+    )
 
 
 def lengths(key_lengths: Tensor, query_lengths: Tensor | None = None) -> Mask:
@@ -52,16 +62,16 @@ def lengths(key_lengths: Tensor, query_lengths: Tensor | None = None) -> Mask:
     what = "whole numbers of shape (b,)"
     keys = _whole_numbers("key_lengths", key_lengths, what)
     if query_lengths is None:
-        return Lengths(keys)
-    return Lengths(keys, _whole_numbers("query_lengths", query_lengths, what))
+        return LengthsMask(keys)
+    return LengthsMask(keys, _whole_numbers("query_lengths", query_lengths, what))
 
 
 def padding(keep: Tensor, query_keep: Tensor | None = None) -> Mask:
     """True marks real keys in `keep` (b,k) and, where given, real queries in `query_keep` (b,q)."""
     keys = tensor_copy("keep", keep, (torch.bool,), "a bool tensor (b,k), True = real", rank=2)
     if query_keep is None:
-        return Padding(keys)
-    return Padding(
+        return PaddingMask(keys)
+    return PaddingMask(
         keys, tensor_copy("query_keep", query_keep, (torch.bool,), "a bool tensor (b,q), True = real", rank=2)
     )
 
@@ -69,7 +79,7 @@ def padding(keep: Tensor, query_keep: Tensor | None = None) -> Mask:
 def documents(query_ids: Tensor, key_ids: Tensor | None = None) -> Mask:
     """A query sees the keys that carry its id; negative ids are padding. Ids (b,length) or (length,)."""
     queries = _ids("query_ids", query_ids)
-    return Documents(queries) if key_ids is None else Documents(queries, _ids("key_ids", key_ids))
+    return DocumentsMask(queries) if key_ids is None else DocumentsMask(queries, _ids("key_ids", key_ids))
 
 
 def packed(offsets: Tensor | Sequence[int]) -> Mask:
@@ -83,31 +93,31 @@ def packed(offsets: Tensor | Sequence[int]) -> Mask:
             f"offsets: expected {what}, none below the one before it and none below 0, got {_excerpt(found)}. "
             f"They are cumulative lengths: [0, 3, 8] for documents of 3 and 5 positions."
         )
-    return Packed(found)
+    return PackedMask(found)
 
 
 def prefix(n: int | Tensor) -> Mask:
     """Every query sees the first n keys; n is an int or a tensor (b,). A prefix LM is `causal() | prefix(n)`."""
     if isinstance(n, Tensor):
-        return Prefix(_whole_numbers("n", n, "an int or whole numbers (b,)"))
-    return Prefix(_distance("n", n, 0))
+        return PrefixMask(_whole_numbers("n", n, "an int or whole numbers (b,)"))
+    return PrefixMask(_distance("n", n, 0))
 
 
 def blocks(size: int) -> Mask:
     """Positions in the same block of `size` see each other."""
-    return EqualBlocks(_distance("size", size, 1))
+    return BlocksMask(_distance("size", size, 1))
 
 
 def dilated(step: int) -> Mask:
     """A query sees the keys whose distance is divisible by `step`."""
-    return Dilated(_distance("step", step, 1))
+    return DilatedMask(_distance("step", step, 1))
 
 
 def global_tokens(index: Sequence[int] | Tensor) -> Mask:
     """The positions in `index` see everything and are seen by everything; join it to another mask with `|`."""
     if isinstance(index, Tensor):
         index = index.flatten().tolist()
-    return GlobalTokens(tuple(sorted({_distance("index", position, 0) for position in index})))
+    return GlobalTokensMask(tuple(sorted({_distance("index", position, 0) for position in index})))
 
 
 def dense(tensor: Tensor) -> Mask:
@@ -117,7 +127,7 @@ def dense(tensor: Tensor) -> Mask:
     )
     if copy.dim() > 4:
         raise BadValue(f"tensor: expected at most four axes (b,h,q,k), got shape {tuple(copy.shape)}.")
-    return Dense(copy[(None,) * (4 - copy.dim())])
+    return DenseMask(copy[(None,) * (4 - copy.dim())])
 
 
 def _anchor(align: str, offset: int | Tensor | None) -> tuple[str, int | Tensor | None]:

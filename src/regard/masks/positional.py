@@ -16,7 +16,7 @@ from regard.errors import BadValue
 from regard.masks.algebra import FULL, Blocks, Mask, grade
 
 
-class Full(Mask):
+class FullMask(Mask):
     """Every query sees every key."""
 
     name: ClassVar[str] = "full"
@@ -36,7 +36,7 @@ class Full(Mask):
         return True
 
 
-class Causal(Mask):
+class CausalMask(Mask):
     """A query sees itself and what came before."""
 
     name: ClassVar[str] = "causal"
@@ -62,7 +62,7 @@ class Causal(Mask):
         return not isinstance(self.offset, Tensor)
 
 
-class Window(Mask):
+class WindowMask(Mask):
     """A query sees `before` keys before itself, itself, and `after` keys after."""
 
     name: ClassVar[str] = "window"
@@ -97,13 +97,13 @@ class Window(Mask):
         return not isinstance(self.offset, Tensor)
 
 
-def _shift(mask: Causal | Window, place: Grid | Blocks) -> int | Tensor:
+def _shift(mask: CausalMask | WindowMask, place: Grid | Blocks) -> int | Tensor:
     """What to add to a query's index to get its position."""
     shift = lift(mask.align, mask.offset, place.sizes[2], place.sizes[3])
     return place.pick(shift.view(-1, 1, 1, 1)) if isinstance(shift, Tensor) else shift
 
 
-def _distances(mask: Causal | Window, blocks: Blocks) -> tuple[Tensor, Tensor] | None:
+def _distances(mask: CausalMask | WindowMask, blocks: Blocks) -> tuple[Tensor, Tensor] | None:
     """The smallest and largest key position minus query position in each block; None if it may not be read."""
     if isinstance(mask.offset, Tensor) and not blocks.read_tensors:
         return None
@@ -113,7 +113,7 @@ def _distances(mask: Causal | Window, blocks: Blocks) -> tuple[Tensor, Tensor] |
     return _four(low), _four(high)
 
 
-def _check_offset(mask: Causal | Window, sizes: Sizes) -> None:
+def _check_offset(mask: CausalMask | WindowMask, sizes: Sizes) -> None:
     if isinstance(mask.offset, Tensor) and not fits(len(mask.offset), sizes[0]):
         raise BadValue(
             f"mask: the offset of {mask!r} has {len(mask.offset)} entries but the batch is {sizes[0]}. "
@@ -121,7 +121,7 @@ def _check_offset(mask: Causal | Window, sizes: Sizes) -> None:
         )
 
 
-class Prefix(Mask):
+class PrefixMask(Mask):
     """Every query sees the first n keys."""
 
     name: ClassVar[str] = "prefix"
@@ -150,7 +150,7 @@ class Prefix(Mask):
         return place.pick(self.n.view(-1, 1, 1, 1)) if isinstance(self.n, Tensor) else self.n
 
 
-class EqualBlocks(Mask):
+class BlocksMask(Mask):
     """A query sees the keys of its own block of `size` positions."""
 
     name: ClassVar[str] = "blocks"
@@ -170,7 +170,7 @@ class EqualBlocks(Mask):
         return _four(grade(touching, (first_q == last_k) & (last_q == first_k)))
 
 
-class Dilated(Mask):
+class DilatedMask(Mask):
     """A query sees the keys whose distance is divisible by `step`."""
 
     name: ClassVar[str] = "dilated"
@@ -191,7 +191,7 @@ class Dilated(Mask):
         return True
 
 
-class GlobalTokens(Mask):
+class GlobalTokensMask(Mask):
     """Chosen positions see everything and are seen by everything."""
 
     name: ClassVar[str] = "global_tokens"

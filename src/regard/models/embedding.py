@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard import masks
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import positions as encodings
 from regard.tasks.batch import Stream
 from regard.tasks.streams import Nodes, StreamSpec, Tokens, Vectors
@@ -93,7 +93,7 @@ def pooled(rows: Tensor, keep: Tensor | None) -> Tensor:
 
 def padding_mask(keep: Tensor | None) -> Mask | None:
     """The mask that hides what is not real."""
-    return None if keep is None else Padding(keep)
+    return None if keep is None else PaddingMask(keep)
 
 
 def joined_keep(streams: Iterable[Stream]) -> Tensor | None:

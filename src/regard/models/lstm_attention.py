@@ -14,7 +14,8 @@ from regard.models.embedding import StreamEmbedding, padding_mask
 from regard.models.model import Model, model
 from regard.models.recurrent import Joined, Recurrent, RecurrentState
 from regard.nn.blocks import mechanism_of
-from regard.nn.mechanism import Mechanism, build, build_across, build_causal
+from regard.nn.building import build, build_across, build_causal
+from regard.nn.mechanism import Mechanism
 from regard.nn.state import State
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem

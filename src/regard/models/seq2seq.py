@@ -15,7 +15,7 @@ from regard.models.model import Model, model
 from regard.models.recurrent import Joined, Recurrent, RecurrentState
 from regard.models.stack import CachedStep, write
 from regard.nn.blocks import mechanism_of
-from regard.nn.mechanism import build_across
+from regard.nn.building import build_across
 from regard.nn.state import State
 from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch

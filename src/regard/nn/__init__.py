@@ -1,7 +1,9 @@
-"""Attention mechanisms as layers, each by name: `regard.nn.build("local", dim=256, num_heads=8, window=65)`.
+"""Attention mechanisms as layers, by class or by name: `Local(256, num_heads=8, window=65)` is the same layer as
+`build("local", dim=256, num_heads=8, window=65)`.
 
-Every layer is called as `layer(query, source=None, *, mask=None, state=None)` and maps (b,q,dim) to (b,q,dim).
-`names()` lists them; `regard show NAME` on the command line explains one.
+Every mechanism is called as `layer(query, source=None, *, mask=None, state=None)` and maps (b,q,dim) to (b,q,dim).
+`names()` lists them; `regard show NAME` on the command line explains one. `MultiheadAttention` takes queries, keys and
+values separately. The rest is what stands around mechanisms in a network: blocks, states, positions.
 """
 
 from __future__ import annotations
@@ -9,15 +11,57 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from regard.nn import hard, ntm, positions
+from regard.nn.additive import Additive
+from regard.nn.blocks import DecoderLayer, DecoderState, EncoderLayer, FeedForward, Residual
+from regard.nn.building import build, build_across, build_causal
 from regard.nn.cache import Cache
-from regard.nn.gla import global_query
-from regard.nn.mechanism import MECHANISMS, Entry, Mechanism, build, entry, mechanism, names
+from regard.nn.causal import Causal
+from regard.nn.concat import Concat
+from regard.nn.dot import Dot
+from regard.nn.dynamic_memory import DynamicMemory
+from regard.nn.general import General
+from regard.nn.gla import GlobalQuery, global_query
+from regard.nn.global_ import Global
+from regard.nn.global_layer import GlobalLayer
+from regard.nn.hard import Baseline, Choice, Hard
+from regard.nn.interactive import Interactive
+from regard.nn.key_value_memory import KeyValueMemory
+from regard.nn.linear import Linear, linear_attention
+from regard.nn.local import Local
+from regard.nn.local_layer import LocalLayer
+from regard.nn.local_m import LocalM
+from regard.nn.local_p import LocalP
+from regard.nn.mechanism import MECHANISMS, Entry, Mechanism, entry, mechanism, names
+from regard.nn.multihead import Multihead
+from regard.nn.multihead_attention import MultiheadAttention
+from regard.nn.multihead_positions import (
+    AlibiPositions,
+    MultiheadPositions,
+    RelativePositions,
+    RotaryPositions,
+    ShawPositions,
+    T5Positions,
+    TransformerXLPositions,
+)
+from regard.nn.ntm import NTM, Machine
+from regard.nn.positions import HalfWave, Learned, NoPositions, PositionalEncoding, Sinusoidal
+from regard.nn.query_key_memory import QueryKeyMemory
+from regard.nn.relative import Relative
 from regard.nn.state import State
+from regard.nn.static_memory import StaticMemory
 
-# Every file of this package is loaded, so that a new mechanism needs no list to be written into.
+# Load every file of this package, so that a new mechanism is registered without being named here.
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
-    "MECHANISMS", "Cache", "Entry", "Mechanism", "State", "build", "entry", "global_query", "mechanism", "names",
+    "MECHANISMS", "NTM", "Additive", "AlibiPositions", "Baseline", "Cache", "Causal", "Choice", "Concat",
+    "DecoderLayer", "DecoderState", "Dot", "DynamicMemory", "EncoderLayer", "Entry", "FeedForward", "General", "Global",
+    "GlobalLayer", "GlobalQuery", "HalfWave", "Hard", "Interactive", "KeyValueMemory", "Learned", "Linear", "Local",
+    "LocalLayer", "LocalM", "LocalP", "Machine", "Mechanism", "Multihead", "MultiheadAttention", "MultiheadPositions",
+    "NoPositions", "PositionalEncoding", "QueryKeyMemory", "Relative", "RelativePositions", "Residual",
+    "RotaryPositions", "ShawPositions", "Sinusoidal", "State", "StaticMemory", "T5Positions", "TransformerXLPositions",
+    "build", "build_across", "build_causal", "entry", "global_query", "hard", "linear_attention", "mechanism", "names",
+    "ntm", "positions",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`additive`: a network with one hidden layer as score."""
+"""`additive`: scores from a network with one hidden layer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor
 
 from regard import scores
 from regard.core.arguments import whole_number
-from regard.nn.alignment import Alignment, Comparison, head_weights
+from regard.nn.alignment import Alignment, AlignmentModel, head_weights
 from regard.nn.mechanism import mechanism
 from regard.scores import Score
 
 
-class Network(Comparison):
-    """v·tanh(W_q q + W_k k), with W_q q and W_k k found once for each row."""
+class AdditiveAlignmentModel(AlignmentModel):
+    """v·tanh(W_q q + W_k k), where W_q q and W_k k are computed once for each row."""
 
     def __init__(self, num_heads: int, head_dim: int, attention_dim: int | None = None) -> None:
         super().__init__(num_heads, head_dim)
@@ -36,23 +36,23 @@ class Network(Comparison):
 
 @mechanism("additive", causal="option", time="n²·d", memory="n·d")
 class Additive(Alignment):
-    """A small network scores each pair of query and source row; a query gets the weighted mean of the rows.
+    """A network with one hidden layer scores each query against each source row; the output is the mean of the rows.
 
         e_ij = v·tanh(W_q q_i + W_k h_j),   a_ij = softmax_j(e_ij),   o_i = Σ_j a_ij h_j
 
-    W_q, W_k and v are all it learns (and one map of the source to dim, where source_dim differs).
+    The parameters are W_q, W_k and v (and a linear map of the source to dim, if source_dim differs).
 
     Paper: Bahdanau et al. 2014, section 3.1 and appendix A.1.2.
     Empty row: zeros.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads share that width, each with weights of its own; 1 is the paper.
-        dropout: share of attention weights dropped in training.
-        source_dim: width of the source, where it differs from dim.
-        attention_dim: width of the hidden layer of each head; None: that of the head.
-        causal: a position sees itself and what came before.
-        align: where the first query stands in a source of another length, when causal (bottom-right or top-left).
+        num_heads: number of heads that share that width, each with its own weights; the paper has 1.
+        dropout: probability of dropping an attention weight in training.
+        source_dim: width of the source; None: dim.
+        attention_dim: width of the hidden layer of each head; None: the width of the head.
+        causal: whether a position sees only itself and earlier positions.
+        align: alignment with a source of another length when causal: bottom-right or top-left.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("additive", dim=16, attention_dim=8)
@@ -60,6 +60,15 @@ class Additive(Alignment):
     torch.Size([2, 5, 16])
     """
 
-    def __init__(self, dim: int, *, attention_dim: int | None = None, **options: Any) -> None:
-        super().__init__(dim, **options)
-        self.compare = Network(self.num_heads, self.head_dim, attention_dim)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        attention_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, **options)
+        self.compare = AdditiveAlignmentModel(self.num_heads, self.head_dim, attention_dim)

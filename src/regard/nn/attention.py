@@ -1,7 +1,8 @@
-"""The skeleton of every mechanism that projects its inputs and calls `attend`.
+"""The base class of every mechanism that projects its inputs and calls `attend`.
 
-A call goes: check → project queries and source → remember keys (with a state) → join masks → attend → project back.
-A mechanism is what it does differently: it overrides `project_query`, `project_source`, `pieces`, `mix` or `output`.
+A call does: check inputs → project queries and source → extend the cache (with a state) → join masks → attend →
+project the result. A mechanism overrides the steps in which it differs: `project_query`, `project_source`, `pieces`,
+`mix` or `output`.
 """
 
 from __future__ import annotations
@@ -18,34 +19,36 @@ from regard.core.arguments import alignment, whole_number
 from regard.core.grid import lift
 from regard.errors import BadValue
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.cache import Cache
+from regard.nn.heads import join_heads, split_heads
 from regard.nn.masks_in_steps import documents_of, from_query, over_all_keys, refuse_counting_from_the_end
 from regard.nn.mechanism import Mechanism, check_inputs
+from regard.nn.nonfinite import restore_nonfinite, zero_nonfinite
 from regard.nn.state import State, check_batch, of_kind
 
 
 @dataclass
-class View:
-    """What a call comes down to, once the inputs are projected: who may look at what."""
+class AttentionInputs:
+    """The projected inputs of one call, ready for `attend`."""
 
     query: Tensor  # (b,h,q,d)
-    key: Tensor  # (b,g,k,d), those from the state included
+    key: Tensor  # (b,g,k,d), including those of the cache
     value: Tensor  # (b,g,k,v)
-    mask: Mask | None  # everything that hides: the layer's own mask, the caller's, remembered padding
-    rows: Tensor  # (b,q,dim), the layer's queries before they were projected
-    step: int  # how many queries the state has seen before the first of these
-    cache: Cache | None  # the state after this call
+    mask: Mask | None  # the masks of the layer, of the caller and of the cache, joined
+    rows: Tensor  # (b,q,dim), the queries before projection
+    step: int  # number of queries in earlier calls with this state
+    cache: Cache | None  # the next state; None for a call without state
     anchor: dict[str, Any] = field(
         default_factory=dict
-    )  # align or offset of what counts distances: see `_anchor`
+    )  # align or offset of masks, biases and scores: see `_anchor`
 
 
 class Attention(Mechanism):
-    """Queries attend to keys and values made from a source. The base of a family; not a mechanism itself."""
+    """Queries attend to keys and values that are projected from a source. A base class, not a mechanism."""
 
-    fixed_options: ClassVar[tuple[str, ...]] = ()  # options of the parent that a preset decides itself
+    fixed_options: ClassVar[tuple[str, ...]] = ()  # options of the base class that a preset fixes
 
     def __init__(
         self,
@@ -68,41 +71,41 @@ class Attention(Mechanism):
             )
         self.align = alignment(align)
 
-    # What a mechanism may do differently.
+    # Steps that a mechanism may override.
 
     def project_query(self, query: Tensor, position: int) -> Tensor:
-        """Queries (b,h,q,d) from rows (b,q,dim), the first of which stands at `position`."""
+        """Project rows (b,q,dim), the first at `position`, to queries (b,h,q,d)."""
         return self.split(query)
 
     def project_source(self, source: Tensor, position: int) -> tuple[Tensor, Tensor]:
-        """Keys (b,g,k,d) and values (b,g,k,v) from rows (b,k,source_dim), the first of which stands at `position`."""
+        """Project rows (b,k,source_dim), the first at `position`, to keys (b,g,k,d) and values (b,g,k,v)."""
         return self.split(source), self.split(source)
 
-    def pieces(self, view: View) -> dict[str, Any]:
-        """Score, mask, bias and normaliser, as `attend` and `weights` take them."""
-        return {"mask": view.mask}
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
+        """Return the keyword arguments of `attend` and `weights`: score, mask, bias and normaliser."""
+        return {"mask": inputs.mask}
 
-    def mix(self, view: View) -> Tensor:
-        """The attended values, (b,h,q,v)."""
+    def mix(self, inputs: AttentionInputs) -> Tensor:
+        """Return the attended values, (b,h,q,v)."""
         mixed: Tensor = core.attend(
-            view.query, view.key, view.value, dropout=self.weights_dropout, **self.pieces(view)
+            inputs.query, inputs.key, inputs.value, dropout=self.weights_dropout, **self.pieces(inputs)
         )
         return mixed
 
     def output(self, mixed: Tensor) -> Tensor:
-        """Rows (b,q,dim) from attended values (b,h,q,v)."""
-        return mixed.transpose(1, 2).flatten(2)
+        """Turn attended values (b,h,q,v) into rows (b,q,dim)."""
+        return join_heads(mixed)
 
     def cache_shape(self) -> tuple[int, int, int]:
-        """Heads of the keys, their width and the width of the values."""
+        """Return the number of key heads, the width of a key and the width of a value."""
         return self.num_heads, self.head_dim, self.head_dim
 
     @property
     def places_queries(self) -> bool:
-        """Whether the result depends on where in a source a query stands."""
+        """Whether the result depends on the position of a query in its source."""
         return self.causal or self.window is not None
 
-    # What all of them do alike.
+    # Steps that all mechanisms share.
 
     def forward(
         self,
@@ -112,10 +115,10 @@ class Attention(Mechanism):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """The attended queries, (b,q,dim); with a state also the state that follows."""
-        view = self.view(query, source, mask, state)
-        found = self.output(self.mix(view))
-        return found if view.cache is None else (found, view.cache)
+        """Return the attended queries, (b,q,dim); with a state, also the next state."""
+        inputs = self.prepare(query, source, mask, state)
+        found = self.output(self.mix(inputs))
+        return found if inputs.cache is None else (found, inputs.cache)
 
     def weights(
         self,
@@ -127,36 +130,35 @@ class Attention(Mechanism):
         rows: Any = None,
         heads: Any = None,
     ) -> Tensor:
-        """The exact weights (b, heads, rows, k) with which a call would mix its values, before dropout."""
-        view = self.view(query, source, mask, state)
-        found: Tensor = core.weights(view.query, view.key, **self.pieces(view), rows=rows, heads=heads)
+        """Return the exact attention weights (b, heads, rows, k) of a call, before dropout."""
+        inputs = self.prepare(query, source, mask, state)
+        found: Tensor = core.weights(inputs.query, inputs.key, **self.pieces(inputs), rows=rows, heads=heads)
         return found
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Cache:
-        """An empty cache. It grows with each call, or holds a source that was projected once (cross-attention)."""
+        """Return an empty cache. Self-attention extends it with each call; cross-attention projects the source once."""
         device, dtype = self.placement(device, dtype)
         heads, key_dim, value_dim = self.cache_shape()
         before = None if self.window is None or not self.causal else self.window - 1
         return Cache.empty(batch, heads, key_dim, value_dim, window=before, device=device, dtype=dtype)
 
     def split(self, rows: Tensor) -> Tensor:
-        """(b,length,h·d) as (b,h,length,d)."""
-        heads: Tensor = rows.unflatten(-1, (-1, self.head_dim))
-        return heads.transpose(1, 2)
+        """View rows (b,length,h·d) as heads (b,h,length,d)."""
+        return split_heads(rows, self.head_dim)
 
-    def view(
+    def prepare(
         self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, state: State | None
-    ) -> View:
-        """Project the inputs, remember the keys and join the masks."""
+    ) -> AttentionInputs:
+        """Check and project the inputs, extend the cache and join the masks."""
         cache = self._checked(query, source, state)
         if source is not None or (cache is not None and cache.fixed):
             return self._cross(query, source, mask, cache)
         return self._within(query, mask, cache)
 
-    def _within(self, rows: Tensor, mask: Mask | Tensor | None, cache: Cache | None) -> View:
-        """Self-attention: the queries are the source, behind what the cache holds."""
+    def _within(self, rows: Tensor, mask: Mask | Tensor | None, cache: Cache | None) -> AttentionInputs:
+        """Prepare self-attention: the queries are also the source, after the keys of the cache."""
         (batch, new, _), seen = rows.shape, 0 if cache is None else cache.seen
         sizes = (batch, self.num_heads, new, seen + new)
         given = masking.as_mask(mask, sizes)
@@ -167,35 +169,38 @@ class Attention(Mechanism):
             given.check(sizes)
         if cache is not None and not (self.causal or masking.looks_back_only(given)):
             raise BadValue(
-                "state: self-attention that looks ahead cannot go on from a state, because what it gave for earlier "
-                "positions would change. Build the layer with causal=True, or pass mask=masks.causal()."
+                "state: self-attention that sees later positions cannot continue from a state, because the outputs for "
+                "earlier positions would change. Build the layer with causal=True, or pass mask=masks.causal()."
             )
         real = masking.real_sides(given, sizes, rows.device)[1]
         real = None if real is None else real[:, seen:].expand(batch, new)
-        clean, spoilt = screened(rows, given is not None)
-        queries = respoilt(self.project_query(clean, seen), _only(spoilt, real))
+        clean, nonfinite = zero_nonfinite(rows, given is not None)
+        # In self-attention a padded key is also a padded query.
+        queries = restore_nonfinite(self.project_query(clean, seen), nonfinite, real)
         keys, values = self.project_source(clean, seen)
-        keys, values = respoilt(keys, spoilt), respoilt(values, spoilt)
+        keys, values = restore_nonfinite(keys, nonfinite), restore_nonfinite(values, nonfinite)
         if cache is None:
-            return View(queries, keys, values, masking.joined(self.own_mask(), given), rows, 0, None)
+            return AttentionInputs(
+                queries, keys, values, masking.joined(self.own_mask(), given), rows, 0, None
+            )
         step, cache = cache.steps, cache.extend(keys, values, real, documents_of(given, batch))
         own = None if self._sees_all(new, cache) else self.own_mask()
         if given is not None:
             given = masking.tail(given, sizes, sizes[3] - cache.keys.shape[2], rows.device)
-        padding = None if cache.keep is None else Padding(cache.keep)
+        padding = None if cache.keep is None else PaddingMask(cache.keep)
         joined = masking.joined(own, given, padding)
         after = cache.cut().stepped(new)
-        return View(queries, cache.keys, cache.values, joined, rows, step, after)
+        return AttentionInputs(queries, cache.keys, cache.values, joined, rows, step, after)
 
     def _sees_all(self, new: int, cache: Cache) -> bool:
-        """Whether a causal step has nothing to hide: its one query stands at the end of all that its cache holds."""
+        """Whether a causal step of one query needs no mask, because every key of the cache is visible to it."""
         plain = new == 1 and self.causal and type(self).own_mask is Attention.own_mask
         return plain and (self.window is None or cache.keys.shape[2] <= self.window)
 
     def _cross(
         self, rows: Tensor, source: Tensor | None, mask: Mask | Tensor | None, cache: Cache | None
-    ) -> View:
-        """Attention to a source, which a cache projects once and remembers."""
+    ) -> AttentionInputs:
+        """Prepare cross-attention. With a state, the first call projects the source, and later calls read the cache."""
         length = source.shape[1] if source is not None else 0
         if cache is not None and cache.fixed:
             length = cache.keys.shape[2]
@@ -209,49 +214,49 @@ class Attention(Mechanism):
         anchor = self._anchor(cache)
         own = self.own_mask(**anchor)
         guarded = given is not None or own is not None
-        clean, spoilt = screened(rows, guarded)
+        clean, nonfinite = zero_nonfinite(rows, guarded)
         position = lift(anchor.get("align", ""), anchor.get("offset"), sizes[2], length)
-        queries = respoilt(self.project_query(clean, position), spoilt)
+        queries = restore_nonfinite(self.project_query(clean, position), nonfinite)
         if cache is None or not cache.fixed:
             assert source is not None
-            clean, spoilt = screened(source, guarded)
+            clean, nonfinite = zero_nonfinite(source, guarded)
             keys, values = self.project_source(clean, 0)
-            keys, values = respoilt(keys, spoilt), respoilt(values, spoilt)
+            keys, values = restore_nonfinite(keys, nonfinite), restore_nonfinite(values, nonfinite)
         else:
             keys, values = cache.keys, cache.values
         if cache is None:
-            return View(queries, keys, values, masking.joined(own, given), rows, 0, None, anchor)
+            return AttentionInputs(queries, keys, values, masking.joined(own, given), rows, 0, None, anchor)
         step = cache.steps
         if not cache.fixed:
             real = masking.real_sides(given, sizes, rows.device)[1]
             cache = cache.fix(keys, values, None if real is None else real.expand(sizes[0], length))
-        padding = None if cache.keep is None else Padding(cache.keep)
+        padding = None if cache.keep is None else PaddingMask(cache.keep)
         joined = masking.joined(own, given, padding)
-        return View(queries, keys, values, joined, rows, step, cache.stepped(sizes[2]), anchor)
+        return AttentionInputs(queries, keys, values, joined, rows, step, cache.stepped(sizes[2]), anchor)
 
     def own_mask(self, **anchor: Any) -> Mask | None:
-        """What the layer itself hides; `anchor` says where the queries stand, as masks take it."""
+        """Return the mask of the layer itself. `anchor` is the align or offset argument of the mask."""
         if self.window is None:
             return masks.causal(**anchor) if self.causal else None
         before, after = (self.window - 1, 0) if self.causal else (self.window // 2, None)
         return masks.window(before, after, **anchor)
 
     def _anchor(self, cache: Cache | None) -> dict[str, Any]:
-        """Where queries over a source stand, as masks, biases and scores take it: at its end, or from its beginning on.
+        """The position of the queries in a source, as an align or offset argument of masks, biases and scores.
 
-        With a state, the queries that came before count.
+        With a state, the offset is the number of earlier queries.
         """
         if cache is None or not self.places_queries:
             return {"align": self.align}
         if self.align != "top-left":
             raise BadValue(
-                "state: this layer's window, causal mask or positions count from a source's end, and step by step it "
-                "is not known where that is. Build the layer with align='top-left' to go through a source in steps."
+                "state: this layer aligns its window, causal mask or positions with the end of the source, but a step "
+                "does not know how many queries will follow. Build the layer with align='top-left' to decode in steps."
             )
         return {"offset": cache.steps}
 
     def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> Cache | None:
-        """The state as a cache, after every check of what came."""
+        """Check the inputs and return the state as a cache."""
         cache = of_kind(Cache, state)
         remembered = cache is not None and cache.fixed
         check_inputs(self, query, source, remembered)
@@ -260,34 +265,12 @@ class Attention(Mechanism):
         check_batch(cache.keys, query)
         if source is not None and remembered and source.shape[1] != cache.keys.shape[2]:
             raise BadValue(
-                f"source: the state remembers one of length {cache.keys.shape[2]}, got {source.shape[1]}. A new source "
-                f"needs a new initial_state()."
+                f"source: the state holds a source of length {cache.keys.shape[2]}, got length {source.shape[1]}. A "
+                f"new source needs a new initial_state()."
             )
         if source is not None and not remembered and cache.seen:
             raise BadValue(
-                "source: this state has grown by self-attention. Cross-attention needs a state of its own: take "
+                "source: this state was extended by self-attention. Cross-attention needs a state of its own: take "
                 "another initial_state()."
             )
         return cache
-
-
-def screened(rows: Tensor, guarded: bool) -> tuple[Tensor, Tensor | None]:
-    """Rows in which those that are not finite are zero, and which they were, (b,length).
-
-    A hidden row may hold NaN. Masks keep it out of the result, but 0 · NaN would still reach the gradient of the
-    weights it is projected with.
-    """
-    if not guarded:
-        return rows, None
-    spoilt = ~rows.detach().isfinite().all(-1)
-    return rows.masked_fill(spoilt[..., None], 0), spoilt
-
-
-def respoilt(heads: Tensor, spoilt: Tensor | None) -> Tensor:
-    """Projected rows (b,h,length,d) in which the spoilt ones are NaN again: where they are seen, they must show."""
-    return heads if spoilt is None else heads.masked_fill(spoilt[:, None, :, None], torch.nan)
-
-
-def _only(spoilt: Tensor | None, real: Tensor | None) -> Tensor | None:
-    """Of the spoilt rows, the real ones: padding is nobody's query."""
-    return spoilt if spoilt is None or real is None else spoilt & real

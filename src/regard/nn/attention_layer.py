@@ -1,9 +1,9 @@
-"""The attention layer between an encoder and a decoder: what `global-layer` and `local-layer` have in common."""
+"""The base class of `global-layer` and `local-layer`: attention to the own sequence, then to a source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from regard import masks
 from regard.core.grid import Sizes
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.blocks import Residual, called
 from regard.nn.cache import Cache
@@ -22,17 +22,17 @@ from regard.nn.query_key_memory import QueryKeyMemory
 from regard.nn.state import State, of_kind
 
 
-class History(QueryKeyMemory):
-    """`query-key-memory` that may look anywhere in a source, but of its own sequence only at what came before."""
+class HistoryAttention(QueryKeyMemory):
+    """`query-key-memory` that sees all of a source, but is causal where the source is its own sequence."""
 
     def __init__(
         self, dim: int, num_heads: int, dropout: float, source_dim: int | None, **options: Any
     ) -> None:
-        super().__init__(dim, num_heads, dropout, source_dim, **options)  # refuses a window that is not odd
+        super().__init__(dim, num_heads, dropout, source_dim, **options)  # raises for an even window
         self.causal = True
 
     def own_mask(self, **anchor: Any) -> Mask | None:
-        if not anchor:  # only a source has to be told where the queries stand in it
+        if not anchor:  # self-attention: only cross-attention passes an anchor
             return super().own_mask()
         return None if self.window is None else masks.window(self.window // 2, **anchor)
 
@@ -43,14 +43,14 @@ class History(QueryKeyMemory):
 
 @dataclass(frozen=True)
 class LayerState(State):
-    """What an attention layer remembers: the keys of its own sequence, and those of the history."""
+    """The state of an attention layer: the cache of its own sequence, and that of the source."""
 
     memory: Cache
     history: Cache
 
 
 class AttentionLayer(Mechanism):
-    """Key-value memory, then query-key memory, each with residual and normalisation. The base of the two layers."""
+    """Key-value memory, then query-key memory, each with residual and normalisation. A base class."""
 
     def __init__(
         self,
@@ -66,9 +66,33 @@ class AttentionLayer(Mechanism):
         super().__init__(dim, num_heads, dropout, source_dim)
         self.window = window
         self.memory = KeyValueMemory(dim, num_heads, dropout, window=window)
-        self.history = History(dim, num_heads, dropout, source_dim, window=window, align=align)
+        self.history = HistoryAttention(dim, num_heads, dropout, source_dim, window=window, align=align)
         self.around_memory = Residual(dim, norm, self.dropout)
         self.around_history = Residual(dim, norm, self.dropout)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(
+            self,
+            query: Tensor,
+            source: Tensor | None = None,
+            *,
+            mask: Mask | Tensor | None = None,
+            state: None = None,
+            query_mask: Mask | Tensor | None = None,
+        ) -> Tensor: ...
+        @overload
+        def __call__(
+            self,
+            query: Tensor,
+            source: Tensor | None = None,
+            *,
+            mask: Mask | Tensor | None = None,
+            state: State,
+            query_mask: Mask | Tensor | None = None,
+        ) -> tuple[Tensor, State]: ...
+        def __call__(self, *args: Any, **options: Any) -> Any: ...
 
     def forward(
         self,
@@ -79,9 +103,10 @@ class AttentionLayer(Mechanism):
         state: State | None = None,
         query_mask: Mask | Tensor | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """The queries after both parts, (b,q,dim); with a state also the state that follows.
+        """Return the queries after both parts, (b,q,dim); with a state, also the next state.
 
-        `mask` speaks of the source, or without one of the sequence itself. `query_mask` speaks of the sequence always.
+        `mask` applies to the source, or to the sequence itself where no source is given. `query_mask` always applies
+        to the sequence.
         """
         state = of_kind(LayerState, state)
         remembered = state is not None and state.history.fixed
@@ -97,8 +122,8 @@ class AttentionLayer(Mechanism):
             length = source.shape[1] if source is not None else state.history.seen  # type: ignore[union-attr]
             mask, hidden = _over_source(mask, (*sizes[:3], length), history, query.device)
             if hidden is not None:
-                own = masking.joined(own, Padding(torch.cat([hidden.new_ones(batch, seen), hidden], 1)))
-        # Both norms and the way around them read every row, so padding has to go before the first of them.
+                own = masking.joined(own, PaddingMask(torch.cat([hidden.new_ones(batch, seen), hidden], 1)))
+        # Normalisation and residual connection read every row, so padding must be zeroed before the first of them.
         real = masking.real_sides(own, sizes, query.device)[1]
         rows = query if real is None else masking.without_padding(query, real[:, seen:])
         found, written = called(self.memory, self.around_memory.enter(rows), None, own, memory)
@@ -110,7 +135,7 @@ class AttentionLayer(Mechanism):
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> LayerState:
-        """Two empty caches."""
+        """Return two empty caches."""
         return LayerState(
             self.memory.initial_state(batch, device, dtype), self.history.initial_state(batch, device, dtype)
         )
@@ -119,7 +144,7 @@ class AttentionLayer(Mechanism):
 def _over_sequence(
     given: Mask | None, sizes: Sizes, memory: Cache | None, device: torch.device
 ) -> Mask | None:
-    """A mask over the layer's own sequence, those positions included that a state has seen."""
+    """Extend a mask over the layer's own sequence to the positions of earlier calls, and check it."""
     if memory is not None:
         given = from_query(given, memory.steps, sizes)
         given = over_all_keys(given, sizes, sizes[2], device, memory.ids)
@@ -131,7 +156,7 @@ def _over_sequence(
 def _over_source(
     mask: Mask | Tensor | None, sizes: Sizes, history: Cache | None, device: torch.device
 ) -> tuple[Mask | None, Tensor | None]:
-    """A mask over the source, and which queries (b,q) it leaves real; None: all."""
+    """Return the mask over the source, and which queries (b,q) are not padding according to it; None: all."""
     given = masking.as_mask(mask, sizes)
     if history is not None:
         refuse_counting_from_the_end(given)

@@ -1,4 +1,4 @@
-"""What stands around a mechanism in a network: residual and normalisation, feed-forward, encoder and decoder layer.
+"""Blocks around a mechanism: residual connection with normalisation, feed-forward, encoder and decoder layer.
 
 >>> import torch
 >>> from regard.nn.blocks import EncoderLayer
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.nn.mechanism import Mechanism, build, build_across, build_causal
+from regard.nn.building import build, build_across, build_causal
+from regard.nn.mechanism import Mechanism
 from regard.nn.state import State
 from regard.registry import Registry, parse
 
@@ -33,12 +34,12 @@ NORMS.add("rms", nn.RMSNorm)
 
 
 class Residual(nn.Module):
-    """A way around a part of a network, with normalisation before or after it.
+    """A residual connection around a part of a network, with normalisation before or after it.
 
         pre:  x + dropout(part(norm(x)))        post:  norm(x + dropout(part(x)))
 
     Paper: He et al. 2016; post: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020.
-    `residual(x, part)` runs the part; `enter` and `leave` are its two halves, for parts that return more than a tensor.
+    `residual(x, part)` calls the part. For parts that return more than a tensor, call `enter` before and `leave` after.
     """
 
     def __init__(self, dim: int, norm: str = "pre", dropout: float = 0.0, norm_type: str = "layer") -> None:
@@ -53,25 +54,25 @@ class Residual(nn.Module):
         return self.leave(x, part(self.enter(x)))
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the part is given."""
+        """Return the input of the part."""
         found: Tensor = self.norm(x) if self.before else x
         return found
 
     def leave(self, x: Tensor, result: Tensor) -> Tensor:
-        """What comes out, from what went in and what the part made of it."""
+        """Return the output of the block, from its input x and the result of the part."""
         found: Tensor = x + (
             self.dropout(result) if self.training else result
-        )  # a step of decoding counts calls
+        )  # saves a module call in each decoding step
         return found if self.before else self.norm(found)
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a non-linearity between them, at each position on its own.
+    """Two linear maps with a non-linearity between them, applied to each position independently.
 
         plain: W₂ f(W₁ x)        gated: W₂ (f(W₁ x) ⊙ W₃ x)
 
-    Paper: Vaswani et al. 2017, equation 2; gated: Shazeer 2020. `hidden` is 4·dim by default, and two thirds of that
-    when gated, so that both have as many parameters.
+    Paper: Vaswani et al. 2017, equation 2; gated: Shazeer 2020. `hidden` defaults to 4·dim, and to two thirds of
+    that when gated, so that the number of parameters is the same.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class FeedForward(nn.Module):
         super().__init__()
         dim = whole_number("dim", dim, 1)
         hidden = (8 * dim // 3 if gated else 4 * dim) if hidden is None else whole_number("hidden", hidden, 1)
-        ACTIVATIONS[activation]  # refuses what is none
+        ACTIVATIONS[activation]  # raises for an unknown name
         self.activation = activation
         self.rise = nn.Linear(dim, hidden, bias=bias)
         self.gate = nn.Linear(dim, hidden, bias=bias) if gated else None
@@ -105,8 +106,8 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Attention among the positions of one sequence, then a feed-forward block, each with residual and normalisation.
 
-    `attention` is a mechanism or the name of one, options included: `"local(window=65)"`. With `causal`, a name is
-    built so that it does not look ahead: this is also the layer of a decoder without an encoder.
+    `attention` is a mechanism or its name, which may contain options: `"local(window=65)"`. With `causal=True` a name
+    is built as a causal mechanism, which makes this the layer of a decoder-only model.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Tensor, *, mask: Mask | Tensor | None = None, state: State | None = None
     ) -> Tensor | tuple[Tensor, State]:
-        """(b,q,dim) → (b,q,dim); with a state (that of the mechanism) also the state that follows."""
+        """Map (b,q,dim) to (b,q,dim); with a state of the mechanism, also return the next state."""
         found, state = called(self.attention, self.around_attention.enter(x), None, mask, state)
         x = self.around_attention.leave(x, found)
         x = self.around_feed_forward(x, self.feed_forward)
@@ -143,24 +144,24 @@ class EncoderLayer(nn.Module):
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
-        """The state before anything was seen."""
+        """Return the state before the first call."""
         return self.attention.initial_state(batch, device, dtype)
 
 
 @dataclass(frozen=True)
 class DecoderState(State):
-    """What a decoder layer remembers: its own positions, and the source projected once."""
+    """The state of a decoder layer: that of its own positions, and that of its source."""
 
     own: State
     source: State
 
 
 class DecoderLayer(nn.Module):
-    """Causal attention among the positions written so far, attention to a source, then a feed-forward block.
+    """Causal self-attention, attention to a source, then a feed-forward block.
 
-    `attention` must be able to be causal; `cross` may be any mechanism. A `cross` that is built from its name is
-    aligned at the beginning of the source (align="top-left"), so that steps give what one call gives. Each part has its
-    residual and normalisation.
+    `attention` must be able to be causal; `cross` may be any mechanism. A `cross` that is built from a name is aligned
+    with the beginning of the source (align="top-left"), so that decoding in steps equals one call. Each part has its
+    own residual connection and normalisation.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class DecoderLayer(nn.Module):
         source_mask: Mask | Tensor | None = None,
         state: DecoderState | None = None,
     ) -> Tensor | tuple[Tensor, DecoderState]:
-        """(b,q,dim) → (b,q,dim). `mask` hides positions of x, `source_mask` those of the source."""
+        """Map (b,q,dim) to (b,q,dim). `mask` applies to positions of x, `source_mask` to those of the source."""
         own, read = (None, None) if state is None else (state.own, state.source)
         found, own = called(self.attention, self.around_attention.enter(x), None, mask, own)
         x = self.around_attention.leave(x, found)
@@ -212,7 +213,7 @@ class DecoderLayer(nn.Module):
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> DecoderState:
-        """The state before anything was seen."""
+        """Return the state before the first call."""
         return DecoderState(
             self.attention.initial_state(batch, device, dtype), self.cross.initial_state(batch, device, dtype)
         )
@@ -221,7 +222,7 @@ class DecoderLayer(nn.Module):
 def mechanism_of(
     argument: str, given: str | Mechanism, dim: int, make: Callable[..., Mechanism], common: dict[str, Any]
 ) -> Mechanism:
-    """The mechanism that was given, or the one of that name; what the name says wins over what is common."""
+    """Return the given mechanism, or build it from its name; options in the name override those in `common`."""
     if isinstance(given, str):
         name, options = parse(given)
         return make(name, dim, **{**common, **options})
@@ -233,7 +234,7 @@ def mechanism_of(
 def called(
     layer: Mechanism, x: Tensor, source: Tensor | None, mask: Mask | Tensor | None, state: State | None
 ) -> tuple[Tensor, State | None]:
-    """The result of a mechanism and the state that follows, None where none was passed."""
+    """Call a mechanism; return its output and the next state, or None where no state was passed."""
     if state is None:
         return layer(x, source, mask=mask), None
     found: tuple[Tensor, State] = layer(x, source, mask=mask, state=state)

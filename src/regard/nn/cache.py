@@ -1,8 +1,8 @@
 """The key-value cache: one type for causal, windowed and cross-attention.
 
-Nothing handed out is ever changed: a cache that was continued once can be continued again, and differently, also by
-several threads at once. Steps are cheap all the same, because caches that follow each other share one store with room
-at its end. Only the newest of them may write there, behind everything the others can see; any other one copies first.
+A cache is immutable: it can be extended any number of times, in different ways, also by several threads at once. A step
+is cheap nevertheless, because consecutive caches share one store with spare capacity. Only the newest cache may write
+there, after all positions that the others can see; extending an older one copies the store first.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from torch import Tensor
 
 from regard.nn.state import State
 
-_ROOM = 32  # a new store has at least this much room for further positions
+_ROOM = 32  # least spare capacity of a new store, in positions
 
 
 class Store:
-    """Keys and values (b,g,capacity,·), of which the first `filled` positions are taken."""
+    """Keys and values (b,g,capacity,·), of which the first `filled` positions are in use."""
 
     def __init__(self, keys: Tensor, values: Tensor, filled: int) -> None:
         self.keys, self.values, self.filled = keys, values, filled
         self._claims = threading.Lock()
 
     def claims(self, end: int, new: int) -> bool:
-        """Take `new` positions behind `end` for the cache that ends there, if it is the newest and they fit.
+        """Reserve `new` positions after `end` for the cache that ends there, if it is the newest and they fit.
 
-        Several threads may continue one cache. Only the first of them gets the room, because asking and taking are
-        one step; it then writes there alone.
+        Several threads may extend one cache. The lock makes the reservation atomic, so that only the first of them
+        writes to the reserved positions.
         """
         if self.keys.is_inference() and not torch.is_inference_mode_enabled():
             return False
@@ -45,27 +45,27 @@ class Store:
 class Cache(State):
     """Keys (b,g,n,d) and values (b,g,n,v) in time order, and which of them are real.
 
-    `window`: only the last so many positions stay, whatever was seen. `fixed`: a source that was projected once and
-    does not grow (cross-attention). `seen` counts every key that came, `steps` every query. `ids` are the documents of
-    the keys, if every call so far had a mask that tells them.
+    `window`: how many of the last positions are kept; None: all. `fixed`: the cache holds a source that was projected
+    once and does not grow (cross-attention). `seen` counts all keys so far, `steps` all queries. `ids` are the document
+    ids of the keys, if the mask of every call so far contained them.
     """
 
     keys: Tensor
     values: Tensor
-    keep: Tensor | None = None  # (b,n), True = real; None: all are
+    keep: Tensor | None = None  # (b,n), False = padding; None: no padding
     window: int | None = None
     fixed: bool = False
     seen: int = 0
     steps: int = 0
     store: Store | None = field(default=None, repr=False, compare=False)
-    first: int = field(default=0, repr=False, compare=False)  # where in the store `keys` begins
-    ids: tuple[Tensor, ...] = ()  # (b,n) for each masks.documents of the calls' masks
+    first: int = field(default=0, repr=False, compare=False)  # index in the store of the first of `keys`
+    ids: tuple[Tensor, ...] = ()  # (b,n) for each masks.documents in the masks of the calls
 
     @classmethod
     def empty(
         cls, batch: int, heads: int, key_dim: int, value_dim: int, window: int | None = None, **where: Any
     ) -> Cache:
-        """A cache before anything was seen; `where` is the device and dtype."""
+        """Return a cache without positions; `where` is its device and dtype."""
         return cls(
             torch.zeros(batch, heads, 0, key_dim, **where), torch.zeros(batch, heads, 0, value_dim, **where),
             window=window,
@@ -74,9 +74,9 @@ class Cache(State):
     def extend(
         self, keys: Tensor, values: Tensor, keep: Tensor | None = None, ids: tuple[Tensor, ...] = ()
     ) -> Cache:
-        """The cache that also holds these keys and values (b,g,new,·). The window is not cut yet: see `cut`.
+        """Return a cache with these keys and values (b,g,new,·) appended, before the window is applied: see `cut`.
 
-        `keep` (b,new) tells which of the new ones are real, `ids` (b,seen+new) the documents of all keys that came.
+        `keep` (b,new) is False for padding, `ids` (b,seen+new) are the document ids of all keys so far.
         """
         new = keys.shape[2]
         joined = self._joined(keys, values)
@@ -92,13 +92,13 @@ class Cache(State):
         )  # fmt: skip
 
     def fix(self, keys: Tensor, values: Tensor, keep: Tensor | None = None) -> Cache:
-        """The cache of a source that is complete: later calls read it and add nothing."""
+        """Return the cache of a complete source, which later calls read but do not extend."""
         return replace(
             self, keys=keys, values=values, keep=keep, fixed=True, seen=keys.shape[2], store=None, first=0
         )
 
     def cut(self) -> Cache:
-        """The cache with only the last `window` positions."""
+        """Return the cache with the last `window` positions only."""
         if self.window is None or self.fixed or self.keys.shape[2] <= self.window:
             return self
         first = self.keys.shape[2] - self.window
@@ -109,11 +109,11 @@ class Cache(State):
         )  # fmt: skip
 
     def stepped(self, queries: int) -> Cache:
-        """The cache after that many more queries."""
+        """Return the cache with the query counter advanced."""
         return replace(self, steps=self.steps + queries)
 
     def map(self, change: Any) -> Self:
-        """The same cache with every tensor changed; it no longer shares a store."""
+        """Return the cache with `change` applied to every tensor. It has no store in common with this one."""
         return replace(
             self, keys=change(self.keys), values=change(self.values),
             keep=None if self.keep is None else change(self.keep), store=None, first=0,
@@ -121,7 +121,7 @@ class Cache(State):
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        # Views would take their whole store along.
+        # Clone, because pickling a view would write the whole store.
         return {
             **self.__dict__,
             "keys": self.keys.clone(),
@@ -131,8 +131,8 @@ class Cache(State):
         }
 
     def _joined(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Store | None, int]:
-        """Old and new keys and values together, the store they lie in, and where in it they begin."""
-        # With gradients each cache needs its own tensors; a compiler wants to see plain operations.
+        """Join old and new keys and values; return them, their store, and their first index in it."""
+        # Autograd needs separate tensors for each cache, and a compiler plain operations.
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or keys.dtype != self.keys.dtype:
             old_keys, old_values = self.keys.to(keys.dtype), self.values.to(values.dtype)
             return torch.cat([old_keys, keys], 2), torch.cat([old_values, values], 2), None, 0
@@ -147,7 +147,7 @@ class Cache(State):
 
 
 def _wider(tensor: Tensor, capacity: int) -> Tensor:
-    """The same content with room behind it."""
+    """Copy a tensor into one with this capacity."""
     roomy = tensor.new_empty(*tensor.shape[:2], capacity, tensor.shape[3])
     roomy[:, :, : tensor.shape[2]] = tensor
     return roomy

@@ -1,4 +1,4 @@
-"""`dynamic-memory`: a memory of slots that is rewritten, segment by segment, while a sequence is read."""
+"""`dynamic-memory`: a memory of slots that is updated after each segment of a sequence."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ import regard.core.attention as core
 from regard import masks
 from regard.core.arguments import whole_number
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
-from regard.nn.attention import screened
 from regard.nn.mechanism import Mechanism, mechanism
 from regard.nn.multihead import Multihead
+from regard.nn.nonfinite import zero_nonfinite
 from regard.nn.state import State
 from regard.nn.static_memory import MemoryState, checked_state
 
-_FEW = 16  # keys
+_FEW = 16  # segments shorter than this run by the plain formula
 
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicState(MemoryState):
-    """The memory after the last complete segment, and the elements of the one that is still open."""
+    """The memory after the last complete segment, and the elements of the incomplete one."""
 
-    open: Tensor  # (b,segment,dim), the elements from the left, zeros behind them
-    count: Tensor  # (b,), how many there are: fewer than a segment
+    open: Tensor  # (b,segment,dim), the elements first, then zeros
+    count: Tensor  # (b,), the number of those elements, less than a segment
 
 
 @mechanism("dynamic-memory", causal="yes", time="n·(m + s)·d", memory="n·(1 + m/s)·d", slots=3, segment=2)
 class DynamicMemory(Mechanism):
-    """An element attends to a memory and to its segment so far; each complete segment rewrites the memory by a gate.
+    """An element attends to a memory and to its segment so far; each complete segment updates the memory by a gate.
 
         o_i = multihead(x_i, [M_{s−1}; x_j, j ≤ i in segment s]),   M_s = GRU(multihead(M_{s−1}, segment s), M_{s−1})
 
-    The gated recurrent unit sees each slot as a hidden state: M_s = (1 − z) ⊙ n + z ⊙ M_{s−1}. M_0 is learned. Segments
-    count real positions only: padding neither writes nor advances, and gets zeros. A segment that is not complete waits
-    for later calls with the state. Masks must ignore the query.
+    Each slot is a hidden state of the gated recurrent unit: M_s = (1 − z) ⊙ n + z ⊙ M_{s−1}. M_0 is learned. Padding
+    does not count towards segments, is not written, and gets zeros. With a state, an incomplete segment is continued by
+    later calls. Masks must ignore the query.
 
-    Over a source it is another formula: the source is read through first and written segment by segment, the last short
-    one too; then every query attends to the final memory, and the queries write nothing.
+    With a source the formula differs: the source is written first, segment by segment, including the last short one;
+    then every query attends to the final memory, and the queries are not written.
 
     Paper: Hutchins et al. 2022, section 3 (a recurrent, gated memory for each block); Bulatov et al. 2022, section 3
     (segments and memory); Cho et al. 2014, equations 5 to 8 (the gate).
-    Empty row: memory and own element are always seen, so none is empty; over a source of which nothing is real the
-    memory stays M_0.
+    Empty row: none, because an element sees the memory and itself; with a source that is all padding the memory stays
+    M_0.
 
     Args:
         dim: width of queries and outputs, and of a slot.
-        num_heads: how many heads share that width, in writing and in reading.
-        dropout: share of attention weights dropped in training.
+        num_heads: number of heads that share that width, for writing and for reading.
+        dropout: probability of dropping an attention weight in training.
         source_dim: width of the source; where it differs from dim, the source is mapped to dim first.
-        slots: how many slots the memory has.
-        segment: after how many elements the memory is rewritten; 1: after each.
+        slots: number of slots of the memory.
+        segment: number of elements after which the memory is updated.
 
     >>> import torch, regard
     >>> layer, x = regard.nn.build("dynamic-memory", dim=16, slots=4, segment=3), torch.randn(1, 7, 16)
@@ -90,7 +90,7 @@ class DynamicMemory(Mechanism):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """What the queries read, (b,q,dim); with a state also the state that follows."""
+        """Return what the queries read, (b,q,dim); with a state, also the next state."""
         before = checked_state(self, DynamicState, query, source, state)
         if source is None and (before is None or before.source is None):
             return self._within(query, mask, before)
@@ -109,7 +109,7 @@ class DynamicMemory(Mechanism):
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> DynamicState:
-        """The learned slots, and a segment without elements."""
+        """Return the learned slots and a segment without elements."""
         device, dtype = self.placement(device, dtype)
         return DynamicState(
             memory=self.slots.to(device=device, dtype=dtype).expand(batch, -1, -1),
@@ -123,39 +123,39 @@ class DynamicMemory(Mechanism):
     def _within(
         self, query: Tensor, mask: Mask | Tensor | None, state: DynamicState | None
     ) -> Tensor | tuple[Tensor, State]:
-        """The queries read, and write behind themselves."""
+        """Self-attention: the queries read the memory and are then written to it."""
         (batch, new, _), seen = query.shape, 0 if state is None else state.seen
         keep = masking.kept(mask, batch, new, new, seen, query.device)
         rows = masking.without_padding(query, keep)
-        # Fewer elements than a segment wait in the state; with them, `new` ones reach at most so far.
+        # The state holds fewer elements than a segment; this is the most segments that they and the new ones can fill.
         segments = max(1, self._segments(new if state is None else new + self.segment - 1))
         width = segments * self.segment
-        if state is None and keep is None:  # every element stands where it belongs
-            line, spoilt = screened(pad(rows, (0, 0, 0, width - new)), True)
+        if state is None and keep is None:  # nothing to shift: no padding and no pending elements
+            line, nonfinite = zero_nonfinite(pad(rows, (0, 0, 0, width - new)), True)
             memories = self._written(self._slots(batch), line, segments - 1)
-            return _shown(self._read(memories, line), spoilt)[:, :new]
+            return _with_nan(self._read(memories, line), nonfinite)[:, :new]
         before = self.initial_state(batch, query.device, query.dtype) if state is None else state
-        line, place, total = _compact(rows, keep, width, before)
-        clean, spoilt = screened(line, True)
+        line, index, total = _compact(rows, keep, width, before)
+        clean, nonfinite = zero_nonfinite(line, True)
         complete = total[:, None] >= torch.arange(1, segments + 1, device=query.device) * self.segment
-        # What the last segment writes, only a later call will read.
+        # The memory after the last segment is only read by a later call.
         memories = self._written(before.memory, clean, segments - 1 if state is None else segments, complete)
-        found = _shown(self._read(memories[:segments], clean[:, :width]), spoilt)
-        found = _picked(pad(found, (0, 0, 0, 1)), place)  # padding takes the zeros behind the last row
+        found = _with_nan(self._read(memories[:segments], clean[:, :width]), nonfinite)
+        found = _gathered(pad(found, (0, 0, 0, 1)), index)  # padding gets the row of zeros at the end
         if state is None:
             return found
         count = total % self.segment
         rest = (total - count)[:, None] + torch.arange(self.segment, device=query.device)
-        still = _picked(line, rest.clamp(max=width))
-        assert spoilt is not None
-        lost = (spoilt & (torch.arange(width + 1, device=query.device) < rest[:, :1])).any(1)
+        pending = _gathered(line, rest.clamp(max=width))
+        assert nonfinite is not None
+        lost = (nonfinite & (torch.arange(width + 1, device=query.device) < rest[:, :1])).any(1)
         memory = memories[-1].masked_fill(lost[:, None, None], torch.nan)
-        return found, replace(state, memory=memory, open=still, count=count, seen=seen + new)
+        return found, replace(state, memory=memory, open=pending, count=count, seen=seen + new)
 
     def _summary(
         self, source: Tensor, mask: Mask | Tensor | None, queries: int, state: DynamicState | None
     ) -> Tensor:
-        """The memory (b,m,dim) after all of a source, its last short segment included."""
+        """Return the memory (b,m,dim) after the whole source, including its last short segment."""
         batch, length, _ = source.shape
         keep = masking.kept(mask, batch, queries, length, 0, source.device)
         rows = masking.without_padding(source, keep)
@@ -177,17 +177,18 @@ class DynamicMemory(Mechanism):
         writes: Tensor | None = None,
         real: Tensor | None = None,
     ) -> list[Tensor]:
-        """The memory before each of the first `segments` segments of rows (b,length,dim), and after the last of them.
+        """Return the memory before each of the first `segments` segments of rows (b,length,dim), and after the last.
 
-        `writes` (b,segments) tells for which entries a segment counts, `real` (b,length) which elements do; None: all.
+        `writes` (b,segments) says which segments update the memory, `real` (b,length) which elements are not padding;
+        None: all.
         """
         keys, values = self.writer.project_source(rows, 0)
-        # No fused kernel takes so few keys, and a table of slots × segment is small: the plain formula is quickest.
+        # For few keys the plain formula is fastest, and its slots × segment array is small.
         impl = "reference" if self.segment < _FEW else "auto"
         memories = [memory]
         for segment in range(segments):
             part = slice(segment * self.segment, (segment + 1) * self.segment)
-            mask = None if real is None else Padding(real[:, part])
+            mask = None if real is None else PaddingMask(real[:, part])
             query = self.writer.project_query(memory, 0)
             mixed = core.attend(
                 query, keys[:, :, part], values[:, :, part], mask=mask, dropout=self.writer.weights_dropout, impl=impl
@@ -201,10 +202,10 @@ class DynamicMemory(Mechanism):
         return memories
 
     def _read(self, memories: list[Tensor], rows: Tensor) -> Tensor:
-        """What elements (b,length,dim) read: the memory before their segment, and the segment up to themselves."""
-        elements = rows.reshape(-1, self.segment, self.dim)  # every segment of every entry at once
+        """Let elements (b,length,dim) attend to the memory before their segment and to the segment up to themselves."""
+        elements = rows.reshape(-1, self.segment, self.dim)  # all segments of all batch entries at once
         memory = torch.stack(memories, 1).flatten(0, 1)
-        # Behind the slots, so that an element stands at the end of what it sees: causal() then says just that.
+        # With the slots first, bottom-right causal() lets an element see all slots and the segment up to itself.
         found: Tensor = self.reader(elements, torch.cat([memory, elements], 1), mask=masks.causal())
         return found.reshape(rows.shape)
 
@@ -218,35 +219,35 @@ class DynamicMemory(Mechanism):
 def _compact(
     rows: Tensor, keep: Tensor | None, width: int, state: DynamicState | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Real rows moved to the left, behind those that wait in the state.
+    """Move the rows that are not padding to the left, after the pending ones of the state.
 
-    Returns the line of them (b,width+1,dim), where each row went, (b,length), and how many the line holds, (b,). What
-    is padding went to the last place of the line, behind everything that counts.
+    Returns these rows (b,width+1,dim), the new index of each row (b,length), and the number of rows (b,). Padding gets
+    the last index, which no other row has.
     """
     batch, length, dim = rows.shape
     keep = rows.new_ones(batch, length, dtype=torch.bool) if keep is None else keep
-    place = keep.long().cumsum(1) - 1
+    index = keep.long().cumsum(1) - 1
     total = keep.long().sum(1)
     if state is None:
         line = rows.new_zeros(batch, width + 1, dim)
     else:
-        place, total = place + state.count[:, None], total + state.count
+        index, total = index + state.count[:, None], total + state.count
         line = pad(state.open.to(rows.dtype), (0, 0, 0, width + 1 - state.open.shape[1]))
-    place = place.masked_fill(~keep, width)
-    return line.scatter(1, place[..., None].expand(-1, -1, dim), rows), place, total
+    index = index.masked_fill(~keep, width)
+    return line.scatter(1, index[..., None].expand(-1, -1, dim), rows), index, total
 
 
-def _shown(found: Tensor, spoilt: Tensor | None) -> Tensor:
-    """Results (b,length,dim) that are NaN from the first spoilt element (b,≥length) on: all later ones have read it.
+def _with_nan(found: Tensor, nonfinite: Tensor | None) -> Tensor:
+    """Set outputs (b,length,dim) to NaN from the first non-finite element (b,≥length) on, which later elements read.
 
-    Elements that are not finite are kept out of the computation, where they would reach the gradients of weights even
-    from the future of every row that counts.
+    Non-finite elements are left out of the computation, where they would reach the gradients of weights even if the
+    loss depends on earlier rows only.
     """
-    assert spoilt is not None
-    late = spoilt[:, : found.shape[1]].long().cumsum(1) > 0
+    assert nonfinite is not None
+    late = nonfinite[:, : found.shape[1]].long().cumsum(1) > 0
     return found.masked_fill(late[..., None], torch.nan)
 
 
-def _picked(rows: Tensor, place: Tensor) -> Tensor:
-    """Rows (b,length,dim) at the places (b,n)."""
-    return rows.gather(1, place[..., None].expand(-1, -1, rows.shape[2]))
+def _gathered(rows: Tensor, index: Tensor) -> Tensor:
+    """Return the rows (b,length,dim) at the indices (b,n)."""
+    return rows.gather(1, index[..., None].expand(-1, -1, rows.shape[2]))

@@ -1,4 +1,4 @@
-"""`general`: a learned bilinear form as score."""
+"""`general`: scores from a learned bilinear form."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.nn.alignment import Alignment, Comparison, head_weights
+from regard.nn.alignment import Alignment, AlignmentModel, head_weights
 from regard.nn.mechanism import mechanism
 
 
-class Bilinear(Comparison):
-    """q·W k, with W k found once for each key."""
+class BilinearAlignmentModel(AlignmentModel):
+    """q·W k, where W k is computed once for each key."""
 
     def __init__(self, num_heads: int, head_dim: int) -> None:
         super().__init__(num_heads, head_dim)
@@ -23,22 +23,22 @@ class Bilinear(Comparison):
 
 @mechanism("general", causal="option", time="n²·d", memory="n·d")
 class General(Alignment):
-    """A query weighs the rows of a source by a learned bilinear form, and gets their weighted mean.
+    """A query weighs the rows of a source by a learned bilinear form; the output is the weighted mean of the rows.
 
         a_ij = softmax_j(q_iᵀ W h_j),   o_i = Σ_j a_ij h_j
 
-    W is all it learns (and one map of the source to dim, where source_dim differs).
+    The parameter is W (and a linear map of the source to dim, if source_dim differs).
 
     Paper: Luong et al. 2015, section 3.1 (general).
     Empty row: zeros.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads share that width, each with a W of its own; 1 is the paper.
-        dropout: share of attention weights dropped in training.
-        source_dim: width of the source, where it differs from dim.
-        causal: a position sees itself and what came before.
-        align: where the first query stands in a source of another length, when causal (bottom-right or top-left).
+        num_heads: number of heads that share that width, each with its own W; the paper has 1.
+        dropout: probability of dropping an attention weight in training.
+        source_dim: width of the source; None: dim.
+        causal: whether a position sees only itself and earlier positions.
+        align: alignment with a source of another length when causal: bottom-right or top-left.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("general", dim=16)
@@ -46,6 +46,13 @@ class General(Alignment):
     torch.Size([2, 5, 16])
     """
 
-    def __init__(self, dim: int, **options: Any) -> None:
-        super().__init__(dim, **options)
-        self.compare = Bilinear(self.num_heads, self.head_dim)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, **options)
+        self.compare = BilinearAlignmentModel(self.num_heads, self.head_dim)

@@ -1,4 +1,4 @@
-"""`global-query` (GLA): each position weighs itself against the mean of all, in linear time and without parameters."""
+"""`global-query` (GLA): each position is mixed with the mean of all positions, in linear time, without parameters."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from regard.core.formula import accumulator
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn import masking
-from regard.nn.attention import Attention, View
+from regard.nn.attention import Attention, AttentionInputs
 from regard.nn.cache import Cache
+from regard.nn.heads import glorot_linear
 from regard.nn.mechanism import check_inputs, mechanism
-from regard.nn.multihead import glorot_linear
 from regard.nn.scan import PIECES, Kept, Result, Tensors, packed, prefix_log_sums, prefix_sums, scan, unpacked
 from regard.nn.state import State, check_batch, of_kind
 from regard.normalizers import softmax
@@ -30,7 +30,7 @@ ACTIVATIONS: Registry[Activation] = Registry("activation")
 for _activation in (torch.tanh, torch.relu, torch.sigmoid, F.gelu, F.silu, F.softplus, F.elu):
     ACTIVATIONS.add(_activation.__name__, _activation)
 
-# The score of what is hidden, and log Σ exp over nothing. Finite, so that differences stay so.
+# The score of hidden positions, and the log-sum-exp of no scores. Finite, so that differences are finite.
 _NEVER = -1e30
 
 
@@ -45,8 +45,8 @@ def global_query(
 ) -> Tensor:
     """y_i = α_i h_i + (1 − α_i)·mean(h), where α is the softmax over positions of s_i = q_i·k_i; (b,l,d).
 
-    Softmax and mean run over the positions that are kept; with `causal` over those of them up to i. Other positions
-    get zeros, and nothing in them is ever read. Nothing of the size of the inputs is kept for the backward pass.
+    Softmax and mean are over the kept positions, with `causal` over those up to i. Other positions get zeros and are
+    never read. The backward pass stores no tensor of the size of the inputs.
 
         >>> import torch, regard
         >>> h = torch.tensor([[[1.0], [3.0]]])
@@ -55,9 +55,9 @@ def global_query(
 
     Args:
         query, key, hidden: (b,l,d) each.
-        mask: a Mask that has a `keep`, or a bool tensor (b,l), True = real.
-        causal: position i knows itself and what came before.
-        activation: a non-linearity on the score s_i: a function or a name (tanh, relu, sigmoid, …).
+        mask: a Mask that has a `keep`, or a bool tensor (b,l), False = padding.
+        causal: whether position i depends only on itself and on earlier positions.
+        activation: a non-linearity of the score s_i: a function or a name (tanh, relu, sigmoid, …).
     """
     for name, tensor in (("query", query), ("key", key), ("hidden", hidden)):
         float_tensor(name, tensor)
@@ -66,7 +66,7 @@ def global_query(
                 f"{name}: expected (b,l,d), the same for query, key and hidden, got query {tuple(query.shape)} and "
                 f"{name} {tuple(tensor.shape)}."
             )
-    # Under autocast what came out of a projection is narrower than the rest.
+    # Under autocast the result of a projection is narrower than other inputs.
     if autocasts(query.device):
         widest = torch.promote_types(torch.promote_types(query.dtype, key.dtype), hidden.dtype)
         query, key, hidden = query.to(widest), key.to(widest), hidden.to(widest)
@@ -81,7 +81,7 @@ def global_query(
 
 
 def _kept(mask: Mask | Tensor | None, rows: Tensor) -> tuple[bool, Tensor | None]:
-    """Whether a mask asks for the causal form, and which of the positions of (b,l,d) are real, (b|1,l)."""
+    """Return whether a mask contains causal(), and which positions of (b,l,d) are not padding, (b|1,l)."""
     batch, length, _ = rows.shape
     if isinstance(mask, Mask):
         asked, rest = masking.split_causal(mask)
@@ -110,11 +110,11 @@ def _mixed(
     inputs: Tensors, keep: Kept, causal: bool, activation: Activation | None = None, dropout: float = 0.0,
     past: Tensors | None = None,
 ) -> tuple[Tensor, Tensors]:  # fmt: skip
-    """The result (b,l,h,d) for query, key and hidden (b,l,h,d), and what a later call goes on from."""
+    """Return the output (b,l,h,d) for query, key and hidden (b,l,h,d), and the carry for a later call."""
     query, key, hidden = inputs
     batch, length, heads, dim = hidden.shape
     keep = None if keep is None else keep.expand(batch, length)
-    # Scores (b,l,h) are small beside the rows: on them plain torch may work.
+    # Scores (b,l,h) are small compared with the rows, so plain torch may store them.
     (scores,), _ = scan("gla-scores", [query, key], keep, [])
     if activation is not None:
         scores = activation(scores)
@@ -135,7 +135,7 @@ def _mixed(
 
 
 def nothing_seen(batch: int, heads: int, dim: int, device: torch.device | str | None) -> Tensors:
-    """What the causal form carries: log Σ exp of the scores (b,h), how many (b,), and Σ h (b,h,d)."""
+    """Return the initial carry of the causal form: log-sum-exp of scores (b,h), their number (b,), Σ h (b,h,d)."""
     return [
         torch.full((batch, heads), _NEVER, dtype=torch.float64, device=device),
         torch.zeros(batch, dtype=torch.int64, device=device),
@@ -143,11 +143,11 @@ def nothing_seen(batch: int, heads: int, dim: int, device: torch.device | str | 
     ]
 
 
-# The pieces of the walk. Sums over positions are kept in float64: there may be a million of them.
+# The pieces of the scans. Sums over positions are in float64, because there may be millions of positions.
 
 
 def _rows(rows: Tensor, keep: Kept) -> Tensor:
-    """Rows (b,l,…) in the dtype of the computation, zero where they are not kept."""
+    """Return rows (b,l,…) in the dtype of the computation, zero where they are padding."""
     rows = rows.to(accumulator(rows.dtype))
     return rows if keep is None else rows.masked_fill(~keep[(..., *[None] * (rows.dim() - 2))], 0)
 
@@ -177,7 +177,7 @@ def _prefix_piece(inputs: Tensors, keep: Kept, carry: Tensors, recorded: bool) -
     scores = scores.double()
     if keep is not None:
         scores = scores.masked_fill(~keep[..., None], _NEVER)
-    # The first entry of the chain stands for everything before this piece.
+    # The first entry of the chain stands for all positions before this chunk.
     chain = torch.cat([log_sum[:, None], scores], 1)
     log_sums = prefix_log_sums(chain, recorded)
     shares = _rows((scores - log_sums[:, 1:]).exp(), keep)
@@ -198,50 +198,50 @@ PIECES.add("gla-prefix", _prefix_piece)
 
 
 @dataclass(frozen=True)
-class Seen(State):
-    """What `global-query` remembers: of its own positions a summary, of a source the mapped rows."""
+class GlobalQueryState(State):
+    """The state of `global-query`: a summary of its own positions, or the projected rows of a source."""
 
     log_sum: Tensor  # log Σ exp of the scores so far, packed (rounded, remainder), (b,h,2)
-    count: Tensor  # real positions so far, (b,)
+    count: Tensor  # positions so far without padding, (b,)
     total: Tensor  # Σ h over them, packed, (b,h,d,2)
     source: Cache
-    seen: int = 0  # positions that came, padding included
+    seen: int = 0  # number of positions so far, including padding
 
     @classmethod
-    def of(cls, carry: Tensors, dtype: torch.dtype, source: Cache, seen: int = 0) -> Seen:
-        """The state that holds what the causal form carries."""
+    def of(cls, carry: Tensors, dtype: torch.dtype, source: Cache, seen: int = 0) -> GlobalQueryState:
+        """Create the state from the carry of the causal form."""
         return cls(packed(carry[0], dtype), carry[1], packed(carry[2], dtype), source, seen)
 
     def carry(self) -> Tensors:
-        """What the causal form goes on from."""
+        """Return the carry of the causal form."""
         return [unpacked(self.log_sum), self.count, unpacked(self.total)]
 
 
 @mechanism("global-query", causal="option", time="n·d", memory="n·d", aliases=("gla",))
 class GlobalQuery(Attention):
-    """Each position weighs itself against the mean of all positions; no pair of positions ever meets.
+    """Each position is mixed with the mean of all positions; no pairs of positions are compared.
 
         s_i = x_i·x_i,   α = softmax over i of s,   y_i = α_i x_i + (1 − α_i)·mean(x)
 
-    With a source it is the encoder-decoder form, in which queries weigh the rows z_s of the source by dot products:
+    With a source it is the encoder-decoder form, in which queries attend to the rows z_s of the source:
 
         y_t = Σ_s α_t(s) z_s,   α_t = softmax over s of x_t·z_s
 
-    Paper: none is fixed for this form; the definition stands in the project's specification (global-query attention).
-    Empty row: zeros, as for every position that is masked.
+    Paper: none; the definition is in the project's specification (global-query attention).
+    Empty row: zeros, as for every masked position.
 
-    It adds no parameters, except a bias-free map of the source where source_dim differs from dim. It takes masks that
-    ignore the query (lengths, padding, …); without a source also causal(), alone or joined to those by &.
+    It has no parameters, except a bias-free map of the source if source_dim differs from dim. It accepts masks that
+    ignore the query (lengths, padding, …); without a source also causal(), alone or joined with those by &.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads share that width; each has scores of its own.
-        dropout: share of the weights α dropped in training.
-        source_dim: width of the source, where it differs from dim.
-        causal: softmax and mean run over the positions up to i.
-        project: learn bias-free maps for query, key, hidden and output, so that s_i = (W_q x_i)·(W_k x_i).
-        activation: a non-linearity on the score s_i (a name or a function); the form with a source has none.
-        align: where the first query stands in a source of another length, when causal (bottom-right or top-left).
+        num_heads: number of heads that share that width; each has its own scores.
+        dropout: probability of dropping a weight α in training.
+        source_dim: width of the source; None: dim.
+        causal: whether softmax and mean are over the positions up to i only.
+        project: whether to learn bias-free maps of query, key, hidden and output: s_i = (W_q x_i)·(W_k x_i).
+        activation: a non-linearity of the score s_i (a name or a function); not used with a source.
+        align: alignment with a source of another length when causal: bottom-right or top-left.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("global-query", dim=2)
@@ -257,7 +257,7 @@ class GlobalQuery(Attention):
     ) -> None:  # fmt: skip
         super().__init__(dim, num_heads, dropout, source_dim, causal=causal, align=align)
         self.activation = activation
-        _named(activation)  # refuses what is none
+        _named(activation)  # raises for an unknown name
         width = self.num_heads * self.head_dim
         self.projects = project
         if project:
@@ -276,7 +276,7 @@ class GlobalQuery(Attention):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """The mixed positions, (b,q,dim); with a state also the state that follows."""
+        """Return the mixed positions, (b,q,dim); with a state, also the next state."""
         past = self._past(state, query)
         if source is not None or (past is not None and past.source.fixed):
             self._refuse_pairwise(query, source, mask, past)
@@ -289,7 +289,7 @@ class GlobalQuery(Attention):
         asked, heads, keep = self._within_inputs(query, mask, past)
         if past is not None and not (self.causal or asked):
             raise BadValue(
-                "state: a mean over all positions cannot go on from a state, because what was given for earlier ones "
+                "state: a mean over all positions cannot continue from a state, because outputs for earlier positions "
                 "would change. Build the layer with causal=True, or pass mask=masks.causal()."
             )
         carry = None if past is None else past.carry()
@@ -299,23 +299,23 @@ class GlobalQuery(Attention):
         if past is None:
             return rows
         dtype = torch.promote_types(past.total.dtype, query.dtype)
-        return rows, Seen.of(after, dtype, past.source, past.seen + query.shape[1])
+        return rows, GlobalQueryState.of(after, dtype, past.source, past.seen + query.shape[1])
 
     def weights(
         self, query: Tensor, source: Tensor | None = None, *, mask: Mask | Tensor | None = None,
         state: State | None = None, rows: Any = None, heads: Any = None,
     ) -> Tensor:  # fmt: skip
-        """The exact weights (b, heads, rows, k) of a call: without a source (1−α_i)/n, and α_i more on itself."""
+        """Return the exact weights (b, heads, rows, k) of a call: without a source (1−α_i)/n, plus α_i on i itself."""
         past = self._past(state, query)
         if source is not None or (past is not None and past.source.fixed):
             cache = None if past is None else past.source
             return super().weights(query, source, mask=mask, state=cache, rows=rows, heads=heads)
         if past is not None and past.seen:
             raise BadValue(
-                "state: only a summary is left of earlier positions. Ask for the weights of one whole call."
+                "state: it holds only a summary of earlier positions, so there are no weights. Call without a state."
             )
         asked, (queries, keys, hidden), keep = self._within_inputs(query, mask, None)
-        # The result is linear in the hidden rows: with unit vectors in their place it is the weights.
+        # The output is linear in the hidden rows; with unit vectors in their place it equals the weights.
         units = torch.eye(query.shape[1], dtype=hidden.dtype, device=hidden.device)[None, :, None]
         units = units.expand(query.shape[0], -1, self.num_heads, -1)
         found, _ = _mixed([queries, keys, units], keep, self.causal or asked, _named(self.activation))
@@ -324,11 +324,11 @@ class GlobalQuery(Attention):
 
     def initial_state(  # type: ignore[override]
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Seen:
-        """Nothing seen yet, neither positions nor a source. Sums are float32 at least."""
+    ) -> GlobalQueryState:
+        """Return the state before the first position or source. Sums are in float32 at least."""
         cache = super().initial_state(batch, device, dtype)
         nothing = nothing_seen(batch, self.num_heads, self.head_dim, cache.keys.device)
-        return Seen.of(nothing, accumulator(cache.keys.dtype), cache)
+        return GlobalQueryState.of(nothing, accumulator(cache.keys.dtype), cache)
 
     def project_query(self, query: Tensor, position: int) -> Tensor:
         return self.split(self.query_map(query) if self.projects else query)
@@ -339,8 +339,8 @@ class GlobalQuery(Attention):
         mapped = self.split(source if self.source_dim == self.dim else self.source_map(source))
         return mapped, mapped
 
-    def pieces(self, view: View) -> dict[str, Any]:
-        return {"mask": view.mask, "score": "dot"}
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
+        return {"mask": inputs.mask, "score": "dot"}
 
     def output(self, mixed: Tensor) -> Tensor:
         rows: Tensor = super().output(mixed)
@@ -349,34 +349,34 @@ class GlobalQuery(Attention):
         return rows
 
     def _within_inputs(
-        self, rows: Tensor, mask: Mask | Tensor | None, past: Seen | None
+        self, rows: Tensor, mask: Mask | Tensor | None, past: GlobalQueryState | None
     ) -> tuple[bool, list[Tensor], Tensor | None]:
-        """Whether the mask asks for the causal form; query, key and hidden (b,l,h,d); which positions are real."""
+        """Return whether the mask contains causal(); query, key and hidden (b,l,h,d); False for padding (b,l)."""
         check_inputs(self, rows, None)
         (batch, length, _), seen = rows.shape, 0 if past is None else past.seen
         asked, rest = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
         keep = masking.kept(rest, batch, length, length, seen, rows.device)
-        if self.projects:  # padding has to stay out of the gradient of the maps
+        if self.projects:  # keep padding out of the gradients of the maps
             rows = masking.without_padding(rows, keep)
         heads = (self.project_query(rows, seen), *self.project_source(rows, seen))
         return asked, [tensor.transpose(1, 2) for tensor in heads], keep
 
     def _refuse_pairwise(
-        self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, past: Seen | None
+        self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, past: GlobalQueryState | None
     ) -> None:
         check_inputs(self, query, source, past is not None and past.source.fixed)
         if source is not None and past is not None and past.seen:
             raise BadValue(
-                "source: this state has grown without one. A source needs another initial_state()."
+                "source: this state holds positions of self-attention. A source needs another initial_state()."
             )
         rows = source if past is None or source is not None else past.source.keys[:, 0]
         length = 0 if rows is None else rows.shape[1]
         given = masking.as_mask(mask, (query.shape[0], self.num_heads, query.shape[1], length))
         if given is not None and not given.by_key:
-            given.keep(length, query.shape[0])  # says why not
+            given.keep(length, query.shape[0])  # raises and explains
 
-    def _past(self, state: State | None, query: Tensor) -> Seen | None:
-        past = of_kind(Seen, state)
+    def _past(self, state: State | None, query: Tensor) -> GlobalQueryState | None:
+        past = of_kind(GlobalQueryState, state)
         if past is not None:
             check_batch(past.count, query)
         return past

@@ -1,4 +1,4 @@
-"""`global-layer`: an attention layer that remembers its own sequence and looks all through a history."""
+"""`global-layer`: an attention layer over its own sequence and all of a history."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class GlobalLayer(AttentionLayer):
         pre:   h = x + KV(norm(x)),   y = h + QK(norm(h), source)
         post:  h = norm(x + KV(x)),   y = norm(h + QK(h, source))
 
-    KV is causal. The history is the source, all of which is seen; without one it is the sequence itself, and then QK is
-    causal too. `mask` speaks of the source, or without one of the sequence; the argument `query_mask` of a call speaks
-    of the sequence always, and hides padding of the queries where a source is given.
+    KV is causal. The history is the source, which is seen completely; without a source it is the sequence itself, and
+    QK is causal too. `mask` applies to the source, or to the sequence where no source is given. The argument
+    `query_mask` of a call always applies to the sequence; with a source, it hides padding of the queries.
 
-    Paper: Vaswani et al. 2017, section 3.1 (the decoder layer without its feed-forward part); norm before: Xiong et al.
+    Paper: Vaswani et al. 2017, section 3.1 (the decoder layer without its feed-forward part); pre: Xiong et al.
     2020, section 3.
-    Empty row: a part that sees nothing adds the bias of its last projection, so the row is what went in plus that.
+    Empty row: a part that sees nothing adds the bias of its output projection, so the row is its input plus that bias.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads share that width, in each part.
-        dropout: share of attention weights, and of what each part adds, dropped in training.
-        source_dim: width of the source, where it differs from dim.
+        num_heads: number of heads that share that width, in each part.
+        dropout: probability of dropping an attention weight, or an entry of what a part adds, in training.
+        source_dim: width of the source; None: dim.
         norm: pre (before each part) or post (after each residual).
 
     >>> import torch, regard

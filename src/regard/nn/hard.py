@@ -1,6 +1,6 @@
-"""`hard`: each query chooses one position, by sampling in training and by argmax in evaluation.
+"""`hard`: each query chooses one key, by sampling in training and by argmax in evaluation.
 
-A choice has no derivative. A plain call estimates one by going straight through a softmax; `choose` hands back what the
+A choice has no derivative. A plain call uses the straight-through estimator with a softmax. `choose` returns what the
 score-function estimator (REINFORCE) needs, and `surrogate` turns that and a reward into a term of a loss.
 """
 
@@ -21,35 +21,35 @@ from regard.core.dropout import bits, draw_seed
 from regard.core.grid import Grid
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.nn.attention import View
-from regard.nn.local_p import Around
+from regard.nn.attention import AttentionInputs
+from regard.nn.local_p import CenteredWindowMask
 from regard.nn.masking import joined
 from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
 from regard.normalizers import Normalizer
 
-_EXACT = 1 << 24  # whole numbers below it are exact in float32
+_EXACT = 1 << 24  # smaller integers are exact in float32
 
 
 class GumbelNoise(Bias):
-    """Noise that turns an argmax into a sample of the softmax: a hash of (seed, batch, head, query, key).
+    """Gumbel noise, which turns an argmax into a sample of the softmax: a hash of (seed, batch, head, query, key).
 
-    Nothing of it is stored; every strip, forwards and backwards, computes the same numbers again.
+    It is not stored: every strip recomputes the same numbers, in the forward and the backward pass.
     """
 
     seed: Tensor
 
     def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
-        # Small numbers decide, as they make the large noise, and near 0 floats are exact. 1 itself must not occur.
+        # Large noise comes from uniform numbers near 0, where floats are exact. The number 1 must not occur.
         uniform = ((bits(grid, self.seed).to(dtype) + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
         return -torch.log(-torch.log1p(-uniform))
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
-        """A seed has no gradient."""
+        """Do nothing: a seed has no gradient."""
 
 
-class StraightThrough(normalizers.Hard):
-    """All weight on the largest score; the gradient is that of softmax(scores / temperature)."""
+class StraightThrough(normalizers.Hardmax):
+    """Weight 1 on the largest score, with the gradient of softmax(scores / temperature)."""
 
     temperature: float
 
@@ -67,8 +67,8 @@ class StraightThrough(normalizers.Hard):
         return found / self.temperature, []
 
 
-class Surprise(Normalizer):
-    """−p log p of each key, where p is the softmax of the scores. Over a row they add up to its entropy."""
+class EntropyTerms(Normalizer):
+    """−p log p of each key, where p is the softmax of the scores; the sum over a row is its entropy."""
 
     def __call__(self, scores: Tensor, visible: Tensor) -> Tensor:
         logs = self._logs(scores, visible)
@@ -83,40 +83,40 @@ class Surprise(Normalizer):
 
     @staticmethod
     def _logs(scores: Tensor, visible: Tensor) -> Tensor:
-        """log p, and 0 where nothing is visible."""
+        """Return log p, and 0 for hidden keys."""
         dead = ~visible.any(-1, keepdim=True)
         return torch.log_softmax(scores.masked_fill(dead, 0), -1).masked_fill(~visible, 0)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which key each query of each head chose, (b,h,q), and how likely that was. Gradient flows to the scores."""
+    """The key that each query of each head chose, (b,h,q), and its probability. Gradients flow to the scores."""
 
-    index: Tensor  # −1 for a query that sees nothing
-    log_prob: Tensor  # of the chosen key under the softmax of the scores; 0 for a query that sees nothing
-    entropy: Tensor  # of that softmax, in nats; 0 for a query that sees nothing
+    index: Tensor  # −1 for a query without visible keys
+    log_prob: Tensor  # of the chosen key under the softmax of the scores; 0 for a query without visible keys
+    entropy: Tensor  # of that softmax, in nats; 0 for a query without visible keys
 
 
 @mechanism("hard", causal="option", time="n²·d", memory="n·d", num_heads=2)
 class Hard(Multihead):
-    """Each query chooses one key, and what it gets is the value there: sampled in training, the best in evaluation.
+    """Each query chooses one key and receives its value: a sampled key in training, the best one in evaluation.
 
         c_i ~ softmax_j(q_i·k_j / √d)   (evaluation: c_i = argmax_j, the lowest index on ties),   o_i = v_{c_i}
 
-    A plain call samples by Gumbel noise, c_i = argmax_j(e_ij + g_ij), and sends the gradient straight through, as if
-    the weights had been softmax((e + g) / temperature); in evaluation no gradient reaches the scores. `choose` gives
-    the choices with their log-probabilities and entropies, to train with `surrogate` (score function) instead.
+    A plain call samples with Gumbel noise, c_i = argmax_j(e_ij + g_ij), and uses the straight-through gradient of
+    softmax((e + g) / temperature); in evaluation no gradient reaches the scores. `choose` also returns the choices with
+    their log-probabilities and entropies, for training with `surrogate` (score function) instead.
 
     Paper: Xu et al. 2015, section 4.1 (stochastic hard attention, its baseline and entropy term); Williams 1992 (score
-    function); Jang et al. 2017 and Maddison et al. 2017 (Gumbel noise, straight through).
-    Empty row: the heads give zeros, so the row is the bias of the last projection.
+    function); Jang et al. 2017 and Maddison et al. 2017 (Gumbel noise, straight-through estimator).
+    Empty row: the heads return zeros, so the row is the bias of the output projection.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads share that width, each with a choice of its own.
-        dropout: share of the choices dropped in training.
-        source_dim: width of the source, where it differs from dim.
-        temperature: of the softmax that a plain call's gradient goes through; the sampling does not depend on it.
+        num_heads: number of heads that share that width, each with its own choice.
+        dropout: probability of dropping a choice in training.
+        source_dim: width of the source; None: dim.
+        temperature: of the softmax whose gradient a plain call uses; sampling does not depend on it.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("hard", dim=16, num_heads=2).eval()
@@ -126,18 +126,27 @@ class Hard(Multihead):
 
     fixed_options: ClassVar[tuple[str, ...]] = ("normalize",)
 
-    def __init__(self, dim: int, *, temperature: float = 1.0, **options: Any) -> None:
-        super().__init__(dim, normalize="hard", **options)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        temperature: float = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, normalize="hard", **options)
         self.temperature = finite_number("temperature", temperature, above=0.0)
 
-    def pieces(self, view: View) -> dict[str, Any]:
-        found = super().pieces(view)
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
+        found = super().pieces(inputs)
         if not self.training:
             return found
-        return self._noisy(found, view) | {"normalize": StraightThrough(self.temperature)}
+        return self._noisy(found, inputs) | {"normalize": StraightThrough(self.temperature)}
 
-    def _noisy(self, pieces: dict[str, Any], view: View) -> dict[str, Any]:
-        noise, bias = GumbelNoise(draw_seed(view.query.device)), pieces.get("bias")
+    def _noisy(self, pieces: dict[str, Any], inputs: AttentionInputs) -> dict[str, Any]:
+        noise, bias = GumbelNoise(draw_seed(inputs.query.device)), pieces.get("bias")
         return pieces | {"bias": noise if bias is None else bias + noise}
 
     def choose(
@@ -148,72 +157,83 @@ class Hard(Multihead):
         mask: Mask | Tensor | None = None,
         index: Tensor | None = None,
     ) -> tuple[Tensor, Choice]:
-        """The output (b,q,dim) of one choice for each head and query, and that choice.
+        """Return the output (b,q,dim) for one choice per head and query, and the choice.
 
-        Values learn from the output, scores through `surrogate`. `index` (b,h,q) repeats choices that were made before.
+        Values learn from the output, scores through `surrogate`. `index` (b,h,q) repeats given choices.
         """
-        view = self.view(query, source, mask, None)
-        dtype, device = view.query.dtype, view.query.device
-        wide = torch.promote_types(dtype, torch.float32)  # a log-probability is no number to round
-        view = replace(view, query=view.query.to(wide), key=view.key.to(wide), value=view.value.to(wide))
+        inputs = self.prepare(query, source, mask, None)
+        dtype, device = inputs.query.dtype, inputs.query.device
+        wide = torch.promote_types(dtype, torch.float32)  # log-probabilities in float32 at least
+        inputs = replace(
+            inputs, query=inputs.query.to(wide), key=inputs.key.to(wide), value=inputs.value.to(wide)
+        )
         with without_autocast(device):
-            pieces = super().pieces(view)
+            pieces = super().pieces(inputs)
             if index is not None:
-                picking = pieces | {"mask": joined(view.mask, Around(self._checked_index(index, view), 0))}
+                picking = pieces | {
+                    "mask": joined(inputs.mask, CenteredWindowMask(self._checked_index(index, inputs), 0))
+                }
             else:
-                picking = self._noisy(pieces, view) if self.training else pieces
-            # Where the chosen key stands travels with its value.
+                picking = self._noisy(pieces, inputs) if self.training else pieces
+            # The positions of the keys are appended to the values, so that the output contains the chosen position.
             mixed = core.attend(
-                view.query, view.key, torch.cat([view.value, _places(view.value)], -1), **picking
+                inputs.query,
+                inputs.key,
+                torch.cat([inputs.value, _encoded_positions(inputs.value)], -1),
+                **picking,
             )
-            mixed, place = mixed[..., :-3], mixed[..., -3:].detach()
-            kept = nn.functional.dropout(torch.ones_like(place[..., :1]), self.dropout, self.training)
-            choice = self._judged(view, pieces, place)
+            mixed, position = mixed[..., :-3], mixed[..., -3:].detach()
+            kept = nn.functional.dropout(torch.ones_like(position[..., :1]), self.dropout, self.training)
+            choice = self._choice_at(inputs, pieces, position)
         return self.output((mixed * kept).to(dtype)), choice
 
-    def _judged(self, view: View, pieces: dict[str, Any], place: Tensor) -> Choice:
-        """The choice that `place` (b,h,q,3) says, and how likely it was."""
-        chose, spoilt = place[..., 0] > 0, place[..., 0].isnan()
-        high, low = place[..., 1:].masked_fill(spoilt[..., None], 0).long().unbind(-1)
+    def _choice_at(self, inputs: AttentionInputs, pieces: dict[str, Any], position: Tensor) -> Choice:
+        """Return the choice that `position` (b,h,q,3) encodes, with log-probability and entropy."""
+        chose, nonfinite = position[..., 0] > 0, position[..., 0].isnan()
+        high, low = position[..., 1:].masked_fill(nonfinite[..., None], 0).long().unbind(-1)
         index = torch.where(chose, high * _EXACT + low, -1)
-        ones = torch.ones_like(view.value[..., :1])
+        ones = torch.ones_like(inputs.value[..., :1])
         entropy, total = core.attend(
-            view.query, view.key, ones, return_logsumexp=True, **pieces | {"normalize": Surprise()}
+            inputs.query, inputs.key, ones, return_logsumexp=True, **pieces | {"normalize": EntropyTerms()}
         )
-        score = _scores_at(view, pieces, index)
-        log_prob = score.masked_fill(~chose, 0) - total.masked_fill(~(chose | spoilt), 0)
+        score = _scores_at(inputs, pieces, index)
+        log_prob = score.masked_fill(~chose, 0) - total.masked_fill(~(chose | nonfinite), 0)
         return Choice(index, log_prob, entropy[..., 0])
 
-    def _checked_index(self, index: Tensor, view: View) -> Tensor:
-        if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.shape != view.query.shape[:3]:
+    def _checked_index(self, index: Tensor, inputs: AttentionInputs) -> Tensor:
+        if (
+            not isinstance(index, Tensor)
+            or index.dtype != torch.int64
+            or index.shape != inputs.query.shape[:3]
+        ):
             raise BadValue(
-                f"index: expected whole numbers (b,h,q) = {tuple(view.query.shape[:3])} of torch.int64, such as "
+                f"index: expected integers (b,h,q) = {tuple(inputs.query.shape[:3])} of torch.int64, such as "
                 f"choice.index, got {described(index)}."
             )
         return index
 
 
-def _places(value: Tensor) -> Tensor:
-    """A one and the position of each key, in two halves: (b,g,k,3) as the values (b,g,k,v)."""
+def _encoded_positions(value: Tensor) -> Tensor:
+    """Return columns (b,g,k,3) to append to the values: 1, and the position of the key in base 2²⁴ (two digits)."""
     position = torch.arange(value.shape[2], device=value.device)
     columns = torch.stack([torch.ones_like(position), position // _EXACT, position % _EXACT], -1)
     return columns.to(value.dtype).expand(*value.shape[:2], -1, -1)
 
 
-def _scores_at(view: View, pieces: dict[str, Any], index: Tensor) -> Tensor:
-    """The score of each query with the key at `index`, both (b,h,q); anything where that is −1.
+def _scores_at(inputs: AttentionInputs, pieces: dict[str, Any], index: Tensor) -> Tensor:
+    """Return the score of each query with the key at `index`, both (b,h,q); undefined where the index is −1.
 
-    Scores and biases are functions of a grid. Here each query is a batch entry of its own, with one key.
+    Scores and biases are evaluated on a grid. This grid has one batch entry for each query, with one key.
     """
-    (batch, heads, queries, dim), (groups, keys) = view.query.shape, view.key.shape[1:3]
+    (batch, heads, queries, dim), (groups, keys) = inputs.query.shape, inputs.key.shape[1:3]
     if 0 in (batch, queries, keys):
-        return view.query.new_zeros(index.shape)
+        return inputs.query.new_zeros(index.shape)
     kind = scores.named(pieces.get("score", "scaled-dot"))
-    score, query, key = kind.reduce(view.query, view.key, guarded=True)
-    # Heads that share a key head stand next to each other.
-    place = index.clamp(min=0).reshape(batch, groups, -1, 1)
-    key = key.gather(2, place.expand(-1, -1, -1, key.shape[3])).view(*index.shape, -1)
-    nothing = index[..., None] < 0  # a key at hand that was not chosen may be hidden, and hold NaN
+    score, query, key = kind.reduce(inputs.query, inputs.key, guarded=True)
+    # Query heads that share a key head are adjacent.
+    position = index.clamp(min=0).reshape(batch, groups, -1, 1)
+    key = key.gather(2, position.expand(-1, -1, -1, key.shape[3])).view(*index.shape, -1)
+    nothing = index[..., None] < 0  # key 0 stands in for it, which may be hidden and contain NaN
     query, key = (
         rows.masked_fill(nothing, 0).transpose(1, 2).reshape(batch * queries, heads, 1, -1)
         for rows in (query, key)
@@ -234,9 +254,9 @@ def _scores_at(view: View, pieces: dict[str, Any], index: Tensor) -> Tensor:
 
 
 class Baseline(nn.Module):
-    """A moving average of rewards, the usual reward to compare with. It learns in training mode only.
+    """A moving average of rewards, used as the baseline of `surrogate`. It is updated in training mode only.
 
-    Calling it with rewards (b,) gives the average before them, so that the estimate of the gradient stays unbiased.
+    A call with rewards (b,) returns the average before these rewards, so that the gradient estimate stays unbiased.
 
     >>> import torch
     >>> baseline = Baseline(decay=0.9)
@@ -255,13 +275,13 @@ class Baseline(nn.Module):
 
     @torch.no_grad()
     def forward(self, reward: Tensor) -> Tensor:
-        """The average before these rewards, which then take part in it."""
+        """Return the average, then update it with these rewards."""
         before = self.average.clone()
         if self.training and reward.numel():
             moved = before.lerp(reward.mean().to(before), 1 - self.decay)
             self.average.copy_(
                 torch.where(moved.isfinite(), moved, before)
-            )  # one bad reward would stay for ever
+            )  # a non-finite reward would never leave the average
         return before
 
     def extra_repr(self) -> str:
@@ -271,12 +291,12 @@ class Baseline(nn.Module):
 def surrogate(
     choice: Choice, reward: Tensor, baseline: float | Tensor | Baseline = 0.0, entropy_weight: float = 0.0
 ) -> Tensor:
-    """A term to add to a loss: its gradient is the score-function estimate of that of −E[reward].
+    """Return a term to add to a loss, whose gradient is the score-function estimate of that of −E[reward].
 
         −mean over b of (reward − baseline) · Σ log_prob  −  entropy_weight · mean entropy
 
-    The entropy's mean is over the queries that chose. `baseline` is a number, a tensor that broadcasts to (b,), or a
-    `Baseline`, which is updated here when it is in training mode.
+    The mean of the entropy is over queries with a choice. `baseline` is a number, a tensor that broadcasts to (b,), or
+    a `Baseline`, which this call updates when it is in training mode.
     """
     batch = choice.log_prob.shape[0]
     if float_tensor("reward", reward).shape != (batch,):
@@ -285,10 +305,12 @@ def surrogate(
         )
     if not isinstance(baseline, (int, float, Tensor, Baseline)) or isinstance(baseline, bool):
         raise BadType(f"baseline: expected a number, a tensor or a Baseline, got {described(baseline)}.")
-    usual = baseline(reward.detach()) if isinstance(baseline, Baseline) else baseline
-    advantage = (reward - usual).detach().to(choice.log_prob.dtype)
+    expected = baseline(reward.detach()) if isinstance(baseline, Baseline) else baseline
+    advantage = (reward - expected).detach().to(choice.log_prob.dtype)
     if advantage.shape != (batch,):
-        raise BadValue(f"baseline: expected what broadcasts to ({batch},), got {described(usual)}.")
+        raise BadValue(
+            f"baseline: expected a shape that broadcasts to ({batch},), got {described(expected)}."
+        )
     gain = (advantage * choice.log_prob.sum((1, 2))).sum() / max(1, batch)
     entropy = choice.entropy.sum() / (choice.index >= 0).sum().clamp(min=1)
     return -gain - finite_number("entropy_weight", entropy_weight) * entropy

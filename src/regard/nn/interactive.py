@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.core.arguments import described
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.cache import Cache
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
@@ -22,18 +22,18 @@ class Interactive(Mechanism):
 
         a' = multihead(a, b),   b' = multihead(b, a)
 
-    A call returns a' (query a, source b); `both` returns the two. Each direction has its own weights, and only `both`
-    uses those of b'. Without a source the stream attends to itself.
+    A call returns a' (query a, source b); `both` returns a' and b'. Each direction has its own weights; those of b' are
+    used by `both` only. Without a source the stream attends to itself.
 
     Paper: Lu et al. 2016, section 3.3 (parallel co-attention); Lu et al. 2019, section 2.2 (with multi-head attention).
-    Empty row: where nothing of the other stream is real the heads give zeros, so the row is the bias of the last
+    Empty row: if the other stream is all padding the heads return zeros, so the row is the bias of the output
     projection.
 
     Args:
-        dim: width of the first stream (the queries) and of what it gets.
-        num_heads: how many heads share each width; a divisor of dim and of source_dim.
-        dropout: share of attention weights dropped in training.
-        source_dim: width of the second stream (the source), where it differs from dim.
+        dim: width of the first stream (the queries) and of its output.
+        num_heads: number of heads that share each width; a divisor of dim and of source_dim.
+        dropout: probability of dropping an attention weight in training.
+        source_dim: width of the second stream (the source); None: dim.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("interactive", dim=16, num_heads=2, source_dim=24)
@@ -62,7 +62,7 @@ class Interactive(Mechanism):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """The query stream after it attended to the source, (b,q,dim); with a state also the state that follows."""
+        """Return the query stream after attending to the source, (b,q,dim); with a state, also the next state."""
         found: Tensor | tuple[Tensor, State] = self.to_source(query, source, mask=mask, state=state)
         return found
 
@@ -73,34 +73,34 @@ class Interactive(Mechanism):
         a_mask: Mask | Tensor | None = None,
         b_mask: Mask | Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Both streams after each attended to the other: a (b,la,dim) and b (b,lb,source_dim), as they came.
+        """Return both streams after each attended to the other: a (b,la,dim) and b (b,lb,source_dim).
 
-        Each mask tells which positions of its own stream are real: a mask that ignores the query, such as
+        Each mask says which positions of its own stream are not padding: a mask that ignores the query, such as
         `masks.padding(keep)` or `masks.lengths(…)`, or a bool tensor (b,length).
         """
         check_inputs(self, a, b)
         a_keep, b_keep = _real("a_mask", a_mask, a), _real("b_mask", b_mask, b)
-        # Padding is a query too. What it gets means nothing, but it has to be finite.
+        # Padding is among the queries too, and its output has to be finite.
         a, b = _finite_padding(a, a_keep), _finite_padding(b, b_keep)
-        a_seen = None if a_keep is None else Padding(a_keep)
-        b_seen = None if b_keep is None else Padding(b_keep)
+        a_seen = None if a_keep is None else PaddingMask(a_keep)
+        b_seen = None if b_keep is None else PaddingMask(b_keep)
         return self.to_source(a, b, mask=b_seen), self.to_query(b, a, mask=a_seen)
 
     def weights(
         self, query: Tensor, source: Tensor | None = None, *, mask: Mask | Tensor | None = None
     ) -> Tensor:
-        """The exact weights (b,h,q,k) with which a call would mix the source."""
+        """Return the exact attention weights (b,h,q,k) of a call."""
         return self.to_source.weights(query, source, mask=mask)
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Cache:
-        """An empty cache, in which the first call puts the source it projected."""
+        """Return an empty cache, in which the first call stores the projected source."""
         return self.to_source.initial_state(batch, device, dtype)
 
 
 def _real(argument: str, mask: Mask | Tensor | None, stream: Tensor) -> Tensor | None:
-    """Which positions of a stream are real, (b,length); None: all."""
+    """Return which positions of a stream are not padding, (b,length); None: all."""
     batch, length, _ = stream.shape
     if mask is None:
         return None
@@ -119,7 +119,7 @@ def _real(argument: str, mask: Mask | Tensor | None, stream: Tensor) -> Tensor |
 
 
 def _finite_padding(stream: Tensor, keep: Tensor | None) -> Tensor:
-    """The stream with zeros where padding is not finite."""
+    """Set non-finite padding of a stream to zero."""
     if keep is None:
         return stream
     return masking.without_padding(stream, keep | stream.detach().isfinite().all(-1))

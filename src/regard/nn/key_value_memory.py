@@ -1,4 +1,4 @@
-"""`key-value-memory`: what came earlier is a memory of keys and values for what comes later."""
+"""`key-value-memory`: earlier elements are a memory of keys and values for later ones."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from regard.core.arguments import whole_number
 from regard.core.grid import Grid, Sizes
 from regard.errors import BadValue
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
-from regard.nn.attention import View, respoilt, screened
+from regard.nn.attention import AttentionInputs
 from regard.nn.cache import Cache
 from regard.nn.masks_in_steps import from_query, refuse_counting_from_the_end
 from regard.nn.mechanism import check_inputs, mechanism
 from regard.nn.multihead import Multihead
+from regard.nn.nonfinite import restore_nonfinite, zero_nonfinite
 from regard.nn.state import State
 
 
 @mechanism("key-value-memory", causal="yes", time="n²·d / 2", memory="n·d")
 class KeyValueMemory(Multihead):
-    """Every element writes a key and a value; a later one reads what earlier ones, and itself, have written.
+    """Every element writes a key and a value, and reads what it and earlier elements have written.
 
         o_i = Σ_{j ≤ i} softmax_{j ≤ i}(q_i·k_j / √d) v_j,   over the sequence [source; query]
 
-    A source is the memory from before: the queries go on where it ends, so that they see all of it. A mask then speaks
-    of the source; queries it hides (`query_keep`) write nothing either.
+    A source is a memory that precedes the queries, so that they see all of it. A mask then applies to the source;
+    queries that it hides (`query_keep`) are not written either.
 
-    Paper: Vaswani et al. 2017, section 3.2.3 (masked self-attention); Miller et al. 2016, section 3.1 (memories that
-    are addressed by keys and read as values).
-    Empty row: an element sees itself, so none is empty; with a mask that hides all, the row is the bias of the last
+    Paper: Vaswani et al. 2017, section 3.2.3 (masked self-attention); Miller et al. 2016, section 3.1 (key-value
+    memories).
+    Empty row: none, because an element sees itself; with a mask that hides every key, the row is the bias of the output
     projection.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads share that width.
-        dropout: share of attention weights dropped in training.
+        num_heads: number of heads that share that width.
+        dropout: probability of dropping an attention weight in training.
         source_dim: width of the source; where it differs from dim, the source is mapped to dim first.
-        window: how many elements one sees, itself included; None: all that came before.
+        window: number of elements that one sees, including itself; None: all earlier ones.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("key-value-memory", dim=16, num_heads=2)
@@ -66,10 +67,10 @@ class KeyValueMemory(Multihead):
             self.source_dim = whole_number("source_dim", source_dim, 1)
             self.source_map = nn.Linear(self.source_dim, self.dim)
 
-    def view(
+    def prepare(
         self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, state: State | None
-    ) -> View:
-        """Project the inputs, remember the keys and join the masks."""
+    ) -> AttentionInputs:
+        """Check and project the inputs, extend the cache and join the masks."""
         cache = self._checked(query, source, state)
         if source is None:
             return self._within(query, mask, cache)
@@ -87,34 +88,34 @@ class KeyValueMemory(Multihead):
         return found if cache is not None else replace(found, cache=None)
 
     def _primed(self, cache: Cache, source: Tensor, given: Mask | None) -> Cache:
-        """An empty cache to which the source has been written."""
+        """Return an empty cache with the keys and values of the source added."""
         batch, length, _ = source.shape
-        clean, spoilt = screened(source, given is not None or self.window is not None)
+        clean, nonfinite = zero_nonfinite(source, given is not None or self.window is not None)
         clean = clean if self.source_map is None else self.source_map(clean)
         keys, values = self.project_source(clean, 0)
         real = masking.real_sides(given, (batch, self.num_heads, 0, length), source.device)[1]
         return replace(
-            cache, keys=respoilt(keys, spoilt), values=respoilt(values, spoilt), seen=length,
+            cache, keys=restore_nonfinite(keys, nonfinite), values=restore_nonfinite(values, nonfinite), seen=length,
             keep=None if real is None else real.expand(batch, length),
         )  # fmt: skip
 
     def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> Cache | None:
-        """The state as a cache. One that holds a source may be given the same source again, and goes on from it."""
+        """Check the inputs and return the cache. A state that holds a source accepts the same source again."""
         if not isinstance(state, Cache) or not state.seen:
             return super()._checked(query, source, state)
         check_inputs(self, query, source, remembered=True)
-        held = state.seen - state.steps  # keys that came without a query: the source
+        held = state.seen - state.steps  # keys without a query: those of the source
         if source is not None and source.shape[1] != held:
             raise BadValue(
-                f"source: the state {f'remembers one of length {held}' if held else 'began without one'}, got a source "
-                f"of length {source.shape[1]}. A new source needs a new initial_state()."
+                f"source: the state {f'holds a source of length {held}' if held else 'has no source'}, got a source of "
+                f"length {source.shape[1]}. A new source needs a new initial_state()."
             )
-        super()._checked(query, None, replace(state, fixed=True))  # what is left to check, without the source
+        super()._checked(query, None, replace(state, fixed=True))  # the remaining checks, without the source
         return state
 
 
-class OverSource(Mask):
-    """A mask of pairs over the first `length` keys, those of a source; what stands behind them it leaves alone."""
+class SourceMask(Mask):
+    """A pairwise mask over the first `length` keys, those of a source; all later keys are visible."""
 
     inner: Mask
     length: int
@@ -132,15 +133,15 @@ class OverSource(Mask):
 
 
 def _over_source(given: Mask | None, sizes: Sizes, seen: int, device: torch.device) -> Mask | None:
-    """A mask over a source as one over all `seen` keys and the queries' own, of which it hides the hidden queries'."""
+    """Extend a mask over a source to all `seen` keys and the keys of the queries, except hidden queries."""
     if given is None:
         return None
     batch, _, queries, length = sizes
-    if given.by_key:  # a tensor tells it, whatever the length: compiled code serves every one
+    if given.by_key:  # as a tensor, so that compiled code serves every length
         real = given.real_keys(length, batch, device).expand(batch, length)
-        return Padding(torch.cat([real, real.new_ones(batch, seen - length + queries)], 1))
-    over, hidden = OverSource(given, operator.index(length)), masking.real_sides(given, sizes, device)[0]
+        return PaddingMask(torch.cat([real, real.new_ones(batch, seen - length + queries)], 1))
+    over, hidden = SourceMask(given, operator.index(length)), masking.real_sides(given, sizes, device)[0]
     if hidden is None:
         return over
     real = hidden.expand(batch, queries)
-    return over & Padding(torch.cat([real.new_ones(batch, seen), real], 1))
+    return over & PaddingMask(torch.cat([real.new_ones(batch, seen), real], 1))

@@ -1,4 +1,4 @@
-"""`linear`: attention through a running sum of keys and values, at a cost linear in length."""
+"""`linear`: attention through running sums of keys and values, in time linear in length."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from regard.core.formula import accumulator
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.nn import masking
+from regard.nn.heads import glorot_linear
 from regard.nn.linear_pieces import FEATURE_MAPS
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
-from regard.nn.multihead import glorot_linear
 from regard.nn.scan import Kept, Tensors, packed, scan, unpacked
 from regard.nn.state import State, check_batch, of_kind
 
@@ -33,17 +33,17 @@ def linear_attention(
 ) -> Tensor:
     """φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j), (b,h,q,v), in time and memory linear in q + k.
 
-    Shapes: query (b,h,q,d), key (b,h,k,d), value (b,h,k,v). A query that sees nothing gets zeros.
+    Shapes: query (b,h,q,d), key (b,h,k,d), value (b,h,k,v). A query without visible keys gets zeros.
 
     Args:
-        keep: (b,k), True = real; what is not real is never read.
-        causal: query i sees keys up to i + (k − q).
+        keep: (b,k), False = padding, which is never read.
+        causal: whether query i sees only keys up to i + (k − q).
         feature_map: elu (elu(x) + 1), relu or exp (in float64; entries of a key above 600 count as 600).
-        align: top-left: a causal query i sees keys up to i.
+        align: with top-left, a causal query i sees keys up to i.
     """
     rows = [
         tensor.transpose(1, 2) for tensor in (query, key, value)
-    ]  # the walk has the length as its second axis
+    ]  # the scan has the length as its second axis
     nothing = empty_sums(key.shape[0], key.shape[1], key.shape[3], value.shape[3], key.device)
     if causal and align == "top-left":
         found, _ = followed(rows[0], rows[1], rows[2], keep, feature_map, nothing)
@@ -61,27 +61,29 @@ def attended(
     feature_map: str,
     sums: Tensors,
 ) -> tuple[Tensor, Tensors]:
-    """The result (b,q,h,v) for inputs (b,length,h,·) behind what `sums` hold, and the sums that follow."""
-    FEATURE_MAPS[feature_map]  # refuses what is none
+    """Continue from `sums` with inputs (b,length,h,·); return the outputs (b,q,h,v) and the next sums."""
+    FEATURE_MAPS[feature_map]  # raises for an unknown name
     if not causal:
         sums = absorbed(key, value, keep, feature_map, sums)
         return read(query, feature_map, sums), sums
-    before = key.shape[1] - query.shape[1]  # keys that every query sees; if negative, queries that see none
+    before = (
+        key.shape[1] - query.shape[1]
+    )  # number of keys that every query sees; if negative, of queries without keys
     if before > 0:
         real, keep = (None, None) if keep is None else (keep[:, :before], keep[:, before:])
         sums = absorbed(key[:, :before], value[:, :before], real, feature_map, sums)
         key, value = key[:, before:], value[:, before:]
-    blind = max(0, -before)
-    (found,), sums = scan(f"linear-causal-{feature_map}", [query[:, blind:], key, value], keep, sums)
-    return (F.pad(found, (0, 0, 0, 0, blind, 0)) if blind else found), sums
+    empty = max(0, -before)
+    (found,), sums = scan(f"linear-causal-{feature_map}", [query[:, empty:], key, value], keep, sums)
+    return (F.pad(found, (0, 0, 0, 0, empty, 0)) if empty else found), sums
 
 
 def followed(
     query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, feature_map: str, sums: Tensors
 ) -> tuple[Tensor, Tensors]:
-    """The result and the sums where query i goes on from `sums` with key i: aligned at the top left.
+    """Continue from `sums` with top-left alignment, where query i adds key i; return the outputs and the next sums.
 
-    Queries behind the last key see all of them; keys behind the last query are left for later ones.
+    Queries after the last key see all keys; keys after the last query are left for later queries.
     """
     pairs = min(query.shape[1], key.shape[1])
     real = None if keep is None else keep[:, :pairs]
@@ -92,66 +94,66 @@ def followed(
 
 
 def absorbed(key: Tensor, value: Tensor, keep: Kept, feature_map: str, sums: Tensors) -> Tensors:
-    """The sums after these keys and values."""
+    """Add keys and values to the sums."""
     return scan(f"linear-sums-{feature_map}", [key, value], keep, sums)[1]
 
 
 def read(query: Tensor, feature_map: str, sums: Tensors) -> Tensor:
-    """What queries (b,q,h,d) find in the sums, (b,q,h,v)."""
+    """Return the outputs (b,q,h,v) of queries (b,q,h,d) that see everything in the sums."""
     return scan(f"linear-read-{feature_map}", [query], None, sums)[0][0]
 
 
 def empty_sums(
     batch: int, heads: int, dim: int, value_dim: int, device: torch.device | str | None
 ) -> Tensors:
-    """Σ φ(k) vᵀ (b,h,d,v) and Σ φ(k) (b,h,d) over nothing. In float64: they may grow over very many positions."""
+    """Return Σ φ(k) vᵀ (b,h,d,v) and Σ φ(k) (b,h,d) before the first key, in float64 for very long sequences."""
     sizes = ((batch, heads, dim, value_dim), (batch, heads, dim))
     return [torch.zeros(size, dtype=torch.float64, device=device) for size in sizes]
 
 
 @dataclass(frozen=True)
-class Sums(State):
-    """What `linear` remembers: the sums over every real key so far, packed (rounded, remainder)."""
+class LinearState(State):
+    """The state of `linear`: sums over all keys so far without padding, packed (rounded, remainder)."""
 
     sums: Tensor  # Σ φ(k) vᵀ, (b,h,d,v,2)
     norms: Tensor  # Σ φ(k), (b,h,d,2)
-    seen: int = 0  # positions that came, padding included
-    fixed: bool = False  # a source that is complete (cross-attention)
-    waiting: tuple[Tensor, ...] = ()  # keys and values (b,n,h,d) of a source that no query has reached yet
-    keep: Tensor | None = None  # which of those are real, (b,n); None: all
+    seen: int = 0  # number of positions so far, including padding
+    fixed: bool = False  # whether the sums hold a complete source (cross-attention)
+    pending: tuple[Tensor, ...] = ()  # keys and values (b,n,h,d) of a source after the last query
+    keep: Tensor | None = None  # False for padding among those, (b,n); None: no padding
 
     @classmethod
     def of(
-        cls, sums: Tensors, dtype: torch.dtype, seen: int = 0, fixed: bool = False, **waiting: Any
-    ) -> Sums:
-        """The state that holds these float64 sums."""
-        return cls(packed(sums[0], dtype), packed(sums[1], dtype), seen, fixed, **waiting)
+        cls, sums: Tensors, dtype: torch.dtype, seen: int = 0, fixed: bool = False, **pending: Any
+    ) -> LinearState:
+        """Create the state that holds these float64 sums."""
+        return cls(packed(sums[0], dtype), packed(sums[1], dtype), seen, fixed, **pending)
 
     def exact(self) -> Tensors:
-        """The sums in float64."""
+        """Return the sums in float64."""
         return [unpacked(self.sums), unpacked(self.norms)]
 
 
 @mechanism("linear", causal="option", time="n·d²", memory="n·d")
 class Linear(Mechanism):
-    """Attention whose scores are dot products of positive features, so that all keys fit into one running sum.
+    """Attention with dot products of positive features as scores, so that running sums replace the keys.
 
         o_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j),   φ(x) = elu(x) + 1
 
     Paper: Katharopoulos et al. 2020, equations 5 and 7; causal: equations 8 and 9.
-    Empty row: the heads give zeros, so the row is the bias of the last projection.
+    Empty row: the heads return zeros, so the row is the bias of the output projection.
 
-    It takes masks that ignore the query (lengths, padding, …), and causal(), alone or joined to those by &. With a
-    state a source is summed up once; the mask of that call holds for later ones.
+    It accepts masks that ignore the query (lengths, padding, …), and causal(), alone or joined with those by &. With a
+    state, a source is summed by the first call, whose mask also applies to later calls.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads share that width.
-        dropout: share of each head's output dropped in training; there are no weights that could be dropped.
-        source_dim: width of the source, where it differs from dim.
-        causal: query i sees keys up to i + (k − q).
+        num_heads: number of heads that share that width.
+        dropout: probability of dropping an entry of a head's output in training; there are no weights to drop.
+        source_dim: width of the source; None: dim.
+        causal: whether query i sees only keys up to i + (k − q).
         feature_map: elu (elu(x) + 1), relu or exp.
-        align: top-left: when causal, query i sees keys up to i of a source, and can go through it in steps.
+        align: with top-left, a causal query i sees keys up to i of a source, which decoding in steps needs.
 
     >>> import torch, regard
     >>> layer, x = regard.nn.build("linear", dim=16, num_heads=2, causal=True), torch.randn(1, 3, 16)
@@ -172,7 +174,7 @@ class Linear(Mechanism):
         align: str = "bottom-right",
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim)
-        FEATURE_MAPS[feature_map]  # refuses what is none
+        FEATURE_MAPS[feature_map]  # raises for an unknown name
         self.causal, self.feature_map, self.align = causal, feature_map, alignment(align)
         width = self.num_heads * self.head_dim
         self.query_map = glorot_linear(self.dim, width, bias=True)
@@ -188,7 +190,7 @@ class Linear(Mechanism):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """The attended queries, (b,q,dim); with a state also the state that follows."""
+        """Return the attended queries, (b,q,dim); with a state, also the next state."""
         past = self._checked(query, source, state)
         remembered = past is not None and past.fixed
         within, (batch, queries, _) = source is None and not remembered, query.shape
@@ -197,17 +199,17 @@ class Linear(Mechanism):
         follows = self.causal and self.align == "top-left" and not within
         if past is not None and within != causal and (asked or not follows):
             raise BadValue(
-                "state: a causal layer counts from a source's end, and step by step it is not known where that is: "
-                "build it with align='top-left', and leave masks.causal() out. Steps without a source must be causal, "
-                "because what was given for earlier positions would change: build the layer with causal=True, or pass "
-                "mask=masks.causal()."
+                "state: with a source, a causal layer aligns queries with the source's end, but a step does not know "
+                "how many queries will follow: build it with align='top-left', and leave masks.causal() out. Without a "
+                "source, steps must be causal, because outputs for earlier positions would change: build the layer "
+                "with causal=True, or pass mask=masks.causal()."
             )
         if past is not None and remembered:
-            # What is real was decided when the source was summed up; this refuses what the layer cannot use.
+            # Padding was left out when the source was summed; this only raises for masks that the layer cannot use.
             masking.kept(rest, batch, queries, past.seen, 0, query.device)
             asking = self._heads(self.query_map(query))
             if follows:
-                mixed, past = self._followed(asking, past.waiting, past.keep, past)
+                mixed, past = self._followed(asking, past.pending, past.keep, past)
                 return self._output(mixed), past
             return self._output(read(asking, self.feature_map, past.exact())), past
         rows, seen = query if source is None else source, 0 if past is None else past.seen
@@ -215,7 +217,7 @@ class Linear(Mechanism):
         rows = masking.without_padding(rows, keep)
         asking = self._heads(self.query_map(rows if within else query))
         offered = self._heads(self.key_map(rows)), self._heads(self.value_map(rows))
-        # Of both alignments together the narrower one counts: the end of a source that is shorter than the queries.
+        # With both alignments the stricter one decides: bottom-right if the source is shorter than the queries.
         if follows and not (asked and queries > rows.shape[1]):
             before = self.initial_state(batch, query.device, query.dtype) if past is None else past
             mixed, after = self._followed(asking, offered, keep, before)
@@ -226,27 +228,27 @@ class Linear(Mechanism):
         found = self._output(mixed)
         if past is None:
             return found
-        return found, Sums.of(
+        return found, LinearState.of(
             sums, torch.promote_types(past.sums.dtype, query.dtype), seen + rows.shape[1], fixed=not within
         )
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Sums:
-        """Sums over nothing, in float32 at least."""
+    ) -> LinearState:
+        """Return empty sums, in float32 at least."""
         device, dtype = self.placement(device, dtype)
-        return Sums.of(self._nothing(batch, device), accumulator(dtype))
+        return LinearState.of(self._nothing(batch, device), accumulator(dtype))
 
     def _followed(
-        self, query: Tensor, waiting: tuple[Tensor, ...], keep: Tensor | None, past: Sums
-    ) -> tuple[Tensor, Sums]:
-        """What causal queries find that go on through the keys and values that wait, and the state that follows."""
-        key, value = waiting
+        self, query: Tensor, pending: tuple[Tensor, ...], keep: Tensor | None, past: LinearState
+    ) -> tuple[Tensor, LinearState]:
+        """Continue causal queries through the pending keys and values; return the outputs and the next state."""
+        key, value = pending
         mixed, sums = followed(query, key, value, keep, self.feature_map, past.exact())
         rest = slice(min(query.shape[1], key.shape[1]), None)
-        return mixed, Sums.of(
+        return mixed, LinearState.of(
             sums, torch.promote_types(past.sums.dtype, query.dtype), past.seen, past.fixed,
-            waiting=(key[:, rest], value[:, rest]), keep=None if keep is None else keep[:, rest],
+            pending=(key[:, rest], value[:, rest]), keep=None if keep is None else keep[:, rest],
         )  # fmt: skip
 
     def _nothing(self, batch: int, device: torch.device | str | None) -> Tensors:
@@ -259,16 +261,16 @@ class Linear(Mechanism):
         rows: Tensor = self.output_map(F.dropout(mixed, self.weights_dropout, self.training).flatten(2))
         return rows
 
-    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> Sums | None:
-        """The state, after every check of what came."""
-        past = of_kind(Sums, state)
+    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> LinearState | None:
+        """Check the inputs and return the state."""
+        past = of_kind(LinearState, state)
         check_inputs(self, query, source, past is not None and past.fixed)
         if past is None:
             return None
         check_batch(past.sums, query)
         if source is not None and past.seen and not (past.fixed and source.shape[1] == past.seen):
             raise BadValue(
-                f"source: the state already sums up {past.seen} other positions, got {source.shape[1]}. A new source "
-                f"needs a new initial_state()."
+                f"source: the state already holds {past.seen} positions, got a source of length {source.shape[1]}. A "
+                f"new source needs a new initial_state()."
             )
         return past

@@ -1,4 +1,4 @@
-"""`local-layer`: an attention layer that looks through sliding windows, at a cost of window × length."""
+"""`local-layer`: an attention layer with sliding windows, at a cost of window × length."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class LocalLayer(AttentionLayer):
         post:  h = norm(x + KV_w(x)),   y = norm(h + QK_w(h, source))
 
     KV_w sees the last w positions, QK_w those of the source at a distance of at most w//2. Without a source the history
-    is the sequence itself, and QK_w too sees the last w positions. `mask` speaks of the source, or without one of the
-    sequence; the argument `query_mask` of a call speaks of the sequence always.
+    is the sequence itself, and QK_w sees the last w positions too. `mask` applies to the source, or to the sequence
+    where no source is given. The argument `query_mask` of a call always applies to the sequence.
 
     Paper: Vaswani et al. 2017, section 3.1 (the layer); Beltagy et al. 2020, section 3.1 (the window).
-    Empty row: a part that sees nothing adds the bias of its last projection, so the row is what went in plus that.
+    Empty row: a part that sees nothing adds the bias of its output projection, so the row is its input plus that bias.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads share that width, in each part.
-        dropout: share of attention weights, and of what each part adds, dropped in training.
-        source_dim: width of the source, where it differs from dim.
-        window: how many keys a query sees, itself included; an odd number.
+        num_heads: number of heads that share that width, in each part.
+        dropout: probability of dropping an attention weight, or an entry of what a part adds, in training.
+        source_dim: width of the source; None: dim.
+        window: number of keys a query sees, including its own position; an odd number.
         norm: pre (before each part) or post (after each residual).
-        align: where the first query stands in a source: bottom-right (the last query at its end) or top-left, with
-            which a source can be gone through in steps.
+        align: alignment with a source: bottom-right (the last query with the last key) or top-left, which decoding in
+            steps needs.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("local-layer", dim=16, num_heads=2, window=3)
@@ -38,5 +38,14 @@ class LocalLayer(AttentionLayer):
     torch.Size([2, 5, 16])
     """
 
-    def __init__(self, dim: int, *, window: int = 65, **options: Any) -> None:
-        super().__init__(dim, window=window, **options)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        window: int = 65,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, window=window, **options)

@@ -1,6 +1,7 @@
-"""`local-m`: alignment inside a window that moves on by one source position with each query.
+"""`local-m`: alignment inside a window that advances by one source position with each query.
 
-Also the base of both local attentions of Luong et al.: weights that a Gaussian fades out without renormalising them.
+Also the base class of both local attentions of Luong et al., whose weights are multiplied by a Gaussian and not
+renormalised.
 """
 
 from __future__ import annotations
@@ -16,59 +17,77 @@ from regard.biases import Bias
 from regard.core.grid import whole
 from regard.errors import unknown_name
 from regard.masks import Mask
-from regard.nn.alignment import Alignment, Comparison
-from regard.nn.attention import View
-from regard.nn.concat import SideBySide
-from regard.nn.general import Bilinear
+from regard.nn.alignment import Alignment, AlignmentModel
+from regard.nn.attention import AttentionInputs
+from regard.nn.concat import ConcatAlignmentModel
+from regard.nn.general import BilinearAlignmentModel
 from regard.nn.mechanism import mechanism
 from regard.nn.state import State
 
-SCORES: dict[str, type[Comparison]] = {"dot": Comparison, "general": Bilinear, "concat": SideBySide}
+SCORES: dict[str, type[AlignmentModel]] = {
+    "dot": AlignmentModel,
+    "general": BilinearAlignmentModel,
+    "concat": ConcatAlignmentModel,
+}
 
 
-class Focused(Alignment):
-    """Alignment whose weights are multiplied by exp(fading) after the softmax. The base of local-m and local-p.
+class LocalAlignment(Alignment):
+    """Alignment whose weights are multiplied by exp(g) after the softmax. The base class of local-m and local-p.
 
-    The product is computed through `attend`, in linear memory, as softmax(e + fading) · exp(lse(e + fading) − lse(e)),
-    where lse is the log-sum-exp of a row.
+    The product is computed by `attend`, in linear memory, as softmax(e + g) · exp(lse(e + g) − lse(e)), where lse is
+    the log-sum-exp of a row.
     """
 
     fixed_options: ClassVar[tuple[str, ...]] = ()
     renormalize = False
 
-    def __init__(self, dim: int, *, score: str = "general", **options: Any) -> None:
-        super().__init__(dim, **options)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        score: str = "general",
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, **options)
         if score not in SCORES:
             raise unknown_name("score", score, SCORES)
         self.compare = SCORES[score](self.num_heads, self.head_dim)
 
-    def fading(self, view: View) -> Bias | None:
-        """The logarithm of what the weights are multiplied by."""
+    def log_gaussian(self, inputs: AttentionInputs) -> Bias | None:
+        """Return g, the logarithm of the factor of the weights; None: the factor is 1."""
         return None
 
-    def pieces(self, view: View) -> dict[str, Any]:
-        return super().pieces(view) | {"bias": self.fading(view)}
+    def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
+        return super().pieces(inputs) | {"bias": self.log_gaussian(inputs)}
 
-    def mix(self, view: View) -> Tensor:
-        return self.faded(view, self.pieces(view))
+    def mix(self, inputs: AttentionInputs) -> Tensor:
+        return self.scaled_mix(inputs, self.pieces(inputs))
 
-    def faded(self, view: View, pieces: dict[str, Any]) -> Tensor:
-        """What `mix` gives for these pieces."""
+    def scaled_mix(self, inputs: AttentionInputs, pieces: dict[str, Any]) -> Tensor:
+        """Return the attended values for these arguments of `attend`."""
         if pieces["bias"] is None or self.renormalize:
             found: Tensor = core.attend(
-                view.query, view.key, view.value, dropout=self.weights_dropout, **pieces
+                inputs.query, inputs.key, inputs.value, dropout=self.weights_dropout, **pieces
             )
             return found
-        mixed, faded = core.attend(
-            view.query, view.key, view.value, dropout=self.weights_dropout, return_logsumexp=True, **pieces
+        mixed, scaled = core.attend(
+            inputs.query,
+            inputs.key,
+            inputs.value,
+            dropout=self.weights_dropout,
+            return_logsumexp=True,
+            **pieces,
         )
-        # The values play no part in a log-sum-exp, so this pass mixes none of their columns.
+        # A log-sum-exp does not depend on the values, so this pass gets values without columns.
         pieces = pieces | {"bias": None}
         _, plain = core.attend(
-            view.query, view.key, view.value.detach()[..., :0], return_logsumexp=True, **pieces
+            inputs.query, inputs.key, inputs.value.detach()[..., :0], return_logsumexp=True, **pieces
         )
         empty = plain == -torch.inf  # −inf − −inf would be NaN
-        share = torch.exp(faded.masked_fill(empty, 0) - plain.masked_fill(empty, 0))
+        share = torch.exp(scaled.masked_fill(empty, 0) - plain.masked_fill(empty, 0))
         return (mixed * share[..., None]).to(mixed.dtype)
 
     def weights(
@@ -81,46 +100,46 @@ class Focused(Alignment):
         rows: Any = None,
         heads: Any = None,
     ) -> Tensor:
-        view = self.view(query, source, mask, state)
-        pieces = self.pieces(view)
-        fading = None if self.renormalize else pieces["bias"]
-        if fading is not None:
+        inputs = self.prepare(query, source, mask, state)
+        pieces = self.pieces(inputs)
+        log_gaussian = None if self.renormalize else pieces["bias"]
+        if log_gaussian is not None:
             pieces["bias"] = None
-        found: Tensor = core.weights(view.query, view.key, **pieces, rows=rows, heads=heads)
-        if fading is None:
+        found: Tensor = core.weights(inputs.query, inputs.key, **pieces, rows=rows, heads=heads)
+        if log_gaussian is None:
             return found
-        sizes, device = (*view.query.shape[:3], view.key.shape[2]), found.device
+        sizes, device = (*inputs.query.shape[:3], inputs.key.shape[2]), found.device
         grid = whole(sizes, device).part(
             heads=core.selection("heads", heads, sizes[1], device),
             rows=core.selection("rows", rows, sizes[2], device),
         )
         wide = torch.promote_types(found.dtype, torch.float32)
-        factor: Tensor = fading.values(grid, wide).exp()
+        factor: Tensor = log_gaussian.values(grid, wide).exp()
         return (found * factor).to(found.dtype)
 
 
 @mechanism("local-m", causal="option", time="n·w·d", memory="n·d", window=5)
-class LocalM(Focused):
-    """Query t weighs the rows of the source around position t: both move on together.
+class LocalM(LocalAlignment):
+    """Query t attends to the rows of the source around position t.
 
         a_tj = softmax over |j − t| ≤ D of score(q_t, h_j),   o_t = Σ_j a_tj h_j,   D = window // 2
 
-    t counts from the beginning of the source (top left) and, with a state, goes on where the last call ended. When
-    causal, the window lies behind: 0 ≤ t − j ≤ D with D = window − 1. With gaussian=True the weights are multiplied by
+    t counts from the beginning of the source (top left) and, with a state, continues from the last call. When causal,
+    the window precedes the query: 0 ≤ t − j ≤ D with D = window − 1. With gaussian=True the weights are multiplied by
     exp(−(j − t)² / 2σ²), σ = D/2, and not renormalised, as in local-p.
 
     Paper: Luong et al. 2015, section 3.2 (monotonic alignment); scores of section 3.1.
-    Empty row: zeros; so also for a query that stands more than D beyond the end of the source.
+    Empty row: zeros, also for a query more than D beyond the end of the source.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads share that width, each with weights of its own; 1 is the paper.
-        dropout: share of attention weights dropped in training.
-        source_dim: width of the source, where it differs from dim.
-        window: how many keys a query sees; odd unless causal. The paper's D = 10 is 21.
+        num_heads: number of heads that share that width, each with its own weights; the paper has 1.
+        dropout: probability of dropping an attention weight in training.
+        source_dim: width of the source; None: dim.
+        window: number of keys a query sees; odd unless causal. The paper's D = 10 is window=21.
         score: dot, general or concat, with the parameters of the mechanism of that name.
-        gaussian: multiply the weights by a Gaussian around t.
-        causal: a position sees itself and what came before.
+        gaussian: whether to multiply the weights by a Gaussian around t.
+        causal: whether a position sees only itself and earlier positions.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("local-m", dim=16, window=3)
@@ -132,19 +151,29 @@ class LocalM(Focused):
 
     fixed_options: ClassVar[tuple[str, ...]] = ("align",)
 
-    def __init__(self, dim: int, *, window: int = 21, gaussian: bool = False, **options: Any) -> None:
-        super().__init__(dim, window=window, align="top-left", **options)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        source_dim: int | None = None,
+        *,
+        window: int = 21,
+        gaussian: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, source_dim, window=window, align="top-left", **options)
         self.gaussian = gaussian
 
-    def fading(self, view: View) -> Bias | None:
+    def log_gaussian(self, inputs: AttentionInputs) -> Bias | None:
         assert self.window is not None
         reach = self.window - 1 if self.causal else self.window // 2
-        if not self.gaussian or reach == 0:  # of a single key nothing fades
+        if not self.gaussian or reach == 0:  # with a single key the factor is 1
             return None
-        queries, keys = view.query.shape[2], view.key.shape[2]
-        # A cache that grows may have dropped what no window reaches; in it the last query stands at the last key.
-        grows = view.cache is not None and not view.cache.fixed
-        first = keys - queries if grows else view.step
-        wide = torch.promote_types(view.query.dtype, torch.float32)
-        center = torch.arange(first, first + queries, device=view.query.device, dtype=wide)
+        queries, keys = inputs.query.shape[2], inputs.key.shape[2]
+        # A growing cache drops keys outside every window; in it the last query is aligned with the last key.
+        grows = inputs.cache is not None and not inputs.cache.fixed
+        first = keys - queries if grows else inputs.step
+        wide = torch.promote_types(inputs.query.dtype, torch.float32)
+        center = torch.arange(first, first + queries, device=inputs.query.device, dtype=wide)
         return biases.gaussian(center[None, None], reach / 2)

@@ -1,6 +1,6 @@
-"""What a mechanism is: a layer (b,q,dim) → (b,q,dim) that can be asked for by name.
+"""The base class and the registry of mechanisms: layers (b,q,dim) → (b,q,dim) that are built by name.
 
-A file that holds `@mechanism("name", …)` above a `Mechanism` is all a new one takes: it then appears in
+To add a mechanism, write a file with `@mechanism("name", …)` above a subclass of `Mechanism`. It then appears in
 `regard list`, in every model's `--attention`, in the contract tests and in reports.
 """
 
@@ -9,33 +9,33 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 
 from regard import registry
 from regard.core.arguments import described, whole_number
-from regard.core.options import converted, read_options
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
+from regard.nn.heads import head_width
 from regard.nn.state import State
-from regard.registry import Registry, parse
+from regard.registry import Registry, refuse_unknown
 
 Causality = Literal["yes", "no", "option"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the registry says of a mechanism; the rest stands in the docstring and signature of its class."""
+    """The registry entry of a mechanism. Everything else about it is in the docstring and signature of its class."""
 
     name: str
     layer: type[Mechanism]
     causal: Causality  # always, never, or with the option `causal=True`
     time: str  # cost of a forward pass, n positions of width d
-    memory: str  # extra memory of training, beside inputs and parameters
+    memory: str  # memory that training needs besides inputs and parameters
     aliases: tuple[str, ...] = ()
-    needs: dict[str, Any] = field(default_factory=dict)  # options a small example has to give
+    needs: dict[str, Any] = field(default_factory=dict)  # options for a small example
 
 
 MECHANISMS: Registry[Entry] = Registry("mechanism")
@@ -58,17 +58,23 @@ def mechanism(
 
 
 class Mechanism(nn.Module):
-    """A layer that lets queries (b,q,dim) look at a source (b,k,source_dim), or at themselves.
+    """A layer with which queries (b,q,dim) attend to a source (b,k,source_dim), or to themselves.
 
-    `layer(query, source=None, *, mask=None)` returns (b,q,dim). With `state=` it returns `(output, state)`: what
-    was passed in stays as it was, so that one state can be continued twice.
+    `layer(query, source=None, *, mask=None)` returns (b,q,dim). With `state=` it returns `(output, state)`. The state
+    that was passed in is not modified, so that it can be continued more than once.
     """
 
     entry: ClassVar[Entry]
-    home: Tensor
+    device_marker: Tensor
     dim: int
     num_heads: int
     source_dim: int
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        # Raise for the same options as `build`: unknown ones, and those that a preset fixes.
+        if "entry" in cls.__dict__:
+            refuse_unknown(cls.entry.name, options, options_of(cls))
+        return super().__new__(cls)
 
     def __init__(
         self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None
@@ -77,13 +83,31 @@ class Mechanism(nn.Module):
         self.dim = whole_number("dim", dim, 1)
         self.num_heads = whole_number("num_heads", num_heads, 1)
         self.source_dim = self.dim if source_dim is None else whole_number("source_dim", source_dim, 1)
-        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
-            raise BadType(f"dropout: expected a probability from 0 to 1, got {described(dropout)}.")
-        if not 0 <= dropout <= 1:
-            raise BadValue(f"dropout: expected a probability from 0 to 1, got {dropout}.")
-        self.dropout = float(dropout)
-        # A layer without parameters, too, must know its device and dtype, to make states there.
-        self.register_buffer("home", torch.empty(0), persistent=False)
+        self.dropout = dropout_rate(dropout)
+        # Follows the layer through `.to()`, so that a layer without parameters knows its device and dtype as well.
+        self.register_buffer("device_marker", torch.empty(0), persistent=False)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(
+            self,
+            query: Tensor,
+            source: Tensor | None = None,
+            *,
+            mask: Mask | Tensor | None = None,
+            state: None = None,
+        ) -> Tensor: ...
+        @overload
+        def __call__(
+            self,
+            query: Tensor,
+            source: Tensor | None = None,
+            *,
+            mask: Mask | Tensor | None = None,
+            state: State,
+        ) -> tuple[Tensor, State]: ...
+        def __call__(self, *args: Any, **options: Any) -> Any: ...
 
     def forward(
         self,
@@ -93,35 +117,30 @@ class Mechanism(nn.Module):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """The attended queries, (b,q,dim); with a state also the state that follows."""
+        """Return the attended queries, (b,q,dim); with a state, also the next state."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
-        """The state before anything was seen, to pass as `state=` and to take back from each call."""
+        """Return the state before the first call. Pass it as `state=`; each call returns the next one."""
         raise NotImplementedError(f"{type(self).__name__} does not define initial_state")
 
     @property
     def head_dim(self) -> int:
         """The width of one head."""
-        if self.dim % self.num_heads:
-            raise BadValue(
-                f"num_heads: dim={self.dim} cannot be shared equally by {self.num_heads} heads. "
-                f"Try one of {[n for n in range(1, self.dim + 1) if self.dim % n == 0][:8]}."
-            )
-        return self.dim // self.num_heads
+        return head_width(self.dim, self.num_heads)
 
     @property
     def weights_dropout(self) -> float:
-        """The dropout that acts now: none in evaluation."""
+        """The dropout rate of the current mode: 0 in evaluation."""
         return self.dropout if self.training else 0.0
 
     def placement(
         self, device: torch.device | str | None, dtype: torch.dtype | None
     ) -> tuple[torch.device | str, torch.dtype]:
-        """Where and in which dtype a state is made: as asked, else where and as the layer is."""
-        return device or self.home.device, dtype or self.home.dtype
+        """The device and dtype of a new state: those given, otherwise those of the layer."""
+        return device or self.device_marker.device, dtype or self.device_marker.dtype
 
     def extra_repr(self) -> str:
         heads = f", num_heads={self.num_heads}" if self.num_heads > 1 else ""
@@ -129,8 +148,17 @@ class Mechanism(nn.Module):
         return f"dim={self.dim}{heads}{source}"
 
 
+def dropout_rate(given: object) -> float:
+    """Return `dropout` as a float, or raise unless it is a probability."""
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise BadType(f"dropout: expected a probability from 0 to 1, got {described(given)}.")
+    if not 0 <= given <= 1:
+        raise BadValue(f"dropout: expected a probability from 0 to 1, got {given}.")
+    return float(given)
+
+
 def check_inputs(layer: Mechanism, query: object, source: object, remembered: bool = False) -> None:
-    """Raise unless query is (b,q,dim) and source (b,k,source_dim). `remembered`: a state holds the source."""
+    """Raise unless query is (b,q,dim) and source (b,k,source_dim). `remembered`: the state holds the source."""
     for argument, given, width in (("query", query, layer.dim), ("source", source, layer.source_dim)):
         if given is None and argument == "source":
             continue
@@ -156,74 +184,17 @@ def check_inputs(layer: Mechanism, query: object, source: object, remembered: bo
 
 
 def names() -> list[str]:
-    """Every mechanism by name, in alphabetical order."""
+    """Return the names of all mechanisms, in alphabetical order."""
     return sorted(MECHANISMS.names())
 
 
 def entry(name: str) -> Entry:
-    """What the registry says of `name`, which may be an alias."""
+    """Return the registry entry of a name or alias."""
     return MECHANISMS[_ALIASES.get(name, name)]
 
 
-def build(name: str, dim: int, **options: Any) -> Mechanism:
-    """The layer called `name`, for instance `build("local", dim=256, num_heads=8, window=65)`.
-
-    Options may also stand in the name: `build("local(window=65)", dim=256)`. What is passed by keyword wins.
-    """
-    plain, inside = parse(name)
-    found = entry(plain)
-    known = options_of(found.layer)
-    chosen = read_options(found.name, found.layer, {**inside, **options}, known)
-    missing = [n for n, p in known.items() if p.default is p.empty and n not in chosen and n != "dim"]
-    if missing:
-        raise BadValue(
-            f"{missing[0]}: {found.name} needs this option, for instance "
-            f"build({found.name!r}, dim={dim}, {missing[0]}={found.needs.get(missing[0], '…')})."
-        )
-    return found.layer(dim, **chosen)
-
-
-def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
-    """`build` for a place that must not see the future, such as a decoder; refuses what cannot be causal."""
-    plain, inside = parse(name)
-    found = entry(plain)
-    if found.causal == "no":
-        able = [other for other in names() if MECHANISMS[other].causal != "no"]
-        raise BadValue(
-            f"attention: {found.name} looks at the whole sequence and cannot be causal, so a decoder cannot use it for "
-            f"its own positions. These can: {', '.join(able)}."
-        )
-    chosen = {**inside, **options}
-    if found.causal == "option":
-        if "causal" in chosen and not converted("causal", chosen["causal"], bool, found.name):
-            raise BadValue(
-                f"attention: a decoder cannot attend to later positions, got {found.name} with causal=False. "
-                f"Leave causal out."
-            )
-        chosen["causal"] = True
-    return build(plain, dim, **chosen)
-
-
-def build_across(name: str, dim: int, **options: Any) -> Mechanism:
-    """`build` for a place that looks at a source from outside, such as a decoder's attention to its encoder.
-
-    A decoder that goes step by step cannot know where it will end, so that it cannot stand at the end of its source.
-    What depends on positions is therefore aligned at the beginning of both, in training as in decoding.
-    """
-    plain, inside = parse(name)
-    chosen = {**inside, **options}
-    if "align" in options_of(entry(plain).layer):
-        chosen.setdefault("align", "top-left")
-        if chosen["align"] != "top-left":
-            raise BadValue(
-                f"align: a decoder goes through its source step by step and cannot know where it will end, so that its "
-                f"attention to the source is aligned at the top left; got {chosen['align']!r}. Leave align out."
-            )
-    return build(plain, dim, **chosen)
-
-
 def options_of(layer: type[Mechanism]) -> dict[str, inspect.Parameter]:
-    """The options of a layer by name, without those that a preset decides itself."""
+    """Return the options of a layer by name, without those that a preset fixes."""
     found = registry.options_of(layer, leading=0)
     for fixed in getattr(layer, "fixed_options", ()):
         found.pop(fixed, None)

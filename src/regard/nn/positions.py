@@ -1,6 +1,6 @@
-"""Where a position stands: tables that are added to embeddings, and the rotation of queries and keys.
+"""Positional encodings that are added to embeddings, and the rotation of queries and keys.
 
-Distances (Shaw, T5, ALiBi, Transformer-XL) are pieces of the score and live in `regard.scores` and `regard.biases`.
+Schemes inside attention (rotary, ALiBi, T5, Shaw, Transformer-XL) are in `regard.nn.multihead_positions`.
 
     >>> from regard.nn import positions
     >>> positions.half_wave(3, 4).round(decimals=3)
@@ -23,14 +23,14 @@ from regard.errors import BadType, BadValue
 from regard.registry import Registry
 
 __all__ = [
-    "HalfWave", "Learned", "Nothing", "Sinusoidal", "build", "half_wave", "names", "rotary", "sinusoidal",
+    "HalfWave", "Learned", "NoPositions", "Sinusoidal", "build", "half_wave", "names", "rotary", "sinusoidal",
 ]  # fmt: skip
 
 _BASE = 10000.0  # the longest wave of Vaswani et al. and of Su et al.
 
 
 def sinusoidal(length: int, dim: int) -> Tensor:
-    """Sines and cosines of falling frequency in turn, (length, dim): column 2i is sin(pos / 10000^(2i/dim)).
+    """Alternating sines and cosines of falling frequency, (length, dim): column 2i is sin(pos / 10000^(2i/dim)).
 
     Paper: Vaswani et al. 2017, section 3.5.
     """
@@ -45,15 +45,15 @@ def half_wave(length: int, dim: int) -> Tensor:
 
 
 def rotary(x: Tensor, positions: Tensor, base: float = _BASE) -> Tensor:
-    """Queries or keys (b,h,l,d), each turned by its position: the dot product of two depends on their distance only.
+    """Rotate queries or keys (b,h,l,d) by their positions, so that a dot product depends on the distance only.
 
-    Column i and column i + d/2 form a pair that is turned by position / base^(2i/d), as in Hugging Face's Llama.
-    Angles are computed in float64 whatever the dtype of x, so that far positions stay distinct.
+    Columns i and i + d/2 form a pair that is rotated by position / base^(2i/d), as in Hugging Face's Llama. Angles are
+    computed in float64 for every dtype of x, so that large positions stay distinct.
 
     Args:
         x: (b,h,l,d) with even d.
-        positions: (l,), or (b,l) where each batch entry has its own.
-        base: the larger, the slower the last pairs turn.
+        positions: (l,), or (b,l) for each batch entry separately.
+        base: a larger base rotates the last pairs more slowly.
 
     Paper: Su et al. 2021, equation 34.
     """
@@ -62,7 +62,7 @@ def rotary(x: Tensor, positions: Tensor, base: float = _BASE) -> Tensor:
         raise BadValue(f"x: expected (b,h,l,d), got shape {tuple(x.shape)}.")
     batch, _, length, dim = x.shape
     if dim % 2:
-        raise BadValue(f"x: rotary turns pairs of columns, so d must be even, got shape {tuple(x.shape)}.")
+        raise BadValue(f"x: rotary rotates pairs of columns, so d must be even, got shape {tuple(x.shape)}.")
     base = finite_number("base", base, above=0)
     if not isinstance(positions, Tensor) or positions.dtype == torch.bool or positions.is_complex():
         raise BadType(f"positions: expected a tensor of numbers (l,) or (b,l), got {described(positions)}.")
@@ -84,10 +84,11 @@ def rotary(x: Tensor, positions: Tensor, base: float = _BASE) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
 
 
-class Additive(nn.Module):
-    """Adds a row for its position to each embedding: `module(x, offset)` is x + table[offset : offset + l].
+class PositionalEncoding(nn.Module):
+    """Adds a vector for the position to each embedding: `module(x, offset)` is x + table[offset : offset + l].
 
-    `offset` says where the first row of x stands: an int, or a tensor with one entry for all or for each batch entry.
+    `offset` is the position of the first row of x: an int, or a tensor with one entry for all or for each batch entry.
+    A base class; subclasses define `rows`.
     """
 
     def __init__(self, dim: int, max_length: int | None = None) -> None:
@@ -95,19 +96,19 @@ class Additive(nn.Module):
         self.dim = whole_number("dim", dim, 1)
         self.max_length = None if max_length is None else whole_number("max_length", max_length, 1)
 
-    def rows(self, places: Tensor) -> Tensor:
-        """The table's rows at these positions, (…, dim)."""
-        raise NotImplementedError(f"{type(self).__name__} does not define rows(places)")
+    def rows(self, indices: Tensor) -> Tensor:
+        """Return the rows of the table at these positions, (…, dim)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define rows(indices)")
 
     def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
-        """Embeddings (b,l,dim) with their positions added."""
+        """Add positions to embeddings (b,l,dim)."""
         float_tensor("x", x)
         if x.dim() != 3 or x.shape[2] != self.dim:
             raise BadValue(f"x: expected (b,l,dim) with dim={self.dim}, got shape {tuple(x.shape)}.")
-        return x + self.rows(self._places(x, offset)).to(x.dtype)
+        return x + self.rows(self._indices(x, offset)).to(x.dtype)
 
-    def _places(self, x: Tensor, offset: int | Tensor) -> Tensor:
-        """The position of each row, (l,) or (b,l)."""
+    def _indices(self, x: Tensor, offset: int | Tensor) -> Tensor:
+        """Return the position of each row, (l,) or (b,l)."""
         steps = torch.arange(x.shape[1], device=x.device)
         if not isinstance(offset, Tensor):
             first = whole_number("offset", offset, 0)
@@ -121,7 +122,7 @@ class Additive(nn.Module):
             raise BadValue(
                 f"offset: expected one entry or {x.shape[0]} (the batch), got {described(offset)}."
             )
-        # To look at a tensor elsewhere would mean to wait for the device.
+        # Reading a tensor on another device would synchronise with it.
         if offset.device.type == "cpu" and offset.numel() and not torch.compiler.is_compiling():
             whole_number("offset", int(offset.min()), 0)
             self._refuse_beyond(int(offset.max()) + x.shape[1])
@@ -131,27 +132,27 @@ class Additive(nn.Module):
     def _refuse_beyond(self, end: int) -> None:
         if self.max_length is not None and end > self.max_length:
             raise BadValue(
-                f"x: positions up to {end - 1} were asked for, but this table was built with max_length="
-                f"{self.max_length} and ends at {self.max_length - 1}. Build it longer, cut the input, or use "
-                f"'sinusoidal', which has no end."
+                f"x: expected positions up to {self.max_length - 1}, since this table was built with max_length="
+                f"{self.max_length}, got positions up to {end - 1}. Build it longer, cut the input, or use "
+                f"'sinusoidal', which has no limit."
             )
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}" + ("" if self.max_length is None else f", max_length={self.max_length}")
 
 
-class Sinusoidal(Additive):
-    """Adds sines and cosines of falling frequency; has no parameters and no last position."""
+class Sinusoidal(PositionalEncoding):
+    """Adds sines and cosines of falling frequency; has no parameters and no maximum length."""
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
 
-    def rows(self, places: Tensor) -> Tensor:
-        return _waves(places, self.dim)
+    def rows(self, indices: Tensor) -> Tensor:
+        return _waves(indices, self.dim)
 
 
-class Learned(Additive):
-    """Adds a learned row for each of `max_length` positions."""
+class Learned(PositionalEncoding):
+    """Adds a learned vector for each of `max_length` positions."""
 
     max_length: int
 
@@ -159,12 +160,12 @@ class Learned(Additive):
         super().__init__(dim, max_length)
         self.table = nn.Parameter(torch.randn(self.max_length, self.dim) * 0.02)
 
-    def rows(self, places: Tensor) -> Tensor:
-        return self.table[places]
+    def rows(self, indices: Tensor) -> Tensor:
+        return self.table[indices]
 
 
-class HalfWave(Additive):
-    """Adds half a period of a sine (even columns) and a cosine (odd columns), each column with a trainable gain."""
+class HalfWave(PositionalEncoding):
+    """Adds half a period of a sine (even columns) and of a cosine (odd columns), times a trainable gain per column."""
 
     max_length: int
 
@@ -172,12 +173,12 @@ class HalfWave(Additive):
         super().__init__(dim, max_length)
         self.gains = nn.Parameter(torch.ones(self.dim))
 
-    def rows(self, places: Tensor) -> Tensor:
-        return self.gains * _half_waves(places, self.dim, self.max_length).to(self.gains.dtype)
+    def rows(self, indices: Tensor) -> Tensor:
+        return self.gains * _half_waves(indices, self.dim, self.max_length).to(self.gains.dtype)
 
 
-class Nothing(Additive):
-    """Adds nothing: for models whose attention knows about positions by itself, or needs none."""
+class NoPositions(PositionalEncoding):
+    """Returns embeddings unchanged, for models whose attention uses positions itself, or not at all."""
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
@@ -186,20 +187,20 @@ class Nothing(Additive):
         return x
 
 
-_ADDITIVE: Registry[Callable[[int, int | None], Additive]] = Registry("positions")
+_ADDITIVE: Registry[Callable[[int, int | None], PositionalEncoding]] = Registry("positions")
 _ADDITIVE.add("sinusoidal", lambda dim, _: Sinusoidal(dim))
 _ADDITIVE.add("learned", lambda dim, max_length: Learned(dim, _needed("learned", max_length)))
 _ADDITIVE.add("half-wave", lambda dim, max_length: HalfWave(dim, _needed("half-wave", max_length)))
-_ADDITIVE.add("none", lambda dim, _: Nothing(dim))
+_ADDITIVE.add("none", lambda dim, _: NoPositions(dim))
 
 
 def names() -> list[str]:
-    """What `build` knows: the positions that are added to embeddings."""
+    """Return the names that `build` knows."""
     return _ADDITIVE.names()
 
 
-def build(name: str, dim: int, max_length: int | None = None) -> Additive:
-    """The module called `name`; "learned" and "half-wave" need a `max_length`, the others take any length."""
+def build(name: str, dim: int, max_length: int | None = None) -> PositionalEncoding:
+    """Build the positional encoding of that name; "learned" and "half-wave" need a `max_length`."""
     return _ADDITIVE[name](dim, max_length)
 
 
@@ -215,14 +216,14 @@ def _frequencies(dim: int, base: float, device: torch.device) -> Tensor:
     return torch.exp(exponents * -math.log(base))
 
 
-def _waves(places: Tensor, dim: int) -> Tensor:
-    angles = places.double()[..., None] * _frequencies(dim, _BASE, places.device)
+def _waves(indices: Tensor, dim: int) -> Tensor:
+    angles = indices.double()[..., None] * _frequencies(dim, _BASE, indices.device)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[
         ..., :dim
     ]  # odd dim: no cosine for the last
 
 
-def _half_waves(places: Tensor, dim: int, period: int) -> Tensor:
-    angles = (places.double() + 1) * (math.pi / max(1, period))
+def _half_waves(indices: Tensor, dim: int, period: int) -> Tensor:
+    angles = (indices.double() + 1) * (math.pi / max(1, period))
     pair = torch.stack([angles.sin(), angles.cos()], -1)  # (…, 2)
-    return pair[..., torch.arange(dim, device=places.device) % 2]
+    return pair[..., torch.arange(dim, device=indices.device) % 2]

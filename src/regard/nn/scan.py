@@ -1,8 +1,8 @@
-"""A walk along a sequence, piece by piece, that carries a summary from each piece to the next.
+"""A scan along a sequence, chunk by chunk, that carries a summary from each chunk to the next.
 
-`linear` and `global-query` are such walks. They are one operator of torch: the backward pass walks back and computes
-every piece again, so that beside inputs, outputs and gradients it needs the memory of one piece, however long the
-sequence is. When a backward pass is itself recorded, for second derivatives, it runs the pieces in plain torch.
+`linear` and `global-query` are such scans. The scan is one custom operator: its backward pass goes through the chunks
+in reverse and recomputes each one, so that besides inputs, outputs and gradients it needs memory for one chunk only,
+whatever the length. For second derivatives the backward pass runs the chunks in plain torch.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from regard.core.differentiate import apart, gradients, needs_plain_torch, recor
 from regard.registry import Registry
 
 Tensors = list[Tensor]
-Kept = Tensor | None  # which positions are real, bool (b,l); None: all are
+Kept = Tensor | None  # False for padding, bool (b,l); None: no padding
 Result = tuple[Tensors, Tensors]
 
-# A piece maps inputs (b,l,…) and a carry to outputs (b,l,…) and the carry that follows. Its last argument says that
-# its derivative is recorded too: it must then hold to operations that torch differentiates twice.
+# A piece is the function of one chunk: it maps inputs (b,l,…) and a carry to outputs (b,l,…) and the next carry. If its
+# last argument is True, second derivatives are needed, and it must use operations that torch differentiates twice.
 Piece = Callable[[Tensors, Kept, Tensors, bool], Result]
 PIECES: Registry[Piece] = Registry("piece of a scan")
 
-_STRETCH = 64  # positions whose running sums are one product
-BLOCK = 128  # positions that meet each other in one product
-_ELEMENTS = {"cpu": 1 << 18}  # of the largest input, in one piece: what a processor keeps near at hand
+_STRETCH = 64  # positions whose prefix sums are computed by one matrix product
+BLOCK = 128  # positions in one block of pairwise products
+_ELEMENTS = {"cpu": 1 << 18}  # elements of the largest input in one chunk, so that it fits into the cache
 _ELEMENTS_ELSEWHERE = 1 << 22
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
@@ -42,17 +42,17 @@ _LIBRARY.define(
 
 
 def scan(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Result:
-    """The outputs (b,l,…) of a registered piece over inputs (b,l,…), and the carry behind the last position."""
+    """Run a registered piece over inputs (b,l,…); return its outputs (b,l,…) and the carry after the last position."""
     if needs_plain_torch():
-        return _walked(piece, inputs, keep, carry)
+        return _plain_scan(piece, inputs, keep, carry)
     found: Tensors = torch.ops.regard.scan(piece, inputs, keep, carry)
-    # Outputs, the carry, and for the backward pass the carry before each piece.
+    # The operator returns the outputs, the carry and, for the backward pass, the carry before each chunk.
     count = len(found) - 2 * len(carry)
     return found[:count], found[count : count + len(carry)]
 
 
 def _step(inputs: Tensors) -> int:
-    """How many positions form one piece."""
+    """Return the number of positions in one chunk."""
     largest = max([tensor.shape[0] * math.prod(tensor.shape[2:]) for tensor in inputs])
     elements = _ELEMENTS.get(inputs[0].device.type, _ELEMENTS_ELSEWHERE)
     return max(BLOCK, elements // max(1, largest) // BLOCK * BLOCK)
@@ -65,7 +65,7 @@ def _parts(inputs: Tensors) -> Iterator[slice]:
 
 
 def _kept(keep: Kept, part: slice) -> Kept:
-    """Which positions of a part are real; None where all are, if that can be seen without waiting for a device."""
+    """Return `keep` of one chunk; None without padding, if that can be read without a device synchronisation."""
     if keep is None:
         return None
     here = keep[:, part]
@@ -73,7 +73,7 @@ def _kept(keep: Kept, part: slice) -> Kept:
 
 
 def _empty_outputs(piece: str, inputs: Tensors, carry: Tensors, length: int) -> Tensors:
-    """Outputs of the right shapes and dtypes, not filled in; found from a single position that has no content."""
+    """Return uninitialised outputs; their shapes and dtypes come from running one position on the meta device."""
     one = [x.new_empty(x.shape[0], 1, *x.shape[2:], device="meta") for x in inputs]
     found, _ = PIECES[piece](one, None, [held.new_empty(held.shape, device="meta") for held in carry], False)
     return [x.new_empty(x.shape[0], length, *x.shape[2:], device=inputs[0].device) for x in found]
@@ -94,7 +94,7 @@ def _forward(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Tensors
                 whole[:, part] = one
     after = [
         held.clone(memory_format=torch.contiguous_format) for held in now
-    ]  # not views of something large
+    ]  # copies, because a view would keep a large tensor alive
     stacks = [torch.stack(held) for held in zip(*history, strict=True)]
     return [*outputs, *after, *(stacks or [held.new_empty(0, *held.shape) for held in carry])]
 
@@ -157,7 +157,7 @@ def _differentiate(ctx: Any, grads: Tensors) -> tuple[None, list[Tensor | None],
     keep, *saved = ctx.saved_tensors
     inputs, carry, history = saved[:count], saved[count : count + held], saved[count + held :]
     needed = [*ctx.needs_input_grad[1], *ctx.needs_input_grad[3]]
-    upstream = grads[: len(grads) - held]  # nobody has asked for the carries between the pieces
+    upstream = grads[: len(grads) - held]  # the carries between the chunks are no outputs of `scan`
     if torch.is_grad_enabled():
         found = _recorded(ctx.piece, inputs, keep, carry, upstream)
     else:
@@ -167,16 +167,16 @@ def _differentiate(ctx: Any, grads: Tensors) -> tuple[None, list[Tensor | None],
 
 
 def _recorded(piece: str, inputs: Tensors, keep: Kept, carry: Tensors, grads: Tensors) -> list[Tensor | None]:
-    """The same gradient with a graph of its own: the plain walk, left to autograd."""
+    """Return the same gradients with an autograd graph, from the scan in plain torch."""
     views = [view for view in apart([*inputs, *carry]) if view is not None]
     inputs, carry = views[: len(inputs)], views[len(inputs) :]
-    outputs, after = _walked(piece, inputs, keep, carry)
+    outputs, after = _plain_scan(piece, inputs, keep, carry)
     with without_autocast(inputs[0].device):
         return gradients(list(zip([*outputs, *after], grads, strict=True)), [*inputs, *carry], again=True)
 
 
-def _walked(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Result:
-    """The outputs and the carry by the plain walk, which autograd records."""
+def _plain_scan(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Result:
+    """Run the scan in plain torch, which autograd records."""
     outputs = []
     with without_autocast(inputs[0].device):
         for part in _parts(inputs):
@@ -196,48 +196,48 @@ torch.library.register_fake("regard::scan_backward", _backward_shapes, lib=_LIBR
 torch.library.register_autograd("regard::scan", _differentiate, setup_context=_remember, lib=_LIBRARY)
 
 
-# What pieces are made of.
+# Building blocks of pieces.
 
 
-def spoilt_positions(*rows: Tensor) -> Tensor | None:
-    """Where rows (b,l,…) are not finite, bool (b,l); None if they all are and that can be seen without waiting.
+def nonfinite_positions(*rows: Tensor) -> Tensor | None:
+    """Return where rows (b,l,…) are non-finite, bool (b,l); None if none is and that can be read without waiting.
 
-    In a product with a triangle what comes later has the factor 0, but 0 · NaN is NaN: such rows must stay out of it.
+    In a product with a triangular matrix later rows have the factor 0, but 0 · NaN is NaN, so they must be left out.
     """
     found = ~torch.stack([each.detach().flatten(2).sum(-1) for each in rows]).sum(0).isfinite()
     return None if found.device.type == "cpu" and not transforming() and not bool(found.any()) else found
 
 
-def spoil_from(spoilt: Tensor, sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums (b,l,…) that are NaN from the first spoilt position on, and so is what is carried on (b,…)."""
-    from_here = (spoilt.cumsum(1) > 0)[(..., *[None] * (sums.dim() - 2))]
-    ever = spoilt.any(1)[(..., *[None] * (last.dim() - 1))]
+def set_nan_from(nonfinite: Tensor, sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """Set sums (b,l,…) to NaN from the first non-finite position on, and the carry (b,…) if there is one."""
+    from_here = (nonfinite.cumsum(1) > 0)[(..., *[None] * (sums.dim() - 2))]
+    ever = nonfinite.any(1)[(..., *[None] * (last.dim() - 1))]
     return sums.masked_fill(from_here, torch.nan), last.masked_fill(ever, torch.nan)
 
 
 def packed(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """A float64 tensor as a state holds it in a narrower dtype: rounded, and the remainder, on a last axis of two.
+    """Store a float64 tensor in a narrower dtype as (rounded value, remainder) along a new last axis.
 
-    Sums that go on over very many steps lose nothing this way.
+    Sums over very many steps thereby keep their precision in a state.
     """
     rounded = exact.to(dtype)
     return torch.stack([rounded, (exact - rounded.double()).to(dtype)], -1)
 
 
 def unpacked(pair: Tensor) -> Tensor:
-    """The float64 tensor that was packed."""
+    """Return the float64 tensor of a packed pair."""
     return pair.double().sum(-1)
 
 
 def prefix_sums(rows: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums (b,l,h,d) of the rows up to each, on top of `before` (b,h,d), and the last of them in float64.
+    """Return the prefix sums (b,l,h,d) of rows, starting from `before` (b,h,d), and the last one in float64.
 
-    Short stretches are summed by a triangular product, which is far quicker than a running sum over rows; only the
-    sums of whole stretches run on, in float64.
+    Within short stretches they are computed by a product with a triangular matrix, which is much faster than a
+    cumulative sum over rows; only the sums of whole stretches are accumulated, in float64.
     """
-    spoilt = spoilt_positions(rows)
-    if spoilt is not None:
-        rows = rows.masked_fill(spoilt[..., None, None], 0)
+    nonfinite = nonfinite_positions(rows)
+    if nonfinite is not None:
+        rows = rows.masked_fill(nonfinite[..., None, None], 0)
     batch, length, heads, dim = rows.shape
     size = min(_STRETCH, length)
     cut = F.pad(rows.flatten(2), (0, 0, 0, -length % size)).view(batch, -(-length // size), size, heads * dim)
@@ -247,13 +247,13 @@ def prefix_sums(rows: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     first = torch.cat([start, running[:, :-1]], 1).to(rows.dtype)
     found = (within + first[:, :, None]).flatten(1, 2)[:, :length].view(batch, length, heads, dim)
     last = running[:, -1].view(batch, heads, dim)
-    return (found, last) if spoilt is None else spoil_from(spoilt, found, last)
+    return (found, last) if nonfinite is None else set_nan_from(nonfinite, found, last)
 
 
 def prefix_log_sums(scores: Tensor, recorded: bool) -> Tensor:
-    """log Σ exp of the scores up to each, along the second axis of (b,n,h)."""
+    """Return the cumulative log-sum-exp of scores (b,n,h) along the second axis."""
     if not recorded:
         return torch.logcumsumexp(scores, 1)
-    # The second derivative of torch's function is NaN where a gradient is zero: a triangle of rows instead.
+    # The second derivative of torch.logcumsumexp is NaN where a gradient is zero.
     later = torch.ones(scores.shape[1], scores.shape[1], dtype=torch.bool, device=scores.device).triu(1)
     return scores[:, None].masked_fill(later[..., None], -torch.inf).logsumexp(2)

@@ -1,7 +1,7 @@
-"""State: what a mechanism carries from one call to the next. It is passed in and handed back, never kept.
+"""State: what a mechanism carries from one call to the next. It is an argument and a result, never stored on a module.
 
-A state is a frozen dataclass. Its tensors have the batch as their first axis, so that one rule reorders all of them
-for a beam search.
+A state is a frozen dataclass. The batch is the first axis of all its tensors, so that beam search reorders every state
+in the same way.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from regard.errors import BadType, BadValue
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """The base of every state: tensors (batch first), numbers, and states inside it."""
+    """The base class of states. Fields are tensors (batch first), numbers, other states, and tuples of these."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same state with every tensor changed."""
+        """Return the state with `change` applied to every tensor."""
         return dataclasses.replace(
             self,
             **{field.name: _changed(getattr(self, field.name), change) for field in dataclasses.fields(self)},
         )
 
     def reorder(self, index: Tensor) -> Self:
-        """The state in which batch entry i is what entry index[i] was: for beams that move or multiply."""
+        """Return the state whose batch entry i is entry index[i] of this one, as beam search needs it."""
         return self.map(lambda tensor: tensor.index_select(0, index.to(tensor.device)))
 
     def __deepcopy__(self, memo: Any) -> Self:
-        return self.map(Tensor.clone)  # torch's own copy refuses tensors that have a history of gradients
+        return self.map(
+            Tensor.clone
+        )  # torch cannot deep-copy tensors that are not leaves of the autograd graph
 
     def detach(self) -> Self:
-        """The same state without a history of gradients: truncated backpropagation through time."""
+        """Return the state detached from the autograd graph, for truncated backpropagation through time."""
         return self.map(Tensor.detach)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same state on another device."""
+        """Return the state on another device."""
         return self.map(lambda tensor: tensor.to(device))
 
 
@@ -48,18 +50,20 @@ Kind = TypeVar("Kind", bound=State)
 
 
 def of_kind(kind: type[Kind], state: object) -> Kind | None:
-    """A state that was passed, if it is one of this layer's; None where none was."""
+    """Return a state of this class, or None where no state was passed; raise for anything else."""
     if state is None or isinstance(state, kind):
         return state
     raise BadType(
-        f"state: expected what initial_state() of this layer or a call returned, got {described(state)}."
+        f"state: expected the result of initial_state() or of a call of this layer, got {described(state)}."
     )
 
 
 def check_batch(held: Tensor, query: Tensor) -> None:
-    """Raise unless a tensor of a state is for as many examples as the query has."""
+    """Raise unless a tensor of a state has the batch size of the query."""
     if len(held) != len(query):
-        raise BadValue(f"state: it is for a batch of {len(held)}, the query has {len(query)}.")
+        raise BadValue(
+            f"state: expected a batch of {len(query)}, as in the query, got a batch of {len(held)}."
+        )
 
 
 def _changed(content: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""`static-memory`: a sequence is summarised once into a few slots, which all elements then read."""
+"""`static-memory`: a sequence is summarised once into a few slots, which all queries read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.masks import Mask
-from regard.masks.given import Padding
+from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
 from regard.nn.multihead import Multihead
@@ -20,14 +20,12 @@ from regard.nn.state import State, check_batch, of_kind
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryState(State):
-    """Slots, and what was written into them."""
+    """The contents of the slots, and what was written to them."""
 
     memory: Tensor  # (b,m,dim)
-    written: bool = False  # whether the memory is complete: later calls read it only
-    source: int | None = (
-        None  # the length of the source that was written; None: the queries are what is written
-    )
-    seen: int = 0  # how many queries came
+    written: bool = False  # whether the memory is complete, so that calls only read it
+    source: int | None = None  # length of the source that was written; None: the queries are written
+    seen: int = 0  # number of queries so far
 
 
 Kind = TypeVar("Kind", bound=MemoryState)
@@ -35,24 +33,24 @@ Kind = TypeVar("Kind", bound=MemoryState)
 
 @mechanism("static-memory", causal="no", time="n·m·d", memory="(n + m)·d", slots=3)
 class StaticMemory(Mechanism):
-    """m learned slots attend once to the whole sequence and become a memory, to which every element then attends.
+    """m learned slots attend once to the whole sequence; their outputs are a memory to which every query attends.
 
         M = norm(S + multihead(S, source)),   o_i = multihead(q_i, M),   S (m,dim) learned
 
-    Without a source the queries themselves are summarised. With a state, the first call writes and later ones only
-    read. Masks must ignore the query.
+    Without a source the queries themselves are summarised. With a state, the first call writes the memory and later
+    calls only read it. Masks must ignore the query.
 
     Paper: Lee et al. 2019, equations 9 and 10 (induced attention, here without feed-forward parts); memory slots in
     Transformers: Burtsev et al. 2020.
-    Empty row: a source of which nothing is real is attended as zeros, so that the memory is made of the slots and a
-    bias alone; it is read as any other.
+    Empty row: for a source that is all padding, the memory depends on the slots and biases only; it is read like any
+    other.
 
     Args:
         dim: width of queries and outputs, and of a slot.
-        num_heads: how many heads share that width, in writing and in reading.
-        dropout: share of attention weights dropped in training.
-        source_dim: width of the source, where it differs from dim.
-        slots: how many slots the memory has.
+        num_heads: number of heads that share that width, for writing and for reading.
+        dropout: probability of dropping an attention weight in training.
+        source_dim: width of the source; None: dim.
+        slots: number of slots of the memory.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("static-memory", dim=16, num_heads=2, slots=4)
@@ -83,11 +81,11 @@ class StaticMemory(Mechanism):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """What the queries read from the memory, (b,q,dim); with a state also the state that follows."""
+        """Return what the queries read from the memory, (b,q,dim); with a state, also the next state."""
         before = checked_state(self, MemoryState, query, source, state)
         (batch, new, _), seen = query.shape, 0 if before is None else before.seen
         keep = None
-        if source is None and (before is None or before.source is None):  # the queries are the sequence
+        if source is None and (before is None or before.source is None):  # the queries are summarised
             keep = masking.kept(mask, batch, new, new, seen, query.device)
             query = masking.without_padding(query, keep)
         if before is None or not before.written:
@@ -103,9 +101,9 @@ class StaticMemory(Mechanism):
         return found, replace(before, memory=memory, written=True, source=length, seen=seen + new)
 
     def write(self, source: Tensor, keep: Tensor | None = None) -> Tensor:
-        """The memory (b,m,dim) of a source (b,k,source_dim), of which `keep` (b,k) tells what is real."""
+        """Return the memory (b,m,dim) of a source (b,k,source_dim); `keep` (b,k) is False for padding."""
         slots = self.slots.expand(source.shape[0], -1, -1)
-        mask = None if keep is None else Padding(keep)
+        mask = None if keep is None else PaddingMask(keep)
         memory: Tensor = self.norm(
             slots + self.writer(slots, masking.without_padding(source, keep), mask=mask)
         )
@@ -114,7 +112,7 @@ class StaticMemory(Mechanism):
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> MemoryState:
-        """A memory into which nothing has been written."""
+        """Return a memory that has not been written yet."""
         device, dtype = self.placement(device, dtype)
         return MemoryState(memory=torch.zeros(batch, *self.slots.shape, device=device, dtype=dtype))
 
@@ -125,7 +123,7 @@ class StaticMemory(Mechanism):
 def checked_state(
     layer: Mechanism, kind: type[Kind], query: Tensor, source: Tensor | None, state: State | None
 ) -> Kind | None:
-    """The state of a layer with slots, after every check of what came."""
+    """Check the inputs of a layer with slots and return its state."""
     past = of_kind(kind, state)
     check_inputs(layer, query, source, remembered=past is not None and past.source is not None)
     if past is None:

@@ -13,7 +13,7 @@ from regard.observation.examples import choose, prepare
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
 from regard.tasks.task import Task
-from regard.training.evaluation import load_run
+from regard.training.loading import load_run
 
 
 @dataclass(frozen=True)

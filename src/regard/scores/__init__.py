@@ -15,10 +15,10 @@ from torch import Tensor
 from regard.core.arguments import anchor, described, finite_number, float_tensor
 from regard.errors import BadType, unknown_name
 from regard.registry import Registry, call_meant, calls_of
-from regard.scores.additive import Additive, Concat
+from regard.scores.additive import AdditiveScore, ConcatScore
 from regard.scores.base import Score
-from regard.scores.dot import Cosine, Dot, General, ScaledDot, Softcap
-from regard.scores.relative import Shaw, TransformerXL
+from regard.scores.dot import CosineScore, DotScore, GeneralScore, ScaledDotScore, SoftcapScore
+from regard.scores.relative import ShawScore, TransformerXLScore
 
 __all__ = [
     "Score", "additive", "concat", "cosine", "dot", "general", "named", "scaled_dot", "shaw", "softcap",
@@ -28,32 +28,32 @@ __all__ = [
 
 def scaled_dot() -> Score:
     """q·k / √d. Vaswani et al. 2017."""
-    return ScaledDot()
+    return ScaledDotScore()
 
 
 def dot() -> Score:
     """q·k. Luong et al. 2015."""
-    return Dot()
+    return DotScore()
 
 
 def softcap(cap: float) -> Score:
     """cap·tanh(scaled dot / cap)."""
-    return Softcap(finite_number("cap", cap, above=0.0))
+    return SoftcapScore(finite_number("cap", cap, above=0.0))
 
 
 def general(weight: Tensor) -> Score:
     """qᵀ W k, with W (d,d) or (h,d,d). Luong et al. 2015."""
-    return General(float_tensor("weight", weight))
+    return GeneralScore(float_tensor("weight", weight))
 
 
 def additive(weight: Tensor) -> Score:
     """weight·tanh(q + k) on projected queries and keys, with weight (d,) or (h,d). Bahdanau et al. 2014."""
-    return Additive(float_tensor("weight", weight))
+    return AdditiveScore(float_tensor("weight", weight))
 
 
 def concat(weight_query: Tensor, weight_key: Tensor, weight: Tensor) -> Score:
     """weight·tanh(W_q q + W_k k), with (a,d), (a,d), (a,), each optionally with a leading h. Luong et al. 2015."""
-    return Concat(
+    return ConcatScore(
         float_tensor("weight_query", weight_query),
         float_tensor("weight_key", weight_key),
         float_tensor("weight", weight),
@@ -63,13 +63,13 @@ def concat(weight_query: Tensor, weight_key: Tensor, weight: Tensor) -> Score:
 def cosine(strength: float | Tensor) -> Score:
     """strength·cos(q, k); strength is a number, (h,), or broadcasts to (b,h,q,1). Graves et al. 2014."""
     if isinstance(strength, Tensor):
-        return Cosine(float_tensor("strength", strength))
-    return Cosine(finite_number("strength", strength))
+        return CosineScore(float_tensor("strength", strength))
+    return CosineScore(finite_number("strength", strength))
 
 
 def shaw(table: Tensor, align: str = "bottom-right", offset: int | None = None) -> Score:
     """q·k + q·table[clip(pos_k − pos_q)], with a table (2r+1,d). Shaw et al. 2018."""
-    return Shaw(float_tensor("table", table), *anchor(align, offset))
+    return ShawScore(float_tensor("table", table), *anchor(align, offset))
 
 
 def transformer_xl(
@@ -80,7 +80,7 @@ def transformer_xl(
     offset: int | None = None,
 ) -> Score:
     """(q + content_bias)·k + (q + position_bias)·table[clip(pos_k − pos_q)]. Dai et al. 2019."""
-    return TransformerXL(
+    return TransformerXLScore(
         float_tensor("content_bias", content_bias),
         float_tensor("position_bias", position_bias),
         float_tensor("table", table),
@@ -89,8 +89,8 @@ def transformer_xl(
 
 
 _NAMES: Registry[Score] = Registry("score")
-_NAMES.add("scaled-dot", ScaledDot())
-_NAMES.add("dot", Dot())
+_NAMES.add("scaled-dot", ScaledDotScore())
+_NAMES.add("dot", DotScore())
 
 
 def named(given: str | Score) -> Score:

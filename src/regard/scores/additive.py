@@ -25,7 +25,7 @@ _SMALL, _LARGE = 1.0, 40.0  # exp(2·40) is still far from the largest float32
 _CELLS = 1 << 18  # pairs × dim in flight: about a megabyte of float32, which stays in the cache of one core
 
 
-class Additive(Score):
+class AdditiveScore(Score):
     """weight·tanh(q + k). Bahdanau et al. 2014, on queries and keys that are projected already."""
 
     name: ClassVar[str] = "additive"
@@ -80,7 +80,7 @@ class Additive(Score):
         return whole.index_add_(0, grid.head.view(-1), grad_weight)
 
 
-class Concat(Score):
+class ConcatScore(Score):
     """weight·tanh(W_q q + W_k k). Luong et al. 2015."""
 
     name: ClassVar[str] = "concat"
@@ -100,7 +100,7 @@ class Concat(Score):
             key = spread_heads(key, query.shape[1])
         for_query, for_key = self.weight_query.to(query.dtype).mT, self.weight_key.to(key.dtype).mT
         query = transform_rows(lambda rows: rows @ for_query, query, guarded)
-        return Additive(self.weight), query, transform_rows(lambda rows: rows @ for_key, key, guarded)
+        return AdditiveScore(self.weight), query, transform_rows(lambda rows: rows @ for_key, key, guarded)
 
 
 def _weigh(pairs: Tensor, weight: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from regard.errors import BadValue
 from regard.scores.base import Score, check_shape, transform_rows
 
 
-class Dot(Score):
+class DotScore(Score):
     """q·k."""
 
     name: ClassVar[str] = "dot"
@@ -31,7 +31,7 @@ class Dot(Score):
         return grad_query, torch.matmul(folded.transpose(-1, -2), fold(query * scale, key.shape[1])), []
 
 
-class ScaledDot(Dot):
+class ScaledDotScore(DotScore):
     """q·k / √d."""
 
     name: ClassVar[str] = "scaled_dot"
@@ -43,10 +43,10 @@ class ScaledDot(Dot):
         return _DOT, query, key
 
 
-_DOT = Dot()  # one for all: to make a value takes a few microseconds
+_DOT = DotScore()  # one for all: to make a value takes a few microseconds
 
 
-class Softcap(Score):
+class SoftcapScore(Score):
     """cap·tanh(q·k·scale / cap): a scaled dot product that never leaves ±cap. Gemma Team 2024."""
 
     name: ClassVar[str] = "softcap"
@@ -64,10 +64,10 @@ class Softcap(Score):
         self, query: Tensor, key: Tensor, grid: Grid, scale: float, grad: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         flattened = torch.tanh(dot_products(query * (scale / self.cap), key))
-        return Dot().backward(query, key, grid, scale, grad * (1 - flattened**2))
+        return DotScore().backward(query, key, grid, scale, grad * (1 - flattened**2))
 
 
-class General(Score):
+class GeneralScore(Score):
     """qᵀ W k. Luong et al. 2015."""
 
     name: ClassVar[str] = "general"
@@ -80,10 +80,10 @@ class General(Score):
 
     def reduce(self, query: Tensor, key: Tensor, guarded: bool) -> tuple[Score, Tensor, Tensor]:
         weight = self.weight.to(query.dtype)
-        return Dot(), transform_rows(lambda rows: rows @ weight, query, guarded), key
+        return DotScore(), transform_rows(lambda rows: rows @ weight, query, guarded), key
 
 
-class Cosine(Score):
+class CosineScore(Score):
     """strength·cos(q, k); a vector of length zero has similarity 0 to everything."""
 
     name: ClassVar[str] = "cosine"
@@ -111,7 +111,7 @@ class Cosine(Score):
                     f"{(*query.shape[:3], 1)}."
                 )
         query = transform_rows(lambda rows: _unit(rows) * strength, query, guarded)
-        return Dot(), query, transform_rows(_unit, key, guarded)
+        return DotScore(), query, transform_rows(_unit, key, guarded)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from regard.scores.base import Score, check_shape, per_head
 from regard.scores.dot import dot_products
 
 
-class Shaw(Score):
+class ShawScore(Score):
     """q·k + q·table[clip(pos_k − pos_q)]. Shaw et al. 2018."""
 
     name: ClassVar[str] = "shaw"
@@ -31,7 +31,7 @@ class Shaw(Score):
         return (dot_products(query, key) + _by_distance(query, self.table, grid, distance)) * scale
 
 
-class TransformerXL(Score):
+class TransformerXLScore(Score):
     """(q + content_bias)·k + (q + position_bias)·table[clip(pos_k − pos_q)]. Dai et al. 2019."""
 
     name: ClassVar[str] = "transformer_xl"

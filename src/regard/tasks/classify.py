@@ -19,7 +19,7 @@ from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Counts, Metric
 from regard.tasks.opinions import opinions
 from regard.tasks.padding import padded
 from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wrong
-from regard.tasks.shown import Shown, texts
+from regard.tasks.shown import Shown, Understood, texts, understood
 from regard.tasks.splits import checked_split, complete, files_by_split, listed
 from regard.tasks.streams import Tokens
 from regard.tasks.tables import ENDINGS, LABEL, TEXT, Columns, Row, find_columns, labelled, read_table
@@ -239,6 +239,10 @@ class Classify(Task):
     def parse(self, given: Mapping[str, str]) -> Labelled:
         """A text."""
         return self.encode(given["text"]) if set(given) == {"text"} else super().parse(given)
+
+    def understood(self, given: Mapping[str, str], example: Labelled) -> Understood:
+        """Of a long text the beginning was read."""
+        return understood(self._known(), example.tokens, given["text"].strip(), "first")
 
     def show(self, example: Labelled, batch: Batch) -> Shown:
         """The text in pieces."""

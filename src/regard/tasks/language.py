@@ -31,7 +31,7 @@ from regard.tasks.metrics import (
 )
 from regard.tasks.padding import padded
 from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
-from regard.tasks.shown import Shown, texts
+from regard.tasks.shown import Shown, Understood, texts, understood
 from regard.tasks.splits import checked_split, files_by_split, listed
 from regard.tasks.story import story_text
 from regard.tasks.streams import Tokens
@@ -269,6 +269,17 @@ class Language(Task):
     def parse(self, given: Mapping[str, str]) -> Window:
         """A text."""
         return self.encode(given["text"]) if set(given) == {"text"} else super().parse(given)
+
+    def understood(self, given: Mapping[str, str], example: Window) -> Understood | None:
+        """Of a long prompt the end was read."""
+        if self.hides:  # a hidden token is typed in letters of its own
+            return None
+        return understood(self._known(), example.tokens.tolist(), given["text"], "last")
+
+    def continued(self, text: str, output: str) -> str:
+        """Prompt and completion; words are set apart."""
+        apart = self.level == "word" and not text[-1:].isspace() and not output.startswith("\n")
+        return text + (" " if apart else "") + output
 
     def show(self, example: Window, batch: Batch) -> Shown:
         """The window in pieces, as the model reads it."""

@@ -14,7 +14,7 @@ from regard.tasks.answers import Writes
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.padding import padded
-from regard.tasks.shown import Shown, texts
+from regard.tasks.shown import Shown, Understood, texts, understood
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Task
 from regard.tasks.vocabulary import END, PADDING, START, Vocabulary, restored
@@ -104,6 +104,10 @@ class ParallelTask(Task):
     def parse(self, given: Mapping[str, str]) -> Pair:
         """The source alone."""
         return self.encode(given["text"]) if set(given) == {"text"} else super().parse(given)
+
+    def understood(self, given: Mapping[str, str], example: Pair) -> Understood:
+        """Which pieces of the source are unknown."""
+        return understood(self.source_vocabulary, example.source, given["text"].strip(), "first")
 
     def show(self, example: Pair, batch: Batch) -> Shown:
         """Source and target in pieces."""

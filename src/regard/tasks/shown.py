@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.tasks.batch import Batch
+from regard.tasks.vocabulary import UNKNOWN, Vocabulary, words_of
 
 LONGEST = 40  # positions of a text beside a figure: more cannot be read
 
@@ -24,6 +25,29 @@ class Shown:
     picture: NDArray[np.float32] | None = None  # (height, width) or (height, width, 3), from 0 to 1
     grid: tuple[int, int] | None = None  # rows and columns of positions over the picture
     streams: dict[str, list[str]] = field(default_factory=dict)  # names of positions of further streams
+
+
+@dataclass(frozen=True)
+class Understood:
+    """How much of an input that a user typed the task understood."""
+
+    pieces: list[str]  # what each position is called, as it was typed where that is clear
+    known: list[bool]  # whether the vocabulary holds the piece
+    notes: list[str] = field(default_factory=list)  # what was cut off or is unknown, in words
+
+
+def understood(vocabulary: Vocabulary, ids: Sequence[int], text: str, kept: str) -> Understood:
+    """How much of a typed text the ids hold; of a long one `kept` ("first" or "last") pieces were read."""
+    notes = []
+    whole = len(vocabulary.encode(text))
+    if whole > len(ids):
+        notes.append(f"only the {kept} {len(ids):,} of {whole:,} pieces were read")
+    known = [number != UNKNOWN for number in ids]
+    if not all(known):
+        notes.append(f"{known.count(False):,} of {len(ids):,} pieces are unknown to this run")
+    typed = {"character": list, "word": words_of}.get(vocabulary.level)
+    pieces = [] if typed is None else typed(text)[: len(ids)]
+    return Understood(pieces if len(pieces) == len(ids) else vocabulary.pieces(ids), known, notes)
 
 
 def numbered(batch: Batch) -> Shown:

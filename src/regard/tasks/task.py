@@ -29,7 +29,7 @@ from regard.tasks.answers.answer import Answer
 from regard.tasks.batch import Batch
 from regard.tasks.metrics import ACCURACY, LOSS, Answering, Metric, State
 from regard.tasks.problem import Problem
-from regard.tasks.shown import Shown, numbered
+from regard.tasks.shown import Shown, Understood, numbered
 from regard.tasks.streams import StreamSpec
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _NOT_TEXT = ("true", "false", "none", "null", "yes", "no", "on", "off")  # bare, these are not read as text
 SPLITS = ("train", "validation", "test")
+DEFAULT = "digits"  # what `regard compare` takes when no task is named: its data comes with scikit-learn
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,14 @@ class Task:
     def show(self, example: Any, batch: Batch) -> Shown:
         """What people see of an example; `batch` holds it alone, as a model reads it (with words hidden, or cut)."""
         return numbered(batch)
+
+    def understood(self, given: Mapping[str, str], example: Any) -> Understood | None:
+        """How much of what a user typed is in the example that `parse` made of it; None: there is nothing to say."""
+        return None
+
+    def continued(self, text: str, output: str) -> str:
+        """A typed text and what a model wrote after it, as one text."""
+        return text + output
 
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
         """What each token of the output is called."""

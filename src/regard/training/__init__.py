@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.training.config import Config, Optim
 
-_MODULES = {"train": "run", "Result": "run", "evaluate": "evaluation", "load_run": "evaluation"}
+_MODULES = {"train": "run", "Result": "run", "evaluate": "evaluation", "load_run": "loading"}
 
 __all__ = ["Config", "Optim", "Result", "evaluate", "load_run", "train"]
 

@@ -1,20 +1,27 @@
-"""Which examples make which batch: a pure function of the seed and a counter, so that a position is one number.
+"""The training batches of a run and their order: a function of the seed and the batch index alone.
 
-An epoch is shuffled as a whole. Pools of `bucket` batches are then sorted by length and cut into batches of similar
-length, which come in random order. Only the pool at hand asks examples for their length, and none does if they say that
-they are `even`: all of one length.
+Each epoch is shuffled as a whole. Pools of `bucket` batches are then sorted by length and cut into batches of similar
+length, which are visited in random order. Lengths are computed for the current pool only, and not at all if the
+examples are `even` (all of one length). So one number, the batch index, is enough to resume at the same position.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.errors import BadValue
+from regard.models import Model
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.task import Task
+from regard.training.config import Config
+from regard.training.signals import Interrupted, heartbeat
 
 
 def generator(*purpose: object) -> torch.Generator:
@@ -24,7 +31,7 @@ def generator(*purpose: object) -> torch.Generator:
 
 
 class Order:
-    """The order in which training sees the examples; `order[position]` are the indices of one batch."""
+    """The order in which training visits the examples; `order[index]` lists the examples of one batch."""
 
     def __init__(
         self,
@@ -43,16 +50,16 @@ class Order:
         self._epoch: tuple[int, Tensor] = (-1, torch.empty(0))
         self._pool: tuple[int, int, list[list[int]]] = (-1, -1, [])
 
-    def __getitem__(self, position: int) -> list[int]:
-        epoch, place = divmod(position, self.per_epoch)
-        number, within = divmod(place, self.bucket)
-        if self._pool[:2] != (epoch, number):
-            self._pool = (epoch, number, self._cut(epoch, number))
-        return self._pool[2][within]
+    def __getitem__(self, index: int) -> list[int]:
+        epoch, in_epoch = divmod(index, self.per_epoch)
+        pool, in_pool = divmod(in_epoch, self.bucket)
+        if self._pool[:2] != (epoch, pool):
+            self._pool = (epoch, pool, self._cut(epoch, pool))
+        return self._pool[2][in_pool]
 
-    def epoch(self, position: int) -> int:
-        """How many whole passes over the data came before this position."""
-        return position // self.per_epoch
+    def epoch(self, index: int) -> int:
+        """The number of complete passes over the data before this batch."""
+        return index // self.per_epoch
 
     def _shuffled(self, epoch: int) -> Tensor:
         if self._epoch[0] != epoch:
@@ -61,7 +68,7 @@ class Order:
         return self._epoch[1]
 
     def _cut(self, epoch: int, number: int) -> list[list[int]]:
-        """The batches of one pool."""
+        """Cut one pool into batches."""
         width = self.bucket * self.batch_size
         pool = self._shuffled(epoch)[number * width : (number + 1) * width].tolist()
         if self.length is not None and not getattr(self.examples, "even", False):
@@ -72,3 +79,53 @@ class Order:
             return batches
         random = generator(self.seed, "pool", epoch, number)
         return [batches[i] for i in torch.randperm(len(batches), generator=random).tolist()]
+
+
+def token_count(batch: Batch, problem: Problem) -> int:
+    """The number of tokens of a batch: the real positions of its streams, and of the text a decoder writes."""
+    count = sum(stream.count() for stream in batch.streams.values())
+    if problem.answer.needs == "decoder":
+        count += sum(stream.count() for stream in batch.answers.values())
+    return count
+
+
+class TrainingData:
+    """The training split of a task in the order of a run, as batches on the CPU."""
+
+    def __init__(self, task: Task, model: Model, config: Config) -> None:
+        assert config.batch_size is not None
+        self.task, self.model, self.seed = task, model, config.seed
+        self.examples = task.examples("train")
+        self.order = Order(self.examples, config.batch_size, config.seed, task.length, config.bucket)
+
+    def batch(self, index: int) -> Batch:
+        """Collate batch `index`. Unless the task lets the model act, seed and index determine it."""
+        heartbeat()
+        chosen = self.order[index]
+        batch = self.task.batch(self.examples, chosen, generator(self.seed, "batch", index), self.model)
+        return dataclasses.replace(batch, index=tuple(chosen))
+
+    def epoch(self, index: int) -> int:
+        """The number of complete passes over the data before this batch."""
+        return self.order.epoch(index)
+
+
+class StepBatches:
+    """The batches of one optimiser step, collated one at a time as the step asks for them.
+
+    After the iteration, `tokens` is their number of tokens. If `interrupted` returns True between two batches, the
+    iteration raises `Interrupted`, and the step is abandoned.
+    """
+
+    def __init__(self, data: TrainingData, indices: range, interrupted: Callable[[], bool]) -> None:
+        self.data, self.indices, self.interrupted = data, indices, interrupted
+        self.tokens = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number, index in enumerate(self.indices):
+            if number and self.interrupted():
+                raise Interrupted
+            batch = self.data.batch(index)
+            # Count here, on the CPU: counting on a GPU would wait for it.
+            self.tokens += token_count(batch, self.data.task.problem)
+            yield batch

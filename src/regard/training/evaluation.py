@@ -1,97 +1,84 @@
-"""Measuring a model on a split, and reading a run back from its folder."""
+"""Measure a model on a split: metrics, how sequences are decoded, and a hash of the examples that were read."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import nn
 
 from regard import models
+from regard.decoding import Hypothesis
 from regard.errors import BadValue
+from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
 from regard.tasks.metrics import Answered, States, merged, observe, values
 from regard.tasks.task import SPLITS, Task
-from regard.training import heartbeat
-from regard.training.config import Config
 from regard.training.data import generator
-from regard.training.loading import load, to_stderr
-from regard.training.random_state import RandomState
+from regard.training.signals import heartbeat
+from regard.training.state import RandomState
+
+
+class EvaluateOptions(TypedDict, total=False):
+    """How `evaluate` walks over a split."""
+
+    batch_size: int  # 32 by default
+    limit: int | None  # the number of examples, by default all
+    seed: int  # of what `collate` draws
+    to_device: Callable[[Batch], Batch] | None  # by default to the device of the model's parameters
+    stop: Callable[[], bool]  # asked before each batch; True abandons the evaluation
+    autocast: Callable[[], Any]  # a context manager to enter around each call of the model
+    share: tuple[int, int]  # (i, n): take only every n-th batch, from the i-th on
+    gather: Callable[[States], list[States]] | None  # collects the metric states of all n processes
+    on_batch: Callable[[States], None]  # called with the metric states of each batch
 
 
 def evaluate(
-    task: Task,
-    model: models.Model,
-    split: str = "validation",
-    *,
-    batch_size: int = 32,
-    limit: int | None = None,
-    seed: int = 0,
-    place: Callable[[Batch], Batch] | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    surrounding: Callable[[], Any] = nullcontext,
-    share: tuple[int, int] = (0, 1),
-    gather: Callable[[States], list[States]] | None = None,
-    each: Callable[[States], None] = lambda states: None,
+    task: Task, model: models.Model, split: str = "validation", **options: Unpack[EvaluateOptions]
 ) -> dict[str, float] | None:
-    """The metrics of a split, from the merged states of all batches. None if `stop` said so before the end.
-
-    `place` brings a batch to the model; `surrounding` is entered around each call (autocast); `share` (i, n) looks at
-    every n-th batch only, and `gather` then collects the states of n processes; `each` gets those of every batch.
-    """
-    states = states_of(
-        task, model, split, batch_size=batch_size, limit=limit, seed=seed, place=place, stop=stop,
-        surrounding=surrounding, share=share, gather=gather, each=each,
-    )  # fmt: skip
+    """The metrics of a split, computed from the merged states of all batches; None if `stop` returned True."""
+    states = metric_states(task, model, split, **options)
     return None if states is None else values(task.metrics(), states)
 
 
-def states_of(
-    task: Task,
-    model: models.Model,
-    split: str = "validation",
-    *,
-    batch_size: int = 32,
-    limit: int | None = None,
-    seed: int = 0,
-    place: Callable[[Batch], Batch] | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    surrounding: Callable[[], Any] = nullcontext,
-    share: tuple[int, int] = (0, 1),
-    gather: Callable[[States], list[States]] | None = None,
-    each: Callable[[States], None] = lambda states: None,
+def metric_states(
+    task: Task, model: models.Model, split: str = "validation", **options: Unpack[EvaluateOptions]
 ) -> States | None:
-    """The merged state of each metric, as `evaluate` makes values of it."""
+    """The state of each metric, merged over all batches; None if `stop` returned True."""
+    batch_size, limit, seed = options.get("batch_size", 32), options.get("limit"), options.get("seed", 0)
+    stop, autocast = options.get("stop", lambda: False), options.get("autocast", nullcontext)
+    (first, stride), gather = options.get("share", (0, 1)), options.get("gather")
+    on_batch = options.get("on_batch", lambda states: None)
     if split not in SPLITS:
         raise BadValue(f"split: expected one of {', '.join(SPLITS)}, got {split!r}.")
     examples = task.examples(split)
     count = len(examples) if limit is None else min(limit, len(examples))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    place = place or (lambda batch: batch.to(device))
+    to_device = options.get("to_device") or (lambda batch: batch.to(device))
     metrics, parts = task.metrics(), []
-    with undisturbed(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         for number, start in enumerate(range(0, count, batch_size)):
-            heartbeat.beat()
+            heartbeat()
             if stop():
                 return None
-            if number % share[1] != share[0]:
+            if number % stride != first:
                 continue
             chosen = range(start, min(start + batch_size, count))
             batch = task.batch(examples, chosen, generator(seed, split, number), model)
-            with surrounding():
-                found = observe(metrics, Answered(model, place(batch)))
-            each(found)
+            with autocast():
+                found = observe(metrics, Answered(model, to_device(batch)))
+            on_batch(found)
             parts.append(found)
     states = merged(metrics, parts)
     return states if gather is None else merged(metrics, gather(states))
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards modes and random generators are as they were, so that looking changes nothing."""
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch to evaluation mode; afterwards restore the modes of all modules and the random generators."""
     training = {module: module.training for module in model.modules()}
     before = RandomState.now()
     model.eval()
@@ -103,16 +90,53 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def load_run(
-    folder: str | Path,
-    *,
-    data: tuple[str, ...] | None = None,
-    device: str | torch.device = "cpu",
-    tell: Callable[[str], None] = to_stderr,
-) -> tuple[Task, models.Model, Config]:
-    """The task, the model with its best weights, and the settings of a run; `data` takes the place of the run's files.
+class DecodingModel(models.Model):
+    """A model whose `generate` uses the given decoding options unless the task passes its own."""
 
-    `folder` may also be one checkpoint of a run.
-    """
-    found = load(folder, device=device, data=data, tell=tell)
-    return found.task, found.model, found.config
+    def __init__(self, model: models.Model, decoding: dict[str, Any]) -> None:
+        super().__init__(model.problem)
+        self.model, self.decoding = model, decoding
+        self.head = model.head
+
+    def forward(self, batch: Batch) -> Any:
+        return self.model(batch)
+
+    def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
+        """Generate with the decoding options."""
+        return self.model.generate(batch, **{**self.decoding, **options})
+
+
+def decoding_of(task: Task, beam: int | None) -> dict[str, Any]:
+    """The decoding options for a task: beam search of a width, or greedy; empty if the task generates nothing."""
+    answer = task.problem.answer
+    if not isinstance(answer, Writes):
+        if beam is not None:
+            raise BadValue(
+                f"--beam: evaluating {task.name} generates no text. Leave it out; `regard predict` takes it."
+            )
+        return {}
+    longest = answer.length
+    if beam is None:
+        return {"method": "greedy", "max_length": longest}
+    return {"method": "beam", "beam": beam, "length_penalty": 1.0, "max_length": longest}
+
+
+class Fingerprint:
+    """The SHA-256 of the examples a model reads, without padding, so that it does not depend on the batch size."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, batch: Batch) -> None:
+        """Add the examples of a batch."""
+        for row in range(batch.size):
+            for stream in (*batch.streams.values(), *batch.answers.values()):
+                values, keep = stream.data, stream.keep
+                row_values = values[row] if keep is None or values.dim() < 2 else values[row][keep[row]]
+                self._digest.update(row_values.cpu().contiguous().numpy().tobytes())
+                self._digest.update(b"/")
+
+    @property
+    def hexdigest(self) -> str:
+        """The hash of the examples so far."""
+        return self._digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Where and in which numbers a run computes: the device, the precision, Accelerate underneath."""
+"""The device and the precision of a run, set up through Accelerate."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _TRUE = {
 
 @dataclass(frozen=True)
 class Hardware:
-    """The device and the kind of numbers; `accelerator` does placement, autocast, loss scaling and equal copies."""
+    """The device and the dtype of the weights; `accelerator` does autocast, loss scaling and DDP."""
 
     accelerator: Accelerator
     dtype: torch.dtype  # of the weights
 
     @property
     def device(self) -> torch.device:
-        """Where this process computes."""
+        """The device of this process."""
         device: torch.device = self.accelerator.device
         return device
 
     @property
-    def alone(self) -> bool:
-        """Whether this is the only process of the run."""
+    def single_process(self) -> bool:
+        """Whether the run has only this process."""
         return bool(self.accelerator.num_processes == 1)
 
-    def place(self, batch: Batch) -> Batch:
-        """A batch on the device; numbers in it as the weights are."""
+    def to_device(self, batch: Batch) -> Batch:
+        """Move a batch to the device, and cast floating-point inputs to the dtype of the weights."""
         if self.device.type == "cuda":
-            # From memory that may be paged out, a copy waits until the device has done all it was sent.
+            # A copy from pageable memory waits until the device has finished all its work.
             batch = batch.pin()
         if self.device.type != "cpu":
             batch = batch.to(self.device)
@@ -58,7 +58,7 @@ class Hardware:
 
 
 def choose_device(asked: str) -> torch.device:
-    """The device that was asked for, if it is here; `auto` takes the best there is."""
+    """The requested device, if this machine has it; `auto` takes CUDA, then MPS, then the CPU."""
     if asked == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
@@ -80,21 +80,21 @@ def choose_device(asked: str) -> torch.device:
     return device
 
 
-def check_surroundings(config: Config) -> torch.device:
-    """The device of a run; raise where this machine lacks what the settings ask for."""
+def check_environment(config: Config) -> torch.device:
+    """The device of a run; raise if this machine lacks what the settings require."""
     if config.report_to == "tensorboard" and find_spec("tensorboard") is None:
         raise BadValue("report_to: tensorboard is not installed here. Try pip install tensorboard.")
     device = choose_device(config.device)
     if _MIXED.get(config.precision) == "fp16" and device.type != "cuda":
-        raise BadValue(f"precision: 16-mixed needs a GPU, and this run is on {device.type}. Try bf16-mixed.")
+        raise BadValue(f"precision: 16-mixed needs a GPU, and this run uses {device.type}. Try bf16-mixed.")
     return device
 
 
 def prepare(config: Config) -> Hardware:
-    """Set up Accelerate for the settings."""
-    device = check_surroundings(config)
+    """Set up Accelerate as the settings say."""
+    device = check_environment(config)
     mixed = _MIXED.get(config.precision, "no")
-    # Accelerate keeps one state for the whole process; a second run may need another precision or device.
+    # Accelerate keeps one global state; a second run in this process may need another precision or device.
     AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())
     before = os.environ.get("ACCELERATE_TORCH_DEVICE")
     if device.type == "cuda" and device.index is not None:
@@ -105,14 +105,14 @@ def prepare(config: Config) -> Hardware:
         if before is None:
             os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
     if config.strategy == "fsdp" and accelerator.num_processes > 1:
-        _refuse_unshardable(config)
+        _check_fsdp(config)
     return Hardware(accelerator, _TRUE.get(config.precision, torch.float32))
 
 
-def _refuse_unshardable(config: Config) -> None:
+def _check_fsdp(config: Config) -> None:
     if config.compile:
         raise BadValue(
-            "strategy: fsdp cannot share a compiled model. Leave out --compile, or try --strategy ddp."
+            "strategy: fsdp cannot shard a compiled model. Leave out --compile, or try --strategy ddp."
         )
     if config.precision == "16-mixed":
         raise BadValue(
@@ -122,7 +122,7 @@ def _refuse_unshardable(config: Config) -> None:
 
 @contextmanager
 def any_shape() -> Iterator[None]:
-    """Attention kernels that run any shape at once: cuDNN builds a plan for each new one, and texts differ."""
+    """Disable cuDNN attention, which builds a plan for each new shape: batches of text differ in length."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
@@ -133,7 +133,7 @@ def any_shape() -> Iterator[None]:
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Only kernels that give the same bits every time, while it lasts."""
+    """Use deterministic kernels only, within the block."""
     if not wanted:
         yield
         return

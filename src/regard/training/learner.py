@@ -1,8 +1,8 @@
-"""What learns: a model and its optimiser where they compute, alone, as equal copies (DDP) or cut in parts (FSDP)."""
+"""A model and its optimiser on their device: in one process, replicated (DDP) or sharded (FSDP)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -11,48 +11,51 @@ from torch import Tensor
 from regard import models
 from regard.tasks.batch import Batch
 from regard.training import optim
-from regard.training.assembly import Parts, own_tensors, take_weights
+from regard.training.build import Parts, load_weights, unique_tensors
 from regard.training.config import Config
-from regard.training.cuda_graph.graphed_step import AHEAD, Flight, GraphedStep, refusal
+from regard.training.cuda_graph.graphed_step import MAX_PENDING, GraphedStep, PendingStep, refusal
 from regard.training.distributed import sharding
-from regard.training.distributed.processes import Company
+from regard.training.distributed.processes import Processes
 from regard.training.hardware import Hardware
-from regard.training.position import Boundary, Buffers
-from regard.training.random_state import RandomState
 from regard.training.run_folder.checkpoints import Checkpoint
-from regard.training.step import Step, Taken
+from regard.training.state import Buffers, RandomState, Snapshot
+from regard.training.step import Step, StepResult
 
 
 class Learner:
-    """A model that takes steps. `model` is the network itself, whatever it is wrapped in for training."""
+    """A model that takes optimiser steps. `model` is the module itself, without what training wraps it in."""
 
     def __init__(
         self,
         config: Config,
         hardware: Hardware,
-        company: Company,
+        processes: Processes,
         parts: Parts,
         checkpoint: Checkpoint | None,
         tell: Callable[[str], None],
     ) -> None:
-        self.config, self.hardware, self.company, self.tell = config, hardware, company, tell
+        self.config, self.hardware, self.processes, self.tell = config, hardware, processes, tell
         self.model = parts.model
-        self.sharded = config.strategy == "fsdp" and not hardware.alone
-        if config.strategy == "fsdp" and hardware.alone:
+        self.sharded = config.strategy == "fsdp" and not hardware.single_process
+        if config.strategy == "fsdp" and hardware.single_process:
             tell(
-                "strategy: one process has nobody to share with. Start several: torchrun --nproc_per_node=N -m regard"
+                "strategy: fsdp shards nothing in one process. Start several: torchrun --nproc_per_node=N -m regard"
             )
         model = self.model
         model.to(hardware.dtype)
         if checkpoint is not None:
             with torch.no_grad():
-                take_weights(model, checkpoint.weights, "resume")
-        self.names = list(own_tensors(model))  # here: parts do not show which of them are one tensor
+                load_weights(model, checkpoint.weights, "resume")
+        self.names = list(
+            unique_tensors(model)
+        )  # before sharding: shards do not show which names share one tensor
         self._step = self._prepare(checkpoint)
         self.buffers = Buffers(model)
         self._random: RandomState | None = None
 
-    def _prepare(self, checkpoint: Checkpoint | None) -> Callable[[Iterator[Batch]], Taken | Flight]:
+    def _prepare(
+        self, checkpoint: Checkpoint | None
+    ) -> Callable[[Iterable[Batch]], StepResult | PendingStep]:
         config, hardware = self.config, self.hardware
         accelerator = hardware.accelerator
         model: torch.nn.Module = self.model
@@ -63,10 +66,10 @@ class Learner:
             model = accelerator.prepare(model)
         captured = not refusal(config, hardware)
         self.optimizer = optim.build(self.model, config.optim, captured=captured)
-        # Accelerate's wrapper is for loss scaling; each of its steps looks for a TPU, which takes time.
+        # Accelerate's wrapper is needed for loss scaling only, and looks for a TPU in each step, which takes time.
         prepared = self.optimizer if accelerator.scaler is None else accelerator.prepare(self.optimizer)
         if checkpoint is not None:
-            optim.remember(self.optimizer, self.model, checkpoint.optimizer)
+            optim.restore_optimizer(self.optimizer, self.model, checkpoint.optimizer)
             if accelerator.scaler is not None and checkpoint.state.get("scaler"):
                 accelerator.scaler.load_state_dict(checkpoint.state["scaler"])
         if config.compile:
@@ -75,45 +78,52 @@ class Learner:
             accelerator, model, prepared, self.model.loss, accumulate=config.accumulate or 1,
             clip=config.optim.clip or 0.0, smoothing=config.optim.smoothing or 0.0,
         )  # fmt: skip
-        return GraphedStep(step, self.optimizer, self.tell, AHEAD, hardware.place) if captured else step
+        return (
+            GraphedStep(step, self.optimizer, self.tell, MAX_PENDING, hardware.to_device)
+            if captured
+            else step
+        )
 
-    def step(self, batches: Iterator[Batch]) -> Taken | Flight:
-        """Take one step, or send it on its way."""
-        if self.sharded:  # DDP does so by itself
-            self._even()
-        if isinstance(self._step, GraphedStep):  # it knows a quicker way for batches of a known shape
+    def step(self, batches: Iterable[Batch]) -> StepResult | PendingStep:
+        """Take one optimiser step, or launch it on a GPU without waiting for its result."""
+        if self.sharded:  # DDP does this itself
+            self._sync_buffers()
+        if isinstance(self._step, GraphedStep):  # it copies batches of a known shape itself, in one piece
             return self._step(batches)
-        return self._step(map(self.hardware.place, batches))
+        return self._step(map(self.hardware.to_device, batches))
 
-    def boundary(self) -> Boundary:
-        """What a step may change before it is sure to be taken, as it is now."""
-        if self._random is not None and getattr(self._step, "on_device", False):
-            self._random = (
-                self._random.later()
-            )  # a replay draws nothing on the host, and asking there takes time
+    def snapshot(self) -> Snapshot:
+        """Copy what a forward pass changes besides gradients: random states and buffers."""
+        if self._random is not None and getattr(self._step, "replayed", False):
+            # A replay draws no random numbers on the host, and reading the host's states takes time.
+            self._random = self._random.later()
         else:
             self._random = RandomState.now()
-        return Boundary(self._random, self.buffers.now())
+        return Snapshot(self._random, self.buffers.now())
 
     @contextmanager
-    def usable(self) -> Iterator[models.Model]:
-        """The model for a while in which each process uses it on its own: whole, and the same in all of them."""
-        self._even()
+    def gathered(self) -> Iterator[models.Model]:
+        """The whole model, equal in all processes, for each to call on its own (validation)."""
+        self._sync_buffers()
         with sharding.gathered(self.model) if self.sharded else nullcontext():
             yield self.model
 
-    def _even(self) -> None:
-        """Take over the first process's buffers: each saw other batches, and one set of them is saved."""
-        self.company.follow([one for name, one in self.model.named_buffers() if name in self.buffers.names])
+    def _sync_buffers(self) -> None:
+        """Copy the buffers of rank 0, which are the ones saved; they differ because each rank sees other batches."""
+        self.processes.broadcast(
+            [one for name, one in self.model.named_buffers() if name in self.buffers.names]
+        )
 
-    def tensors(self, boundary: Boundary | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Weights and the optimiser's memory for a file, buffers as of `boundary`: whole, where the file is written.
+    def state(self, snapshot: Snapshot | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Full weights and optimiser state for a checkpoint, with the buffers of `snapshot` if there is one.
 
-        All processes must ask together.
+        A collective: all processes call it, and only the main process gets the tensors.
         """
         held = self.model.state_dict()
-        weights = sharding.collected({name: held[name] for name in self.names}, keep=self.company.leads)
-        if boundary is not None:
-            weights.update({name: copy for name, copy in boundary.buffers.items() if name in weights})
-        memory = optim.memory(self.optimizer, self.model)
-        return weights, sharding.collected(memory, keep=self.company.leads)
+        weights = sharding.gather_tensors(
+            {name: held[name] for name in self.names}, keep=self.processes.is_main
+        )
+        if snapshot is not None:
+            weights.update({name: copy for name, copy in snapshot.buffers.items() if name in weights})
+        optimizer = optim.optimizer_state(self.optimizer, self.model)
+        return weights, sharding.gather_tensors(optimizer, keep=self.processes.is_main)

@@ -1,4 +1,4 @@
-"""A run read back for use: its task, its model with the weights of one checkpoint, and which checkpoint that was."""
+"""Load a trained run for use: its task, and its model with the weights of one checkpoint."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ import torch
 from regard import models
 from regard.errors import BadValue
 from regard.tasks.task import Task
-from regard.training.assembly import build_task, complete, newest_run, rebuild_model, take_weights
+from regard.training.build import build_task, load_weights, rebuild_model
 from regard.training.config import Config
 from regard.training.config.readers import Expected, paths
+from regard.training.config.recipe import complete
 from regard.training.hardware import choose_device
 from regard.training.run_folder import changes, checkpoints, selection
 from regard.training.run_folder.changes import Change
-from regard.training.run_folder.folder import RunFolder
+from regard.training.run_folder.folder import RunFolder, newest_run
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a run learned, ready for use."""
+    """A trained run, ready for use."""
 
     run: Path
     checkpoint: str
-    sha256: str  # of the weights, as the checkpoint's manifest has it and loading has checked it
+    sha256: str  # of the weights file, as in the checkpoint's manifest, verified
     task: Task
     model: models.Model
     config: Config
     device: torch.device
     changes: tuple[
         Change, ...
-    ] = ()  # on resumes before this checkpoint, of settings that bear on its weights
-    settings_sha256: str = (
-        ""  # of the settings as the checkpoint keeps them; empty in one of an earlier version
-    )
+    ] = ()  # made on resumes before this checkpoint, if the weights may depend on them
+    settings_sha256: str = ""  # of the settings in the checkpoint; empty for one of an earlier version
 
 
 def to_stderr(text: str) -> None:
-    """News that is no result."""
+    """Print a message that is not a result."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -52,46 +51,65 @@ def load(
     data: object = None,
     tell: Callable[[str], None] = to_stderr,
 ) -> Loaded:
-    """The run in a folder (or one checkpoint's folder), with its best weights unless another checkpoint is named.
+    """Load the run in a folder (or in the folder of one checkpoint), by default with its best weights.
 
-    checkpoint: "best", "last", or the name or the step of one.
-    data: files in place of the run's, as the setting `data` takes them; a file the run does not know is measured as a
-        whole. `tell` hears of damaged checkpoints.
+    checkpoint: "best", "last", or the name or step of one.
+    data: files instead of the run's own, as in the setting `data`; a file that the run was not trained on is evaluated
+        as a whole. `tell` gets messages about damaged checkpoints.
     """
     if "\0" in str(run):
         raise BadValue("run: a path cannot hold a NUL character.")
     path = Path(run)
     if path.parent.name == "checkpoints" and (path / checkpoints.MANIFEST).is_file():
         if checkpoint is not None:
-            raise BadValue(f"checkpoint: the run is {path.name} already. Pass the folder of the run instead.")
+            raise BadValue(
+                f"checkpoint: run names the checkpoint {path.name} already. Pass the run folder instead."
+            )
         path, checkpoint = path.parent.parent, path.name
     folder = RunFolder(path)
     if not folder.exists:
         newest = newest_run("")
         hint = f"The newest is {newest}." if newest else "`regard train dates` makes one."
         raise BadValue(f"run: there is no run here: {str(run)!r} holds no config.yaml. {hint}")
-    place = device if isinstance(device, torch.device) else choose_device(device)
-    taken = selection.one(folder, checkpoint or selection.BEST, tell)
-    where = str(folder.checkpoints / taken.name)
-    values = folder.settings(taken.step)
+    device = device if isinstance(device, torch.device) else choose_device(device)
+    found = selection.require(folder, checkpoint or selection.BEST, tell)
+    where = str(folder.checkpoints / found.name)
+    values = folder.settings(found.step)
     own = paths(values.get("data") or [])
     if data is not None:
         values["data"] = list(_files(data))
     config = complete(values)
-    task = build_task(config, taken.state.get("task"), whole=config.data != own)
+    task = build_task(config, found.state.get("task"), whole=config.data != own)
     with torch.random.fork_rng(devices=[]):
-        model = rebuild_model(config, task, taken.weights, where)
+        model = rebuild_model(config, task, found.weights, where)
     with torch.no_grad():
-        take_weights(model, taken.weights, where)
-    # A change at the checkpoint's own step came after it.
-    changed = tuple(one for one in changes.read(path) if one.step < taken.step and one.matters)
-    kept = str((taken.state.get("settings") or {}).get("sha256", ""))
-    return Loaded(path, taken.name, taken.sha256, task, model.to(place).eval(), config, place, changed, kept)
+        load_weights(model, found.weights, where)
+    # Changes at the checkpoint's own step were made after it.
+    changed = tuple(one for one in changes.read(path) if one.step < found.step and one.matters)
+    sha256 = str((found.state.get("settings") or {}).get("sha256", ""))
+    return Loaded(
+        path, found.name, found.sha256, task, model.to(device).eval(), config, device, changed, sha256
+    )
 
 
 def _files(data: object) -> tuple[str, ...]:
     try:
-        found: tuple[str, ...] = paths(data)
+        files: tuple[str, ...] = paths(data)
     except Expected as wanted:
         raise BadValue(f"data: expected {wanted}, got {data!r}. Name files, or leave --data out.") from None
-    return found
+    return files
+
+
+def load_run(
+    folder: str | Path,
+    *,
+    data: tuple[str, ...] | None = None,
+    device: str | torch.device = "cpu",
+    tell: Callable[[str], None] = to_stderr,
+) -> tuple[Task, models.Model, Config]:
+    """The task, the model with its best weights, and the settings of a run; `data` replaces the run's files.
+
+    `folder` may also be that of one checkpoint.
+    """
+    loaded = load(folder, device=device, data=data, tell=tell)
+    return loaded.task, loaded.model, loaded.config

@@ -1,6 +1,6 @@
-"""What a person sees while a run trains: a bar with loss, metric, speed and time left; plain lines where no one looks.
+"""The progress of a run on stderr: a bar with loss, metric, speed and time left on a terminal, plain lines elsewhere.
 
-Everything goes to stderr. Results go to stdout, and are not printed here.
+Results go to stdout and are not printed here.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard.training.budget import Budget
-from regard.training.position import Position
+from regard.training.config.budget import Budget
+from regard.training.state import Position
 
 SECONDS_BETWEEN_LINES = 2.0
 
 
 class Display:
-    """The bar, or the lines, of one run."""
+    """The progress bar, or the progress lines, of one run."""
 
     def __init__(self, budget: Budget, position: Position, *, quiet: bool = False) -> None:
         self.budget, self.position, self.quiet = budget, position, quiet
         self.console = Console(stderr=True)
         self.metric = ""
-        self.started, self.begun_at = time.monotonic(), budget.share(position)
+        self.started, self.first_share = time.monotonic(), budget.share(position)
         self.printed = 0.0
         self.bar: Progress | None = None
         if self.console.is_terminal and not quiet:
@@ -34,35 +34,35 @@ class Display:
                 TimeRemainingColumn(), console=self.console, transient=False, refresh_per_second=5,
             )  # fmt: skip
             self.line = self.bar.add_task("training", total=1.0, facts="")
-            self.bar.update(self.line, completed=self.begun_at)
+            self.bar.update(self.line, completed=self.first_share)
             self.bar.start()
 
     def step(self, loss: float, speed: float) -> None:
-        """A step was taken."""
+        """Show a step that was taken."""
         if self.quiet:
             return
         if self.bar is not None:
-            facts = f"{self._place()}  {self._facts(loss, speed)}"
+            facts = f"{self._progress()}  {self._facts(loss, speed)}"
             self.bar.update(self.line, completed=self.budget.share(self.position), facts=facts)
         elif time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES or self.budget.ends(self.position):
             self.printed = time.monotonic()
-            self.tell(f"step {self._place()}  {self._facts(loss, speed)}  {self._left()}")
+            self.tell(f"step {self._progress()}  {self._facts(loss, speed)}  {self._left()}")
 
     def validated(self, name: str, value: float, best: bool) -> None:
-        """A validation came out."""
+        """Show the result of a validation."""
         self.metric = f"{name} {value:.4g}"
         if not self.quiet:
-            self.tell(f"step {self._place()}  validation {self.metric}{'  (best)' if best else ''}")
+            self.tell(f"step {self._progress()}  validation {self.metric}{'  (best)' if best else ''}")
 
     def tell(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         if self.bar is not None:
             self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Take the bar down."""
+        """Stop the bar."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
@@ -70,20 +70,20 @@ class Display:
     def _facts(self, loss: float, speed: float) -> str:
         return "  ".join(part for part in (f"loss {loss:.4f}", self.metric, f"{speed:.3g} steps/s") if part)
 
-    def _place(self) -> str:
+    def _progress(self) -> str:
         return self.budget.words(self.position)
 
     def _left(self) -> str:
-        """The time to the end at the pace so far, validations and checkpoints included."""
+        """The remaining time at the speed so far, including validations and checkpoints."""
         share = self.budget.share(self.position)
-        if share <= self.begun_at:
+        if share <= self.first_share:
             return "" if share < 1 else "0:00:00 left"
-        seconds = int((time.monotonic() - self.started) * (1 - share) / (share - self.begun_at))
+        seconds = int((time.monotonic() - self.started) * (1 - share) / (share - self.first_share))
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 
 class TensorBoard:
-    """The same numbers for TensorBoard, where it is installed."""
+    """Write the metrics for TensorBoard as well."""
 
     def __init__(self, folder: Any, after: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -91,7 +91,7 @@ class TensorBoard:
         self.writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
 
     def write(self, record: dict[str, Any]) -> None:
-        """One line of the metrics."""
+        """Write one record of metrics."""
         for name in ("loss", "lr", "grad_norm", "steps_per_second"):
             if record.get(name) is not None:
                 self.writer.add_scalar(f"train/{name}", record[name], record["step"])
@@ -100,5 +100,5 @@ class TensorBoard:
                 self.writer.add_scalar(f"validation/{name}", value, record["step"])
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Flush and close."""
         self.writer.close()

@@ -1,4 +1,4 @@
-"""`train(config)`: begin a run or go on with one, train it, say how it went."""
+"""`train(config)`: start or resume a run, train it, and return its result."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard.training import initial
-from regard.training.assembly import Parts, arrange, build_task, complete, rebuild_model
+from regard.training.build import Parts, build_new_model, build_task, rebuild_model
 from regard.training.config import Config, said
 from regard.training.hardware import deterministic, prepare
 from regard.training.loading import to_stderr
-from regard.training.position import seed_everything
-from regard.training.run_folder import changes, checkpoints, durable, metrics_file, selection
+from regard.training.resume import load_checkpoint, record_changes, resolve
+from regard.training.run_folder import selection
 from regard.training.run_folder.checkpoints import Checkpoint
 from regard.training.run_folder.folder import RunFolder
 from regard.training.signals import Signals
+from regard.training.state import seed_everything
 from regard.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run went."""
+    """The result of a training run."""
 
     folder: Path
-    steps: int  # taken in all, by every process that worked on the run
+    steps: int  # since the run was started, over all resumes
     metrics: dict[str, float]  # of the last validation
     best: dict[str, Any] | None  # step, metric and value of the best validation
     seconds: float
     steps_per_second: float
     stopped_by: str  # "steps", "budget", "patience", or the name of a signal: "SIGINT", "SIGTERM", …
-    tokens: int = 0  # trained on, by every process that worked on the run
+    tokens: int = 0  # trained on since the run was started, over all resumes
 
     @property
     def exit_code(self) -> int:
-        """0, or 128 and the number of the signal that stopped the run."""
+        """0, or 128 plus the number of the signal that stopped the run."""
         return 128 + signal.Signals[self.stopped_by].value if self.stopped_by.startswith("SIG") else 0
 
     @property
     def resume_command(self) -> str:
-        """What to type to go on."""
+        """The command that resumes the run."""
         return f"regard train --resume {shlex.quote(str(self.folder))}"
 
 
@@ -58,18 +58,18 @@ def train(
     quiet: bool = False,
     tell: Callable[[str], None] = to_stderr,
 ) -> Result:
-    """Train as `config` says; a mapping holds settings by (dotted) name. What is not said comes from the task's recipe.
+    """Train as `config` says; a mapping holds settings by (dotted) name. The task's recipe fills in missing settings.
 
-    resume: None begins a new run; "auto" goes on with the one in the run folder, if there is one; else the folder of a
-        run or of one of its checkpoints.
+    resume: None starts a new run; "auto" resumes the one in the run folder, if there is one; else the folder of a run
+        or of one of its checkpoints.
     fast_dev_run: one batch of training and one of validation, in a temporary folder that is removed.
-    quiet: no progress on stderr. `tell` hears what a user must know in any case (damaged checkpoints, taken weights).
+    quiet: show no progress on stderr. `tell` still gets messages such as damaged checkpoints and loaded weights.
     """
     values = said(config) if isinstance(config, Config) else dict(config)
     with ExitStack() as stack:
         if fast_dev_run:
             if resume is not None:
-                raise BadValue("fast_dev_run: it begins a run and throws it away, so it cannot resume one.")
+                raise BadValue("fast_dev_run: it starts a run and deletes it, so it cannot resume one.")
             values |= {
                 "out": stack.enter_context(tempfile.TemporaryDirectory(prefix="regard-")),
                 "name": "dev",
@@ -82,7 +82,7 @@ def train(
                 "save_every": 1,
                 "log_every": 1,
             }
-        settings, run, chosen = arrange(values, resume)
+        settings, run, chosen = resolve(values, resume)
         if fast_dev_run:
             settings = dataclasses.replace(settings, eval_limit=settings.batch_size)
         signals = stack.enter_context(Signals())
@@ -99,35 +99,38 @@ def _run(
     quiet: bool,
     stack: ExitStack,
 ) -> Result:
-    going_on = run.exists
+    resuming = run.exists
     hardware = prepare(config)
-    leads = bool(hardware.accelerator.is_main_process)
-    tell = tell if leads else lambda text: None  # the first process speaks for all
+    is_main = bool(hardware.accelerator.is_main_process)
+    tell = tell if is_main else lambda text: None
     seed_everything(config.seed)
     checkpoint: Checkpoint | None = None
-    if going_on and leads:
-        stack.enter_context(run.alone())
-        checkpoint = _pick_up(run, chosen, tell)
-    hardware.accelerator.wait_for_everyone()  # nobody reads before the folder is in order, or writes before all looked
-    if going_on and not leads:
+    if resuming and is_main:
+        stack.enter_context(run.locked())
+        checkpoint = load_checkpoint(run, chosen, tell)
+    # The others read after the main process has cleaned up the folder, and before it writes.
+    hardware.accelerator.wait_for_everyone()
+    if resuming and not is_main:
         checkpoint = selection.find(run, selection.LAST, tell).checkpoint
     task = build_task(config, checkpoint.state.get("task") if checkpoint else None)
     if checkpoint is not None:
         model = rebuild_model(config, task, checkpoint.weights, "resume")
     else:
-        model = initial.begin(config, task, tell)
+        model = build_new_model(config, task, tell)
     if direction := task.direction():
         tell(f"{config.task}: {direction}.")
-    # Only now is anything written: what cannot be built leaves no folder behind. The lock comes before the first file.
-    if going_on and leads:
-        _record_changes(config, run, 0 if checkpoint is None else checkpoint.step, tell)
-    elif leads:
-        stack.enter_context(run.alone())
-        run.begin(config, str(hardware.device))
+    # Nothing is written before this line, so that a run that cannot be built leaves no folder. The lock comes first.
+    if resuming and is_main:
+        record_changes(config, run, 0 if checkpoint is None else checkpoint.step, tell)
+    elif is_main:
+        stack.enter_context(run.locked())
+        run.create(config, str(hardware.device))
     trainer = Trainer(config, run, Parts(task, model), hardware, signals, checkpoint, tell, quiet)
-    if checkpoint is None and not leads:
-        seed_everything(config.seed + hardware.accelerator.process_index)  # each process drops out its own
-    with trainer.company.intact(run.path, to_stderr):  # whichever process is left must say it
+    if checkpoint is None and not is_main:
+        seed_everything(
+            config.seed + hardware.accelerator.process_index
+        )  # so that each process has its own dropout
+    with trainer.processes.report_loss(run.path, to_stderr):  # any process that is left must report it
         reason = trainer.train()
     position = trainer.position
     best = None
@@ -136,43 +139,3 @@ def _run(
     return Result(
         run.path, position.step, position.metrics, best, position.seconds, trainer.speed, reason, position.tokens
     )  # fmt: skip
-
-
-def _record_changes(config: Config, run: RunFolder, step: int, tell: Callable[[str], None]) -> None:
-    """Write down which settings differ from those the run had at this step, before a step is taken with them."""
-    known = changes.read(run.path)
-    kept = changes.until(
-        known, step - 1
-    )  # those at this very step are worked out anew, so that each stands there once
-    now = [*kept, *changes.between(complete(changes.applied(run.begun(), kept)), config, step)]
-    if now == known:
-        return
-    changes.write(run.path, now)
-    for one in now:
-        if one not in known:
-            tell(f"resume: {one}; recorded in {run.path / changes.FILE}.")
-    for one in known:
-        if one not in now and not any(other.setting == one.setting for other in now if other not in known):
-            tell(f"resume: {one} no longer applies, as the run goes on from step {step}.")
-
-
-def _pick_up(run: RunFolder, chosen: Path | None, tell: Callable[[str], None]) -> Checkpoint | None:
-    """The checkpoint to go on from, the folder put in order around it."""
-    with durable.reporting(run.checkpoints):
-        run.checkpoints.mkdir(exist_ok=True)
-        durable.restore(run.checkpoints)
-    found = selection.find(run, selection.LAST if chosen is None else chosen.name, tell)
-    checkpoint, aside = found.checkpoint, found.passed
-    for path in aside:
-        tell(f"{path.name} is kept as set-aside-{path.name}.")
-    checkpoints.set_aside(run.checkpoints, aside)
-    if checkpoint is None:
-        tell(f"{run.path} has no checkpoint yet: starting at step 0.")
-        metrics_file.cut(run.metrics, 0)
-        return None
-    redone = checkpoint.state["progress"].get("pending") is not None
-    metrics_file.cut(
-        run.metrics, checkpoint.step + (0 if redone else 1), checkpoint.state.get("metrics"), tell
-    )
-    tell(f"Going on from {checkpoint.name} in {run.path}.")
-    return checkpoint

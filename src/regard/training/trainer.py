@@ -1,11 +1,11 @@
-"""The loop: steps, log lines, validations, checkpoints, until the steps are done or someone says stop.
+"""The training loop: steps, log lines, validations and checkpoints, until the budget is used up or a signal arrives.
 
-A checkpoint speaks of the moment between two steps with nothing in flight. A run that is stopped inside a step is saved
-as of the moment before it, and the step's batches come again.
+A checkpoint describes the state between two steps, with no step pending. A run that is stopped inside a step is saved
+as it was before that step, and the batches of the step are repeated on resume.
 
-On a GPU steps are sent ahead, and the loop reads what they found when it is there. What needs to know (a validation, a
-checkpoint, the end) waits for all of them first. If one turns out not to have been taken, neither were those behind
-it, and the run goes back to the moment before it.
+On a GPU, steps are launched without waiting for their results, and the loop reads each result once it is available.
+Validations, checkpoints and the end of the run wait for all pending steps. If a pending step turns out to be
+non-finite, neither it nor the steps after it changed the weights, and the loop restores its state before that step.
 """
 
 from __future__ import annotations
@@ -17,45 +17,42 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
-
-from torch import Tensor
+from typing import NoReturn
 
 from regard.errors import BadValue
 from regard.tasks.batch import Batch
-from regard.training import heartbeat, optim
-from regard.training.assembly import Parts
-from regard.training.budget import of, positions
+from regard.training import optim
+from regard.training.build import Parts
 from regard.training.config import Config
+from regard.training.config.budget import budget_of
 from regard.training.config.retention import Keep
-from regard.training.cuda_graph.graphed_step import AHEAD, Flight
-from regard.training.data import Order, generator
-from regard.training.distributed.processes import Company
+from regard.training.cuda_graph.graphed_step import MAX_PENDING, PendingStep
+from regard.training.data import StepBatches, TrainingData, generator
+from regard.training.distributed.processes import Processes
 from regard.training.evaluation import evaluate
 from regard.training.hardware import Hardware, any_shape
 from regard.training.learner import Learner
-from regard.training.position import Boundary, Position, seed_everything
 from regard.training.progress import Display, TensorBoard
-from regard.training.random_state import RandomState
 from regard.training.run_folder import checkpoints
 from regard.training.run_folder.checkpoints import Checkpoint
 from regard.training.run_folder.folder import RunFolder
-from regard.training.run_folder.metrics_file import Metrics, Record, plain
-from regard.training.run_folder.trained_settings import settings_of
+from regard.training.run_folder.metrics_file import Record, plain
+from regard.training.run_folder.writer import RunWriter
 from regard.training.signals import Interrupted, Signals
-from regard.training.step import NonFinite, Taken
+from regard.training.state import Position, RandomState, Snapshot, seed_everything
+from regard.training.step import NonFinite, StepResult
 
-SECONDS_AT_RISK = 300.0  # slow steps: save at least so often, whatever --save-every says
+SECONDS_AT_RISK = 300.0  # with slow steps, save at least this often, whatever --save-every says
 
 
 @dataclasses.dataclass
-class Sent:
-    """A step that is under way, and what to go back to if it turns out not to have been taken."""
+class LaunchedStep:
+    """A step whose result was not read yet, and the state to restore if it turns out to be non-finite."""
 
-    result: Taken | Flight
-    boundary: Boundary
-    position: Position  # as it was before
-    record: Record | None = None  # its line of metrics, where it gets one
+    result: StepResult | PendingStep
+    snapshot: Snapshot
+    position: Position  # before the step
+    record: Record | None = None  # its line of metrics, if it is logged
 
 
 class Trainer:
@@ -72,47 +69,51 @@ class Trainer:
         tell: Callable[[str], None] = lambda text: None,
         quiet: bool = False,
     ) -> None:
-        self.config, self.run, self.task, self.raw = config, run, parts.task, parts.model
+        self.config, self.run, self.task, self.model = config, run, parts.task, parts.model
         self.hardware, self.signals, self.tell, self.quiet = hardware, signals, tell, quiet
-        assert config.batch_size is not None and config.accumulate is not None
-        self.budget, self.company, self.accumulate = of(config), Company(hardware), config.accumulate
+        assert config.accumulate is not None
+        self.budget, self.processes, self.accumulate = (
+            budget_of(config),
+            Processes(hardware),
+            config.accumulate,
+        )
         self.keep = Keep.parse(config.keep)
         self.position = Position() if checkpoint is None else Position.read(checkpoint.state["progress"])
-        self.saved, self.saved_at = -1 if checkpoint is None else checkpoint.step, self.position.seconds
-        self.tokens = 0  # of the step at hand
-        self.under_way: deque[Sent] = deque()
-        self.latest: Taken | None = None  # what the last step found of which anything is known
-        self.examples = self.task.examples("train")
-        self.order = Order(self.examples, config.batch_size, config.seed, self.task.length, config.bucket)
-        self.validates = len(self.task.examples("validation")) > 0
-        self.learner = Learner(config, hardware, self.company, parts, checkpoint, tell)
-        if checkpoint is not None:  # the last thing, so that nothing draws after it
-            self._draw_on(checkpoint)
+        self.saved_step = -1 if checkpoint is None else checkpoint.step
+        self.saved_seconds = self.position.seconds
+        self.launched: deque[LaunchedStep] = deque()
+        self.last_result: StepResult | None = None
+        self.data = TrainingData(self.task, self.model, config)
+        self.has_validation = len(self.task.examples("validation")) > 0
+        self.learner = Learner(config, hardware, self.processes, parts, checkpoint, tell)
+        if checkpoint is not None:  # last, so that nothing draws random numbers after it
+            self._restore_random(checkpoint)
 
-    def _draw_on(self, checkpoint: Checkpoint) -> None:
-        """Go on with the random generators of a checkpoint; other processes than those that made it begin anew."""
+    def _restore_random(self, checkpoint: Checkpoint) -> None:
+        """Restore the random generators; with another number of processes, seed them anew from the step."""
         states = RandomState.unpack_all(checkpoint.random, checkpoint.state["random"])
-        if len(states) == self.company.size:
-            states[self.company.place].restore()
+        if len(states) == self.processes.count:
+            states[self.processes.rank].restore()
             return
         self.tell(
-            f"resume: the number of processes was {len(states)} and is {self.company.size} now. Batches and "
-            "what is drawn at random (dropout) are from here on not those of a run that went on as it was."
+            f"resume: the number of processes was {len(states)} and is {self.processes.count} now. From here on, "
+            "batches and random draws (dropout) differ from those of an uninterrupted run."
         )
-        anew = generator(self.config.seed, "process", self.company.place, self.position.step)
-        seed_everything(anew.initial_seed())
+        seed = generator(self.config.seed, "process", self.processes.rank, self.position.step).initial_seed()
+        seed_everything(seed)
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Everything a run writes to, open while it trains."""
-        self.metrics = Metrics(self.run.metrics, self.tell) if self.company.leads else None
-        self.settings = settings_of(self.run) if self.company.leads and self.run.exists else None
-        self.board = None
-        if self.config.report_to == "tensorboard" and self.company.leads:
-            self.board = TensorBoard(self.run.path / "tensorboard", self.position.step)
-        self.display = Display(self.budget, self.position, quiet=self.quiet or not self.company.leads)
-        self.stepping, self.began_at = 0.0, self.position.step
-        self.raw.train()
+        """Open everything a run writes to while it trains."""
+        self.writer: RunWriter | None = None
+        self.board: TensorBoard | None = None
+        if self.processes.is_main:
+            self.writer = RunWriter(self.run, self.task, self.keep, self.tell)
+            if self.config.report_to == "tensorboard":
+                self.board = TensorBoard(self.run.path / "tensorboard", self.position.step)
+        self.display = Display(self.budget, self.position, quiet=self.quiet or not self.processes.is_main)
+        self.step_seconds, self.first_step = 0.0, self.position.step
+        self.model.train()
         try:
             with any_shape():
                 yield
@@ -120,217 +121,146 @@ class Trainer:
             self.display.close()
             if self.board is not None:
                 self.board.close()
-            if self.metrics is not None:
-                self.metrics.close()
+            if self.writer is not None:
+                self.writer.close()
 
     def train(self) -> str:
-        """Take steps until there is a reason to stop, and return it: as in `Result.stopped_by`."""
+        """Train until there is a reason to stop, and return it, as in `Result.stopped_by`."""
         with self.open():
             if self.position.pending is not None:  # the last process was stopped inside a validation
-                self.saved = -1
-                self._settle(marked=True)
+                self.saved_step = -1
+                self._finish_step(tenth=True)
             if self.keep.whole_training and self.position.step == 0:
                 self.save()
             while not (reason := self._reason_to_stop()):
                 self.advance()
-            self.land()
+            self.synchronize()
             self.save()
             return reason
 
     def _reason_to_stop(self) -> str:
-        if received := self.company.heard(self.signals.received):
+        if received := self.processes.any_signal(self.signals.received):
             return signal.Signals(received).name
         if self.budget.ends(self.position):
             return "steps" if self.budget.kind == "steps" else "budget"
         patience = self.config.patience
         return "patience" if patience is not None and self.position.stale >= patience else ""
 
-    def _hurried(self) -> bool:
-        """Whether to stop in the middle of something; several processes only stop together."""
-        return self.hardware.alone and bool(self.signals.received)
+    def _interrupted(self) -> bool:
+        """Whether to stop within a step or a validation; several processes stop only between steps, together."""
+        return self.hardware.single_process and bool(self.signals.received)
 
     def advance(self) -> None:
-        """One step and what follows from it. A signal inside the step leaves everything as it was before."""
+        """Take one step, then log, validate and save where due. A signal inside the step undoes it."""
         started = time.perf_counter()
-        self.land(behind=AHEAD - 1)
-        boundary = self.learner.boundary()
+        self.synchronize(pending=MAX_PENDING - 1)
+        snapshot = self.learner.snapshot()
         position, before = self.position, copy.copy(self.position)
-        self.tokens = 0
         rate = optim.rate(self.config.optim, position.step, self.budget.expected_steps(position))
         optim.set_rate(self.learner.optimizer, rate)
+        batches = self._next_batches()
         try:
-            result = self.learner.step(self._batches())
+            result = self.learner.step(batches)
         except Interrupted:
-            self.land()
-            self.save(boundary)
+            self.synchronize()
+            self.save(snapshot)
             return
-        except NonFinite as trouble:
-            self.land()  # of several, the first is the one to name
-            self._stop_at(boundary, trouble)
-        except Exception:  # out of memory, a mistake in a task: not a reason to lose what was learned
-            self._rescue(boundary)
+        except NonFinite as error:
+            self.synchronize()  # if an earlier step is non-finite too, name that one
+            self._stop_non_finite(snapshot, error)
+        except Exception:  # out of memory, a mistake in a task: keep what was learned
+            self._save_before_error(snapshot)
             raise
-        marks = self.budget.marks(position)
+        tenths = self.budget.tenths(position)
         position.step += 1
-        position.batches += self.accumulate * self.company.size
-        self.under_way.append(Sent(result, boundary, before))
+        position.batches += self.accumulate * self.processes.count
+        self.launched.append(LaunchedStep(result, snapshot, before))
         passed = time.perf_counter() - started
-        self.stepping += passed
-        tokens, seconds = self.company.used(self.tokens, passed)
+        self.step_seconds += passed
+        tokens, seconds = self.processes.total_used(batches.tokens, passed)
         position.tokens += tokens
         position.seconds += seconds
-        marked = self.budget.marks(position) > marks
-        if not self._pauses(marked):
-            if self._logs():
-                self.under_way[-1].record = self._record(rate)
-            self.land(behind=AHEAD)
+        tenth = self.budget.tenths(position) > tenths
+        if not self._must_synchronize(tenth):
+            if self._log_due():
+                self.launched[-1].record = self._record(rate)
+            self.synchronize(pending=MAX_PENDING)
             self._show()
             return
         started = time.perf_counter()
-        self.land()
+        self.synchronize()
         passed = time.perf_counter() - started
-        self.stepping += passed
-        position.seconds += passed if self.company.alone else 0.0  # several processes are never ahead
+        self.step_seconds += passed
+        position.seconds += (
+            passed if self.processes.single else 0.0
+        )  # several processes have no pending steps
         self._show()
-        position.pending = self._found(self._record(rate))
+        position.pending = self._with_result(self._record(rate))
         try:
-            self._settle(marked)
+            self._finish_step(tenth)
         except Exception:
-            self._rescue(None)
+            self._save_before_error(None)
             raise
 
-    def land(self, behind: int = 0) -> None:
-        """Take note of the steps that are done, and wait until at most `behind` are under way."""
-        while self.under_way:
-            sent = self.under_way[0]
-            if len(self.under_way) <= behind and not sent.result.ready:
+    def synchronize(self, pending: int = 0) -> None:
+        """Read the results that are available, and wait until at most `pending` steps are pending."""
+        while self.launched:
+            oldest = self.launched[0]
+            if len(self.launched) <= pending and not oldest.result.ready:
                 return
-            self.under_way.popleft()
+            self.launched.popleft()
             try:
-                self.latest = sent.result.landed()
-            except NonFinite as trouble:
-                self.under_way.clear()
-                vars(self.position).update(vars(sent.position))
-                self._stop_at(sent.boundary, trouble)
-            if sent.record is not None:
-                self._log(self._found(sent.record))
+                self.last_result = oldest.result.result()
+            except NonFinite as error:
+                self.launched.clear()
+                vars(self.position).update(vars(oldest.position))
+                self._stop_non_finite(oldest.snapshot, error)
+            if oldest.record is not None:
+                self._log(self._with_result(oldest.record))
 
-    def _show(self) -> None:
-        if self.latest is not None:
-            self.display.step(self.latest.loss, self.speed)
+    def _next_batches(self) -> StepBatches:
+        """The batches of the next step; each process takes every n-th."""
+        count, first = self.processes.count, self.position.batches + self.processes.rank
+        indices = range(first, first + self.accumulate * count, count)
+        return StepBatches(self.data, indices, self._interrupted)
 
-    def _found(self, record: Record) -> Record:
-        """A record with what its step, the last of which anything is known, found."""
-        assert self.latest is not None
-        return {**record, "loss": self.latest.loss, "grad_norm": self.latest.norm}
+    def batch(self, index: int) -> Batch:
+        """Training batch `index`, on the device."""
+        return self.hardware.to_device(self.data.batch(index))
 
-    def _rescue(self, boundary: Boundary | None) -> None:
-        """Save before an error ends the run; if that fails too, the first error is the one to hear of.
+    def _finish_step(self, tenth: bool) -> None:
+        """Validate, log and save after the last step, where due. A signal may cut this short.
 
-        Of several processes the others may be at work still: a save takes all of them, so nothing is saved.
-        """
-        if not self.company.alone:
-            return
-        with suppress(Exception):
-            self.land()
-            self.save(boundary)
-            self.tell(f"Saved at step {self.position.step} in {self.run.path}.")
-
-    def _batches(self) -> Iterator[Batch]:
-        """The batches of the next step; stops between two of them when a signal came."""
-        for number in range(self.accumulate):
-            if number and self._hurried():
-                raise Interrupted
-            yield self.collated(self.position.batches + number * self.company.size + self.company.place)
-
-    def batch(self, place: int) -> Batch:
-        """The batch at a place in the data, where the model is."""
-        return self.hardware.place(self.collated(place))
-
-    def collated(self, place: int) -> Batch:
-        """The batch at a place in the data, a function of the seed and the place alone; its tokens are counted."""
-        heartbeat.beat()
-        chosen = self.order[place]
-        batch = self.task.batch(self.examples, chosen, generator(self.config.seed, "batch", place), self.raw)
-        self.tokens += positions(batch, self.task.problem)  # here, where counting need not wait for a device
-        return dataclasses.replace(batch, index=tuple(chosen))
-
-    def _record(self, rate: float) -> Record:
-        return {
-            "step": self.position.step,
-            "loss": None,  # known when the step is done
-            "lr": rate,
-            "grad_norm": None,
-            "epoch": self.order.epoch(self.position.batches - 1),
-            "tokens": self.position.tokens,
-            "seconds": round(self.position.seconds, 3),
-            "steps_per_second": round(self.speed, 3),
-        }
-
-    @property
-    def speed(self) -> float:
-        """Steps per second of this process, validations and checkpoints not counted."""
-        return (self.position.step - self.began_at) / self.stepping if self.stepping else 0.0
-
-    def _logs(self) -> bool:
-        assert self.config.log_every
-        step = self.position.step
-        return step == 1 or step % self.config.log_every == 0 or self.budget.ends(self.position)
-
-    def _saves(self, marked: bool) -> bool:
-        assert self.config.save_every
-        late = self.position.seconds - self.saved_at > SECONDS_AT_RISK  # by the clock that all agree on
-        step = self.position.step
-        return marked or late or step % self.config.save_every == 0 or self.keep.due(step)
-
-    def _validates(self, marked: bool) -> bool:
-        assert self.config.eval_every
-        last = self.budget.ends(self.position)
-        return self.validates and (marked or last or self.position.step % self.config.eval_every == 0)
-
-    def _pauses(self, marked: bool) -> bool:
-        """Whether something is to be done with nothing in flight."""
-        return self._saves(marked) or self._validates(marked) or self.budget.ends(self.position)
-
-    def _settle(self, marked: bool) -> None:
-        """Finish what the last step leaves to do: validation, log line, checkpoint. A signal may cut it short.
-
-        `marked`: validation and checkpoint are due whatever the number of the step.
+        `tenth`: the step used up another tenth of a budget in tokens or seconds, so validation and checkpoint are due.
         """
         record = self.position.pending
         assert record is not None
-        better, due = False, self._validates(marked)
-        if due:
+        best, validation_due = False, self._validation_due(tenth)
+        if validation_due:
             found = self._validate()
             if found is None:
                 return
-            deciding = self._deciding(found)
-            better = self.position.validated(deciding, self.task.metric.higher_is_better, found.get("loss"))
+            deciding = self._deciding_metric(found)
+            best = self.position.validated(deciding, self.task.metric.higher_is_better, found.get("loss"))
             self.position.metrics = plain(found)
             record["validation"] = plain(found)
-            self.display.validated(self.task.metric.name, deciding, better)
+            self.display.validated(self.task.metric.name, deciding, best)
         self.position.pending = None
-        if due or self._logs():
+        if validation_due or self._log_due():
             self._log(record)
-        if better or self._saves(marked):
+        if best or self._save_due(tenth):
             self.save()
 
-    def _log(self, record: Record) -> None:
-        if self.metrics is not None:
-            self.metrics.append(record)
-            if self.board is not None:
-                self.board.write(record)
-
     def _validate(self) -> dict[str, float] | None:
-        with self.learner.usable() as model:
+        with self.learner.gathered() as model:
             return evaluate(
                 self.task, model, batch_size=self.config.batch_size or 1, limit=self.config.eval_limit,
-                seed=self.config.seed, place=self.hardware.place, stop=self._hurried,
-                surrounding=self.hardware.accelerator.autocast, share=(self.company.place, self.company.size),
-                gather=self.company.gather,
+                seed=self.config.seed, to_device=self.hardware.to_device, stop=self._interrupted,
+                autocast=self.hardware.accelerator.autocast, share=(self.processes.rank, self.processes.count),
+                gather=self.processes.gather,
             )  # fmt: skip
 
-    def _deciding(self, found: dict[str, float]) -> float:
+    def _deciding_metric(self, found: dict[str, float]) -> float:
         name = self.task.metric.name
         if name not in found:
             raise BadValue(
@@ -339,50 +269,92 @@ class Trainer:
             )
         return found[name]
 
-    def _stop_at(self, boundary: Boundary, trouble: NonFinite) -> NoReturn:
+    def _log_due(self) -> bool:
+        assert self.config.log_every
+        step = self.position.step
+        return step == 1 or step % self.config.log_every == 0 or self.budget.ends(self.position)
+
+    def _save_due(self, tenth: bool) -> bool:
+        assert self.config.save_every
+        late = (
+            self.position.seconds - self.saved_seconds > SECONDS_AT_RISK
+        )  # by the clock all processes agree on
+        step = self.position.step
+        return tenth or late or step % self.config.save_every == 0 or self.keep.due(step)
+
+    def _validation_due(self, tenth: bool) -> bool:
+        assert self.config.eval_every
+        last = self.budget.ends(self.position)
+        return self.has_validation and (tenth or last or self.position.step % self.config.eval_every == 0)
+
+    def _must_synchronize(self, tenth: bool) -> bool:
+        """Whether something is due that no step may be pending for."""
+        return self._save_due(tenth) or self._validation_due(tenth) or self.budget.ends(self.position)
+
+    def _show(self) -> None:
+        if self.last_result is not None:
+            self.display.step(self.last_result.loss, self.speed)
+
+    def _record(self, rate: float) -> Record:
+        return {
+            "step": self.position.step,
+            "loss": None,  # unknown until the result is read
+            "lr": rate,
+            "grad_norm": None,
+            "epoch": self.data.epoch(self.position.batches - 1),
+            "tokens": self.position.tokens,
+            "seconds": round(self.position.seconds, 3),
+            "steps_per_second": round(self.speed, 3),
+        }
+
+    def _with_result(self, record: Record) -> Record:
+        """The record of the last step whose result was read, with loss and gradient norm filled in."""
+        assert self.last_result is not None
+        return {**record, "loss": self.last_result.loss, "grad_norm": self.last_result.norm}
+
+    def _log(self, record: Record) -> None:
+        if self.writer is not None:
+            self.writer.log(record)
+            if self.board is not None:
+                self.board.write(record)
+
+    @property
+    def speed(self) -> float:
+        """Steps per second of this process, without validations and checkpoints."""
+        return (self.position.step - self.first_step) / self.step_seconds if self.step_seconds else 0.0
+
+    def save(self, snapshot: Snapshot | None = None) -> None:
+        """Write a checkpoint of the state after the last complete step, unless it was written already.
+
+        All processes call this, with their random states and their shards of the weights; the main process writes.
+        """
+        position = self.position
+        if self.saved_step == position.step:
+            return
+        weights, optimizer = self.learner.state(snapshot)
+        random = self.processes.gather(RandomState.now() if snapshot is None else snapshot.random)
+        if self.writer is not None:
+            scaler = self.hardware.accelerator.scaler
+            self.writer.save(position, weights, optimizer, random, scaler, self.saved_step)
+        self.saved_step, self.saved_seconds = position.step, position.seconds
+
+    def _save_before_error(self, snapshot: Snapshot | None) -> None:
+        """Save before an error ends the run; if saving fails too, the first error is the one to raise.
+
+        Several processes save nothing: a save is a collective, and the others may not have failed.
+        """
+        if not self.processes.single:
+            return
+        with suppress(Exception):
+            self.synchronize()
+            self.save(snapshot)
+            self.tell(f"Saved at step {self.position.step} in {self.run.path}.")
+
+    def _stop_non_finite(self, snapshot: Snapshot, error: NonFinite) -> NoReturn:
         number = self.position.step + 1
-        self.save(boundary)
+        self.save(snapshot)
         raise NonFinite(
-            f"step {number}: {trouble}. Stopped before the update: the weights are those of step {number - 1}, saved "
+            f"step {number}: {error}. Stopped before the update: the weights are those of step {number - 1}, saved "
             f"in {self.run.checkpoints / checkpoints.name_of(number - 1)}. Look at these examples, or try a lower "
             f"--optim.lr or a longer --optim.warmup."
         ) from None
-
-    def save(self, boundary: Boundary | None = None) -> None:
-        """Write a checkpoint of the moment after the last whole step, unless it is there already.
-
-        All processes call it, with their random states and their parts of the weights; the first one writes.
-        """
-        position = self.position
-        if self.saved == position.step:
-            return
-        weights, memory = self.learner.tensors(boundary)
-        random = self.company.gather(RandomState.now() if boundary is None else boundary.random)
-        if self.metrics is not None:
-            self._write(weights, memory, random)
-        self.saved, self.saved_at = position.step, position.seconds
-
-    def _write(
-        self, weights: dict[str, Tensor], memory: dict[str, Tensor], random: list[RandomState]
-    ) -> None:
-        assert self.metrics is not None
-        position = self.position
-        tensors, numbers = RandomState.pack_all(random)
-        scaler = self.hardware.accelerator.scaler
-        state: dict[str, Any] = {
-            "progress": dataclasses.asdict(position),
-            "random": numbers,
-            "scaler": None if scaler is None else scaler.state_dict(),
-            "task": self.task.state(),
-            "metric": self.task.metric.name,
-            "settings": self.settings,
-        }
-        last = checkpoints.name_of(self.saved) if self.saved >= 0 else ""
-        self.run.check_here(last)
-        self.metrics.sync()
-        state["metrics"] = self.metrics.seal()
-        name = checkpoints.name_of(position.step)
-        checkpoints.save(self.run.checkpoints, Checkpoint(name, weights, memory, tensors, state))
-        best = None if position.best_step is None else checkpoints.name_of(position.best_step)
-        checkpoints.keep(self.run.checkpoints, name, best, self.keep)
-        self.run.check_here(name)

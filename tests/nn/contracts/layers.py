@@ -25,17 +25,17 @@ SPECIFIED = [
 # They accept only masks that have a `keep`; linear accepts causal() besides.
 KEEP_ONLY = {"static-memory", "dynamic-memory", "ntm", "global-query"}
 
-# Their queries are keys as well: a mask over a source says nothing of padding among the queries, and what stands in one
-# query reaches the rows after it.
+# Their queries are keys as well: a mask over a source does not cover padding among the queries, and the contents of a
+# query reach the rows after it.
 QUERIES_ARE_KEYS = {"key-value-memory", "global-layer", "local-layer"}
 
-# Centres are absolute positions (Luong's p_t), so padding on the left shifts what they mean.
+# Centres are absolute positions (Luong's p_t), so padding on the left changes them.
 FROM_THE_LEFT = {"local-m", "local-p"}
 
-# One position after another, in Python: a graph or a memory measurement of many thousand steps means nothing.
+# They loop over positions in Python, so graphs and memory measurements of many thousand steps are left out.
 SEQUENTIAL = {"ntm", "dynamic-memory"}
 
-# Beside what `needs` of the registry gives: forms of a mechanism that take other paths.
+# Options that select other code paths of a mechanism, in addition to `needs` of the registry.
 VARIANTS = {
     "multihead": [
         {"dim": 12, "num_heads": 4, "kv_heads": 2},
@@ -86,12 +86,12 @@ class Case:
 
     @property
     def by_position(self):
-        """Whether it matters where a query stands in relation to a source."""
+        """Whether the result depends on the position of a query in a source."""
         chosen = {"causal", "positions", "window"} & set(self.options)
         return self.name in {"local", "causal", "relative", "local-layer"} or bool(chosen)
 
     def build(self, cross=False, dtype=torch.float64, **extra):
-        """The layer in evaluation, with random numbers in every parameter: zeros would hide mistakes."""
+        """The layer in evaluation mode, with random numbers in every parameter, because zeros would hide mistakes."""
         torch.manual_seed(zlib.crc32(str(self).encode()))
         given = {"num_heads": 2, **regard.nn.entry(self.name).needs, **self.options, **extra}
         if cross:
@@ -119,7 +119,7 @@ def plain_cases():
 
 
 def causal_cases():
-    """Those that are always causal, and those that can be, asked to."""
+    """Mechanisms that are always causal, and those with the option, with causal=True."""
     found = []
     for case in plain_cases() + variants():
         kind = regard.nn.entry(case.name).causal
@@ -141,18 +141,18 @@ CAUSAL = causal_cases()
 ALL = PLAIN + variants()
 PRESETS = [case for case in CAUSAL if set(case.options) <= {"causal"}]  # no variants
 USES = [False, True]
-# Every mechanism in self and in cross use. Variants and causal forms go another way in both alike: self use is enough.
+# Every mechanism in self- and cross-attention; variants and causal forms in self-attention only.
 USED = [(case, cross) for case in PLAIN for cross in USES]
 USED += [(case, False) for case in variants() + [case for case in PRESETS if case.options]]
 
 
 def named(part):
-    """How a case or a use is called in the names of tests."""
+    """The id of a case or use in test names."""
     return str(part) if isinstance(part, Case) else "cross" if part else "self"
 
 
 def weight_of(shape):
-    """Numbers to weigh an output with, the same for every caller: entry (b,q) never depends on the size."""
+    """Weights for a sum over an output; entry (b,q) does not depend on the shape."""
     generator = torch.Generator().manual_seed(11)
     return torch.randn(8, 16, 16, generator=generator, dtype=torch.float64)[
         : shape[0], : shape[1], : shape[2]
@@ -160,7 +160,7 @@ def weight_of(shape):
 
 
 def gradients(layer, out, rows, inputs):
-    """By name: what a weighted sum over chosen rows (b,q) of the output pulls back to inputs and parameters."""
+    """Gradients of a weighted sum over chosen rows (b,q) of the output, by name of input or parameter."""
     loss = (out[rows] * weight_of(out.shape).to(out.dtype)[rows]).sum()
     wanted = {f"input {i}": x for i, x in enumerate(inputs)} | dict(layer.named_parameters())
     grads = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
@@ -184,7 +184,7 @@ def answer(layer, inputs, mask=None, rows=None):
 
 
 def assert_same(found, expected, leave=(), **tolerance):
-    """Equal beyond rounding, part by part."""
+    """Assert equality up to rounding, part by part."""
     tolerance = tolerance or {"rtol": 1e-9, "atol": 1e-9}
     assert found.keys() == expected.keys()
     for part, x in expected.items():

@@ -12,11 +12,11 @@ import torch
 from tests.contracts.memory_probe import peak
 from tests.nn.contracts.layers import Case
 
-CONTROL = "control"  # not a mechanism: plain attention, which keeps its weights for the backward pass
+CONTROL = "control"  # plain attention, which stores its weights for the backward pass
 
 
 def training(name):
-    """A call that trains a mechanism on one sequence: (query, key, value) of `peak`, of which it needs the first."""
+    """A training step of a mechanism on one sequence; of the (query, key, value) of `peak` it uses the query."""
     if name == CONTROL:
 
         def quadratic(query, _key, _value):
@@ -35,10 +35,10 @@ def training(name):
 
 
 def measured(name, lengths):
-    """Bytes by length, or what went wrong in words."""
+    """Bytes by length, or the error message."""
     try:
         call = training(name)
-        peak(call, 257, dim=4)  # code, tables and pools of a first call
+        peak(call, 257, dim=4)  # warm up
         return {n: peak(call, n, dim=4) for n in lengths}
     except Exception:
         return traceback.format_exc(limit=-2)

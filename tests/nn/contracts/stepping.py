@@ -1,4 +1,4 @@
-"""Going through a sequence in steps, with the state handed from call to call."""
+"""Run a layer over a sequence in steps, passing the state from call to call."""
 
 import torch
 
@@ -9,19 +9,19 @@ from tests.nn.contracts.layers import ALL, CAUSAL, Case
 
 
 def from_the_top_left(case):
-    """The case with its queries aligned at the beginning of a source, where the mechanism lets one choose."""
+    """The case with align="top-left", where the mechanism has that option."""
     if "align" not in options_of(regard.nn.entry(case.name).layer):
         return case
     return Case(case.name, {**case.options, "align": "top-left"})
 
 
-# Queries one after another over one source: every form of every mechanism.
+# Steps over one source, for every form of every mechanism.
 OVER_A_SOURCE = [from_the_top_left(case) for case in dict.fromkeys(ALL + CAUSAL)]
 OVER_A_SOURCE.append(Case("key-value-memory", {"positions": "alibi"}))
 
 
 def steps(layer, rows, sizes, state=None, keep=None, only_new=False):
-    """The rows of every step joined, and the last state. `keep` (b,length) tells real positions from padding."""
+    """The joined outputs of all steps, and the last state. `keep` (b,length) is False for padding."""
     state = layer.initial_state(rows.shape[0]) if state is None else state
     found, start = [], 0
     for size in sizes:

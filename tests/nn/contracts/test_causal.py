@@ -1,4 +1,4 @@
-"""Causal mechanisms never see the future, and in steps with a state they give what one call gives."""
+"""Causal mechanisms never see later positions, and steps with a state equal one call."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def close(found, expected):
 
 
 @by_case
-def test_no_row_knows_what_comes_after_it(case):
+def test_no_row_depends_on_later_positions(case):
     layer, (rows,) = case.build(), case.inputs()
     clean = layer(rows)
     for now in (0, 2, 5):
@@ -42,7 +42,7 @@ def test_no_row_knows_what_comes_after_it(case):
 
 
 @by_preset
-def test_no_gradient_flows_to_what_comes_after(case):
+def test_no_gradient_flows_to_later_positions(case):
     layer, (rows,) = case.build(), case.inputs()
     for now in (0, 3):
         leaf = rows.clone().requires_grad_()
@@ -51,10 +51,10 @@ def test_no_gradient_flows_to_what_comes_after(case):
         assert grad[:, now].abs().sum() > 0
 
 
-# NaN in the future is left out: it is seen by later rows, and a position that somebody sees is promised to be unread by
-# the others under `impl="reference"` only (promise 2).
+# NaN at later positions is left out: later rows see it, and for a position that some row sees, only `impl="reference"`
+# promises that the other rows do not read it (promise 2).
 @by_case
-def test_great_numbers_in_the_future_reach_neither_rows_nor_gradients_before_them(case):
+def test_large_numbers_at_later_positions_reach_neither_outputs_nor_gradients(case):
     layer, (rows,) = case.build(), case.inputs()
     past = torch.zeros(rows.shape[:2], dtype=torch.bool)
     past[:, :4] = True
@@ -64,7 +64,7 @@ def test_great_numbers_in_the_future_reach_neither_rows_nor_gradients_before_the
 
 
 @by_state
-def test_any_split_into_steps_gives_what_one_call_gives(case):
+def test_any_split_into_steps_equals_one_call(case):
     layer, (rows,) = case.build(), case.inputs()
     expected = layer(rows)
     for sizes in SPLITS:
@@ -77,8 +77,8 @@ def test_any_split_into_steps_gives_what_one_call_gives(case):
 
 @by_preset
 @pytest.mark.parametrize("keep", [RIGHT, LEFT, HOLES], ids=["right", "left", "holes"])
-def test_padding_goes_through_steps_too(case, keep):
-    """A mask speaks of all positions so far, or of this call's alone."""
+def test_padding_stays_hidden_in_steps(case, keep):
+    """A mask covers all positions so far, or those of this call only."""
     layer, (rows,) = case.build(), case.inputs()
     rows = torch.where(keep[..., None], rows, 9.0)
     expected = layer(rows, mask=masks.padding(keep))[keep]
@@ -99,7 +99,7 @@ def test_nan_in_padding_does_not_enter_a_state(case):
 
 
 @by_preset
-def test_gradients_through_steps_are_those_of_one_call(case):
+def test_gradients_through_steps_equal_those_of_one_call(case):
     layer, (rows,) = case.build(), case.inputs()
     every = torch.ones(rows.shape[:2], dtype=torch.bool)
     whole, parts = rows.clone().requires_grad_(), rows.clone().requires_grad_()
@@ -112,7 +112,7 @@ def test_gradients_through_steps_are_those_of_one_call(case):
 @by_preset
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
 def test_one_state_can_be_continued_twice(case, grad):
-    """Handing a state on changes nothing in it: beams, retries and speculative steps go on from the same one."""
+    """States are immutable: beams, retries and speculative steps continue from the same state."""
     layer, (rows,) = case.build(), case.inputs()
     other = rows.flip(0).flip(2)
     with torch.set_grad_enabled(grad):
@@ -131,10 +131,10 @@ def test_one_state_can_be_continued_twice(case, grad):
 
 
 @by_preset
-def test_reordered_beams_go_on_as_a_reordered_batch(case):
+def test_a_reordered_state_continues_like_a_reordered_batch(case):
     layer, (rows,) = case.build(), case.inputs()
     more = torch.randn(4, 3, case.dim, dtype=torch.float64)
-    index = torch.tensor([2, 0, 0, 1])  # one beam multiplies, the batch grows
+    index = torch.tensor([2, 0, 0, 1])  # one beam is duplicated, so the batch grows
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
             for keep in (None, LEFT):
@@ -147,15 +147,15 @@ def test_reordered_beams_go_on_as_a_reordered_batch(case):
 
 
 @pytest.mark.parametrize("case", OVER_A_SOURCE, ids=str)
-def test_queries_in_steps_over_one_source_give_what_one_call_gives(case):
+def test_steps_over_a_source_equal_one_call(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     for mask in (None, masks.padding(HOLES)):
         expected = layer(query, source, mask=mask)
         for sizes, again in (((1,) * 5, True), ((2, 3), False), ((5,), True)):
             state, found, start = layer.initial_state(3), [], 0
             for size in sizes:
-                given = source if again or start == 0 else None  # the state remembers it
-                told = None if given is None else mask  # … and which of it is real
+                given = source if again or start == 0 else None  # the state holds it
+                told = None if given is None else mask  # … and its padding
                 out, state = layer(query[:, start : start + size], given, mask=told, state=state)
                 found.append(out)
                 start += size
@@ -163,7 +163,7 @@ def test_queries_in_steps_over_one_source_give_what_one_call_gives(case):
 
 
 @pytest.mark.parametrize("case", OVER_A_SOURCE, ids=str)
-def test_queries_go_on_step_by_step_behind_the_end_of_a_source(case):
+def test_steps_may_continue_after_the_end_of_a_source(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     query, source = torch.cat([query, query.flip(1)], 1), source[:, :4]
     expected, state, found = layer(query, source), layer.initial_state(3), []
@@ -174,13 +174,13 @@ def test_queries_go_on_step_by_step_behind_the_end_of_a_source(case):
     close(torch.cat(found, 1), expected)
 
 
-# What counts a query's place from the source's end refuses a state there: steps do not know where that is.
+# Alignment with the source's end refuses a state, because a step does not know how many queries will follow.
 OPEN = [case for case in PLAIN if not case.causal and not case.by_position]
 
 
 @pytest.mark.parametrize("case", OPEN, ids=str)
-def test_a_first_call_with_a_state_is_a_call(case):
-    """Also for mechanisms that never look back only: over a source, their state is what they made of it."""
+def test_a_first_call_with_a_state_equals_a_call_without(case):
+    """Also for mechanisms that are not causal: over a source, their state holds the source."""
     layer, inputs = case.build(cross=True), case.inputs(cross=True)
     out, state = layer(*inputs, mask=masks.padding(HOLES), state=layer.initial_state(3))
     close(out, layer(*inputs, mask=masks.padding(HOLES)))
@@ -195,15 +195,15 @@ POSITIONS = ("rotary", "alibi", "t5", "shaw", "transformer-xl", "relative")
 @pytest.mark.parametrize(
     "options", [{"positions": p} for p in POSITIONS] + [{"window": 3}, {"causal": True}], ids=str
 )
-def test_what_counts_from_a_sources_end_says_how_to_go_in_steps(options):
+def test_alignment_with_a_sources_end_is_refused_in_steps_with_advice(options):
     case = Case("multihead", {"dim": 8, **options})
     layer, inputs = case.build(cross=True), case.inputs(cross=True)
     with pytest.raises(ValueError, match="top-left"):
         layer(*inputs, state=layer.initial_state(3))
 
 
-def test_a_turing_machine_writes_a_source_in_pieces_as_in_one():
-    """And padding neither writes nor moves a head."""
+def test_a_turing_machine_may_write_a_source_in_parts():
+    """Padding is not written and moves no head."""
     case = Case("ntm")
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     for keep in (torch.ones_like(HOLES), HOLES):
@@ -216,7 +216,7 @@ def test_a_turing_machine_writes_a_source_in_pieces_as_in_one():
 
 @pytest.mark.parametrize("name", ["dot", "general", "concat", "additive", "local-m", "local-p", "multihead"])
 def test_a_source_is_projected_once_for_many_steps(name):
-    """What a decoder asks again and again: the source is handed in with the first call and remembered."""
+    """As in a decoder: the source is passed with the first call only."""
     case = Case(name)
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     expected = layer(query, source, mask=masks.padding(HOLES))

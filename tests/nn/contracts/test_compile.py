@@ -12,7 +12,7 @@ from tests.nn.contracts.layers import (
 )
 
 LENGTHS = [37, 41, 53]  # as in the tests of the core
-# With a list of steps each length is another program: these are compiled for one length.
+# Loops over steps are unrolled, so each length would compile again: these are compiled for one length.
 AT_ONCE = [case for case in PLAIN if case.name not in SEQUENTIAL]
 IN_STEPS = [case for case in PLAIN if case.name in SEQUENTIAL]
 
@@ -41,11 +41,10 @@ def assert_equal_to_eager(compiled, layer, inputs, mask):
 
 
 @pytest.mark.parametrize("case", AT_ONCE, ids=str)
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
-def test_one_graph_serves_every_length(case, backend):
-    """Over a padded source. `aot_eager` traces the backward pass too."""
+def test_one_graph_serves_every_length(case):
+    """Over a padded source. `aot_eager` traces the backward pass as well as what `eager` traces."""
     layer = case.build(cross=True, dtype=torch.float32)
-    counter = CompileCounterWithBackend(backend)
+    counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
     first = None
     for n in LENGTHS:
@@ -62,15 +61,13 @@ def test_steps_unroll_into_one_graph(case):
     assert_equal_to_eager(compiled, layer, inputs, padding(3))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in AT_ONCE if case not in PRESETS], ids=str)
-def test_self_use_compiles(case):
+def test_self_attention_compiles(case):
     layer, inputs = case.build(dtype=torch.float32), case.inputs(dtype=torch.float32)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     assert_equal_to_eager(compiled, layer, inputs, None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", PRESETS, ids=str)
 def test_a_causal_call_and_a_step_with_a_state_compile(case):
     layer, (rows,) = case.build(dtype=torch.float32), case.inputs(k=5, dtype=torch.float32)

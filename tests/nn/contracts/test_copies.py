@@ -1,4 +1,4 @@
-"""Layers and states survive state_dict, deepcopy and pickle: the copy answers as the original and shares nothing."""
+"""Copies of layers and states by state_dict, deepcopy and pickle equal the original and share nothing with it."""
 
 import copy
 import dataclasses
@@ -25,7 +25,7 @@ def through_pickle(thing):
 
 
 def through_a_file(layer):
-    """torch.save and load of the weights alone, as checkpoints are."""
+    """torch.save and load of the weights only, like a checkpoint."""
     file = io.BytesIO()
     torch.save(layer.state_dict(), file)
     file.seek(0)
@@ -33,7 +33,7 @@ def through_a_file(layer):
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_a_copied_layer_answers_as_the_original(case):
+def test_a_copied_layer_equals_the_original(case):
     layer, inputs = case.build(cross=True), case.inputs(cross=True)
     mask = masks.padding(HOLES)
     expected = layer(*inputs, mask=mask)
@@ -47,7 +47,7 @@ def test_a_copied_layer_answers_as_the_original(case):
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
-def test_weights_travel_by_state_dict(case):
+def test_a_state_dict_restores_the_weights(case):
     layer, inputs = case.build(cross=True), case.inputs(cross=True)
     expected = layer(*inputs)
     other = case.build(cross=True)
@@ -60,7 +60,7 @@ def test_weights_travel_by_state_dict(case):
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
 def test_a_call_leaves_nothing_on_the_layer(case):
-    """State is passed in and handed back, never kept: the module is the same before and after."""
+    """State is an argument and a result, never stored: the module is the same before and after."""
     layer, inputs = case.build(cross=True), case.inputs(cross=True)
     before = through_pickle(layer)
     layer(*inputs)
@@ -78,7 +78,7 @@ def tensors(state):
 
 
 @pytest.mark.parametrize("case", PRESETS, ids=str)
-def test_a_copied_state_goes_on_as_the_original(case):
+def test_a_copied_state_continues_like_the_original(case):
     layer, (rows,) = case.build(), case.inputs()
     with torch.no_grad():
         _, state = steps(layer, rows[:, :4], (3, 1))
@@ -96,7 +96,7 @@ def test_a_copied_state_goes_on_as_the_original(case):
 
 
 @pytest.mark.parametrize("case", PRESETS, ids=str)
-def test_a_state_with_a_history_of_gradients_can_be_copied_too(case):
+def test_a_state_in_an_autograd_graph_can_be_copied(case):
     layer, (rows,) = case.build(), case.inputs()
     _, state = steps(layer, rows[:, :4], (4,))
     expected, _ = layer(rows[:, 4:], state=state)
@@ -117,7 +117,7 @@ def test_a_state_is_frozen_and_its_tensors_begin_with_the_batch(case):
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
-def test_an_initial_state_has_the_dtype_that_was_asked_for(case):
+def test_an_initial_state_has_the_given_dtype(case):
     layer = case.build()
     for dtype in (torch.float32, torch.float64):
         made = layer.initial_state(2, torch.device("cpu"), dtype)

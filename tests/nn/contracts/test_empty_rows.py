@@ -1,4 +1,4 @@
-"""A query that may see nothing gets what zeros attended would give: finite numbers, with finite gradients."""
+"""A query without visible keys gets the output for zeros as attended values, with finite gradients."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_hiding_everything_gives_finite_rows_and_gradients(case, cross):
     layer, inputs = case.build(cross), case.inputs(cross)
     one = HOLES.clone()
     one[1] = False
-    # In self use the hidden positions are queries too, and their rows count here, so they stay finite.
+    # In self-attention the hidden positions are queries too, and this loss includes their rows, so they are finite.
     poisons = (0.5, torch.nan) if cross else (0.5,)
     for keep in (NOTHING, one):
         for poison in poisons:
@@ -39,7 +39,7 @@ def test_hiding_everything_gives_finite_rows_and_gradients(case, cross):
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_a_hidden_source_is_as_good_as_none(case):
+def test_a_fully_hidden_source_equals_an_empty_one(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     hidden = answer(layer, [query, source], masks.padding(NOTHING))
     nothing = answer(layer, [query, source[:, :0]])
@@ -48,7 +48,7 @@ def test_a_hidden_source_is_as_good_as_none(case):
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
-def test_an_empty_entry_leaves_the_others_alone(case):
+def test_an_empty_entry_does_not_change_the_others(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     keep = HOLES.clone()
     keep[1] = False
@@ -60,7 +60,7 @@ def test_an_empty_entry_leaves_the_others_alone(case):
 
 
 @pytest.mark.parametrize("case", [case for case in PLAIN if case.name not in KEEP_ONLY | {"linear"}], ids=str)
-def test_a_query_that_a_mask_of_pairs_leaves_nothing_gets_the_row_of_an_empty_source(case):
+def test_a_row_that_a_pairwise_mask_empties_equals_that_of_an_empty_source(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     pairs = torch.rand(B, Q, K, generator=torch.Generator().manual_seed(3)) > 0.3
     pairs[:, 2] = False
@@ -87,7 +87,7 @@ def test_without_biases_an_empty_row_is_zero(case):
     assert (case.build()(rows, mask=masks.padding(NOTHING)) == 0).all()
 
 
-# Their values are the rows of the source as they come (Luong; Bahdanau), so a source of zeros is zeros attended.
+# Their values are the rows of the source (Luong; Bahdanau), so a source of zeros gives attended values of zeros.
 RAW = [case for case in PLAIN if case.name in ("dot", "general", "concat", "additive", "local-m", "local-p")]
 
 
@@ -100,7 +100,7 @@ def test_where_values_are_the_source_an_empty_row_is_that_of_a_source_of_zeros(c
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
 def test_parameters_learn_from_the_entries_that_see_something(case):
-    """The gradient of a batch with an empty entry is that of both parts on their own."""
+    """The gradient of a batch with an empty entry is the sum of the gradients of both parts."""
     layer, inputs = case.build(cross=True), case.inputs(cross=True)
     keep = HOLES.clone()
     keep[1] = False

@@ -1,4 +1,4 @@
-"""Derivatives by autograd against differences, in float64: inputs and parameters, `hard` in evaluation."""
+"""Gradients by autograd against finite differences, in float64: inputs and parameters; `hard` in evaluation."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tests.nn.contracts.layers import (
 
 
 @pytest.mark.parametrize(("case", "cross"), USED, ids=named)
-def test_gradients_are_those_of_differences(case, cross):
+def test_gradients_equal_finite_differences(case, cross):
     """One entry is padded, one is empty."""
     layer, inputs = case.build(cross), case.inputs(cross, b=3, q=2, k=3)
     keep = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 0, 0]], dtype=torch.bool)

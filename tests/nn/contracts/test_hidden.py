@@ -1,4 +1,4 @@
-"""What a mask hides is never read: no number, NaN or inf there reaches an output or a gradient, parameters included."""
+"""Hidden positions are never read: their contents, NaN and inf included, reach no output and no gradient."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ by_use = pytest.mark.parametrize("cross", USES, ids=named)
 
 
 def poisoned(rows, keep, poison):
-    """The rows that are not kept, replaced: by a mixture of numbers, or by the poison throughout."""
+    """Replace the rows that are not kept, by a mixture of numbers or by the poison."""
     other = (
         torch.randn(rows.shape, dtype=rows.dtype) * poison if poison == 4.0 else torch.full_like(rows, poison)
     )
@@ -34,7 +34,7 @@ def poisoned(rows, keep, poison):
 def assert_unread(case, cross, hiding, poisons):
     mask, keep = HIDING[hiding]
     layer, inputs = case.build(cross), case.inputs(cross)
-    # A hidden position of self-attention is still a query: it gets a row, but no real row may know of it.
+    # A hidden position of self-attention is still a query and gets a row, but no other row may depend on it.
     rows = everything(inputs[0].shape) if cross else keep
     clean = answer(layer, inputs, mask, rows)
     hidden = f"input {len(inputs) - 1}"
@@ -72,8 +72,8 @@ def test_one_poisoned_feature_is_as_hidden_as_a_poisoned_row(case, cross):
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
 @by_use
-def test_hidden_positions_are_unread_in_training_too(case, cross):
-    """The same seed draws the same dropout, whatever stands in the padding."""
+def test_hidden_positions_are_not_read_in_training_either(case, cross):
+    """The same seed draws the same dropout, whatever the padding contains."""
     mask, keep = HIDING["padding"]
     layer, inputs = case.build(cross, dropout=0.3).train(), case.inputs(cross)
     rows = everything(inputs[0].shape) if cross else keep
@@ -88,7 +88,7 @@ ASK_PAIR_BY_PAIR = [case for case in PLAIN if case.name not in KEEP_ONLY | {"lin
 
 
 @pytest.mark.parametrize("case", ASK_PAIR_BY_PAIR, ids=str)
-def test_a_hidden_query_is_unread(case):
+def test_a_hidden_query_is_not_read(case):
     keep_query = torch.tensor([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 0]], dtype=torch.bool)
     mask = masks.padding(HOLES, keep_query)
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
@@ -98,8 +98,8 @@ def test_a_hidden_query_is_unread(case):
 
 
 @pytest.mark.parametrize("case", ASK_PAIR_BY_PAIR, ids=str)
-def test_a_mask_of_pairs_hides_a_position_from_the_queries_it_names(case):
-    """(q,k), (b,q,k) and (b,h,q,k): changing what query 2 may not see leaves its row alone."""
+def test_a_pairwise_mask_hides_a_position_from_single_queries(case):
+    """(q,k), (b,q,k) and (b,h,q,k): a change of what query 2 may not see does not change its row."""
     pairs = torch.rand(B, Q, 7, generator=torch.Generator().manual_seed(3)) > 0.4
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     for mask, seen in (

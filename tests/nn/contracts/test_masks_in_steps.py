@@ -1,4 +1,4 @@
-"""With a state, a mask hides what it hides in one call, whether its parts are sized for this call or for all keys."""
+"""In steps a mask hides the same as in one call, whether its parts are sized for the step or for all keys."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def takes_pairs(case):
 
 
 def real_rows(name):
-    """What a padded position gets is nobody's business."""
+    """Outputs of padded positions are not compared."""
     if "documents" in name:
         rows = DOCUMENTS >= 0
         return (
@@ -89,20 +89,20 @@ def assert_steps_equal_one_call(layer, rows, whole, of_call, real):
 
 @pytest.mark.parametrize("name", PAIRWISE)
 @pytest.mark.parametrize("case", [case for case in PRESETS if takes_pairs(case)], ids=str)
-def test_steps_keep_what_a_mask_of_pairs_hides(case, name):
+def test_a_pairwise_mask_hides_the_same_in_steps(case, name):
     layer, (rows,) = case.build(), case.inputs()
     assert_steps_equal_one_call(layer, rows, *PAIRWISE[name], real_rows(name))
 
 
 @pytest.mark.parametrize("name", BY_KEY)
 @pytest.mark.parametrize("case", PRESETS, ids=str)
-def test_steps_keep_what_a_mask_over_keys_hides(case, name):
+def test_a_mask_over_keys_hides_the_same_in_steps(case, name):
     layer, (rows,) = case.build(), case.inputs()
     assert_steps_equal_one_call(layer, rows, *BY_KEY[name], real_rows(name))
 
 
 @pytest.mark.parametrize("case", [case for case in CAUSAL if case.name == "local"], ids=str)
-def test_a_cache_that_slides_keeps_documents_with_its_keys(case):
+def test_a_sliding_cache_keeps_the_document_ids_of_its_keys(case):
     layer, (rows,) = case.build(window=3), case.inputs()
     assert_steps_equal_one_call(layer, rows, *PAIRWISE["documents"], real_rows("documents"))
     _, state = layer(rows, mask=masks.documents(DOCUMENTS), state=layer.initial_state(3))
@@ -112,7 +112,7 @@ def test_a_cache_that_slides_keeps_documents_with_its_keys(case):
 CAUSAL_LAYER = next(case for case in PRESETS if case.name == "causal")
 
 
-def test_beams_carry_the_documents_of_their_keys():
+def test_reordering_a_state_reorders_its_document_ids():
     layer, (rows,) = CAUSAL_LAYER.build(), CAUSAL_LAYER.inputs()
     order = torch.tensor([2, 0, 0, 1])
     expected = layer(rows[order], mask=masks.documents(DOCUMENTS[order]))[:, 5:]
@@ -122,7 +122,7 @@ def test_beams_carry_the_documents_of_their_keys():
     torch.testing.assert_close(found[real], expected[real], rtol=1e-9, atol=1e-9)
 
 
-def test_a_mask_that_leaves_earlier_keys_open_is_refused():
+def test_a_mask_that_does_not_cover_earlier_keys_is_refused():
     layer, (rows,) = CAUSAL_LAYER.build(), CAUSAL_LAYER.inputs()
     _, state = layer(rows[:, :4], state=layer.initial_state(3))
     rest = rows[:, 4:]
@@ -137,7 +137,7 @@ def test_a_mask_that_leaves_earlier_keys_open_is_refused():
         mask=masks.documents(DOCUMENTS[:, :4]) & masks.documents(DOCUMENTS[:, :4]),
         state=layer.initial_state(3),
     )
-    with pytest.raises(ValueError, match="key_ids"):  # which of the two would it go on with?
+    with pytest.raises(ValueError, match="key_ids"):  # ambiguous: two document masks, one earlier set of ids
         layer(rest, mask=masks.documents(DOCUMENTS[:, 4:]), state=two)
 
 
@@ -145,7 +145,7 @@ OVER = [case for case in OVER_A_SOURCE if takes_pairs(case)]
 
 
 @pytest.mark.parametrize("case", OVER, ids=str)
-def test_masks_over_a_source_count_the_queries_before_a_step(case):
+def test_masks_over_a_source_count_the_queries_of_earlier_steps(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     queries = torch.tensor([5, 2, 4])
     for mask in (
@@ -168,7 +168,7 @@ def test_masks_over_a_source_count_the_queries_before_a_step(case):
     ids=repr,
 )
 @pytest.mark.parametrize("name", ["multihead", "key-value-memory", "global-layer"])
-def test_masks_that_count_from_a_sources_end_are_refused_in_steps(name, mask):
+def test_masks_aligned_with_a_sources_end_are_refused_in_steps(name, mask):
     case = next(case for case in OVER if case.name == name)
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     layer(query, source, mask=mask)

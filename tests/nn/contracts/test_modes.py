@@ -1,4 +1,4 @@
-"""Evaluation is deterministic and changes nothing; training differs from it by dropout or sampling only."""
+"""Evaluation is deterministic and modifies nothing; training differs by dropout or sampling only."""
 
 import copy
 
@@ -16,13 +16,13 @@ from tests.nn.contracts.layers import (
 by_case = pytest.mark.parametrize("case", PLAIN, ids=str)
 by_use = pytest.mark.parametrize("cross", USES, ids=named)
 
-# `hard` draws a position in training: that is what it is.
+# `hard` samples in training.
 SAMPLES = {"hard"}
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
 @by_use
-def test_evaluation_is_deterministic_and_leaves_everything_as_it_was(case, cross):
+def test_evaluation_is_deterministic_and_modifies_nothing(case, cross):
     layer, inputs = case.build(cross, dropout=0.5), case.inputs(cross)
     before = [x.clone() for x in inputs]
     kept = copy.deepcopy(layer.state_dict())
@@ -72,7 +72,7 @@ def test_dropout_acts_in_training_and_only_there(case, cross):
 
 
 @pytest.mark.parametrize("case", [case for case in PLAIN if case.name in SAMPLES], ids=str)
-def test_what_samples_draws_in_training_by_the_seed(case):
+def test_sampling_in_training_follows_the_seed(case):
     layer, inputs = case.build(cross=True).train(), case.inputs(cross=True)
     drawn = []
     for seed in (1, 1, *range(2, 8)):
@@ -83,8 +83,8 @@ def test_what_samples_draws_in_training_by_the_seed(case):
 
 
 @by_case
-def test_every_parameter_has_a_part_in_the_output(case):
-    """A parameter that nothing reads would be counted, saved and never trained. Both uses together must reach all."""
+def test_every_parameter_affects_the_output(case):
+    """In self- and cross-attention together, every parameter gets a gradient."""
     reached = set()
     for cross in USES:
         layer, inputs = case.build(cross), case.inputs(cross)

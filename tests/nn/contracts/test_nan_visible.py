@@ -1,4 +1,4 @@
-"""What is not finite and is seen stays visible: the row that saw it is not finite, and no other row is touched."""
+"""Visible non-finite values show: rows that see one are non-finite, and no other row is."""
 
 import pytest
 import torch
@@ -13,12 +13,12 @@ from tests.nn.contracts.layers import (
     named,
 )
 
-# So short that every window of the small examples reaches every position.
+# Short enough for every window of the cases to reach every position.
 LENGTH = 3
 
 
 @pytest.mark.parametrize(("case", "cross"), [pair for pair in USED if not pair[0].causal], ids=named)
-def test_every_row_that_sees_a_spoilt_position_shows_it(case, cross):
+def test_every_row_that_sees_a_non_finite_position_is_non_finite(case, cross):
     layer, inputs = case.build(cross), case.inputs(cross, q=LENGTH, k=LENGTH)
     for mask in (None, masks.padding(torch.ones(B, LENGTH, dtype=torch.bool))):
         clean = layer(*inputs, mask=mask)
@@ -31,7 +31,7 @@ def test_every_row_that_sees_a_spoilt_position_shows_it(case, cross):
 
 
 @pytest.mark.parametrize("case", CAUSAL, ids=str)
-def test_causal_rows_show_what_was_spoilt_before_them(case):
+def test_causal_rows_after_a_non_finite_position_are_non_finite(case):
     layer, (rows,) = case.build(), case.inputs(k=LENGTH)
     clean = layer(rows)
     rows[1, 1] = torch.nan
@@ -41,7 +41,7 @@ def test_causal_rows_show_what_was_spoilt_before_them(case):
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
-def test_a_spoilt_query_spoils_its_own_row(case):
+def test_a_non_finite_query_makes_its_own_row_non_finite(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     for mask in (None, masks.padding(torch.ones(B, 7, dtype=torch.bool))):
         clean = layer(query, source, mask=mask)
@@ -50,6 +50,6 @@ def test_a_spoilt_query_spoils_its_own_row(case):
         out = layer(spoilt, source, mask=mask)
         assert not out[1, 2].isfinite().all()
         torch.testing.assert_close(out[[0, 2]], clean[[0, 2]], rtol=1e-9, atol=1e-9)
-        if case.name not in QUERIES_ARE_KEYS:  # a key that others see, and NaN in it is theirs too
+        if case.name not in QUERIES_ARE_KEYS:  # elsewhere it is also a key that other rows see
             untouched = [0, 1, 3, 4]
             torch.testing.assert_close(out[1, untouched], clean[1, untouched], rtol=1e-9, atol=1e-9)

@@ -21,20 +21,20 @@ from tests.nn.contracts.layers import (
     weight_of,
 )
 
-# Queries and source lose equally many positions: where a query stands (k − q) is then the same alone as in the batch.
+# Queries and source are shortened equally, so that k − q, and with it the alignment, is the same as in the batch.
 CUT = [0, 2, 3]
 by_use = pytest.mark.parametrize("cross", USES, ids=named)
 
 
 def real(length, side):
-    """(b,length): True where a sequence is, False where padding is."""
+    """(b,length): False where padding is."""
     position = torch.arange(length)
     cut = torch.tensor(CUT)[:, None]
     return position < length - cut if side == "right" else position >= cut
 
 
 def forms(side):
-    """Every way to say where the padding is."""
+    """The padding in every form that a mask argument may have."""
     keep = real(K, side)
     found = [masks.padding(keep), keep[:, None, :]]
     if side == "right":
@@ -43,7 +43,7 @@ def forms(side):
 
 
 def one_by_one(layer, inputs, side):
-    """The answers to each sequence alone: rows joined, gradients summed, those of the inputs put in place."""
+    """Run each sequence alone: outputs joined, gradients summed, gradients of inputs put in place."""
     total = {}
     for entry in range(B):
         short = [x[entry : entry + 1, real(x.shape[1], side)[entry]] for x in inputs]
@@ -73,7 +73,7 @@ def assert_padding_changes_nothing(case, cross, side):
     layer, inputs = case.build(cross), case.inputs(cross)
     expected = one_by_one(layer, inputs, side)
     for mask in forms(side):
-        # What stands in the padding is arbitrary.
+        # The contents of padding are arbitrary.
         filled = [torch.where(real(x.shape[1], side)[..., None], x, 9.0) for x in inputs]
         assert_same(answer(layer, filled, mask, real(inputs[0].shape[1], side)), expected)
 
@@ -83,7 +83,7 @@ def test_padding_on_the_right_changes_nothing(case, cross):
     assert_padding_changes_nothing(case, cross, "right")
 
 
-# Luong's centres are counted from the first position of the source, padding or not: they are left out.
+# Luong's centres count from the first position of the source, including padding, so they are left out.
 FROM_THE_RIGHT = [case for case, cross in USED if not cross and case.name not in FROM_THE_LEFT]
 
 
@@ -92,7 +92,7 @@ def test_padding_on_the_left_changes_nothing(case):
     assert_padding_changes_nothing(case, False, "left")
 
 
-# Where queries are keys as well, a mask over the source leaves the padding among the queries visible: see below.
+# Where queries are keys as well, a mask over the source does not hide padding among the queries: see below.
 @pytest.mark.parametrize(
     "case", [case for case in PLAIN if case.name not in QUERIES_ARE_KEYS | FROM_THE_LEFT], ids=str
 )
@@ -101,7 +101,7 @@ def test_padding_of_queries_and_source_on_the_left_changes_nothing(case):
 
 
 @pytest.mark.parametrize("name", sorted(QUERIES_ARE_KEYS))
-def test_where_queries_are_keys_their_padding_is_hidden_by_itself(name):
+def test_where_queries_are_keys_their_padding_has_its_own_mask(name):
     case = Case(name)
     layer, inputs = case.build(cross=True), case.inputs(cross=True)
     expected = one_by_one(layer, inputs, "left")["output"]
@@ -114,7 +114,7 @@ def test_where_queries_are_keys_their_padding_is_hidden_by_itself(name):
     torch.testing.assert_close(out[keep_query], expected, rtol=1e-9, atol=1e-9)
 
 
-# Where a query stands relative to a source is counted with the padding (promise 5), so these are left out.
+# Alignment with a source counts padding (promise 5), so these are left out.
 @pytest.mark.parametrize("case", [case for case in ALL if not case.by_position], ids=str)
 def test_padding_of_the_source_alone_changes_nothing(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
@@ -136,7 +136,7 @@ def test_a_batch_equals_its_entries_one_by_one(case, cross):
 def test_the_longest_column_may_be_padding_in_every_entry(case):
     """The output keeps its length, and the column changes nothing."""
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
-    # The query that goes with it is real, and may be a key of its own (key-value memory): it holds ordinary numbers.
+    # The query at this column is not padding and may be a key (key-value memory), so it is finite.
     longer = [
         torch.cat([x, torch.full_like(x[:, :1], pad)], 1) for x, pad in ((query, 9.0), (source, torch.nan))
     ]

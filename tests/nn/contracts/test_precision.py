@@ -1,4 +1,4 @@
-"""Half precision: finite under autocast, forward and backward, and a layer cast to it works as it is."""
+"""Half precision: autocast is finite, forward and backward, and layers can be cast to it."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ by_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids
 @by_dtype
 def test_autocast_is_finite_forward_and_backward(case, dtype):
     keep = HOLES.clone()
-    keep[1] = False  # an entry that sees nothing
+    keep[1] = False  # an entry without visible keys
     for cross in USES:
         layer = case.build(cross, dtype=torch.float32)
         for size in (1, 30):
@@ -37,7 +37,7 @@ def test_autocast_is_finite_forward_and_backward(case, dtype):
 @pytest.mark.parametrize("case", PLAIN, ids=str)
 @by_dtype
 @by_use
-def test_a_layer_in_half_precision_answers_in_it(case, dtype, cross):
+def test_a_layer_in_half_precision_returns_half_precision(case, dtype, cross):
     layer = case.build(cross).to(dtype)
     inputs = case.inputs(cross, dtype=dtype)
     out = layer(*inputs, mask=masks.padding(HOLES))

@@ -1,4 +1,4 @@
-"""What the registry lists, and how a layer is asked for."""
+"""The registry of mechanisms, and building layers by name."""
 
 import subprocess
 import sys
@@ -72,7 +72,7 @@ def test_a_mechanism_that_cannot_be_causal_has_no_such_option(case):
     kind = regard.nn.entry(case.name).causal
     if kind == "option":
         assert case.build(causal=True) is not None
-    else:  # `yes` leaves nothing to choose, `no` cannot
+    else:  # always causal, or never
         with pytest.raises(ValueError, match="causal"):
             case.build(causal=True)
 
@@ -89,14 +89,14 @@ def test_a_common_option_out_of_range_is_named(case, option, wrong):
 
 
 @by_name
-def test_wrong_inputs_are_named(case):
+def test_errors_name_the_argument(case):
     layer = case.build(cross=True)
     query, source = case.inputs(cross=True)
     wrong = {
         "query": [query[0], query[..., :-1], query.long(), "text", query[None]],
         "source": [source[0], source[..., :-1], source.long(), source[:2], [1.0]],
         "mask": [
-            torch.zeros(B, Q, K),  # scores to add are no mask
+            torch.zeros(B, Q, K),  # a float tensor is not a mask
             torch.ones(B, 1, K, dtype=torch.int64),
             torch.ones(B, 1, K + 1, dtype=torch.bool),
             masks.padding(torch.ones(B, K + 1, dtype=torch.bool)),
@@ -114,14 +114,14 @@ def test_wrong_inputs_are_named(case):
 
 
 @by_name
-def test_a_layer_with_its_own_source_width_asks_for_a_source(case):
+def test_a_layer_with_a_source_dim_requires_a_source(case):
     with pytest.raises(ValueError, match="source"):
         case.build(cross=True)(case.inputs()[0])
 
 
-# W is d×d; W_q, W_k are a×d and w is a, with one head: nothing more stands in the papers.
+# With one head W is d×d; W_q and W_k are a×d and w has a entries: the papers have no other parameters.
 @pytest.mark.parametrize(("name", "count"), [("dot", 0), ("general", 36), ("concat", 65), ("additive", 65)])
-def test_the_scores_of_the_recurrent_era_have_their_papers_parameters_only(name, count):
+def test_attentions_of_recurrent_models_have_the_parameters_of_their_papers_only(name, count):
     options = {"attention_dim": 5} if count == 65 else {}
     layer = regard.nn.build(name, dim=6, **options)
     assert sum(parameter.numel() for parameter in layer.parameters()) == count
@@ -134,7 +134,7 @@ def test_a_two_dimensional_mask_that_fits_only_as_padding_is_explained():
 
 
 @pytest.mark.parametrize("name", sorted(KEEP_ONLY))
-def test_what_keeps_a_summary_refuses_masks_that_depend_on_the_query(name):
+def test_mechanisms_that_keep_a_summary_refuse_masks_that_depend_on_the_query(name):
     case = Case(name)
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     dependent = torch.ones(Q, K, dtype=torch.bool).tril()

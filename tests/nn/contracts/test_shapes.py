@@ -1,4 +1,4 @@
-"""Shapes in every use, sizes of zero, and inputs that lie in memory in odd ways."""
+"""Shapes in self- and cross-attention, sizes of zero, and inputs with unusual strides."""
 
 import pytest
 import torch
@@ -45,18 +45,18 @@ def test_more_queries_than_source_positions_are_fine(case):
     assert out.isfinite().all()
 
 
-# Over a source these are another formula by definition (see their docstrings), so they are left out.
+# With a source these have another formula (see their docstrings), so they are left out.
 OTHERWISE = {"key-value-memory", "global-layer", "local-layer", "dynamic-memory", "global-query"}
 
 
 @pytest.mark.parametrize("case", [case for case in ALL if case.name not in OTHERWISE], ids=str)
-def test_a_source_equal_to_the_query_is_self_use(case):
+def test_a_source_equal_to_the_query_is_self_attention(case):
     layer, (rows,) = case.build(), case.inputs()
     torch.testing.assert_close(layer(rows, rows.clone()), layer(rows), rtol=1e-9, atol=1e-9)
 
 
 @by_case
-def test_no_mask_and_a_full_mask_are_the_same(case):
+def test_no_mask_equals_a_full_mask(case):
     for cross in USES:
         layer, inputs = case.build(cross), case.inputs(cross)
         assert_same(answer(layer, inputs, masks.full()), answer(layer, inputs))
@@ -79,7 +79,7 @@ def test_sizes_of_zero_give_the_right_shapes(case, cross, empty):
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
 @by_use
-def test_odd_memory_layouts_change_nothing(case, cross):
+def test_strides_do_not_change_results(case, cross):
     layer, inputs = case.build(cross), case.inputs(cross)
     expected = answer(layer, inputs, masks.padding(HOLES))
     layouts = {

@@ -28,8 +28,8 @@ PEER = "plain torch, eager"
 
 def settings(device: str, *, compile: bool, precision: str, batch: int, length: int) -> Config:
     """A run that never validates, saves or ends."""
-    from regard.training.assembly import complete
     from regard.training.config import Config
+    from regard.training.config.recipe import complete
 
     never = 10**9
     return complete(
@@ -46,11 +46,11 @@ def measured(
     steps: int = STEPS,
 ) -> Measurement:  # fmt: skip
     """Steps a second. The loop must have lowered the loss, or its speed does not count."""
-    from regard.training.assembly import Parts, build_model, build_task
+    from regard.training.build import Parts, build_model, build_task
     from regard.training.hardware import prepare
-    from regard.training.position import seed_everything
     from regard.training.run_folder.folder import RunFolder
     from regard.training.signals import Signals
+    from regard.training.state import seed_everything
     from regard.training.trainer import Trainer
 
     config = settings(setting.device, compile=compile, precision=precision, batch=batch, length=length)
@@ -106,7 +106,7 @@ def _done(trainer: Trainer) -> None:
 def _loss(trainer: Trainer) -> float:
     """The loss on the first batches, with the weights as they are."""
     with torch.no_grad():
-        sums = [trainer.task.loss(trainer.raw(batch), batch) for batch in map(trainer.batch, range(5))]
+        sums = [trainer.task.loss(trainer.model(batch), batch) for batch in map(trainer.batch, range(5))]
     return float(sum(float(total) for total, _ in sums) / sum(float(count) for _, count in sums))
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from regard.comparison.engines.warden import Warden, kill
+from regard.comparison.engines.supervisor import Supervisor, kill
 
 VARIABLE = "REGARD_HEARTBEAT"  # holds the number of the file that a worker writes its beats to
 SECONDS_TO_DIE = 10.0  # for what was killed; one that waits for a device may take longer
-_WARDEN = Warden()
+_SUPERVISOR = Supervisor()
 
 
 class Child:
@@ -49,7 +49,7 @@ class Child:
         """Its exit code, None while it runs."""
         code = self.process.poll()
         if code is None and not self._watched:
-            _WARDEN.watch(self.process.pid)
+            _SUPERVISOR.watch(self.process.pid)
             self._watched = True
         return code
 
@@ -62,7 +62,7 @@ class Child:
     def ask_to_stop(self) -> None:
         """Let it save and end. What it started goes on until then: it may be needed for the batch at hand."""
         if self.poll() is None:
-            _WARDEN.asked(self.process.pid)
+            _SUPERVISOR.asked(self.process.pid)
         self.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -93,4 +93,4 @@ class Child:
         os.close(self._beats)
         kill(self.process.pid)
         if self._watched and self.process.returncode is not None:
-            _WARDEN.ended(self.process.pid)
+            _SUPERVISOR.ended(self.process.pid)

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from regard.comparison import worker
-from regard.comparison.engines import node
+from regard.comparison.engines import remote
 from regard.comparison.engines.stopped import ClusterLost
 from regard.errors import BadValue
 
@@ -166,9 +166,9 @@ def _refuse_other_versions() -> None:
     asked = {}
     for one in machines():
         there = NodeAffinitySchedulingStrategy(one["NodeID"], soft=False)
-        look = ray.remote(node.installed).options(num_cpus=0, scheduling_strategy=there)
+        look = ray.remote(remote.installed).options(num_cpus=0, scheduling_strategy=there)
         asked[one["NodeManagerAddress"]] = look.remote()
-    here = node.installed()
+    here = remote.installed()
     for address, answer in asked.items():
         try:
             found = ray.get(answer, timeout=SECONDS_TO_ANSWER) or "none"

@@ -24,7 +24,7 @@ class Event:
 class Engine(Protocol):
     """Where jobs run."""
 
-    def run(self, jobs: Iterable[Job], hear: Callable[[Event], None]) -> list[Outcome]:
+    def run(self, jobs: Iterable[Job], on_event: Callable[[Event], None]) -> list[Outcome]:
         """Run all jobs, in parallel where there is room, and return their outcomes in the order of the jobs.
 
         A job that fails gives an outcome with `error`; the others go on. `jobs` may be lazy.

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.comparison import earlier, worker
+from regard.comparison import previous_runs, worker
 from regard.comparison.engines.child import SECONDS_TO_DIE, Child
 from regard.comparison.engines.engine import Event, News
 from regard.comparison.engines.stopped import Stopped
-from regard.comparison.engines.warden import GRACE
+from regard.comparison.engines.supervisor import GRACE
 from regard.comparison.job import Job, Outcome
 from regard.comparison.limits import Limits
 from regard.training.run_folder import durable
@@ -37,18 +37,18 @@ SECONDS_TO_STOP = (
 )
 _TAIL = 1 << 16  # bytes; a line of metrics is shorter
 
-Hear = Callable[[Event], None]
+OnEvent = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """How many processes run at once, and how many threads each of them has."""
 
     workers: int
     threads: int
 
 
-def room_for(jobs: int, *, gpu: bool, workers: int | None = None, threads: int | None = None) -> Room:
+def capacity_for(jobs: int, *, gpu: bool, workers: int | None = None, threads: int | None = None) -> Capacity:
     """What this machine has room for: one process for each core, or one on a GPU, unless something else is asked for.
 
     Several processes have one thread each, so that a result does not depend on how many of them run at once.
@@ -58,7 +58,7 @@ def room_for(jobs: int, *, gpu: bool, workers: int | None = None, threads: int |
         threads = cores if gpu or jobs == 1 else 1
     if workers is None:
         workers = 1 if gpu else max(1, cores // threads)
-    return Room(max(1, min(workers, jobs)), threads)
+    return Capacity(max(1, min(workers, jobs)), threads)
 
 
 class LocalEngine:
@@ -69,15 +69,15 @@ class LocalEngine:
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
 
-    def run(self, jobs: Iterable[Job], hear: Hear) -> list[Outcome]:
+    def run(self, jobs: Iterable[Job], on_event: OnEvent) -> list[Outcome]:
         """Run all jobs and return their outcomes in the order of the jobs; `Stopped` if a signal came."""
         waiting = enumerate(jobs)
         outcomes: dict[int, Outcome] = {}
-        running: dict[int, Process] = {}
-        unsaved: list[Process] = []
+        running: dict[int, JobProcess] = {}
+        unsaved: list[JobProcess] = []
         with Signals(lambda: kill_all(running.values())) as signals:
             try:
-                while self._fill(waiting, running, outcomes, hear) and not signals.received:
+                while self._fill(waiting, running, outcomes, on_event) and not signals.received:
                     time.sleep(SECONDS_BETWEEN_LOOKS)
                     for number, process in list(running.items()):
                         if (outcome := process.look()) is not None:
@@ -92,31 +92,31 @@ class LocalEngine:
     def _fill(
         self,
         waiting: Iterator[tuple[int, Job]],
-        running: dict[int, Process],
+        running: dict[int, JobProcess],
         outcomes: dict[int, Outcome],
-        hear: Hear,
+        on_event: OnEvent,
     ) -> bool:
         """Start jobs while there is room; whether any is running."""
         while len(running) < self.workers:
             number, job = next(waiting, (-1, None))
             if job is None:
                 break
-            if (found := earlier.finished(job)) is not None:
+            if (found := previous_runs.finished(job)) is not None:
                 outcomes[number] = found
-                hear(Event(job, "done", "as an earlier command left it", found.steps))
+                on_event(Event(job, "done", "as an earlier command left it", found.steps))
             else:
-                running[number] = Process(job, hear)
+                running[number] = JobProcess(job, on_event)
         return bool(running)
 
 
-class Process:
+class JobProcess:
     """The process of a job, and those that take its place when it dies."""
 
-    def __init__(self, job: Job, hear: Hear) -> None:
-        self.job, self.hear = job, hear
+    def __init__(self, job: Job, on_event: OnEvent) -> None:
+        self.job, self.on_event = job, on_event
         self.log = Path(job.folder) / LOG
         self.deaths = 0
-        self.step = earlier.steps_taken(job)
+        self.step = previous_runs.steps_taken(job)
         self.news_at = 0.0
         self.begun = False
         self.limits = Limits(job.timeout, job.heartbeat)
@@ -124,8 +124,8 @@ class Process:
             "",
             0.0,
         )  # which of them, and when it is killed if it does not stop by itself
-        earlier.note(job)
-        earlier.forget(
+        previous_runs.note(job)
+        previous_runs.forget(
             job
         )  # first: a process that ends before it does so itself must not hand back an old outcome
         self._start()
@@ -149,7 +149,7 @@ class Process:
             if self.deaths < AGAIN:
                 self.deaths += 1
                 self._start()
-                self.step = earlier.steps_taken(self.job)
+                self.step = previous_runs.steps_taken(self.job)
                 self._say("again", f"{_death(code)}; goes on from step {self.step}")
                 return None
             return self._failed(f"its process ended {1 + AGAIN} times, the last time so: {_death(code)}")
@@ -176,7 +176,7 @@ class Process:
             sys.executable,
             "-m",
             "regard.comparison.worker",
-            str(Path(self.job.folder) / earlier.TOLD),
+            str(Path(self.job.folder) / previous_runs.TOLD),
         ]
         with durable.reporting(self.log), self.log.open("ab") as log:
             log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
@@ -206,9 +206,9 @@ class Process:
 
     def _stopped(self) -> Outcome:
         """The outcome of a run that was over a limit: it may have come to its end all the same."""
-        if (found := earlier.finished(self.job)) is not None:
+        if (found := previous_runs.finished(self.job)) is not None:
             return self._ended(found)
-        self.step = earlier.steps_taken(self.job)
+        self.step = previous_runs.steps_taken(self.job)
         return self._failed(f"{self.exceeded} and was stopped; its last checkpoint is of step {self.step}")
 
     def _ended(self, outcome: Outcome) -> Outcome:
@@ -236,10 +236,10 @@ class Process:
         return lines[-1].strip()
 
     def _say(self, news: News, text: str = "") -> None:
-        self.hear(Event(self.job, news, text, self.step))
+        self.on_event(Event(self.job, news, text, self.step))
 
 
-def stop(processes: Iterable[Process]) -> list[Process]:
+def stop(processes: Iterable[JobProcess]) -> list[JobProcess]:
     """Let all save and end; those that do not within `SECONDS_TO_SAVE` are killed, and returned."""
     ending = list(processes)
     for process in ending:
@@ -248,7 +248,7 @@ def stop(processes: Iterable[Process]) -> list[Process]:
     return [process for process in ending if not process.wait(limit)]
 
 
-def kill_all(processes: Iterable[Process]) -> None:
+def kill_all(processes: Iterable[JobProcess]) -> None:
     """End all at once, with everything they started."""
     for process in list(processes):
         process.kill()

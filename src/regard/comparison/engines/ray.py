@@ -20,17 +20,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from regard.comparison import earlier, worker
-from regard.comparison.engines import node, parcel
+from regard.comparison import previous_runs, worker
+from regard.comparison.engines import archive, remote
 from regard.comparison.engines.cluster import Cluster, machines, refuse_too_large
 from regard.comparison.engines.engine import Event
-from regard.comparison.engines.local import AGAIN, SECONDS_TO_SAVE, room_for
-from regard.comparison.engines.node import Errand, Return, Word
+from regard.comparison.engines.local import AGAIN, SECONDS_TO_SAVE, capacity_for
+from regard.comparison.engines.remote import RemoteJob, RemoteMessage, RemoteResult
 from regard.comparison.engines.stopped import ClusterLost, Stopped
-from regard.comparison.engines.warden import kill
+from regard.comparison.engines.supervisor import kill
 from regard.comparison.job import Job, Outcome
 from regard.errors import BadValue
-from regard.training.assembly import complete
+from regard.training.config.recipe import complete
 from regard.training.run_folder import durable
 from regard.training.run_folder.folder import RunFolder
 from regard.training.signals import Signals
@@ -44,15 +44,15 @@ SECONDS_LATE = 60.0  # for words under way
 
 _STUCK = "its worker is stuck: nothing was heard of it for longer than --heartbeat allows"
 
-Hear = Callable[[Event], None]
+OnEvent = Callable[[Event], None]
 
 
 @dataclass
-class Sent:
+class RemoteRun:
     """A job that is being carried out somewhere."""
 
     number: int
-    errand: Errand
+    errand: RemoteJob
     words: ObjectRefGenerator
     deaths: int = 0
     death: str = ""  # of its last worker, until another has begun
@@ -76,7 +76,7 @@ class RayEngine:
     name = "ray"
 
     def __init__(self, address: str | None = None, threads: int = 1, *, cores: int | None = None) -> None:
-        self.cluster = Cluster(address, cores or max(threads, room_for(1, gpu=False).threads))
+        self.cluster = Cluster(address, cores or max(threads, capacity_for(1, gpu=False).threads))
 
     def __enter__(self) -> RayEngine:
         self.cluster.open()
@@ -91,33 +91,33 @@ class RayEngine:
         """Leave the cluster."""
         self.cluster.close()
 
-    def run(self, jobs: Iterable[Job], hear: Hear) -> list[Outcome]:
+    def run(self, jobs: Iterable[Job], on_event: OnEvent) -> list[Outcome]:
         """Run all jobs and return their outcomes in the order of the jobs; `Stopped` if a signal came."""
         import ray
 
         self.cluster.open()  # first: Ray listens to signals, too, and the last one to say so is heard
         token = secrets.token_hex(16)
         outcomes: dict[int, Outcome] = {}
-        sent: list[Sent] = []
+        sent: list[RemoteRun] = []
         # What Ray has to say of its workers it prints among the results; it belongs to the progress.
         with redirect_stdout(sys.stderr), Signals(lambda: self._kill(sent)) as signals:
             try:
                 for number, job in enumerate(jobs):
-                    if (found := earlier.finished(job)) is not None:
+                    if (found := previous_runs.finished(job)) is not None:
                         outcomes[number] = found
-                        hear(Event(job, "done", "as an earlier command left it", found.steps))
+                        on_event(Event(job, "done", "as an earlier command left it", found.steps))
                     else:
                         sent.append(_send(number, job, token))
                 while sent and not signals.received:
                     self.cluster.refuse_lost()
                     ready, _ = ray.wait([one.words for one in sent], timeout=SECONDS_BETWEEN_LOOKS)
                     for one in [one for one in sent if any(one.words is words for words in ready)]:
-                        if (outcome := _listen(one, hear)) is not None:
+                        if (outcome := _listen(one, on_event)) is not None:
                             outcomes[one.number] = outcome
                             sent.remove(one)
                     for one in [one for one in sent if _stuck(one)]:
                         ray.cancel(one.words, force=True)
-                        outcomes[one.number] = _failed(one, _STUCK, hear)
+                        outcomes[one.number] = _failed(one, _STUCK, on_event)
                         sent.remove(one)
             except ClusterLost:
                 self._kill(sent)
@@ -131,7 +131,7 @@ class RayEngine:
                 raise Stopped(signals.received)
         return [outcomes[number] for number in sorted(outcomes)]
 
-    def _kill(self, sent: Iterable[Sent]) -> None:
+    def _kill(self, sent: Iterable[RemoteRun]) -> None:
         """End every process of the jobs at once, where they run on this machine; elsewhere Ray ends them."""
         if self.cluster.made_here:
             for one in list(sent):
@@ -141,7 +141,7 @@ class RayEngine:
                     kill(one.group)
 
 
-def _send(number: int, job: Job, token: str) -> Sent:
+def _send(number: int, job: Job, token: str) -> RemoteRun:
     refuse_too_large(job.threads, _gpus(job))
     try:
         files = {path: Path(path).read_bytes() for path in job.use}
@@ -150,12 +150,12 @@ def _send(number: int, job: Job, token: str) -> Sent:
     folder = Path(job.folder)
     with durable.reporting(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    durable.write(folder / node.PROBE, token.encode())
-    errand = Errand(job, token, files, node.installed())
-    return Sent(number, errand, _carry_out(errand))
+    durable.write(folder / remote.PROBE, token.encode())
+    errand = RemoteJob(job, token, files, remote.installed())
+    return RemoteRun(number, errand, _submit(errand))
 
 
-def _carry_out(errand: Errand) -> ObjectRefGenerator:
+def _submit(errand: RemoteJob) -> ObjectRefGenerator:
     """Have a worker begin. Ray itself must not try again: it would not say so."""
     job = errand.job
     words: ObjectRefGenerator = (
@@ -171,7 +171,7 @@ def _task() -> Any:
     """Made once: each time, Ray would send the same function around again."""
     import ray
 
-    return ray.remote(node.carry_out)
+    return ray.remote(remote.run_job)
 
 
 def _gpus(job: Job) -> int:
@@ -180,7 +180,7 @@ def _gpus(job: Job) -> int:
     return int(device.startswith("cuda") or (device == "auto" and there))
 
 
-def _listen(one: Sent, hear: Hear) -> Outcome | None:
+def _listen(one: RemoteRun, on_event: OnEvent) -> Outcome | None:
     """Take the next word of a job; its outcome if that was the last."""
     import ray
     from ray.exceptions import RayError, RayTaskError
@@ -188,65 +188,65 @@ def _listen(one: Sent, hear: Hear) -> Outcome | None:
     try:
         said = ray.get(next(one.words))
     except RayTaskError as trouble:  # our own program failed there, and would again
-        return _failed(one, worker.reason(trouble.cause or trouble), hear)
+        return _failed(one, worker.reason(trouble.cause or trouble), on_event)
     except StopIteration:
-        return _again(one, "it ended without a word", hear)
+        return _again(one, "it ended without a word", on_event)
     except RayError as death:
         first = worker.reason(death).split(". ")[0]  # the rest is a guide to Ray's own logs
-        return _again(one, first, hear)
-    if isinstance(said, Return):
+        return _again(one, first, on_event)
+    if isinstance(said, RemoteResult):
         return _take_in(one.job, said)
     one.heard, one.worker, one.group = time.monotonic(), said.worker, said.group
     if one.death and said.news == "began":
-        said = Word("again", f"{one.death}; {said.text or 'begins anew'}", said.step)
+        said = RemoteMessage("again", f"{one.death}; {said.text or 'begins anew'}", said.step)
         one.death = ""
-    hear(Event(one.job, said.news, said.text, said.step))
+    on_event(Event(one.job, said.news, said.text, said.step))
     return None
 
 
-def _stuck(one: Sent) -> bool:
+def _stuck(one: RemoteRun) -> bool:
     """Whether a worker that has begun is silent for longer than it would let a run be."""
     if one.heard is None or one.job.heartbeat is None:
         return False
     return time.monotonic() - one.heard > one.job.heartbeat + SECONDS_LATE
 
 
-def _again(one: Sent, why: str, hear: Hear) -> Outcome | None:
+def _again(one: RemoteRun, why: str, on_event: OnEvent) -> Outcome | None:
     if one.deaths >= AGAIN:
-        return _failed(one, f"its worker died {1 + AGAIN} times, the last time so: {why}", hear)
+        return _failed(one, f"its worker died {1 + AGAIN} times, the last time so: {why}", on_event)
     one.deaths, one.death = one.deaths + 1, why
     one.heard, one.worker, one.group = None, 0, 0
     try:
         refuse_too_large(one.job.threads, _gpus(one.job))
     except BadValue as nowhere:  # what died was the last machine that is large enough
-        return _failed(one, f"{why}; {nowhere}", hear)
-    one.words = _carry_out(one.errand)
+        return _failed(one, f"{why}; {nowhere}", on_event)
+    one.words = _submit(one.errand)
     return None
 
 
-def _failed(one: Sent, why: str, hear: Hear) -> Outcome:
+def _failed(one: RemoteRun, why: str, on_event: OnEvent) -> Outcome:
     outcome = worker.failed(one.job, why)
     outcome.save()
     _unmark(one.job)
-    hear(Event(one.job, "failed", why, outcome.steps))
+    on_event(Event(one.job, "failed", why, outcome.steps))
     return outcome
 
 
-def _take_in(job: Job, said: Return) -> Outcome:
+def _take_in(job: Job, said: RemoteResult) -> Outcome:
     """Put a finished run where it belongs, as if it had run here."""
     run = RunFolder(Path(job.folder))
     if said.parcel is not None:
-        parcel.unpack(said.parcel, run.path)
+        archive.unpack(said.parcel, run.path)
         if run.exists:  # not if it failed before it began
-            run.note(dataclasses.replace(complete(run.begun()), out=job.folder))
+            run.write_config(dataclasses.replace(complete(run.initial_settings()), out=job.folder))
     _unmark(job)
-    earlier.note(job)
+    previous_runs.note(job)
     outcome = dataclasses.replace(said.outcome, folder=job.folder, command=worker.command_of(job))
     outcome.save()
     return outcome
 
 
-def _call_back(sent: Iterable[Sent]) -> None:
+def _call_back(sent: Iterable[RemoteRun]) -> None:
     """Have all runs save and stop, and wait for them."""
     import ray
     from ray.exceptions import RayError
@@ -268,4 +268,4 @@ def _call_back(sent: Iterable[Sent]) -> None:
 
 
 def _unmark(job: Job) -> None:
-    (Path(job.folder) / node.PROBE).unlink(missing_ok=True)
+    (Path(job.folder) / remote.PROBE).unlink(missing_ok=True)

@@ -20,7 +20,8 @@ from regard.comparison.figures.style import (
     titled,
     within,
 )
-from regard.comparison.results import Row
+from regard.comparison.results import Row, deciding
+from regard.tasks.metrics import Metric
 
 ROW, AROUND = 0.21, 0.62  # inches: of a contestant, and of everything around them
 SEEDS = dict[int, float]
@@ -41,17 +42,17 @@ class Reached:
 
 def reached(rows: Sequence[Row], keys: Keys, split: str, seeds: Mapping[str, SEEDS]) -> list[Reached]:
     """The rows that have a number for the deciding metric, the best first; `seeds` are the single numbers by label."""
+    metric = deciding(rows)
     found = []
     for row in rows:
-        over = row[split].get(row["decides"])
+        over = row[split].get(metric.name)
         if over and over["mean"] is not None:
             own = seeds.get(row["label"], {})
             found.append(Reached(keys[row["label"]], over["mean"], over["low"], over["high"], own))
-    higher = all(row["higher_is_better"] for row in rows)
-    return sorted(found, key=lambda one: -one.mean if higher else one.mean)
+    return sorted(found, key=lambda one: -one.mean if metric.higher_is_better else one.mean)
 
 
-def bars(found: Sequence[Reached], metric: str, split: str) -> Drawing | None:
+def bars(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | None:
     """Bars from zero, so that their lengths may be compared."""
     if not found:
         return None
@@ -68,7 +69,7 @@ def bars(found: Sequence[Reached], metric: str, split: str) -> Drawing | None:
     return _finished(frame, found, metric, split, Drawing(f"{split}-bars", "", "", figure, tips))
 
 
-def closer(found: Sequence[Reached], metric: str, split: str) -> Drawing | None:
+def closer(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | None:
     """Intervals and single seeds on a scale of their own, which need not begin at zero."""
     if not found:
         return None
@@ -100,7 +101,7 @@ def closer(found: Sequence[Reached], metric: str, split: str) -> Drawing | None:
     return _finished(frame, found, metric, split, Drawing(f"{split}-intervals", "", "", figure, tips))
 
 
-def told(one: Reached, metric: str) -> str:
+def told(one: Reached, metric: Metric) -> str:
     """A result in one line."""
     text = f"{one.key.label}: {number_of(one.mean, metric)}"
     if one.high > one.low:
@@ -140,11 +141,11 @@ def _names(frame: Axes, found: Sequence[Reached]) -> None:
     frame.axvline(0, color=MUTED, linewidth=0.6, zorder=1)
 
 
-def _finished(frame: Axes, found: Sequence[Reached], metric: str, split: str, made: Drawing) -> Drawing:
+def _finished(frame: Axes, found: Sequence[Reached], metric: Metric, split: str, made: Drawing) -> Drawing:
     frame.set_xlabel(f"{split} {titled(metric)}")
     in_percent(frame.xaxis, metric)
     kind = "Bars from zero" if made.name.endswith("bars") else "Intervals and seeds"
-    alt = f"{kind}, {split} {metric}, best first: " + "; ".join(told(one, metric) for one in found) + "."
+    alt = f"{kind}, {split} {metric.name}, best first: " + "; ".join(told(one, metric) for one in found) + "."
     title = (
         f"{split} {titled(metric)}, from zero" if made.name.endswith("bars") else f"{split}, a closer look"
     )

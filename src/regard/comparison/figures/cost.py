@@ -21,12 +21,13 @@ from regard.comparison.figures.style import (
     within,
 )
 from regard.comparison.results import Row
+from regard.tasks.metrics import Metric
 
 WIDE = 4.0  # costs that differ by more than this factor are drawn on a logarithmic axis
 
 
 @dataclass(frozen=True)
-class Kind:
+class CostAxis:
     """A cost: where it stands in a row, what it is called, and whether less of it is better."""
 
     field: str
@@ -35,11 +36,11 @@ class Kind:
     less_is_better: bool = True
 
 
-KINDS = (
-    Kind("parameters", "parameters"),
-    Kind("flops_per_step", "FLOPs per training step"),
-    Kind("steps_per_second", "training steps per second", less_is_better=False),
-    Kind("peak_memory_mib", "peak memory, MiB", " MiB"),
+COST_AXES = (
+    CostAxis("parameters", "parameters"),
+    CostAxis("flops_per_step", "FLOPs per training step"),
+    CostAxis("steps_per_second", "training steps per second", less_is_better=False),
+    CostAxis("peak_memory_mib", "peak memory, MiB", " MiB"),
 )
 
 
@@ -47,20 +48,18 @@ def against(
     found: Sequence[Reached],
     rows: Sequence[Row],
     keys: Keys,
-    kind: Kind,
-    metric: str,
+    axis: CostAxis,
+    metric: Metric,
     split: str,
-    *,
-    higher_is_better: bool,
 ) -> Drawing | None:
     """Points with their intervals over one cost, and the front of those nobody beats on both; None without costs."""
-    costs = {row["label"]: row.get(kind.field) for row in rows}
+    costs = {row["label"]: row.get(axis.field) for row in rows}
     points = [(float(cost), one) for one in found if (cost := costs[one.key.label]) is not None]
     if not points:
         return None
     best = front(
         [
-            (-cost if kind.less_is_better else cost, one.mean if higher_is_better else -one.mean)
+            (-cost if axis.less_is_better else cost, one.mean if metric.higher_is_better else -one.mean)
             for cost, one in points
         ]
     )
@@ -76,21 +75,21 @@ def against(
             markerfacecolor=key.colour if number in best else "none", markeredgewidth=1.2,
         )  # fmt: skip
         dot.set_gid(key.group("point"))
-        tips[key.group("point")] = f"{told(one, metric)}; {short(cost)}{kind.unit or ' ' + kind.title}"
+        tips[key.group("point")] = f"{told(one, metric)}; {short(cost)}{axis.unit or ' ' + axis.title}"
     line_of_best = sorted((points[number][0], points[number][1].mean) for number in best)
     if len(line_of_best) > 1:
         frame.plot(
             *zip(*line_of_best, strict=True), color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), zorder=1
         )
     _scale(frame, [cost for cost, _ in points], [one for _, one in points], metric)
-    frame.set_xlabel(kind.title + (" (less is better)" if kind.less_is_better else " (more is better)"))
+    frame.set_xlabel(axis.title + (" (less is better)" if axis.less_is_better else " (more is better)"))
     frame.set_ylabel(f"{split} {titled(metric)}")
     in_percent(frame.yaxis, metric)
     beside(figure, frame, [(cost, one.mean, one.key) for cost, one in points], keys)
     names = ", ".join(points[number][1].key.name for number in best)
     parts = "; ".join(f"{told(one, metric)} at {short(cost)}" for cost, one in points)
-    alt = f"{split} {metric} over {kind.title}. Beaten by nobody on both: {names}. All: {parts}."
-    return Drawing(f"cost-{kind.field.replace('_', '-')}", f"over {kind.title}", alt, figure, tips)
+    alt = f"{split} {metric.name} over {axis.title}. Beaten by nobody on both: {names}. All: {parts}."
+    return Drawing(f"cost-{axis.field.replace('_', '-')}", f"over {axis.title}", alt, figure, tips)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -102,7 +101,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return [place for place, own in enumerate(points) if not any(beats(other, own) for other in points)]
 
 
-def _scale(frame: Axes, costs: Sequence[float], found: Sequence[Reached], metric: str) -> None:
+def _scale(frame: Axes, costs: Sequence[float], found: Sequence[Reached], metric: Metric) -> None:
     low, high = min(costs), max(costs)
     if low > 0 and high / low > WIDE:
         frame.set_xlim(low / 1.5, high * 1.5)

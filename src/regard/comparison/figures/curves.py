@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from regard.comparison.figures.history import Band, History, Series, together
+from regard.comparison.figures.history import RunHistory, SeedBand, Series, together
 from regard.comparison.figures.labels import at_ends, beside
 from regard.comparison.figures.style import (
     FEW,
@@ -22,32 +22,37 @@ from regard.comparison.figures.style import (
     short,
     titled,
 )
-from regard.comparison.results import SHARES
+from regard.tasks.metrics import LOSS, SHARE, Metric
 
 TITLES = {"step": "steps", "seconds": "seconds of training", "tokens": "tokens"}
 EARLY = 0.05  # of a run: what happens there may leave the frame
 WIDE = 4.0  # numbers, and ends of curves, that differ by more than this factor get a logarithmic axis
 NEAR = 0.9  # of the width: a curve that ends beyond is labelled at the edge
-LOSS = "loss"
 
 
-def curve(runs: Sequence[History], keys: Keys, metric: str, axis: str) -> Drawing | None:
+def curve(runs: Sequence[RunHistory], keys: Keys, metric: Metric, axis: str) -> Drawing | None:
     """A metric of the validations along an axis ("step", "seconds", "tokens"); None where nobody measured it."""
     series = {
-        label: [run.validation[metric] for run in runs if run.label == label and metric in run.validation]
+        label: [
+            run.validation[metric.name]
+            for run in runs
+            if run.label == label and metric.name in run.validation
+        ]
         for label in keys
     }
-    return _drawn(series, keys, f"validation {titled(metric)}", metric, f"validation-{_plain(metric)}", axis)
+    return _drawn(
+        series, keys, f"validation {titled(metric)}", metric, f"validation-{_plain(metric.name)}", axis
+    )
 
 
-def loss_curve(runs: Sequence[History], keys: Keys, axis: str) -> Drawing | None:
+def loss_curve(runs: Sequence[RunHistory], keys: Keys, axis: str) -> Drawing | None:
     """The training loss along an axis."""
     series = {label: [run.loss for run in runs if run.label == label] for label in keys}
     return _drawn(series, keys, "training loss", LOSS, "training-loss", axis)
 
 
 def _drawn(
-    series: dict[str, list[Series]], keys: Keys, title: str, metric: str, name: str, axis: str
+    series: dict[str, list[Series]], keys: Keys, title: str, metric: Metric, name: str, axis: str
 ) -> Drawing | None:
     bands = {keys[label]: band for label, own in series.items() if (band := together(own, axis)) is not None}
     if not bands:
@@ -73,7 +78,7 @@ def _plain(metric: str) -> str:
     return re.sub(r"[^A-Za-z0-9-]+", "-", metric)
 
 
-def _seeds(frame: Axes, key: Key, band: Band, series: Sequence[Series], axis: str) -> None:
+def _seeds(frame: Axes, key: Key, band: SeedBand, series: Sequence[Series], axis: str) -> None:
     """The range of several seeds as a band, and each of them faintly."""
     if len(series) < 2:
         return
@@ -84,7 +89,7 @@ def _seeds(frame: Axes, key: Key, band: Band, series: Sequence[Series], axis: st
         faint.set_gid(key.group(f"seed{number}"))
 
 
-def _line(frame: Axes, key: Key, band: Band, tips: dict[str, str], metric: str, axis: str) -> None:
+def _line(frame: Axes, key: Key, band: SeedBand, tips: dict[str, str], metric: Metric, axis: str) -> None:
     every = max(1, len(band.at) // 6)
     (line,) = frame.plot(
         band.at, band.mean, color=key.colour, linestyle=key.dash, linewidth=1.5, marker=key.marker, markersize=3.2,
@@ -95,7 +100,7 @@ def _line(frame: Axes, key: Key, band: Band, tips: dict[str, str], metric: str, 
     tips[key.group("mean")] = f"{key.label}: {last}"
 
 
-def _label(figure: Figure, frame: Axes, bands: dict[Key, Band], keys: Keys) -> None:
+def _label(figure: Figure, frame: Axes, bands: dict[Key, SeedBand], keys: Keys) -> None:
     """A tag for each curve: at the edge of the frame where it reaches that far, else where it ends."""
     edge = NEAR * frame.get_xlim()[1]
     at_ends(frame, {key: float(band.mean[-1]) for key, band in bands.items() if band.at[-1] >= edge}, keys)
@@ -106,7 +111,7 @@ def _label(figure: Figure, frame: Axes, bands: dict[Key, Band], keys: Keys) -> N
         beside(figure, frame, early, keys)
 
 
-def _limit_across(frame: Axes, bands: Sequence[Band]) -> None:
+def _limit_across(frame: Axes, bands: Sequence[SeedBand]) -> None:
     """From the beginning to the last end; by powers where some end far earlier than others."""
     ends = [float(band.at[-1]) for band in bands]
     if min(ends) > 0 and max(ends) / min(ends) > WIDE:
@@ -117,12 +122,12 @@ def _limit_across(frame: Axes, bands: Sequence[Band]) -> None:
     frame.xaxis.set_major_formatter(lambda value, _: short(value))
 
 
-def _limit_along(frame: Axes, bands: Sequence[Band], metric: str) -> None:
+def _limit_along(frame: Axes, bands: Sequence[SeedBand], metric: Metric) -> None:
     """A frame for what happens after the first moments, which would else press the rest together."""
     late = [band.at >= EARLY * band.at[-1] for band in bands]
     low = min(float(band.low[chosen].min()) for band, chosen in zip(bands, late, strict=True))
     high = max(float(band.high[chosen].max()) for band, chosen in zip(bands, late, strict=True))
-    if low > 0 and high / low > WIDE and metric not in SHARES:
+    if low > 0 and high / low > WIDE and metric.unit != SHARE:
         frame.set_ylim(low / 1.1, high * 1.1)
         logarithmic(frame, "y")
         return

@@ -30,7 +30,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class History:
+class RunHistory:
     """One run: its training loss, and each metric of its validations."""
 
     label: str
@@ -39,7 +39,7 @@ class History:
     validation: dict[str, Series]
 
 
-def histories(comparison: Comparison) -> list[History]:
+def histories(comparison: Comparison) -> list[RunHistory]:
     """The runs that left metrics, those of failed ones too: a curve may show why."""
     found = []
     for run in comparison.outcomes:
@@ -50,11 +50,11 @@ def histories(comparison: Comparison) -> list[History]:
     return found
 
 
-def history(label: str, seed: int, records: Sequence[metrics_file.Record]) -> History:
+def history(label: str, seed: int, records: Sequence[metrics_file.Record]) -> RunHistory:
     """The curves of one run's records."""
     judged = [record for record in records if isinstance(record.get("validation"), dict)]
     names = dict.fromkeys(name for record in judged for name in record["validation"])
-    return History(
+    return RunHistory(
         label,
         seed,
         _thinned(_series(records, (record.get("loss") for record in records))),
@@ -90,7 +90,7 @@ def _thinned(series: Series, points: int = POINTS) -> Series:
 
 
 @dataclass(frozen=True)
-class Band:
+class SeedBand:
     """What several seeds have in common: their mean, and between which values they lie."""
 
     at: Floats
@@ -99,7 +99,7 @@ class Band:
     high: Floats
 
 
-def together(series: Sequence[Series], axis: str) -> Band | None:
+def together(series: Sequence[Series], axis: str) -> SeedBand | None:
     """Mean and range over seeds, wherever one of them was measured and all of them were under way.
 
     Between two measurements of a seed, the straight line between them counts.
@@ -116,4 +116,4 @@ def together(series: Sequence[Series], axis: str) -> Band | None:
     if len(places) > 2 * POINTS:
         places = np.linspace(begin, end, POINTS)
     lines = np.stack([np.interp(places, one.at[axis], one.values) for one in usable])
-    return Band(places, lines.mean(0), lines.min(0), lines.max(0))
+    return SeedBand(places, lines.mean(0), lines.min(0), lines.max(0))

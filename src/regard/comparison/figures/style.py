@@ -17,7 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from regard.comparison.results import SHARES, Row
+from regard.comparison.results import Row
+from regard.tasks.metrics import SHARE, Metric
 
 INK, MUTED, GRID = "#1b1f24", "#5b6570", "#d9dde2"
 COLOURS = ("#0068a8", "#c64f00", "#00805c", "#a8407c", "#8f6400", "#2f86cc", "#5f656c")
@@ -151,25 +152,25 @@ def blank(width: float = WIDTH, height: float = HEIGHT) -> tuple[Figure, Axes]:
     return figure, frame
 
 
-def titled(metric: str) -> str:
-    """A metric as people write it, with its unit."""
-    return shortened(metric.replace("_", " ")) + (", %" if metric in SHARES else "")
+def titled(metric: Metric) -> str:
+    """The name of a metric as people write it, with its unit."""
+    return shortened(metric.name.replace("_", " ")) + (", %" if metric.unit == SHARE else "")
 
 
-def in_percent(axis: Any, metric: str) -> None:
-    """Write shares of one as per cent along an axis."""
-    if metric in SHARES:
+def in_percent(axis: Any, metric: Metric) -> None:
+    """Write shares as per cent along an axis."""
+    if metric.unit == SHARE:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}"))
 
 
-def number_of(value: float, metric: str) -> str:
-    """A result as it is read: shares in per cent."""
-    return f"{100 * value:.2f} %" if metric in SHARES else f"{value:.4g}"
+def number_of(value: float, metric: Metric) -> str:
+    """A result as people read it; shares with two decimals, since contestants are often close."""
+    return f"{100 * value:.2f} %" if metric.unit == SHARE else metric.text(value)
 
 
-def within(metric: str, low: float, high: float) -> tuple[float, float]:
+def within(metric: Metric, low: float, high: float) -> tuple[float, float]:
     """The ends of an axis: a share lies between 0 and 1, whatever an interval says."""
-    return (max(low, -0.01), min(high, 1.01)) if metric in SHARES else (low, high)
+    return (max(low, -0.01), min(high, 1.01)) if metric.unit == SHARE else (low, high)
 
 
 def logarithmic(frame: Axes, which: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures import attention, bars, cost, curves, history, svg
 from regard.comparison.figures.style import Drawing, Key, Keys, looks
-from regard.comparison.results import Row, runs_of
+from regard.comparison.results import Row, deciding, runs_of
 from regard.errors import RegardError
 from regard.observation import inspection
 from regard.observation.attribution import Attribution
@@ -28,7 +28,7 @@ class Plate:
 
 
 @dataclass(frozen=True)
-class View:
+class AttentionView:
     """What one contestant looked at: pictures and words, or why there are none."""
 
     key: Key
@@ -45,18 +45,17 @@ class Gallery:
     curves: list[Plate]
     results: list[Plate]
     costs: list[Plate]
-    views: list[View]
+    views: list[AttentionView]
 
 
 def gallery(comparison: Comparison, rows: Sequence[Row], keys: Keys, split: str, folder: Path) -> Gallery:
     """Draw everything; `split` is the one whose results are shown, `folder` where files go."""
-    metric = next((row["decides"] for row in rows if row["decides"]), "")
-    higher = all(row["higher_is_better"] for row in rows)
+    metric = deciding(rows)
     seeds = {
         contestant.label: {
-            run.seed: float(getattr(run, split)[metric])
+            run.seed: float(getattr(run, split)[metric.name])
             for run in runs_of(comparison, contestant)
-            if not run.error and getattr(run, split).get(metric) is not None
+            if not run.error and getattr(run, split).get(metric.name) is not None
         }
         for contestant in comparison.contestants
     }
@@ -78,10 +77,7 @@ def gallery(comparison: Comparison, rows: Sequence[Row], keys: Keys, split: str,
                 for axis in axes
             ),
             plates(draw(reached, metric, split) for draw in (bars.bars, bars.closer)),
-            plates(
-                cost.against(reached, rows, keys, kind, metric, split, higher_is_better=higher)
-                for kind in cost.KINDS
-            ),
+            plates(cost.against(reached, rows, keys, axis, metric, split) for axis in cost.COST_AXES),
             [_view(comparison, keys[row["label"]], folder) for row in rows],
         )
 
@@ -90,12 +86,12 @@ def _plate(drawing: Drawing, folder: Path, keys: Keys | None) -> Plate:
     return Plate(drawing.name, drawing.title, svg.publish(drawing, folder, keys))
 
 
-def _view(comparison: Comparison, key: Key, folder: Path) -> View:
+def _view(comparison: Comparison, key: Key, folder: Path) -> AttentionView:
     """The first finished run of a contestant, looked into. Whatever goes wrong there, the report goes on."""
     contestant = next(one for one in comparison.contestants if one.label == key.label)
     run = next((run for run in runs_of(comparison, contestant) if not run.error), None)
     if run is None:
-        return View(key, None, None, [], "No run of it finished.")
+        return AttentionView(key, None, None, [], "No run of it finished.")
     try:
         found = inspection.inspect_run(run.folder)
         image = None if found.shown.picture is None else np.asarray(found.shown.picture, dtype=np.float64)
@@ -106,10 +102,10 @@ def _view(comparison: Comparison, key: Key, folder: Path) -> View:
             else:
                 drawing = attention.picture(attribution, f"attention-{key.number}-{number}", image)
                 plates.append((attribution, _plate(drawing, folder, None)))
-        return View(key, run.seed, found, plates)
+        return AttentionView(key, run.seed, found, plates)
     except Exception as trouble:
         kind = "" if isinstance(trouble, RegardError) else f"{type(trouble).__name__}: "
-        return View(key, run.seed, None, [], f"It could not be looked into: {kind}{trouble}")
+        return AttentionView(key, run.seed, None, [], f"It could not be looked into: {kind}{trouble}")
 
 
 def in_words(attribution: Attribution, found: Inspection) -> bool:

@@ -17,13 +17,13 @@ from regard import tasks
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures import svg
 from regard.comparison.figures.style import FEW, NAMED, keys
-from regard.comparison.report import tables, words
-from regard.comparison.report.gallery import View, gallery
-from regard.comparison.results import Row, fairness, pairs
+from regard.comparison.report import summary, tables
+from regard.comparison.report.gallery import AttentionView, gallery
+from regard.comparison.results import Row, deciding, fairness, pairs
 from regard.errors import RegardError
 from regard.observation.figure_text import readable
 from regard.registry import parse
-from regard.training.evaluation import load_run
+from regard.training.loading import load_run
 from regard.training.run_folder import durable
 
 FIGURES = "figures"
@@ -45,16 +45,15 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
     """The page as text; pictures also go to `folder`."""
     with durable.reporting(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    looks, split = keys(rows), words.shown_split(rows)
+    looks, split = keys(rows), summary.shown_split(rows)
     found = _pairs(comparison)
     pictures = gallery(comparison, rows, looks, split, folder)
     script = _own("page.js")
     return _template().render(
-        title=words.title(rows, comparison.task),
-        finding=words.finding(rows, found, split),
+        title=summary.title(rows, comparison.task),
+        finding=summary.finding(rows, found, split),
         comparison=comparison,
-        metric=next((row["decides"] for row in rows if row["decides"]), ""),
-        higher=all(row["higher_is_better"] for row in rows),
+        metric=deciding(rows),
         split=split,
         direction="; ".join(dict.fromkeys(run.direction for run in comparison.outcomes if run.direction)),
         keys=list(looks.values()),
@@ -102,12 +101,15 @@ def _pairs(comparison: Comparison) -> list[Row]:
     try:
         task = load_run(run.folder, tell=lambda text: None)[0]
     except (RegardError, OSError):  # its folder is gone: the metric as the task has it without options
-        task = tasks.build(parse(comparison.task)[0])
+        try:
+            task = tasks.build(parse(comparison.task)[0])
+        except RegardError:  # a plugin registered the task, and is not loaded here
+            return []
     decides = next((metric for metric in task.metrics() if metric.name == run.metric), None)
     return [] if decides is None else pairs(comparison, decides)
 
 
-def _kinds(views: Sequence[View]) -> set[str]:
+def _kinds(views: Sequence[AttentionView]) -> set[str]:
     return {attribution.how for view in views for attribution, _ in view.plates}
 
 

@@ -11,14 +11,15 @@ from regard.comparison.columns import Column, counted, number, quality, signific
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures.style import Key, Keys
 from regard.comparison.job import Contestant
-from regard.comparison.results import SHARES, Row, runs_of
+from regard.comparison.results import Row, runs_of
+from regard.tasks.metrics import SHARE
 
 FULL = 8  # up to so many contestants, every cell of the matrix has room for interval and p
 SPLITS = ("validation", "test")
 
 
 @dataclass(frozen=True)
-class Cell:
+class SortableCell:
     """What stands in a table, and by what it is sorted; None goes last."""
 
     text: str
@@ -28,15 +29,15 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Titles and rows; each row belongs to a contestant."""
 
     titles: list[str]
-    rows: list[tuple[Key, list[Cell]]]
+    rows: list[tuple[Key, list[SortableCell]]]
     words: int  # how many of the first columns hold words
 
 
-def results(rows: Sequence[Row], keys: Keys) -> Table:
+def results(rows: Sequence[Row], keys: Keys) -> ReportTable:
     """The user's table: model, speed, validation, test; then what a model takes."""
     made: list[tuple[Column | None, list[Any]]] = [
         _numbers(rows, "steps_per_second", "steps/s", significant, higher=True),
@@ -51,14 +52,14 @@ def results(rows: Sequence[Row], keys: Keys) -> Table:
         names = ["attention"]  # the title says which model
     body = []
     for place, row in enumerate(rows):
-        cells = [Cell(row[name], row[name].lower()) for name in names]
+        cells = [SortableCell(row[name], row[name].lower()) for name in names]
         for column, values in kept:
             cell = column.cells[place]
-            cells.append(Cell(cell.text, values[place], cell.half, cell.best))
+            cells.append(SortableCell(cell.text, values[place], cell.half, cell.best))
         done, failed = len(row["seeds"]), len(row["failed"])
-        cells.append(Cell(f"{done} of {done + failed}" if failed else str(done), float(done)))
+        cells.append(SortableCell(f"{done} of {done + failed}" if failed else str(done), float(done)))
         body.append((keys[row["label"]], cells))
-    return Table([*names, *(" ".join(column.title) for column, _ in kept), "seeds"], body, len(names))
+    return ReportTable([*names, *(" ".join(column.title) for column, _ in kept), "seeds"], body, len(names))
 
 
 def _numbers(
@@ -68,7 +69,7 @@ def _numbers(
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PairCell:
     """One contestant against another, seen from the first."""
 
     word: str  # "better", "worse", "unclear"
@@ -78,7 +79,7 @@ class Verdict:
     claim: str
 
 
-def matrix(pairs: Sequence[Row], keys: Keys) -> list[tuple[Key, list[Verdict | None]]]:
+def matrix(pairs: Sequence[Row], keys: Keys) -> list[tuple[Key, list[PairCell | None]]]:
     """Every contestant against every other; None where there is nothing to say."""
     found = {(pair["first"], pair["second"]): pair for pair in pairs}
     decimals = _decimals([pair["difference"]["mean"] for pair in pairs])
@@ -91,18 +92,18 @@ def _decimals(differences: Sequence[float | None]) -> int:
     return max(0, min(4, 2 - math.floor(math.log10(largest))))
 
 
-def _verdict(found: dict[tuple[str, str], Row], one: str, other: str, decimals: int) -> Verdict | None:
+def _verdict(found: dict[tuple[str, str], Row], one: str, other: str, decimals: int) -> PairCell | None:
     turned = (one, other) not in found
     pair = found.get((other, one) if turned else (one, other))
     if pair is None or pair["difference"]["mean"] is None:
         return None
-    scale, decimals = (100.0, 2) if pair["metric"] in SHARES else (1.0, decimals)
+    scale, decimals = (100.0, 2) if pair["unit"] == SHARE else (1.0, decimals)
     ends = [(-scale if turned else scale) * pair["difference"][end] for end in ("mean", "low", "high")]
     mean, low, high = (signed(end, decimals) for end in (ends[0], *sorted(ends[1:])))
     word = "unclear" if pair["better"] is None else "better" if pair["better"] == one else "worse"
     interval = f"{low} to {high}" if len(pair["seeds"]) > 1 else "one seed"
     p = "no test" if pair["p_holm"] is None else probability(pair["p_holm"])
-    return Verdict(word, mean, interval, p, pair["claim"])
+    return PairCell(word, mean, interval, p, pair["claim"])
 
 
 def signed(value: float, decimals: int) -> str:

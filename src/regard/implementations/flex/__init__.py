@@ -18,9 +18,9 @@ from regard.core.differentiate import forbid_second_derivative, transforming
 from regard.core.request import Request
 from regard.implementations.flex.call import attend
 from regard.implementations.lowering import unknown_part
-from regard.masks.positional import Full
+from regard.masks.positional import FullMask
 from regard.normalizers import Softmax
-from regard.scores.dot import Softcap
+from regard.scores.dot import SoftcapScore
 
 name = "flex"
 
@@ -29,7 +29,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 def refuse(request: Request) -> str | None:
     """Why FlexAttention cannot run this request as promised, or None."""
-    if not (request.score.is_dot or isinstance(request.score, Softcap)):
+    if not (request.score.is_dot or isinstance(request.score, SoftcapScore)):
         return f"FlexAttention computes dot products, not {request.score.name}"
     if not isinstance(request.normalizer, Softmax):
         return f"FlexAttention normalises by softmax, not by {request.normalizer.name}"
@@ -80,8 +80,8 @@ def run(request: Request) -> tuple[Tensor, None]:
     """The output (b,h,q,v)."""
     with without_autocast(request.query.device):
         dtype, request = request.query.dtype, request.for_kernels()
-        mask = Full() if request.mask is None else request.mask
-        cap = request.score.cap if isinstance(request.score, Softcap) else None
+        mask = FullMask() if request.mask is None else request.mask
+        cap = request.score.cap if isinstance(request.score, SoftcapScore) else None
         output = attend(request.query, request.key, request.value, mask, request.bias, request.scale, cap)
     forbid_second_derivative(output, "FlexAttention")
     return output.to(dtype), None

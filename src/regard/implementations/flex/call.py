@@ -17,7 +17,7 @@ from regard.implementations.flex.kernel import Data, Rows, attention, fixed, ker
 from regard.implementations.flex.prepare import data_of, prepare
 from regard.implementations.lowering import Lowering, constant
 from regard.masks import Mask
-from regard.masks.hidden import hidden_queries, visible_keys
+from regard.masks.visibility import hidden_queries, visible_keys
 
 _STEP = 16  # the kernels want rows whose width is a multiple of this
 

@@ -15,10 +15,10 @@ from regard.implementations.flex.kernel import BLOCK, Data, of_any_size
 from regard.implementations.lowering import Lowering, Node, constant, may_remember
 from regard.masks import FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
-from regard.masks.hidden import visible_keys
+from regard.masks.visibility import visible_keys
 
 
-class Prepared(NamedTuple):
+class FlexMask(NamedTuple):
     """A mask, prepared for requests of some sizes."""
 
     node: Node
@@ -27,7 +27,7 @@ class Prepared(NamedTuple):
     seen: Tensor | None  # keys that some query sees, (b|1, h|1, k); None: all of them
 
 
-def prepare(mask: Mask, sizes: Sizes, device: torch.device) -> Prepared:
+def prepare(mask: Mask, sizes: Sizes, device: torch.device) -> FlexMask:
     """A mask, prepared for requests of these sizes; one without tensors is remembered."""
     if mask.tensors or not may_remember():
         return _prepare(mask, sizes, device)
@@ -35,18 +35,18 @@ def prepare(mask: Mask, sizes: Sizes, device: torch.device) -> Prepared:
 
 
 @lru_cache(maxsize=16)
-def _remembered(spec: str, sizes: Sizes, device: torch.device, inference: bool) -> Prepared:
+def _remembered(spec: str, sizes: Sizes, device: torch.device, inference: bool) -> FlexMask:
     return _prepare(rebuild(spec, ()), sizes, device)  # type: ignore[arg-type]
 
 
-def _prepare(mask: Mask, sizes: Sizes, device: torch.device) -> Prepared:
+def _prepare(mask: Mask, sizes: Sizes, device: torch.device) -> FlexMask:
     lowering = Lowering(sizes, device)
     node = lowering.mask(mask)
     if torch.compiler.is_compiling():
         seen = torch.ops.regard.flex_seen.default(list(mask.tensors), mask.spec, sizes, device)
     else:
         seen = visible_keys(mask, sizes, device)
-    return Prepared(node, data_of(lowering), _blocks(mask, sizes, device), seen)
+    return FlexMask(node, data_of(lowering), _blocks(mask, sizes, device), seen)
 
 
 def data_of(lowering: Lowering) -> Data:

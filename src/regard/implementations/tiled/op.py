@@ -15,7 +15,7 @@ from regard.core import formula
 from regard.core.autocast import without_autocast
 from regard.core.value import Value
 from regard.implementations.packing import recorded, unpack
-from regard.implementations.tiled.walk import Attention
+from regard.implementations.tiled.scored_strip import TiledAttention
 
 _LIBRARY = torch.library.Library("regard", "DEF")
 _INPUTS = (
@@ -31,7 +31,7 @@ def _forward(
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     score, mask, bias, normalizer = unpack(spec, tensors)
-    attention = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    attention = TiledAttention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
     output = query.new_empty(*query.shape[:3], value.shape[3])
     attention.blank_rows(output)
     logsumexp = query.new_full(query.shape[:3] if want_logsumexp else (0,), -torch.inf, dtype=attention.dtype)
@@ -48,7 +48,7 @@ def _backward(
     seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     score, mask, bias, normalizer = unpack(spec, tensors)
-    attention = Attention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    attention = TiledAttention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
     dtypes = [attention.dtype] * 3 + [attention.summation(tensor) for tensor in inputs[3:]]
     totals = [

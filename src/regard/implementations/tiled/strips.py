@@ -26,7 +26,7 @@ _CELLS_ELSEWHERE = 1 << 22
 _STRIP_COST = 1 << 14  # what starting one more strip costs, in scores
 
 
-class Run(NamedTuple):
+class KeyRun(NamedTuple):
     """A range of keys; `partial`: the mask has a say inside it."""
 
     start: int
@@ -41,7 +41,7 @@ class Strip:
     batch: slice
     groups: slice
     rows: slice
-    runs: tuple[Run, ...]  # none: these rows see nothing
+    runs: tuple[KeyRun, ...]  # none: these rows see nothing
 
     @property
     def spans(self) -> list[slice]:
@@ -66,7 +66,7 @@ def strips(
     budget = _CELLS.get(device.type, _CELLS_ELSEWHERE)
     shared = heads // groups
     if mask is None or batch * heads * queries * keys <= budget:
-        bands: tuple[Band, ...] = (Band(0, batch, 0, queries, (Run(0, keys, mask is not None),)),)
+        bands: tuple[RowBand, ...] = (RowBand(0, batch, 0, queries, (KeyRun(0, keys, mask is not None),)),)
     elif mask.tensors:
         bands = _bands(mask, sizes, device, budget)
     else:
@@ -75,17 +75,17 @@ def strips(
         yield from _split(band, groups, shared, 2 * budget if light else budget)
 
 
-class Band(NamedTuple):
+class RowBand(NamedTuple):
     """Rows that see the same runs of keys, in some batch entries."""
 
     first_batch: int
     last_batch: int
     top: int
     bottom: int
-    runs: tuple[Run, ...]
+    runs: tuple[KeyRun, ...]
 
 
-def _split(band: Band, groups: int, shared: int, budget: int) -> Iterator[Strip]:
+def _split(band: RowBand, groups: int, shared: int, budget: int) -> Iterator[Strip]:
     """Cut a band into strips of at most `budget` scores: first by heads, then by rows."""
     width = sum(run.stop - run.start for run in band.runs)
     height = band.bottom - band.top
@@ -113,14 +113,14 @@ def _split(band: Band, groups: int, shared: int, budget: int) -> Iterator[Strip]
 
 
 @lru_cache(maxsize=256)
-def _remembered_bands(spec: str, sizes: Sizes, budget: int) -> tuple[Band, ...]:
+def _remembered_bands(spec: str, sizes: Sizes, budget: int) -> tuple[RowBand, ...]:
     """A mask without tensors has the same bands every time."""
     mask = rebuild(spec, ())
     assert isinstance(mask, Mask)
     return _bands(mask, sizes, torch.device("cpu"), budget)
 
 
-def _bands(mask: Mask, sizes: Sizes, device: torch.device, budget: int) -> tuple[Band, ...]:
+def _bands(mask: Mask, sizes: Sizes, device: torch.device, budget: int) -> tuple[RowBand, ...]:
     batch, heads, queries, keys = sizes
     block = _BLOCK
     while -(-queries // block) * -(-keys // block) > _MOST_BLOCKS:
@@ -130,11 +130,11 @@ def _bands(mask: Mask, sizes: Sizes, device: torch.device, budget: int) -> tuple
     grades = mask.grades(cut(sizes, block, block, "cpu", read_tensors=on_cpu)).numpy()
     best, worst = grades.max(1), grades.min(1)  # over the heads, which a strip holds together
     states = np.where(best == EMPTY, EMPTY, np.where(worst == FULL, FULL, PARTIAL))  # (b|1, nq, nk)
-    bands: list[Band] = []
+    bands: list[RowBand] = []
     for entry in range(len(states)):
         first, last = (entry, entry + 1) if len(states) > 1 else (0, batch)
         for top, bottom, state in _merged(states[entry], block, (last - first) * heads, budget):
-            bands.append(Band(first, last, top, min(bottom, queries), _runs(state, block, keys)))
+            bands.append(RowBand(first, last, top, min(bottom, queries), _runs(state, block, keys)))
     return tuple(bands)
 
 
@@ -164,12 +164,12 @@ def _count(state: np.ndarray) -> int:
     return int(np.count_nonzero(state))
 
 
-def _runs(state: np.ndarray, block: int, keys: int) -> tuple[Run, ...]:
+def _runs(state: np.ndarray, block: int, keys: int) -> tuple[KeyRun, ...]:
     """Neighbouring blocks of the same kind as ranges of keys."""
     edges = np.flatnonzero(np.diff(state)) + 1
     starts, stops = [0, *edges.tolist()], [*edges.tolist(), len(state)]
     return tuple(
-        Run(start * block, min(stop * block, keys), bool(state[start] == PARTIAL))
+        KeyRun(start * block, min(stop * block, keys), bool(state[start] == PARTIAL))
         for start, stop in zip(starts, stops, strict=True)
         if state[start] != EMPTY
     )

@@ -12,18 +12,18 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from regard.biases import Bias, Dense, Gaussian, Sum
+from regard.biases import Bias, DenseBias, GaussianBias, SumBias
 from regard.core.arguments import is_hollow
 from regard.core.differentiate import transforming
 from regard.core.dropout import draw_seed
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
 from regard.implementations.triton import op
-from regard.implementations.triton.few import few_queries
-from regard.implementations.triton.sizes import INTERPRETED, padded
+from regard.implementations.triton.block_sizes import INTERPRETED, padded
+from regard.implementations.triton.decode_requests import few_queries
 from regard.normalizers import Softmax
-from regard.scores.additive import Additive, Concat
-from regard.scores.dot import Softcap
+from regard.scores.additive import AdditiveScore, ConcatScore
+from regard.scores.dot import SoftcapScore
 
 name = "triton"
 
@@ -35,7 +35,7 @@ def refuse(request: Request) -> str | None:
     """Why the kernels cannot run this request as promised, or None."""
     if request.query.device.type != "cuda" and not INTERPRETED:
         return "its kernels run on a GPU"
-    if not (request.score.is_dot or isinstance(request.score, (Softcap, Additive, Concat))):
+    if not (request.score.is_dot or isinstance(request.score, (SoftcapScore, AdditiveScore, ConcatScore))):
         return f"there is no kernel for the {request.score.name} score yet"
     if not isinstance(request.normalizer, Softmax):
         return f"its kernels normalise by softmax, not by {request.normalizer.name}"
@@ -49,7 +49,7 @@ def refuse(request: Request) -> str | None:
         return "its kernels compute in float32, bfloat16 and float16"
     if 0 in (*request.sizes, request.value.shape[3]):
         return "there is nothing to compute"
-    hidden = request.score.weight.shape[-1] if isinstance(request.score, Concat) else 0
+    hidden = request.score.weight.shape[-1] if isinstance(request.score, ConcatScore) else 0
     if max(request.query.shape[3], request.value.shape[3], hidden) > _WIDEST:
         return f"its kernels hold rows of up to {_WIDEST} numbers"
     if request.dropout >= 1:
@@ -72,7 +72,7 @@ def _miscompiled(request: Request) -> bool:
     Float32 products are sums of bfloat16 products there. With blocks of two widths (64 and 32) those kernels read or
     write outside of their tensors; with one width, or in half precision, they never did.
     """
-    additive = isinstance(request.score, (Additive, Concat))  # these have kernels of their own
+    additive = isinstance(request.score, (AdditiveScore, ConcatScore))  # these have kernels of their own
     in_float32 = request.query.dtype == torch.float32 or request.leaves_range
     if INTERPRETED or additive or not (in_float32 and request.needs_grad):
         return False
@@ -81,21 +81,21 @@ def _miscompiled(request: Request) -> bool:
 
 def _refuse_bias(request: Request) -> str | None:
     """Why the gradient of the bias cannot be had; additive scores leave that to the bias itself."""
-    if request.bias is None or isinstance(request.score, (Additive, Concat)):
+    if request.bias is None or isinstance(request.score, (AdditiveScore, ConcatScore)):
         return None
     wanted = [leaf for leaf in _leaves(request.bias) if any(tensor.requires_grad for tensor in leaf.tensors)]
-    for kind in (Gaussian, Dense):
+    for kind in (GaussianBias, DenseBias):
         if sum(isinstance(leaf, kind) for leaf in wanted) > 1:
             return f"its backward pass sums the gradient of one {kind.name} bias, not of two"
     if torch.are_deterministic_algorithms_enabled():
         for leaf in wanted:
-            if isinstance(leaf, Dense) and leaf.tensor.numel() != math.prod(request.sizes):
+            if isinstance(leaf, DenseBias) and leaf.tensor.numel() != math.prod(request.sizes):
                 return "the gradient of a dense bias that is broadcast is summed in no fixed order"
     return None
 
 
 def _leaves(bias: Bias) -> list[Bias]:
-    return [*_leaves(bias.left), *_leaves(bias.right)] if isinstance(bias, Sum) else [bias]
+    return [*_leaves(bias.left), *_leaves(bias.right)] if isinstance(bias, SumBias) else [bias]
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
@@ -105,7 +105,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     kind = request.query.device.type
     with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         if isinstance(
-            request.score, Concat
+            request.score, ConcatScore
         ):  # its projections feed a tanh, where rounding in between would show
             request = request.widened()
         request = request.for_kernels()

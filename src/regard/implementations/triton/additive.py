@@ -7,12 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.implementations.triton import sizes
+from regard.implementations.triton import block_sizes
 from regard.implementations.triton.additive_pairs import block_of
 from regard.implementations.triton.additive_strips import BLOCK, OF_VALUES, Rows, place
-from regard.implementations.triton.launch import Work, strides
-from regard.implementations.triton.pieces import finished, kept, row_state, tile, visible
-from regard.implementations.triton.walk import key_blocks
+from regard.implementations.triton.block_schedule import key_blocks
+from regard.implementations.triton.device_functions import finished, kept, row_state, tile, visible
+from regard.implementations.triton.launch import KernelWork, strides
 
 LENGTHS = [
     "heads", "group", "q_len", "k_len", "first_head", "first_block", "row_blocks", "TABLE_STRIDES", "LIST_STRIDES",
@@ -20,13 +20,13 @@ LENGTHS = [
 ]  # fmt: skip
 
 
-def run_forward(work: Work) -> tuple[Tensor, Tensor]:
+def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
     """The output (b,h,q,v) and the log-sum-exp (b,h,q) without the sink, in float32."""
     rows = Rows(work, backward=False)
     across, device = rows.value.shape[3], rows.query.device
     output = torch.empty(*rows.query.shape[:3], across, dtype=rows.query.dtype, device=device)
     logsumexp = torch.empty(rows.query.shape[:3], dtype=torch.float32, device=device)
-    width = min(OF_VALUES.dims, sizes.padded(across))
+    width = min(OF_VALUES.dims, block_sizes.padded(across))
     columns = -(-across // width)
     weighing = (
         rows.weighing | rows.by_query | rows.hiding | {"V": rows.value, "V_STRIDES": strides(rows.value)}
@@ -44,7 +44,7 @@ def run_forward(work: Work) -> tuple[Tensor, Tensor]:
         join_parts[(lines * (BLOCK // 16),)](
             PARTS=parts, FACTS=facts, OUT=output, LSE=logsumexp, SINK=logsumexp if work.sink is None else work.sink,
             OUT_STRIDES=strides(output), heads=rows.heads, q_len=rows.query.shape[2], **place(strip), splits=splits,
-            SINKS=work.sink is not None, WIDTH=across, BLOCK_V=sizes.padded(across), BLOCK_Q=BLOCK, PART=16,
+            SINKS=work.sink is not None, WIDTH=across, BLOCK_V=block_sizes.padded(across), BLOCK_Q=BLOCK, PART=16,
             num_warps=4,
         )  # fmt: skip
     return output, logsumexp

@@ -19,18 +19,18 @@ from torch import Tensor
 from regard.biases import Bias
 from regard.core.grid import whole
 from regard.implementations.triton import additive_strips as cuts
-from regard.implementations.triton import sizes
+from regard.implementations.triton import block_sizes
 from regard.implementations.triton.additive import LENGTHS
 from regard.implementations.triton.additive_pairs import block_of
 from regard.implementations.triton.additive_slopes import of_additive_keys, of_additive_queries
-from regard.implementations.triton.additive_strips import BLOCK, Rows, Strip, place, plain
+from regard.implementations.triton.additive_strips import BLOCK, AdditiveStrip, Rows, place, plain
+from regard.implementations.triton.block_schedule import key_blocks, query_blocks
+from regard.implementations.triton.device_functions import finished, kept, row_state, tile, visible
 from regard.implementations.triton.launch import Backward, strides
-from regard.implementations.triton.pieces import finished, kept, row_state, tile, visible
-from regard.implementations.triton.walk import key_blocks, query_blocks
 
 
 @dataclass
-class Found:
+class AdditiveGradients:
     """Gradients in float32, the weight's and the bias's in the shapes of their tensors."""
 
     query: Tensor
@@ -42,7 +42,7 @@ class Found:
 
 def run_backward(
     backward: Backward, bias: Bias | None = None, needed: Sequence[bool] = (True, True, True, True)
-) -> Found:
+) -> AdditiveGradients:
     """Gradients of queries, keys, values and the weight, as `needed`; the others are not to be used.
 
     With a bias, also those of its tensors.
@@ -80,7 +80,7 @@ def run_backward(
         if bias is not None and of_bias:
             _of_bias(bias, rows, strip, here, some, of_bias)
     of_weight = of_weight.view(rows.batch, rows.heads, width).sum(0)
-    return Found(
+    return AdditiveGradients(
         _shaped(of_query, rows.query),
         _shaped(of_key, rows.key),
         _shaped(of_value, rows.value),
@@ -112,10 +112,10 @@ def _shaped(found: Tensor, rows: Tensor) -> Tensor:
     return found.reshape(rows.shape) if found.numel() else rows.new_zeros(rows.shape, dtype=torch.float32)
 
 
-def _of_values(backward: Backward, rows: Rows, strip: Strip) -> Tensor:
+def _of_values(backward: Backward, rows: Rows, strip: AdditiveStrip) -> Tensor:
     """Partial gradients of values (splits, heads, keys, v), from the scores of a strip."""
     across, cut = rows.value.shape[3], cuts.OF_VALUES
-    width = min(cut.dims, sizes.padded(across))
+    width = min(cut.dims, block_sizes.padded(across))
     programs = strip.heads * rows.k_blocks * -(-across // width)
     splits, reach = cut.splits(programs, strip.blocks)
     grad = plain(backward.grad)
@@ -127,9 +127,9 @@ def _of_values(backward: Backward, rows: Rows, strip: Strip) -> Tensor:
     return parts
 
 
-def _of_scores(backward: Backward, rows: Rows, strip: Strip) -> None:
+def _of_scores(backward: Backward, rows: Rows, strip: AdditiveStrip) -> None:
     """Turn the scores of a strip into their gradients."""
-    grad, width = plain(backward.grad), min(32, sizes.padded(rows.value.shape[3]))
+    grad, width = plain(backward.grad), min(32, block_sizes.padded(rows.value.shape[3]))
     score_gradients[(strip.heads * strip.blocks * rows.k_blocks,)](
         V=rows.value, V_STRIDES=strides(rows.value), GRAD=grad, GRAD_STRIDES=strides(grad),
         LSE=backward.total.contiguous(), DELTA=backward.delta.contiguous(), BLOCK_V=width, **rows.weighing,
@@ -137,7 +137,7 @@ def _of_scores(backward: Backward, rows: Rows, strip: Strip) -> None:
     )  # fmt: skip
 
 
-def _of_queries(rows: Rows, strip: Strip) -> tuple[Tensor, Tensor]:
+def _of_queries(rows: Rows, strip: AdditiveStrip) -> tuple[Tensor, Tensor]:
     """Partial gradients of the queries of a strip (splits, heads, rows, wide); of the weight (heads, wide)."""
     cut = cuts.OF_QUERIES
     programs = strip.heads * strip.blocks * -(-rows.wide // cut.dims)
@@ -151,7 +151,7 @@ def _of_queries(rows: Rows, strip: Strip) -> tuple[Tensor, Tensor]:
     return parts, of_weight.sum(1)
 
 
-def _of_keys(rows: Rows, strip: Strip) -> Tensor:
+def _of_keys(rows: Rows, strip: AdditiveStrip) -> Tensor:
     """Partial gradients of keys (splits, heads, padded keys, wide)."""
     cut = cuts.OF_KEYS
     programs = strip.heads * rows.k_blocks * -(-rows.wide // cut.dims)
@@ -164,7 +164,9 @@ def _of_keys(rows: Rows, strip: Strip) -> Tensor:
     return parts
 
 
-def _of_bias(bias: Bias, rows: Rows, strip: Strip, here: slice, some: slice, into: list[Tensor]) -> None:
+def _of_bias(
+    bias: Bias, rows: Rows, strip: AdditiveStrip, here: slice, some: slice, into: list[Tensor]
+) -> None:
     """Add what a strip contributes to the gradients of a bias, by the bias's own formula."""
     slopes = rows.scratch[: strip.heads * strip.blocks * BLOCK * rows.pitch].view(strip.heads, -1, rows.pitch)
     slopes = slopes[:, : some.stop - some.start, : rows.key.shape[2]]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.walk import key_blocks, place
+from regard.implementations.triton.block_schedule import key_blocks, place
 
 _LENGTHS = [
     "of_queries", "heads", "shared", "group", "q_len", "k_len", "first_head", "first_block", "row_blocks",

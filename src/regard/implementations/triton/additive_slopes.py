@@ -17,8 +17,8 @@ from regard.implementations.triton.additive_pairs import (
     reciprocal,
     tanh,
 )
-from regard.implementations.triton.pieces import kind
-from regard.implementations.triton.walk import key_blocks, query_blocks
+from regard.implementations.triton.block_schedule import key_blocks, query_blocks
+from regard.implementations.triton.device_functions import kind
 
 _LENGTHS = [
     "heads", "group", "q_len", "k_len", "first_head", "first_block", "row_blocks", "TABLE_STRIDES", "LIST_STRIDES",

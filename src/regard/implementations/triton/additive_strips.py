@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.implementations.triton import sizes
+from regard.implementations.triton import block_sizes
 from regard.implementations.triton.additive_pairs import prepare_rows, score_tiles
-from regard.implementations.triton.launch import Work, laid_out, strides
+from regard.implementations.triton.launch import KernelWork, laid_out, strides
 
 PAIRS = 6 << 20  # scores held at a time: 24 MiB, which stay in the cache of an H200
-BLOCK = 16 if sizes.INTERPRETED else 64  # rows and columns of a tile
+BLOCK = 16 if block_sizes.INTERPRETED else 64  # rows and columns of a tile
 LONGEST = 8  # blocks one program adds up, for the sake of precision
-_MULTIPROCESSORS = 2 if sizes.INTERPRETED else 132  # of an H200
+_MULTIPROCESSORS = 2 if block_sizes.INTERPRETED else 132  # of an H200
 
 
-class Cut(NamedTuple):
+class StripCut(NamedTuple):
     """How a kernel cuts its work, from measurements on an H200 (docs/results.md)."""
 
     warps: int  # of a program
@@ -36,7 +36,7 @@ class Cut(NamedTuple):
         """What the compiler is told, registers among it: no more than so many programs leave each thread."""
         registers = 65536 // (self.programs * self.warps * 32) // 8 * 8
         return {"num_warps": self.warps, "num_stages": 1} | (
-            {} if sizes.INTERPRETED else {"maxnreg": registers}
+            {} if block_sizes.INTERPRETED else {"maxnreg": registers}
         )
 
     def splits(self, programs: int, blocks: int) -> tuple[int, int]:
@@ -53,10 +53,15 @@ class Cut(NamedTuple):
         return -(-blocks // reach), reach
 
 
-OF_SCORES, OF_QUERIES, OF_KEYS, OF_VALUES = Cut(8, 3), Cut(4, 4, 32), Cut(4, 3, 64), Cut(4, 2, 64)
+OF_SCORES, OF_QUERIES, OF_KEYS, OF_VALUES = (
+    StripCut(8, 3),
+    StripCut(4, 4, 32),
+    StripCut(4, 3, 64),
+    StripCut(4, 2, 64),
+)
 
 
-class Strip(NamedTuple):
+class AdditiveStrip(NamedTuple):
     """Some heads (counted over the batch), and which blocks of their rows."""
 
     first_head: int
@@ -65,7 +70,7 @@ class Strip(NamedTuple):
     blocks: int
 
 
-def strips(batch: int, heads: int, group: int, blocks: int, pitch: int) -> Iterator[Strip]:
+def strips(batch: int, heads: int, group: int, blocks: int, pitch: int) -> Iterator[AdditiveStrip]:
     """Cut batch × heads heads of `blocks` blocks of rows with `pitch` scores each.
 
     A strip is some batch entries, or some heads of one entry (those that share keys stay together), or some rows of
@@ -76,14 +81,14 @@ def strips(batch: int, heads: int, group: int, blocks: int, pitch: int) -> Itera
         rows = _even(blocks, max(1, PAIRS // (BLOCK * pitch)))
         for head in range(batch * heads):
             for block in range(0, blocks, rows):
-                yield Strip(head, 1, block, min(rows, blocks - block))
+                yield AdditiveStrip(head, 1, block, min(rows, blocks - block))
         return
     if most >= heads:
         some = _even(batch, most // heads) * heads
     else:
         some = max((count for count in range(group, most + 1, group) if heads % count == 0), default=1)
     for head in range(0, batch * heads, some):
-        yield Strip(head, min(some, batch * heads - head), 0, blocks)
+        yield AdditiveStrip(head, min(some, batch * heads - head), 0, blocks)
 
 
 def _even(count: int, most: int) -> int:
@@ -95,7 +100,7 @@ def _even(count: int, most: int) -> int:
 class Rows:
     """Queries and keys, prepared once for all pairs."""
 
-    work: Work
+    work: KernelWork
     backward: bool
 
     def __post_init__(self) -> None:
@@ -107,7 +112,7 @@ class Rows:
         self.group = self.heads // self.key.shape[1]
         self.q_blocks, self.k_blocks = -(-queries // BLOCK), -(-self.key.shape[2] // BLOCK)
         self.pitch = self.k_blocks * BLOCK
-        block = min(max(OF_QUERIES.dims, OF_KEYS.dims), sizes.padded(width))
+        block = min(max(OF_QUERIES.dims, OF_KEYS.dims), block_sizes.padded(width))
         self.wide = -(-width // block) * block
         shared = self.batch * self.key.shape[1]
         self.turned_q, self.powers_q, _, self.largest_q = self._room(
@@ -145,7 +150,7 @@ class Rows:
             "STRIP": self.scratch, "Q": self.query, "K": self.key, "WEIGHT": self.weight, "LARGEST_Q": self.largest_q,
             "LARGEST_K": self.largest_k, "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key),
             "weight_stride": self.weight_stride, "scale": self.work.scale, "FORM": self.work.prepared.form,
-            "D": self.query.shape[3], "WIDE": self.wide, "GPU": not sizes.INTERPRETED, **self.counts,
+            "D": self.query.shape[3], "WIDE": self.wide, "GPU": not block_sizes.INTERPRETED, **self.counts,
         }  # fmt: skip
 
     @cached_property
@@ -192,7 +197,7 @@ class Rows:
         edges = lists.edges if lists.edges.numel() else self.scratch
         return {name: tables[name] for name in self.by_query} | {"EDGES": edges, "edges": self.q_blocks}
 
-    def score(self, strip: Strip) -> None:
+    def score(self, strip: AdditiveStrip) -> None:
         """Write the visible scores of a strip."""
         score_tiles[(strip.heads * strip.blocks * self.k_blocks,)](
             TURNED_Q=self.turned_q, TURNED_K=self.turned_k, **self.pairwise, **self.by_query, **place(strip),
@@ -200,11 +205,11 @@ class Rows:
         )  # fmt: skip
 
 
-def place(strip: Strip) -> dict[str, int]:
+def place(strip: AdditiveStrip) -> dict[str, int]:
     """Where a strip lies, for a kernel."""
     return {"first_head": strip.first_head, "first_block": strip.first_block, "row_blocks": strip.blocks}
 
 
 def plain(rows: Tensor) -> Tensor:
     """Rows for matrix products. The interpreter cannot multiply bfloat16."""
-    return laid_out(rows.float() if sizes.INTERPRETED else rows)
+    return laid_out(rows.float() if block_sizes.INTERPRETED else rows)

@@ -10,8 +10,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.pieces import facts_of, finished, kept, row_state, rows_of, tile, visible
-from regard.implementations.triton.walk import key_blocks, seers, share, visit
+from regard.implementations.triton.block_schedule import key_blocks, seers, share, visit
+from regard.implementations.triton.device_functions import (
+    facts_of,
+    finished,
+    kept,
+    row_state,
+    rows_of,
+    tile,
+    visible,
+)
 
 _DATA = [
     "q_len", "k_len", "heads", "group", "room", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES", "BIAS_STRIDES",

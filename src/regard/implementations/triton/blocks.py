@@ -20,16 +20,16 @@ from regard.biases import Bias
 from regard.core.grid import Sizes
 from regard.core.value import rebuild
 from regard.implementations.lowering import Lowering, capturing
-from regard.implementations.triton.pieces import form_of, visible
-from regard.implementations.triton.walk import place, query_blocks
+from regard.implementations.triton.block_schedule import place, query_blocks
+from regard.implementations.triton.device_functions import form_of, visible
 from regard.masks import FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
-from regard.masks.hidden import visible_keys
-from regard.masks.positional import Full
+from regard.masks.positional import FullMask
+from regard.masks.visibility import visible_keys
 
 
 @dataclass(frozen=True)
-class Lists:
+class BlockLists:
     """For each block along one axis the blocks to visit along the other: partly visible ones first, then full ones."""
 
     index: Tensor  # int32, lines × most
@@ -40,7 +40,7 @@ class Lists:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedMask:
     """What the kernels need to know of a mask and a bias for requests of some sizes."""
 
     given: Mask | None
@@ -52,12 +52,12 @@ class Prepared:
     tables: tuple[Tensor, ...]
     strides: tuple[int, ...]
     numbers: tuple[float, ...]
-    remembered: dict[tuple[int, int, bool], Lists] = field(default_factory=dict, compare=False)
+    remembered: dict[tuple[int, int, bool], BlockLists] = field(default_factory=dict, compare=False)
     # Which keys are seen, once that is known.
     found: list[Tensor | None] = field(default_factory=list, compare=False)
     launched: dict[Any, Any] = field(default_factory=dict, compare=False)  # see `repeat`
 
-    def lists(self, block_q: int, block_k: int, by_key: bool = False) -> Lists:
+    def lists(self, block_q: int, block_k: int, by_key: bool = False) -> BlockLists:
         """The blocks to visit: of keys for each block of queries, or the other way round."""
         place = (block_q, block_k, by_key)
         found = self.remembered.get(place)
@@ -67,20 +67,20 @@ class Prepared:
                 self.remembered[place] = found
         return found
 
-    def _lists(self, block_q: int, block_k: int, by_key: bool) -> Lists:
+    def _lists(self, block_q: int, block_k: int, by_key: bool) -> BlockLists:
         nothing = torch.empty(0, dtype=torch.int32, device=self.device)
         if self.form == ".":
-            return Lists(nothing, nothing, (0, 0, 0, 0), nothing)
+            return BlockLists(nothing, nothing, (0, 0, 0, 0), nothing)
         if self.form[0] == "s":
             if not by_key:
-                return Lists(nothing, nothing, (0, 0, 0, 0), nothing)
+                return BlockLists(nothing, nothing, (0, 0, 0, 0), nothing)
             edges, lines = _edges(self, block_q), -(-self.sizes[3] // block_k)
             counts = torch.empty(edges.shape[0] * lines, 4, dtype=torch.int32, device=self.device)
             _spans[(edges.shape[0] * lines,)](
                 counts, edges, edges.shape[2], self.sizes[2], self.sizes[3], self.form, block_q, block_k
             )
             alike = edges.shape[0] == 1
-            return Lists(
+            return BlockLists(
                 nothing, counts, (0 if alike else lines, 0, 0, 0 if alike else 4 * edges.shape[2]), edges
             )
         assert self.mask is not None
@@ -94,9 +94,9 @@ class Prepared:
         _order[(batch * heads * lines,)](grades, index, counts, most, PARTIAL, FULL, 128)
         strides = (0 if batch == 1 else heads * lines, 0 if heads == 1 else lines, most, 0)
         if self.mask.tensors:  # sorting for each call would take longer than it saves
-            return Lists(index, counts, strides, nothing)
+            return BlockLists(index, counts, strides, nothing)
         order = counts[:, 1].view(-1, lines).amax(0).argsort(descending=True, stable=True).to(torch.int32)
-        return Lists(index, counts, strides, nothing, order)
+        return BlockLists(index, counts, strides, nothing, order)
 
     def seen(self, groups: int) -> Tensor | None:
         """int8 (b|1, g|1, k): which keys some query of a head that shares them sees; None when all are."""
@@ -118,7 +118,7 @@ class Prepared:
         return _look(self)
 
 
-def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.device) -> Prepared:
+def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.device) -> PreparedMask:
     """A mask and a bias for requests of these sizes.
 
     Without tensors inside, it is remembered by what it says; a mask with tensors, which are its own and never change,
@@ -156,22 +156,22 @@ def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.de
     return found
 
 
-_BY_SPEC: dict[Any, Prepared] = {}
+_BY_SPEC: dict[Any, PreparedMask] = {}
 _OF_MASKS: Any = WeakIdKeyDictionary()  # by the object, not by its contents, which would have to be read
-_CAPTURED: dict[int, Prepared] = {}
+_CAPTURED: dict[int, PreparedMask] = {}
 
 
-def _prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.device) -> Prepared:
-    given, mask = mask, None if isinstance(mask, Full) else mask
+def _prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.device) -> PreparedMask:
+    given, mask = mask, None if isinstance(mask, FullMask) else mask
     lowering = Lowering(sizes, device)
     form = form_of(None if mask is None else lowering.mask(mask))
     bias_form = form_of(None if bias is None else lowering.bias(bias))
     tables = tuple(lowering.tables) or (torch.empty(1, dtype=torch.int32, device=device),)
     strides, numbers = tuple(lowering.strides) or (0,), tuple(lowering.numbers) or (0.0,)
-    return Prepared(given, mask, sizes, device, form, bias_form, tables, strides, numbers)
+    return PreparedMask(given, mask, sizes, device, form, bias_form, tables, strides, numbers)
 
 
-def _edges(prepared: Prepared, block_q: int) -> Tensor:
+def _edges(prepared: PreparedMask, block_q: int) -> Tensor:
     """Smallest low, largest high, largest low and smallest high of each block of queries, (b|1, 4, blocks)."""
     queries, blocks = prepared.sizes[2], -(-prepared.sizes[2] // block_q)
     entries = 1 if prepared.strides[0] == 0 else prepared.sizes[0]
@@ -183,7 +183,7 @@ def _edges(prepared: Prepared, block_q: int) -> Tensor:
     return torch.stack([low.amin(-1), high.amax(-1), low.amax(-1), high.amin(-1)], 1).contiguous()
 
 
-def _look(prepared: Prepared) -> Tensor:
+def _look(prepared: PreparedMask) -> Tensor:
     batch, heads, queries, keys = prepared.sizes
     assert prepared.mask is not None
     block = 64

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.implementations.triton.pieces import spoilt_rows, tanh
-from regard.implementations.triton.sizes import INTERPRETED, padded, precision
+from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
+from regard.implementations.triton.device_functions import nonfinite_rows, tanh
 
 _FAR = 1 << 30  # beyond every position
 _LOG2E = 1.4426950408889634
@@ -53,7 +53,7 @@ def _stretch(
     d, v = tl.arange(0, DIM), tl.arange(0, VALUES)
     at = QUERY + (batch * query_b + head * query_h + query * query_q) * STEP
     q = tl.load(at[:, None] + d[None, :], mask=is_row[:, None] & (d < D)[None, :], other=0.0)
-    spoilt = spoilt_rows(q)
+    spoilt = nonfinite_rows(q)
 
     low, high, first = 0, keys, keys - queries
     if LOW is not None:

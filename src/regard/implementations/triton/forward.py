@@ -5,8 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.pieces import finished, kept, row_state, rows_of, spoilt_rows, visible
-from regard.implementations.triton.walk import key_blocks, share, visit
+from regard.implementations.triton.block_schedule import key_blocks, share, visit
+from regard.implementations.triton.device_functions import (
+    finished,
+    kept,
+    nonfinite_rows,
+    row_state,
+    rows_of,
+    visible,
+)
 
 _DATA = ["q_len", "k_len", "heads", "group", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES", "threshold"]
 
@@ -34,7 +41,7 @@ def forward(
     line = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
     LIST += line.to(tl.int64) * LIST_STRIDES[2]
     query = rows_of(Q, Q_STRIDES, batch, head, start_q, rows < q_len, D, BLOCK_Q, BLOCK_D, False)
-    spoilt = spoilt_rows(query)
+    spoilt = nonfinite_rows(query)
     safe_rows = tl.minimum(rows, q_len - 1)
     state = safe_rows[:, None]
     if DROPS:

@@ -7,18 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.biases import T5, Bias, Gaussian, Relative, Sum
-from regard.biases import Dense as DenseBias
+from regard.biases import Bias, DenseBias, GaussianBias, RelativeBias, SumBias, T5Bias
 from regard.core.differentiate import vjp
 from regard.implementations.lowering import by_distance
 from regard.implementations.triton.additive_backward import run_backward
-from regard.implementations.triton.launch import Backward, Work
+from regard.implementations.triton.launch import Backward, KernelWork
 
 # Of the query, the key, the value, the sink and the tensors of all values, in order.
-Found = list[Tensor | None]
+Gradients = list[Tensor | None]
 
 
-def of_additive(backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Found) -> None:
+def of_additive(
+    backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Gradients
+) -> None:
     """Additive scores: their weight is the first tensor, those of the bias begin at `first`."""
     wants_bias = any(needed[4 + first :])
     parts = run_backward(backward, bias if wants_bias else None, (*needed[:3], needed[4]))
@@ -28,12 +29,12 @@ def of_additive(backward: Backward, bias: Bias | None, first: int, needed: list[
         found[4 + first : 4 + first + len(parts.bias)] = parts.bias
 
 
-def of_dot(backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Found) -> None:
+def of_dot(backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Gradients) -> None:
     """Dot products, capped or not; only what is needed is computed."""
     if needed[1] or needed[2]:
         found[1], found[2] = backward.keys()
     wanted = _wanted(bias, needed[4 + first :])
-    gaussian, dense = _first(wanted, Gaussian), _first(wanted, DenseBias)
+    gaussian, dense = _first(wanted, GaussianBias), _first(wanted, DenseBias)
     if needed[0] or gaussian or dense:
         into = None if dense is None else _room(dense[0].tensor)
         found[0], pull = backward.queries(
@@ -47,7 +48,7 @@ def of_dot(backward: Backward, bias: Bias | None, first: int, needed: list[bool]
         if dense is not None:
             assert into is not None
             found[4 + first + dense[1]] = into.view(dense[0].tensor.shape)
-    tables = [(leaf, place) for leaf, place in wanted if isinstance(leaf, (Relative, T5))]
+    tables = [(leaf, place) for leaf, place in wanted if isinstance(leaf, (RelativeBias, T5Bias))]
     if tables:
         along = backward.distances()
         for leaf, place in tables:
@@ -65,12 +66,12 @@ def _room(tensor: Tensor) -> Tensor:
     )
 
 
-def _centers(gaussian: Gaussian, query: Tensor) -> Tensor:
+def _centers(gaussian: GaussianBias, query: Tensor) -> Tensor:
     centers = gaussian.center.float().expand(query.shape[:3]).contiguous()
     return centers.masked_fill(~centers.isfinite(), 0)
 
 
-def _to_table(bias: Bias, work: Work, along: Tensor) -> Tensor:
+def _to_table(bias: Bias, work: KernelWork, along: Tensor) -> Tensor:
     """From the gradient for each distance (h, q+k−1) to that of the table the distances were looked up in."""
 
     def look_up(table: Tensor) -> Tensor:
@@ -84,7 +85,7 @@ def _wanted(bias: Bias | None, needed: list[bool]) -> list[tuple[Bias, int]]:
     """The parts of a bias whose tensor wants a gradient, and the place of that tensor."""
     if bias is None:
         return []
-    if isinstance(bias, Sum):
+    if isinstance(bias, SumBias):
         split = len(bias.left.tensors)
         right = _wanted(bias.right, needed[split:])
         return [*_wanted(bias.left, needed[:split]), *[(leaf, place + split) for leaf, place in right]]

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from regard.implementations.triton import sizes
+from regard.implementations.triton import block_sizes
 from regard.implementations.triton.backward import describe_rows, of_keys, of_queries
-from regard.implementations.triton.blocks import Lists, Prepared
-from regard.implementations.triton.distances import of_distances
+from regard.implementations.triton.blocks import BlockLists, PreparedMask
+from regard.implementations.triton.distance_gradient import of_distances
 from regard.implementations.triton.forward import forward
-from regard.implementations.triton.repeat import launch
-from regard.masks.hidden import hidden_queries
+from regard.implementations.triton.relaunch import launch
+from regard.masks.visibility import hidden_queries
 from regard.scores import Score
-from regard.scores.dot import Softcap
+from regard.scores.dot import SoftcapScore
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelWork:
     """One attention, in the form in which every kernel takes it."""
 
     query: Tensor
@@ -31,21 +31,21 @@ class Work:
     sink: Tensor | None
     seed: Tensor | None
     score: Score
-    prepared: Prepared
+    prepared: PreparedMask
     scale: float
     dropout: float
 
     @property
     def width(self) -> int:
         """The padded width of keys or values, whichever is larger."""
-        return sizes.padded(max(self.query.shape[3], self.value.shape[3]))
+        return block_sizes.padded(max(self.query.shape[3], self.value.shape[3]))
 
     def numbers(self) -> dict[str, Any]:
         """The arguments that are sizes, factors and thresholds."""
         _, heads, queries, keys = self.prepared.sizes
         return {
             "heads": heads, "group": heads // self.key.shape[1], "q_len": queries, "k_len": keys, "scale": self.scale,
-            "cap": self.score.cap if isinstance(self.score, Softcap) else 1.0,
+            "cap": self.score.cap if isinstance(self.score, SoftcapScore) else 1.0,
             "threshold": min(round(self.dropout * 2**32), 2**32 - 1) - 2**31, "keep": 1 / (1 - self.dropout),
         }  # fmt: skip
 
@@ -54,11 +54,11 @@ class Work:
         wide, across = self.query.shape[3], self.value.shape[3]
         coarse = self.query.dtype != torch.float32
         return {
-            "FORM": self.prepared.form, "BIAS": self.prepared.bias_form, "CAP": isinstance(self.score, Softcap),
+            "FORM": self.prepared.form, "BIAS": self.prepared.bias_form, "CAP": isinstance(self.score, SoftcapScore),
             "DROPS": self.seed is not None, "HIDES": self.seen is not None, "D": wide, "WIDTH": across,
-            "BLOCK_D": sizes.padded(wide), "BLOCK_V": sizes.padded(across),
-            "APPROXIMATE": coarse and not sizes.INTERPRETED,
-            "PRECISION": sizes.precision(self.query.dtype),
+            "BLOCK_D": block_sizes.padded(wide), "BLOCK_V": block_sizes.padded(across),
+            "APPROXIMATE": coarse and not block_sizes.INTERPRETED,
+            "PRECISION": block_sizes.precision(self.query.dtype),
         }  # fmt: skip
 
     @property
@@ -66,7 +66,7 @@ class Work:
         """What a kernel gets in the place of a tensor that it does not read."""
         return self.prepared.tables[0]
 
-    def ordered(self, lists: Lists) -> dict[str, Any]:
+    def ordered(self, lists: BlockLists) -> dict[str, Any]:
         """The arguments that say which blocks come first."""
         return {
             "ORDER": self.nothing if lists.order is None else lists.order,
@@ -79,7 +79,7 @@ class Work:
 
     def key_of(self, name: str, *rows: Tensor) -> tuple[Any, ...]:
         """What a kernel's code and numbers depend on, beside the mask and the sizes of the request."""
-        cap = self.score.cap if isinstance(self.score, Softcap) else None
+        cap = self.score.cap if isinstance(self.score, SoftcapScore) else None
         sink = None if self.sink is None else self.sink.dtype
         layout = [(part.dtype, part.shape[1], part.shape[3], part.stride()) for part in rows]
         return (name, self.scale, cap, self.dropout, self.seed is None, sink, *layout)
@@ -89,7 +89,7 @@ class Work:
         """Which keys somebody sees; None when all are."""
         return self.prepared.seen(self.key.shape[1])
 
-    def tables(self, lists: Lists) -> dict[str, Any]:
+    def tables(self, lists: BlockLists) -> dict[str, Any]:
         """The arguments that say which keys are visible to whom."""
         seen, prepared = self.seen, self.prepared
         strides = (
@@ -121,7 +121,7 @@ def copied_in_bulk(*all_rows: Tensor) -> bool:
     """Whether the GPU's copy engine can read rows: they have a padded width and lie at multiples of 16 bytes."""
     for rows in all_rows:
         step, width = 16 // rows.element_size(), rows.shape[3]
-        if width != sizes.padded(width) or rows.data_ptr() % 16:
+        if width != block_sizes.padded(width) or rows.data_ptr() % 16:
             return False
         for axis, stride in enumerate(strides(rows)):
             if rows.shape[axis] > 1 and (stride == 0 or stride % step):
@@ -137,7 +137,7 @@ def described(rows: Tensor, block: int) -> TensorDescriptor:
     return TensorDescriptor(rows, list(rows.shape), [*steps, 1], [1, 1, block, width])
 
 
-def cut(shape: sizes.Shape) -> dict[str, int]:
+def cut(shape: block_sizes.BlockSizes) -> dict[str, int]:
     """The arguments that say how a kernel cuts its work."""
     return {
         "BLOCK_Q": shape.block_q, "BLOCK_K": shape.block_k, "num_warps": shape.warps, "num_stages": shape.stages
@@ -149,13 +149,13 @@ def _new(rows: Tensor) -> Tensor:
     return torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
 
 
-def run_forward(work: Work) -> tuple[Tensor, Tensor]:
+def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
     """The output (b,h,q,v) and the log-sum-exp (b,h,q) without the sink, in float32."""
     query, key, value = (laid_out(rows) for rows in (work.query, work.key, work.value))
     batch, heads, queries, _ = work.prepared.sizes
     output = torch.empty(*query.shape[:3], value.shape[3], dtype=query.dtype, device=query.device)
     logsumexp = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device)
-    shape = sizes.forward_shape(query.dtype, work.width)
+    shape = block_sizes.forward_shape(query.dtype, work.width)
 
     def arguments() -> dict[str, Any]:
         lists = work.prepared.lists(shape.block_q, shape.block_k)
@@ -188,7 +188,7 @@ def run_forward(work: Work) -> tuple[Tensor, Tensor]:
 class Backward:
     """One backward pass."""
 
-    work: Work
+    work: KernelWork
     grad: Tensor
     output: Tensor
     logsumexp: Tensor
@@ -232,7 +232,7 @@ class Backward:
     def _describe(self) -> None:
         """Fill `facts`."""
         batch, heads, queries, _ = self.work.prepared.sizes
-        width, block = self.value.shape[3], 16 if sizes.INTERPRETED else 64
+        width, block = self.value.shape[3], 16 if block_sizes.INTERPRETED else 64
         tensors = {"OUT": self.output, "GRAD": self.grad, "LSE": self.total.contiguous(), "FACTS": self.facts}
         if self.share is not None:
             tensors["SHARE"] = self.share
@@ -241,7 +241,8 @@ class Backward:
             return {
                 "SHARE": self.work.nothing, **tensors, "OUT_STRIDES": strides(self.output),
                 "GRAD_STRIDES": strides(self.grad), "heads": heads, "q_len": queries, "room": self.room,
-                "SHARES": self.share is not None, "WIDTH": width, "BLOCK_V": sizes.padded(width), "BLOCK_Q": block,
+                "SHARES": self.share is not None, "WIDTH": width, "BLOCK_V": block_sizes.padded(width),
+                "BLOCK_Q": block,
             }  # fmt: skip
 
         key = (*self.work.key_of("facts", self.output, self.grad), self.share is None)
@@ -254,7 +255,7 @@ class Backward:
             arguments,
         )
 
-    def common(self, lists: Lists, shape: sizes.Shape) -> dict[str, Any]:
+    def common(self, lists: BlockLists, shape: block_sizes.BlockSizes) -> dict[str, Any]:
         """What all kernels take."""
         return {
             **self.tensors, "room": self.room, "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key),
@@ -285,7 +286,7 @@ class Backward:
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """Gradients of keys and values."""
-        shape = sizes.keys_shape(self.query.dtype, self.work.width)
+        shape = block_sizes.keys_shape(self.query.dtype, self.work.width)
         grad_key, grad_value = (_new(rows) for rows in (self.key, self.value))
 
         def arguments() -> dict[str, Any]:
@@ -307,7 +308,7 @@ class Backward:
 
     def queries(self, centers: Tensor | None, dense: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Gradients of queries and of a Gaussian's centres; those of a dense bias are added to `dense`."""
-        shape = sizes.queries_shape(self.query.dtype, self.work.width)
+        shape = block_sizes.queries_shape(self.query.dtype, self.work.width)
         grad_query = _new(self.query)
         pull = None if centers is None else torch.empty_like(self.logsumexp)
         spread = (0, 0, 0, 0)
@@ -332,7 +333,7 @@ class Backward:
 
     def distances(self) -> Tensor:
         """The gradient of a bias for each distance from 1 − q to k − 1, (h, q + k − 1)."""
-        shape = sizes.distances_shape(self.query.dtype, self.work.width)
+        shape = block_sizes.distances_shape(self.query.dtype, self.work.width)
         batch, heads, queries, keys = self.work.prepared.sizes
         size, before = shape.block_k, -(-queries // shape.block_q)
         diagonals = before + -(-keys // size) - 1

@@ -13,11 +13,11 @@ from regard.core.autocast import without_autocast
 from regard.core.request import Request
 from regard.implementations.packing import pack, recorded, unpack
 from regard.implementations.triton import additive
+from regard.implementations.triton.block_sizes import INTERPRETED
 from regard.implementations.triton.blocks import prepare
-from regard.implementations.triton.gradients import Found, of_additive, of_dot
-from regard.implementations.triton.launch import Backward, Work, run_forward
-from regard.implementations.triton.sizes import INTERPRETED
-from regard.scores.additive import Additive
+from regard.implementations.triton.gradients import Gradients, of_additive, of_dot
+from regard.implementations.triton.launch import Backward, KernelWork, run_forward
+from regard.scores.additive import AdditiveScore
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _INPUTS = (
@@ -34,14 +34,14 @@ _LIBRARY.define(
 def _work(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float,
-) -> tuple[Work, Bias | None]:  # fmt: skip
+) -> tuple[KernelWork, Bias | None]:  # fmt: skip
     score, mask, bias, _ = unpack(spec, tensors)
     prepared = prepare(mask, bias, (*query.shape[:3], key.shape[2]), query.device)
     return _rows_of(query, key, value, sink, seed, score, prepared, scale, dropout), bias
 
 
-def _rows_of(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Work:
-    return Work(_for_kernels(query), _for_kernels(key), _for_kernels(value), *rest)
+def _rows_of(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> KernelWork:
+    return KernelWork(_for_kernels(query), _for_kernels(key), _for_kernels(value), *rest)
 
 
 def _for_kernels(rows: Tensor) -> Tensor:
@@ -53,10 +53,10 @@ def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return _computed(_work(query, *rest)[0], query.dtype)
 
 
-def _computed(work: Work, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _computed(work: KernelWork, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     with torch.cuda.device_of(work.query):  # Triton launches on the current device
         output, logsumexp = (
-            additive.run_forward(work) if isinstance(work.score, Additive) else run_forward(work)
+            additive.run_forward(work) if isinstance(work.score, AdditiveScore) else run_forward(work)
         )
     return output.to(dtype), logsumexp
 
@@ -80,20 +80,20 @@ def _backward(
 
 
 def _graded(
-    work: Work, bias: Bias | None, grad: Tensor, grad_logsumexp: Tensor | None, output: Tensor, logsumexp: Tensor,
-    needed: list[bool],
-) -> Found:  # fmt: skip
+    work: KernelWork, bias: Bias | None, grad: Tensor, grad_logsumexp: Tensor | None, output: Tensor,
+    logsumexp: Tensor, needed: list[bool],
+) -> Gradients:  # fmt: skip
     """The gradients that are needed, and perhaps more; None where there is none."""
     mask = work.prepared.given
     first = len(work.score.tensors) + (
         0 if mask is None else len(mask.tensors)
     )  # where those of the bias begin
-    found: Found = [None] * len(needed)
+    found: Gradients = [None] * len(needed)
     with torch.cuda.device_of(work.query):
         backward = Backward(work, _for_kernels(grad), _for_kernels(output), logsumexp, grad_logsumexp)
         if needed[3]:
             found[3] = backward.sink()
-        if isinstance(work.score, Additive):
+        if isinstance(work.score, AdditiveScore):
             of_additive(backward, bias, first, needed, found)
         else:
             of_dot(backward, bias, first, needed, found)

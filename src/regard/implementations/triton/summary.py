@@ -11,14 +11,16 @@ from torch import Tensor
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack, unpack
+from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.blocks import prepare
-from regard.implementations.triton.sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.summary_kernels import along_columns, along_rows
 from regard.implementations.triton.summary_order import order, search
 from regard.normalizers import Softmax
-from regard.scores.dot import Dot, Softcap
+from regard.scores.dot import DotScore, SoftcapScore
 
-Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # entropy, received, top weights, top keys, log-sum-exp
+SummaryTensors = tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor
+]  # entropy, received, top weights, top keys, log-sum-exp
 
 _MOST_TOP = 32
 _STRETCH = 128 if INTERPRETED else 4096  # queries after which the flagged ones are collected
@@ -31,7 +33,7 @@ def runs(request: Request, top: int) -> bool:
         top <= _MOST_TOP
         and request.scale != 0
         and type(request.normalizer) is Softmax
-        and type(request.score) in (Dot, Softcap)
+        and type(request.score) in (DotScore, SoftcapScore)
         and request.query.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and request.query.shape[3] <= 256
         and batch * heads < 1 << 16
@@ -40,17 +42,17 @@ def runs(request: Request, top: int) -> bool:
     )
 
 
-def run(request: Request, top: int) -> Found:
+def run(request: Request, top: int) -> SummaryTensors:
     """The parts of a `Summary` of a request that `runs` accepted."""
     tensors, spec = pack(request)
     with torch.cuda.device_of(request.query):
-        found: Found = torch.ops.regard.core.summary.default(
+        found: SummaryTensors = torch.ops.regard.summary.default(
             request.query, request.key, request.sink, tensors, spec, request.scale, top
         )
     return found
 
 
-class Shape(NamedTuple):
+class SummaryBlockSizes(NamedTuple):
     """How a walk cuts its work."""
 
     block_q: int
@@ -65,27 +67,27 @@ class Shape(NamedTuple):
         return {"num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
-def rows_shape(d: int, dtype: torch.dtype) -> Shape:
+def rows_shape(d: int, dtype: torch.dtype) -> SummaryBlockSizes:
     """For the walk along the rows."""
     if INTERPRETED:
-        return Shape(32, 64, 1, 1, None)
+        return SummaryBlockSizes(32, 64, 1, 1, None)
     if dtype == torch.float32:
-        return Shape(64, 64, 4, 2, None) if d <= 128 else Shape(64, 32, 4, 2, None)
-    return Shape(128, 128, 8, 2, 128) if d <= 128 else Shape(128, 64, 8, 2, None)
+        return SummaryBlockSizes(64, 64, 4, 2, None) if d <= 128 else SummaryBlockSizes(64, 32, 4, 2, None)
+    return SummaryBlockSizes(128, 128, 8, 2, 128) if d <= 128 else SummaryBlockSizes(128, 64, 8, 2, None)
 
 
-def columns_shape(d: int, dtype: torch.dtype) -> Shape:
+def columns_shape(d: int, dtype: torch.dtype) -> SummaryBlockSizes:
     """For the walk along the columns."""
     if INTERPRETED:
-        return Shape(32, 64, 1, 1, None)
+        return SummaryBlockSizes(32, 64, 1, 1, None)
     if dtype == torch.float32:
-        return Shape(64, 64, 4, 2, None) if d <= 128 else Shape(64, 32, 4, 1, None)
-    return Shape(64, 128, 4, 2, 168) if d <= 128 else Shape(64, 64, 4, 2, None)
+        return SummaryBlockSizes(64, 64, 4, 2, None) if d <= 128 else SummaryBlockSizes(64, 32, 4, 1, None)
+    return SummaryBlockSizes(64, 128, 4, 2, 168) if d <= 128 else SummaryBlockSizes(64, 64, 4, 2, None)
 
 
 def _run(
     query: Tensor, key: Tensor, sink: Tensor | None, tensors: list[Tensor], spec: str, scale: float, top: int
-) -> Found:
+) -> SummaryTensors:
     found = entropy, received, top_weights, top_keys, logsumexp = _shapes(
         query, key, sink, tensors, spec, scale, top
     )
@@ -97,7 +99,7 @@ def _run(
     if INTERPRETED:  # which cannot multiply bfloat16
         query, key = query.float(), key.float()
     score, mask, bias, _ = unpack(spec, tensors)
-    cap = score.cap if isinstance(score, Softcap) else 0.0
+    cap = score.cap if isinstance(score, SoftcapScore) else 0.0
     if scale < 0 and bias is None and not cap:  # plain products are compared before they are scaled
         query, scale = -query, -scale
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
@@ -149,7 +151,7 @@ def _run(
 
 def _shapes(
     query: Tensor, key: Tensor, sink: Tensor | None, tensors: list[Tensor], spec: str, scale: float, top: int
-) -> Found:
+) -> SummaryTensors:
     rows, (batch, heads) = query.shape[:3], query.shape[:2]
     new = query.new_empty
     return (

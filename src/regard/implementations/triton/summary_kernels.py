@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.pieces import finished, kind, visible
-from regard.implementations.triton.walk import key_blocks, place, query_blocks
+from regard.implementations.triton.block_schedule import key_blocks, place, query_blocks
+from regard.implementations.triton.device_functions import finished, kind, visible
 
 LENGTHS = ["q_len", "k_len", "heads", "group", "top", "edges", "TABLE_STRIDES", "LIST_STRIDES"]
 

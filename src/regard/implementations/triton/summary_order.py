@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.implementations.triton.block_schedule import key_blocks, place
 from regard.implementations.triton.summary_kernels import LENGTHS, packed, scored, worth
-from regard.implementations.triton.walk import key_blocks, place
 
 
 @triton.jit

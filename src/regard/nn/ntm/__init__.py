@@ -1,12 +1,21 @@
-"""The Neural Turing Machine: six functions, the whole machine, and the mechanism `ntm`."""
+"""The Neural Turing Machine: its six functions, the whole machine as a module, and the mechanism `ntm`."""
 
 from __future__ import annotations
 
 from regard.nn.ntm.addressing import content_address, interpolate, read, sharpen, shift, write
-from regard.nn.ntm.machine import Machine, MachineState, Tape, Trace
-from regard.nn.ntm.mechanism import NeuralTuringMemory
+from regard.nn.ntm.machine import Machine, MachineCore, MachineState, Trace
+from regard.nn.ntm.mechanism import NTM
 
 __all__ = [
-    "Machine", "MachineState", "NeuralTuringMemory", "Tape", "Trace", "content_address", "interpolate", "read",
-    "sharpen", "shift", "write",
+    "NTM",
+    "Machine",
+    "MachineCore",
+    "MachineState",
+    "Trace",
+    "content_address",
+    "interpolate",
+    "read",
+    "sharpen",
+    "shift",
+    "write",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
-"""The six functions of a Neural Turing Machine, in plain torch: where a head looks, what it reads, what it writes.
+"""The six functions of a Neural Turing Machine, in plain torch: addressing (four steps), reading and writing.
 
-They are the definition of the machine and differentiable twice. b batch, n slots of the memory, m their width.
+They define the machine and are twice differentiable. b: batch, n: slots of the memory, m: width of a slot.
 Graves, Wayne and Danihelka 2014, "Neural Turing Machines", equations 2 to 9.
 """
 
@@ -20,9 +20,9 @@ from regard.errors import BadType, BadValue
 
 
 def content_address(memory: Tensor, key: Tensor, strength: Tensor) -> Tensor:
-    """Weights (b,n) over the slots: softmax of strength (b,1) times the cosine between key (b,m) and each slot.
+    """Return weights (b,n) over the slots: softmax of strength (b,1) times the cosine of key (b,m) and each slot.
 
-    A slot or a key of length zero has similarity 0, and receives gradient zero. (Equations 5 and 6.)
+    A slot or key of zero norm has similarity 0 and gradient zero. (Equations 5 and 6.)
     """
     memory, key, strength = _checked(memory=(memory, "b,n,m"), key=(key, "b,m"), strength=(strength, "b,1"))
     score = scores.cosine(strength[:, :, None, None])
@@ -30,7 +30,7 @@ def content_address(memory: Tensor, key: Tensor, strength: Tensor) -> Tensor:
 
 
 def interpolate(weights: Tensor, previous: Tensor, gate: Tensor) -> Tensor:
-    """gate (b,1) · weights + (1 − gate) · previous: 0 stays where the head was, 1 goes by content. (Equation 7.)"""
+    """Return gate (b,1) · weights + (1 − gate) · previous: gate 0 keeps the previous weights. (Equation 7.)"""
     weights, previous, gate = _checked(
         weights=(weights, "b,n"), previous=(previous, "b,n"), gate=(gate, "b,1")
     )
@@ -38,10 +38,10 @@ def interpolate(weights: Tensor, previous: Tensor, gate: Tensor) -> Tensor:
 
 
 def shift(weights: Tensor, kernel: Tensor) -> Tensor:
-    """Weights (b,n) moved around the circle of slots: kernel (b,2r+1) says how much goes how far, from −r to r.
+    """Shift weights (b,n) by a circular convolution; kernel (b,2r+1) holds the share of each offset −r … r.
 
     Offset +1 moves weight to the next slot, from the last one to the first. A kernel may be wider than the memory:
-    offsets that differ by n are the same move. (Equation 8.)
+    offsets that differ by n are equivalent. (Equation 8.)
     """
     weights, kernel = _checked(weights=(weights, "b,n"), kernel=(kernel, "b,2r+1"))
     n, width = weights.shape[1], kernel.shape[1]
@@ -56,25 +56,25 @@ def shift(weights: Tensor, kernel: Tensor) -> Tensor:
     slot = torch.arange(n, device=kernel.device)
     origin = (
         slot[:, None] - offset
-    ) % n  # (n,2r+1): where the weight of each slot and each offset comes from
+    ) % n  # (n,2r+1): the slot that the weight of each slot and offset comes from
     return (weights[:, origin] * kernel[:, None]).sum(-1)
 
 
 def sharpen(weights: Tensor, gamma: Tensor) -> Tensor:
-    """Weights (b,n) to the power of gamma (b,1), divided by their sum; gamma ≥ 1 concentrates them. (Equation 9.)
+    """Raise weights (b,n) to the power of gamma (b,1) and divide by their sum; gamma ≥ 1 sharpens. (Equation 9.)
 
-    The power is taken of w/max in the log domain, so that no gamma overflows or loses everything. What is zero, or
-    below by rounding, stays zero; a row without any weight stays without.
+    The power of w/max is computed in the log domain, so that it neither overflows nor underflows completely. Weights of
+    zero, or below zero by rounding, become zero; a row of zeros stays zero.
     """
     weights, gamma = _checked(weights=(weights, "b,n"), gamma=(gamma, "b,1"))
     if weights.shape[1] == 0:
         return weights.clone()
     wide, least = weights.to(accumulator(weights.dtype)), floor(accumulator(weights.dtype))
-    # The result does not depend on the scale, so that the scale needs no gradient.
+    # The result does not depend on the scale, so the scale needs no gradient.
     largest = wide.detach().amax(-1, keepdim=True)
     alone = largest <= 0
     ratio = wide / largest.masked_fill(alone, 1)
-    # Below the floor the value is the floor's, with gradient as if it had been there: log never meets a zero.
+    # Replace values below the floor by the floor, but keep their gradients, so that the log is finite.
     safe = torch.where(ratio < least, least + (ratio - ratio.detach()), ratio)
     powered = torch.softmax(safe.log() * gamma.to(wide.dtype), -1)
     powered = powered - powered.detach().masked_fill(wide > 0, 0)
@@ -82,13 +82,13 @@ def sharpen(weights: Tensor, gamma: Tensor) -> Tensor:
 
 
 def read(memory: Tensor, weights: Tensor) -> Tensor:
-    """What a head sees, (b,m): the sum of the slots of memory (b,n,m), each times its weight (b,n). (Equation 2.)"""
+    """Return the sum (b,m) of the slots of memory (b,n,m), each times its weight (b,n). (Equation 2.)"""
     memory, weights = _checked(memory=(memory, "b,n,m"), weights=(weights, "b,n"))
     return torch.matmul(weights[:, None], memory)[:, 0]
 
 
 def write(memory: Tensor, weights: Tensor, erase: Tensor, add: Tensor) -> Tensor:
-    """The memory (b,n,m) after a head has written: first erase (b,m), then add (b,m), each times the slot's weight.
+    """Return the memory (b,n,m) after a write: erase (b,m), then add (b,m), each times the weight of the slot.
 
     memory · (1 − weights ⊗ erase) + weights ⊗ add: erase 1 and add 0 clear a slot of weight 1. (Equations 3 and 4.)
     """
@@ -99,22 +99,22 @@ def write(memory: Tensor, weights: Tensor, erase: Tensor, add: Tensor) -> Tensor
 
 
 def erased(memory: Tensor, weights: Tensor, erase: Tensor) -> Tensor:
-    """The first half of `write`: memory · (1 − weights ⊗ erase)."""
+    """Return memory · (1 − weights ⊗ erase), the first half of `write`."""
     return memory * (1 - weights[:, :, None] * erase[:, None])
 
 
 def floor(dtype: torch.dtype) -> float:
-    """A weight so small that it counts as zero. Its inverse, times any sensible gamma, is still a finite number."""
+    """Return the weight below which weights count as zero. Its inverse times a large gamma is still finite."""
     return float(torch.finfo(dtype).tiny ** 0.75)
 
 
 def _still_zeros(rows: Tensor) -> Tensor:
-    """The same rows; those that are all zero have no direction, and get no gradient that would give them one."""
+    """Return the rows, without gradient for those of all zeros, whose cosine has none."""
     return rows.masked_fill((rows.detach() == 0).all(-1, keepdim=True), 0)
 
 
 def _checked(**arguments: tuple[object, str]) -> list[Tensor]:
-    """The arguments as tensors of one dtype, after a check of their axes: a letter has one size in all of them."""
+    """Check the shapes of the arguments, where a letter has one size in all of them; return tensors of one dtype."""
     found: list[Tensor] = []
     sizes = {"1": 1}
     for argument, (given, letters) in arguments.items():

@@ -1,4 +1,4 @@
-"""The derivative of `forward.run`, written by hand: back through time from what the steps left behind.
+"""The derivative of `forward.run`, written by hand: backpropagation through time from its record.
 
 Whatever does not depend on later steps (slopes of non-linearities, products of gates) is computed for all steps at
 once before the loop; the gradients of the trained matrices are one product each after it. Inside the loop a name such
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from regard.nn.ntm.forward import Record
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 
 
 def run(
-    layout: Layout,
+    layout: MachineLayout,
     trained: Weights,
     record: Record,
     keep: Tensor | None,
@@ -25,9 +25,9 @@ def run(
     d_weights: Tensor | None,
     d_memory: Tensor | None,
 ) -> tuple[Tensor, Weights, Carried]:
-    """Gradients of drive, of the trained matrices and of the first state, from those of what `forward.run` returned.
+    """Return the gradients of drive, of the trained matrices and of the first state, from those of the outputs.
 
-    d_seen, d_cell, d_weights are (t+1,b,·) and d_memory is (b,n,m); None: nobody used that result.
+    d_seen, d_cell, d_weights are (t+1,b,·) and d_memory is (b,n,m); None: zero.
     """
     steps = record.gates.shape[0]
     controller = (_Lstm if layout.lstm else _FeedForward)(layout, record, trained)
@@ -60,10 +60,10 @@ def run(
     )
 
 
-def parameter_slopes(layout: Layout, parameters: Tensor) -> Tensor:
-    """The derivative of each head parameter's non-linearity, from its result: 1 where there is none.
+def parameter_slopes(layout: MachineLayout, parameters: Tensor) -> Tensor:
+    """Return the derivative of each head parameter's non-linearity from its output; 1 without a non-linearity.
 
-    That of erase is negative, because the steps find the gradient of 1 − erase.
+    That of erase is negative, because the steps compute the gradient of 1 − erase.
     """
     slope = torch.ones_like(parameters)
     sections = layout.sections
@@ -76,10 +76,10 @@ def parameter_slopes(layout: Layout, parameters: Tensor) -> Tensor:
 
 
 class _Carried:
-    """The gradients that go from a step to the one before it."""
+    """The gradients that are passed from a step to the previous one."""
 
     def __init__(
-        self, layout: Layout, record: Record, d_seen: Tensor, d_cell: Tensor | None, d_weights: Tensor | None,
+        self, layout: MachineLayout, record: Record, d_seen: Tensor, d_cell: Tensor | None, d_weights: Tensor | None,
         d_memory: Tensor | None,
     ) -> None:  # fmt: skip
         self.seen, self.cell, self.weights = (
@@ -98,12 +98,12 @@ class _Carried:
         self.outside = [(mine, theirs.unbind(0)) for mine, theirs in given if theirs is not None]
 
     def collect(self, t: int) -> None:
-        """Add what the loss itself says about state t."""
+        """Add the gradient of the outputs of state t."""
         for mine, theirs in self.outside:
             mine.add_(theirs[t])
 
     def hold(self, keep: Tensor) -> list[Tensor]:
-        """Take away, and return, what belongs to padded entries: it passes by their step untouched."""
+        """Zero the gradients of padded batch entries and return them, to be restored by `release`."""
         held = []
         for mine in (self.seen, self.cell, self.weights, self.memory):
             real = keep.view(-1, *[1] * (mine.dim() - 1))
@@ -119,7 +119,7 @@ class _Carried:
 class _FeedForward:
     """hidden = tanh(drive + recurrent · reads)."""
 
-    def __init__(self, layout: Layout, record: Record, trained: Weights) -> None:
+    def __init__(self, layout: MachineLayout, record: Record, trained: Weights) -> None:
         self.recurrent = trained.recurrent
         self.d_drive = torch.empty_like(record.gates)
         self.result = self.d_drive.unbind(0)
@@ -134,7 +134,7 @@ class _FeedForward:
 class _Lstm:
     """cell = forget · cell + enter · candidate, hidden = out · tanh(cell)."""
 
-    def __init__(self, layout: Layout, record: Record, trained: Weights) -> None:
+    def __init__(self, layout: MachineLayout, record: Record, trained: Weights) -> None:
         gates = record.gates.unflatten(-1, (4, layout.hidden))
         out, enter, forget, candidate = gates.unbind(2)
         bent = record.bent_cell
@@ -160,9 +160,9 @@ class _Lstm:
 
 
 class _Heads:
-    """Reading, writing and addressing of one step. `pieces` are then the gradients of the head parameters' results."""
+    """Reading, writing and addressing of one step. `step` fills `pieces` with gradients of the head parameters."""
 
-    def __init__(self, layout: Layout, record: Record) -> None:
+    def __init__(self, layout: MachineLayout, record: Record) -> None:
         self.layout = layout
         b, k, n, m, r = record.memory.shape[1], layout.heads, layout.slots, layout.width, layout.shift_range
         new = record.memory.new_empty
@@ -172,7 +172,7 @@ class _Heads:
             return layout.rows(name, record.parameters)
 
         keys, strength, gamma = rows("keys"), rows("strength"), 1 + rows("gamma")
-        # What every step needs, for all of them at once.
+        # Quantities of all steps, computed at once.
         self.memory, self.weights = record.memory.unbind(0), record.weights.unbind(0)
         self.reading = record.weights[:, :, :first].unbind(0)
         self.writing = [record.weights[:, :, head : head + 1].unbind(0) for head in range(first, k)]
@@ -197,12 +197,12 @@ class _Heads:
         self.scaled_keys = (keys * scale).unbind(0)
         self.along_key = (inverse_key * inverse_key).unbind(0)
 
-        # Where a step puts what it finds.
+        # Output buffers of a step.
         self.d_read, self.d_reading = new(b, first, m), new(b, first, n)
         self.d_writing = new(b, layout.write_heads, n)
         self.product, self.outer = new(b, m, n), new(b, m, n)
         self.d_keys = new(b, k, m)
-        # Of erase it is the gradient of 1 − erase; the slopes of the parameters change its sign.
+        # For erase, the gradient of 1 − erase; `parameter_slopes` changes its sign.
         self.d_add, self.d_kept = new(b, layout.write_heads, m), new(b, layout.write_heads, m)
         self.d_writing_of, self.d_kept_of = self.d_writing.split(1, 1), self.d_kept.split(1, 1)
         self.d_gate, self.d_strength, self.d_gamma = new(b, k, 1), new(b, k, 1), new(b, k, 1)
@@ -239,7 +239,7 @@ class _Heads:
         torch.bmm(self.add[t], d_memory, out=self.d_writing)
         torch.bmm(self.all_writing[t + 1], d_memory.mT, out=self.d_add)
         for head, before in reversed(list(enumerate(self._erased_so_far(t)))):
-            # before · (1 − weights ⊗ erase) came out; product is the gradient of the factor in brackets.
+            # The result was before · (1 − weights ⊗ erase); product is the gradient of the second factor.
             product = torch.mul(d_memory, before, out=self.product)
             self.d_writing_of[head].baddbmm_(self.erase_row[head][t], product, alpha=-1)
             torch.bmm(self.writing[head][t + 1], product.mT, out=self.d_kept_of[head])
@@ -248,7 +248,7 @@ class _Heads:
         carried.writing.add_(self.d_writing)
 
     def _erased_so_far(self, t: int) -> list[Tensor]:
-        """The memory as each write head found it."""
+        """Return the memory before each write head erased."""
         found = [self.memory[t]]
         for writing, erase in zip(self.writing[:-1], self.erase_column[:-1], strict=True):
             outer = torch.mul(writing[t + 1], erase[t], out=self.outer)
@@ -256,7 +256,7 @@ class _Heads:
         return found
 
     def _sharpen_and_shift(self, t: int, d_weights: Tensor) -> None:
-        """From the gradient of the final weights to that of the interpolated ones, in self.small."""
+        """Compute the gradient of the interpolated weights, in self.small, from that of the final weights."""
         new = self.weights[t + 1]
         d_logs = torch._softmax_backward_data(d_weights, new, -1, new.dtype, grad_input=self.small)
         torch.linalg.vecdot(d_logs, self.logs[t], out=self.d_gamma.squeeze(-1))
@@ -272,7 +272,7 @@ class _Heads:
             self.small.addcmul_(destination, share[t])
 
     def _content(self, t: int, carried: _Carried) -> None:
-        """From the gradient of the interpolated weights, in self.small, to memory, keys and the weights before."""
+        """Compute the gradients of memory, keys and previous weights from that of the interpolated ones, self.small."""
         d_mixed = self.small
         torch.linalg.vecdot(d_mixed, self.gate_slope[t], out=self.d_gate.squeeze(-1))
         d_content = torch.mul(d_mixed, self.gate[t], out=self.other)
@@ -280,7 +280,7 @@ class _Heads:
         content, memory, keys = self.content[t], self.memory[t], self.keys[t]
         d_logits = torch._softmax_backward_data(d_content, content, -1, content.dtype, grad_input=self.small)
 
-        # logits = (keys · scale) @ memory · inverse length; a slot does not change them along its own direction.
+        # logits = (keys · scale) @ memory · inverse norm; scaling a slot does not change them.
         along = torch.sum(
             torch.mul(d_logits, self.logits[t], out=self.other), 1, keepdim=True, out=self.column
         )
@@ -291,5 +291,5 @@ class _Heads:
         d_scaled = torch.bmm(d_products, memory.mT, out=self.d_keys)
         by_scale = torch.linalg.vecdot(d_scaled, keys).unsqueeze(-1)
         torch.mul(by_scale, self.inverse_key[t], out=self.d_strength)
-        # scale = strength / |key|, so that the key's own direction counts for nothing either.
+        # scale = strength / |key|, so that scaling a key does not change them either.
         self.d_keys.addcmul_(keys, by_scale.mul_(self.along_key[t]), value=-1).mul_(self.scale[t])

@@ -1,6 +1,6 @@
-"""The two controllers of a machine: what turns an input and what was read into the hidden vector that steers the heads.
+"""The two controllers of a machine, which compute the hidden vector that controls the heads from input and reads.
 
-Both are one projection of the input, computed for all steps at once, plus one of what is fed back, added step by step.
+Both add a projection of the input, computed for all steps at once, to a projection of the fed-back vector of each step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CONTROLLERS: Registry[type[Controller]] = Registry("controller")
 
 
 class Controller(nn.Module):
-    """hidden_t = f(input · x_t + recurrent · fed back); a kind of controller is an f."""
+    """hidden_t = f(input · x_t + recurrent · fed-back vector); subclasses differ in f."""
 
     lstm = False
     gates = 1
@@ -31,26 +31,26 @@ class Controller(nn.Module):
             nn.init.uniform_(weight, -reach, reach)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What drives the steps, (t,b,·), from inputs (b,t,·). An input that is not finite gives NaN: the gates of a
-        controller would otherwise make ordinary numbers of an infinite one."""
-        spoilt = ~x.detach().isfinite().all(-1, keepdim=True)
-        drive: Tensor = self.input(x.masked_fill(spoilt, 0).transpose(0, 1))
-        return drive.masked_fill(spoilt.transpose(0, 1), torch.nan)
+        """Project inputs (b,t,·) for all steps, (t,b,·). Non-finite inputs give NaN, because the gates would map
+        infinities to finite numbers."""
+        nonfinite = ~x.detach().isfinite().all(-1, keepdim=True)
+        drive: Tensor = self.input(x.masked_fill(nonfinite, 0).transpose(0, 1))
+        return drive.masked_fill(nonfinite.transpose(0, 1), torch.nan)
 
 
 def trained_unless_empty(tensor: Tensor) -> Tensor:
-    """A parameter; but one without entries would only be in the way of optimisers and checkpoints."""
+    """Return a parameter, or a buffer if it is empty, which optimisers and checkpoints need not handle."""
     return nn.Parameter(tensor) if tensor.numel() else nn.Buffer(tensor, persistent=False)
 
 
-class FeedForward(Controller):
-    """hidden = tanh(…) of the input and of what was read; it remembers nothing but through the memory."""
+class FeedForwardController(Controller):
+    """hidden = tanh(…) of the input and the reads; it has no state besides the memory."""
 
 
-class Lstm(Controller):
-    """A long short-term memory of its own. Its four gates, in the order of the rows: output, input, forget, candidate.
+class LSTMController(Controller):
+    """A long short-term memory. Its four gates, in the order of the rows: output, input, forget, candidate.
 
-    The forget gate starts open (bias 1), as is usual since Gers et al. 2000.
+    The forget gate starts open (bias 1), as in Gers et al. 2000.
     """
 
     lstm = True
@@ -62,5 +62,5 @@ class Lstm(Controller):
             self.input.bias[2 * hidden : 3 * hidden] = 1.0
 
 
-CONTROLLERS.add("feed-forward", FeedForward)
-CONTROLLERS.add("lstm", Lstm)
+CONTROLLERS.add("feed-forward", FeedForwardController)
+CONTROLLERS.add("lstm", LSTMController)

@@ -1,8 +1,8 @@
-"""The steps of a machine without a graph: few operations, each into a buffer that stands ready.
+"""The steps of a machine without an autograd graph: few operations, each into a preallocated buffer.
 
-At the usual sizes (16 sequences, 128 slots of width 20) a step costs what its operations cost to launch. So all heads
-go together, the buffers of all steps are cut into views before the loop starts, and the memory lies with its slots
-side by side, (b,m,n): sums over the width and products with weights then run along memory.
+At usual sizes (16 sequences, 128 slots of width 20) launching operations dominates the cost of a step. So all heads are
+computed together, views of the buffers are created before the loop, and the memory is stored as (b,m,n), so that
+products with weights read it contiguously.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.nn.ntm.addressing import floor
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 
 
 class Record(NamedTuple):
-    """What the steps leave behind, one entry for each (those marked +1: also for the state before the first)."""
+    """Intermediate results of all steps, for the backward pass (t+1: with the state before the first step)."""
 
     seen: Tensor  # (t+1,b,R·m+hidden)
     cell: Tensor  # (t+1,b,hidden)
@@ -29,16 +29,16 @@ class Record(NamedTuple):
     bent_cell: Tensor  # (t,b,hidden), tanh of the cell
     parameters: Tensor  # (t,b,P), after the non-linearities
     kernel: Tensor  # (t,b,K,2r+1)
-    key_length: Tensor  # (t,b,K,1), infinite where it is zero
-    inverse_length: Tensor  # (t,b,1,n) of each slot, 0 where its length is zero
+    key_length: Tensor  # (t,b,K,1), the norm of the key; infinite in place of zero
+    inverse_length: Tensor  # (t,b,1,n), the inverse norm of each slot; 0 in place of infinity
     logits: Tensor  # (t,b,K,n): strength · similarity
     content: Tensor  # (t,b,K,n): their softmax
-    around: Tensor  # (t,b,K,n+2r): the interpolated weights, with r of the other end on either side
+    around: Tensor  # (t,b,K,n+2r): the interpolated weights with circular padding of r
     moved: Tensor  # (t,b,K,n): the shifted weights, never below the floor
 
 
-def make_record(layout: Layout, drive: Tensor, steps: int) -> Record:
-    """Buffers for `steps` steps of a batch and dtype like those of drive (t,b,·)."""
+def make_record(layout: MachineLayout, drive: Tensor, steps: int) -> Record:
+    """Allocate buffers for `steps` steps, with the batch and dtype of drive (t,b,·)."""
     b, k, n, m = drive.shape[1], layout.heads, layout.slots, layout.width
     cell = layout.hidden if layout.lstm else 0
 
@@ -56,11 +56,11 @@ def make_record(layout: Layout, drive: Tensor, steps: int) -> Record:
 
 
 def run(
-    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None, saves: bool
+    layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None, saves: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Record]:
-    """The states of `plain.sequence` (t+1,b,·): seen, cell, weights; the last memory (b,n,m); what backward needs.
+    """Return the states of `plain.sequence` (t+1,b,·): seen, cell, weights; the last memory (b,n,m); and the record.
 
-    Without `saves` nothing but those is kept: each step then works in the buffers of the one before it.
+    Without `saves` all steps share the buffers of one step, and the record is of no use for the backward pass.
     """
     steps = drive.shape[0]
     record = make_record(layout, drive, steps if saves else min(steps, 1))
@@ -88,11 +88,11 @@ def run(
 
 
 class _Views:
-    """The buffers of every step, cut once. A view costs as much as a small operation when it is cut in the loop."""
+    """Views of the buffers of every step, created once, because creating one costs as much as a small operation."""
 
     def __init__(
         self,
-        layout: Layout,
+        layout: MachineLayout,
         record: Record,
         seen: Tensor,
         cell: Tensor,
@@ -113,7 +113,7 @@ class _Views:
         self.writing = [
             weights[:, :, head : head + 1].unbind(0) for head in range(layout.read_heads, layout.heads)
         ]
-        # Two places are enough to go from one memory to the next.
+        # Two buffers are enough to go from one memory to the next.
         memory = list(record.memory.unbind(0))
         self.memory = memory if saves else (memory * (steps + 1))[: steps + 1]
 
@@ -149,11 +149,11 @@ class _Views:
             (each(around[..., :r]), each(around[..., n : n + r])),
             (each(around[..., n + r :]), each(around[..., r : 2 * r])),
         ]
-        # Offset j − r comes from the slot j − r places before, which lies at 2r − j of the widened weights.
+        # Offset j − r comes from the slot j − r before, which is at index 2r − j of the padded weights.
         self.shifted = [each(around[..., 2 * r - j : 2 * r - j + n]) for j in range(layout.offsets)]
 
 
-def _controller(layout: Layout, views: _Views, t: int) -> None:
+def _controller(layout: MachineLayout, views: _Views, t: int) -> None:
     if not layout.lstm:
         torch.tanh(views.gates[t], out=views.gates[t])
         views.hidden[t + 1].copy_(views.gates[t])
@@ -166,13 +166,13 @@ def _controller(layout: Layout, views: _Views, t: int) -> None:
     torch.mul(views.out[t], bent, out=views.hidden[t + 1])
 
 
-def _addresses(layout: Layout, views: _Views, t: int, scratch: Tensor) -> None:
+def _addresses(layout: MachineLayout, views: _Views, t: int, scratch: Tensor) -> None:
     views.sigmoid[t].sigmoid_()
     F.softplus(views.softplus[t], out=views.softplus[t])  # type: ignore[call-arg]
     torch.softmax(views.shift[t], -1, out=views.kernel[t])
 
     memory, keys = views.memory[t], views.keys[t]
-    # A length of zero becomes infinite, its inverse zero, and with it the similarity and its gradient.
+    # A norm of zero becomes infinite, so that its inverse, the similarity and its gradient are zero.
     tiny = torch.finfo(memory.dtype).tiny
     inverse = torch.sum(torch.mul(memory, memory, out=scratch), 1, keepdim=True, out=views.inverse_length[t])
     torch.threshold_(inverse, tiny, torch.inf).rsqrt_()
@@ -188,11 +188,11 @@ def _addresses(layout: Layout, views: _Views, t: int, scratch: Tensor) -> None:
     for source, share in zip(views.shifted[1:], views.share[1:], strict=True):
         moved.addcmul_(source[t], share[t])
     logs = moved.clamp_min_(floor(moved.dtype)).log()
-    logs.addcmul_(logs, views.gamma[t])  # gamma is one more than the parameter
+    logs.addcmul_(logs, views.gamma[t])  # gamma = 1 + parameter
     torch.softmax(logs, -1, out=views.weights[t + 1])
 
 
-def _write_and_read(layout: Layout, views: _Views, t: int, scratch: Tensor, reads: Tensor) -> None:
+def _write_and_read(layout: MachineLayout, views: _Views, t: int, scratch: Tensor, reads: Tensor) -> None:
     before, memory = views.memory[t], views.memory[t + 1]
     for writing, erase in zip(views.writing, views.erase, strict=True):
         torch.mul(writing[t + 1], erase[t], out=scratch)
@@ -202,12 +202,12 @@ def _write_and_read(layout: Layout, views: _Views, t: int, scratch: Tensor, read
         memory.copy_(before)
     for writing, add in zip(views.writing, views.add, strict=True):
         memory.addcmul_(add[t], writing[t + 1])
-    # bmm cannot write into part of a row without a detour.
+    # bmm with out= would copy for a part of a row.
     views.read[t + 1].copy_(torch.bmm(views.reading[t + 1], memory.mT, out=reads))
 
 
 def _restore(views: _Views, t: int, keep: Tensor) -> None:
-    """Padding leaves everything as it was."""
+    """Keep the previous state for padded batch entries."""
     for states in (views.seen, views.cell, views.weights, views.memory):
         before, after = states[t], states[t + 1]
         torch.where(keep.view(-1, *[1] * (after.dim() - 1)), after, before, out=after)

@@ -1,6 +1,6 @@
-"""`forward.run` and `backward.run` as one kernel each, for a GPU: a step costs no launch, whatever the batch.
+"""`forward.run` and `backward.run` as one GPU kernel each, so that a step needs no kernel launch.
 
-Same arguments, same results, same record; so the two ways can be mixed, and compared field by field.
+Arguments, results and record are the same, so that the two forms can be mixed, and compared field by field.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor
 from regard.implementations import HAS_TRITON
 from regard.nn.ntm.addressing import floor
 from regard.nn.ntm.forward import Record, make_record
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 
-LARGEST = 512 * 64  # cells of a memory, rounded up to powers of two, that one program can hold
-on_cpu = False  # tests set it, where Triton's interpreter runs the kernels
+LARGEST = 512 * 64  # entries of a memory, rounded up to powers of two, that one program can hold
+on_cpu = False  # set by tests that run the kernels in Triton's interpreter
 
 
-def takes(layout: Layout, like: Tensor) -> bool:
-    """Whether the kernels run machines of this size, where and in which numbers `like` is."""
+def takes(layout: MachineLayout, like: Tensor) -> bool:
+    """Whether the kernels support this layout on the device and in the dtype of `like`."""
     if _up(layout.slots) * _up(layout.width) > LARGEST or like.shape[1] == 0:
         return False
     if like.device.type != "cuda":
@@ -32,14 +32,14 @@ def takes(layout: Layout, like: Tensor) -> bool:
 
 
 def run_forward(
-    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None, saves: bool
+    layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None, saves: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Record]:
-    """As `forward.run`."""
+    """`forward.run` by the kernel."""
     from regard.nn.ntm.fused_forward import forward_kernel
 
     steps, batch = drive.shape[:2]
     record = make_record(layout, drive, steps if saves else min(steps, 1))
-    if keep is not None and saves:  # padded steps leave no trace
+    if keep is not None and saves:  # padded steps do not write to the record
         for buffer in record[4:]:
             buffer.zero_()
     seen, cell, weights = (
@@ -61,7 +61,7 @@ def run_forward(
 
 
 def run_backward(
-    layout: Layout,
+    layout: MachineLayout,
     trained: Weights,
     record: Record,
     keep: Tensor | None,
@@ -70,7 +70,7 @@ def run_backward(
     d_weights: Tensor | None,
     d_memory: Tensor | None,
 ) -> tuple[Tensor, Weights, Carried]:
-    """As `backward.run`."""
+    """`backward.run` by the kernel."""
     from regard.nn.ntm.fused_backward import backward_kernel
 
     steps, batch = record.gates.shape[:2]
@@ -94,8 +94,8 @@ def run_backward(
 
 
 @functools.cache
-def _sizes(layout: Layout) -> dict[str, Any]:
-    """What the kernels are compiled for, and with how many warps they run."""
+def _sizes(layout: MachineLayout) -> dict[str, Any]:
+    """Return the compile-time constants of the kernels and their number of warps."""
     cells = _up(layout.slots) * _up(layout.width)
     return {
         "READS": layout.read_heads, "WRITES": layout.write_heads, "SLOTS": layout.slots, "WIDTH": layout.width,
@@ -107,7 +107,7 @@ def _sizes(layout: Layout) -> dict[str, Any]:
 
 
 def _up(size: int) -> int:
-    """The next power of two."""
+    """Return the next power of two."""
     return 1 << max(0, size - 1).bit_length()
 
 
@@ -116,5 +116,5 @@ def _bytes(keep: Tensor | None) -> Tensor | None:
 
 
 def _on(like: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
+    """Make the device of a tensor current, because Triton launches on the current device."""
     return torch.cuda.device(like.device) if like.is_cuda else nullcontext()

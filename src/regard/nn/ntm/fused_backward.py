@@ -1,8 +1,8 @@
-"""The derivative of `fused_forward`, in one kernel too: a program takes one sequence from its last step to its first.
+"""The derivative of `fused_forward`, in one kernel: a program computes one sequence from its last step to its first.
 
-The gradient of the memory stays in registers. The gradients that go from a step to the one before it (`carry_…`) and
-those between two parts of a step (`d_places`, `d_moved`) go through small buffers, with a barrier between writing and
-reading. What it leaves for all steps, d_drive and d_parameters, becomes the gradient of the trained matrices outside.
+The gradient of the memory stays in registers. The gradients that are passed to the previous step (`carry_…`) and those
+between two parts of a step (`d_places`, `d_moved`) are exchanged through small buffers, with a barrier between writing
+and reading. The gradients of the trained matrices are computed from d_drive and d_parameters outside the kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def backward_kernel(
     HIDDEN: tl.constexpr, LSTM: tl.constexpr, HEADS_UP: tl.constexpr, SLOTS_UP: tl.constexpr, WIDTH_UP: tl.constexpr,
     OFFSETS_UP: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """out_… are the gradients of the results, None where nobody used one; the carry_… begin as zeros."""
+    """out_… are the gradients of the outputs, None for zero; the carry_… start as zeros."""
     COUNT: tl.constexpr = READS + WRITES
     SEEN: tl.constexpr = READS * WIDTH + HIDDEN
     CELL: tl.constexpr = HIDDEN if LSTM else 0
@@ -119,12 +119,12 @@ def backward_kernel(
 
 @triton.jit
 def _collect(carry, outside, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """Add what the loss itself says about a state."""
+    """Add the gradient of the outputs of a state."""
     for start in range(0, SIZE, BLOCK):
         place = start + tl.arange(0, BLOCK)
         total = tl.load(carry + place, mask=place < SIZE, other=0.0)
         total += tl.load(outside + place, mask=place < SIZE, other=0.0)
-        tl.debug_barrier()  # several threads may hold one number: all have to read it before one writes
+        tl.debug_barrier()  # several threads may hold the same element: all must read it before one writes
         tl.store(carry + place, total, mask=place < SIZE)
 
 
@@ -133,7 +133,7 @@ def _read(
     after, d_tile, weights, carry_seen, out_seen, d_places, READS: tl.constexpr, SLOTS: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
 ):  # fmt: skip
-    """From what was read to the memory and to the places of the read heads."""
+    """Propagate gradients from the reads to the memory and the read weights."""
     wide = tl.arange(0, WIDTH_UP)
     slot = tl.arange(0, SLOTS_UP)
     for k in tl.static_range(READS):
@@ -150,7 +150,7 @@ def _write(
     before, d_tile, weights, parameters, d_parameters, d_places, READS: tl.constexpr, WRITES: tl.constexpr,
     SLOTS: tl.constexpr, WIDTH: tl.constexpr, WIDTH_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
 ):  # fmt: skip
-    """From the memory after writing to the memory before, to add, erase and the places of the write heads."""
+    """Propagate gradients from the memory after writing to the memory before, to add, erase and the write weights."""
     ADD: tl.constexpr = (READS + WRITES) * WIDTH
     ERASE: tl.constexpr = ADD + WRITES * WIDTH
     wide = tl.arange(0, WIDTH_UP)
@@ -158,7 +158,7 @@ def _write(
     writings, erases = weights + READS * SLOTS, parameters + ERASE
     d_after = d_tile
     for k in tl.static_range(WRITES - 1, -1, -1):
-        found = before  # the memory as this head found it
+        found = before  # the memory before this head erased
         for j in tl.static_range(k):
             writing = tl.load(writings + j * SLOTS + slot, mask=slot < SLOTS, other=0.0)
             erase = tl.load(erases + j * WIDTH + wide, mask=wide < WIDTH, other=0.0)
@@ -166,7 +166,7 @@ def _write(
         writing = tl.load(writings + k * SLOTS + slot, mask=slot < SLOTS, other=0.0)
         erase = tl.load(erases + k * WIDTH + wide, mask=wide < WIDTH, other=0.0)
         add = tl.load(parameters + ADD + k * WIDTH + wide, mask=wide < WIDTH, other=0.0)
-        # found · (1 − erase ⊗ writing) came out; product is the gradient of the factor in brackets.
+        # The result was found · (1 − erase ⊗ writing); product is the gradient of the second factor.
         product = d_tile * found
         d_writing = tl.sum(d_after * add[:, None] - product * erase[:, None], 0)
         tl.store(d_places + (READS + k) * SLOTS + slot, d_writing, mask=slot < SLOTS)
@@ -184,7 +184,7 @@ def _move(
     COUNT: tl.constexpr, SLOTS: tl.constexpr, REACH: tl.constexpr, GATE: tl.constexpr, HEADS_UP: tl.constexpr,
     SLOTS_UP: tl.constexpr, OFFSETS_UP: tl.constexpr,
 ):  # fmt: skip
-    """From the final weights to the shifted ones, gamma and the shifts."""
+    """Propagate gradients from the final weights to the shifted ones, gamma and the shift kernel."""
     OFFSETS: tl.constexpr = 2 * REACH + 1
     GAMMA: tl.constexpr = GATE + 2 * COUNT
     head = tl.arange(0, HEADS_UP)
@@ -222,10 +222,10 @@ def _mix(
     along_keys, COUNT: tl.constexpr, SLOTS: tl.constexpr, REACH: tl.constexpr, GATE: tl.constexpr,
     HEADS_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
 ):  # fmt: skip
-    """From the shifted weights to the gate and the weights before, and by d_places to the products key · slot.
+    """Propagate gradients from the shifted weights to the gate, the previous weights and the products key · slot.
 
-    Those are scaled by strength / |key|, so that a key does not change them along its own direction (along_keys).
-    Returns how much each slot is to lose of itself: along its own direction it does not change the similarities.
+    The products are scaled by strength / |key|, so that the gradient of a key has no component along the key
+    (along_keys). Returns the component of the gradient of each slot along the slot, which has to be subtracted.
     """
     OFFSETS: tl.constexpr = 2 * REACH + 1
     head = tl.arange(0, HEADS_UP)
@@ -249,7 +249,7 @@ def _mix(
     changes = d_logits * tl.load(logits + places, mask=real, other=0.0)
     strength = tl.load(parameters + GATE + COUNT + head, mask=head < COUNT, other=0.0)
     length = tl.load(key_length + head, mask=head < COUNT, other=1.0)
-    # Without strength or without a key there is no logit, and both factors that follow are zero.
+    # With zero strength or a zero key the logit is zero, and so are both following factors.
     scale = strength / length
     by_scale = tl.where(scale == 0.0, 0.0, tl.sum(changes, 1) / tl.where(scale == 0.0, 1.0, scale)) / length
     d_strength = by_scale * (1.0 - tl.exp(-strength))
@@ -263,7 +263,7 @@ def _look(
     before, d_tile, parameters, d_parameters, key_length, d_products, along_keys, COUNT: tl.constexpr,
     SLOTS: tl.constexpr, WIDTH: tl.constexpr, GATE: tl.constexpr, WIDTH_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
 ):  # fmt: skip
-    """From the products key · slot to the memory and the keys."""
+    """Propagate gradients from the products key · slot to the memory and the keys."""
     wide = tl.arange(0, WIDTH_UP)
     slot = tl.arange(0, SLOTS_UP)
     for k in tl.static_range(COUNT):
@@ -281,7 +281,7 @@ def _controller(
     heads, d_parameters, gates, bent_cell, cell, carry_hidden, out_hidden, carry_cell, outside, d_drive,
     HIDDEN: tl.constexpr, LSTM: tl.constexpr, PARAMETERS: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """From the parameters of the heads, and the hidden vector as such, to what drove the controller."""
+    """Propagate gradients from the head parameters and the hidden vector to the drive of the controller."""
     for start in range(0, HIDDEN, BLOCK):
         unit = start + tl.arange(0, BLOCK)
         real = unit < HIDDEN
@@ -303,7 +303,7 @@ def _controller(
             tl.store(d_drive + HIDDEN + unit, d_cell * candidate * enter * (1.0 - enter), mask=real)
             tl.store(d_drive + 2 * HIDDEN + unit, d_forget, mask=real)
             tl.store(d_drive + 3 * HIDDEN + unit, d_cell * enter * (1.0 - candidate * candidate), mask=real)
-            tl.debug_barrier()  # several threads may hold one number: all have to read it before one writes
+            tl.debug_barrier()  # several threads may hold the same element: all must read it before one writes
             tl.store(carry_cell + unit, d_cell * forget, mask=real)
         else:
             tl.store(d_drive + unit, d_hidden * (1.0 - out * out), mask=real)

@@ -1,7 +1,7 @@
-"""All steps of a machine in one kernel: a program takes one sequence of the batch from its first step to its last.
+"""All steps of a machine in one kernel: a program computes one sequence of the batch from its first step to its last.
 
-The memory stays in the program's registers. Everything else goes from thread to thread through the record, which is
-written for the backward pass anyway; a barrier stands between writing and reading it. Names as in `forward.Record`.
+The memory stays in the program's registers. Everything else is exchanged between threads through the record, which is
+written for the backward pass anyway, with a barrier between writing and reading. Names are as in `forward.Record`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def forward_kernel(
     HEADS_UP: tl.constexpr, SLOTS_UP: tl.constexpr, WIDTH_UP: tl.constexpr, OFFSETS_UP: tl.constexpr,
     WIDE: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """recurrent (fed back, drive) and heads (hidden, P) come transposed. Sizes with UP are powers of two.
+    """recurrent (fed_back, drive) and heads (hidden, P) are transposed. Sizes with UP are powers of two.
 
-    Without SAVES only seen, cell and weights have a place for every step; the others have one, which all steps use.
+    Without SAVES only seen, cell and weights have an entry for each step; the others have one entry for all steps.
     """
     COUNT: tl.constexpr = READS + WRITES
     SEEN: tl.constexpr = READS * WIDTH + HIDDEN
@@ -89,7 +89,7 @@ def _controller(
     drive, recurrent, fed, hidden, cell, next_cell, gates, bent_cell, FED_READS: tl.constexpr, HIDDEN: tl.constexpr,
     LSTM: tl.constexpr, SAVES: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """The controller's hidden vector and cell, from what it is fed."""
+    """Compute the controller's hidden vector and cell from the fed-back vector."""
     FED: tl.constexpr = FED_READS + HIDDEN if LSTM else FED_READS
     DRIVE: tl.constexpr = 4 * HIDDEN if LSTM else HIDDEN
     for start in range(0, DRIVE, WIDE):
@@ -125,7 +125,7 @@ def _parameters(
     hidden, heads, bias, parameters, HIDDEN: tl.constexpr, BOUNDED: tl.constexpr, POSITIVE: tl.constexpr,
     FREE: tl.constexpr, PARAMETERS: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """What the heads do, after the non-linearities of its sections; the names are where those begin."""
+    """Compute the head parameters after their non-linearities; the constants are the starts of the sections."""
     for start in range(0, PARAMETERS, BLOCK):
         number = start + tl.arange(0, BLOCK)
         real = number < PARAMETERS
@@ -142,7 +142,7 @@ def _look(
     SAVES: tl.constexpr, TINY: tl.constexpr, HEADS_UP: tl.constexpr, SLOTS_UP: tl.constexpr, WIDTH_UP: tl.constexpr,
     OFFSETS_UP: tl.constexpr,
 ):  # fmt: skip
-    """Addressing up to the interpolated weights, which go around a circle; and how far they are to be moved."""
+    """Address up to the interpolated weights, with circular padding, and compute the shift kernel."""
     OFFSETS: tl.constexpr = 2 * REACH + 1
     AROUND: tl.constexpr = SLOTS + 2 * REACH
     head = tl.arange(0, HEADS_UP)
@@ -190,14 +190,14 @@ def _move(
     around, kernel, gammas, weights, moved, COUNT: tl.constexpr, SLOTS: tl.constexpr, REACH: tl.constexpr,
     SAVES: tl.constexpr, FLOOR: tl.constexpr, HEADS_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
 ):  # fmt: skip
-    """The weights, shifted and sharpened."""
+    """Shift and sharpen the weights."""
     OFFSETS: tl.constexpr = 2 * REACH + 1
     head = tl.arange(0, HEADS_UP)
     slot = tl.arange(0, SLOTS_UP)
     real = (head < COUNT)[:, None] & (slot < SLOTS)[None, :]
     shifted = tl.zeros([HEADS_UP, SLOTS_UP], around.dtype.element_ty)
     for j in range(OFFSETS):
-        # Offset j − r comes from the slot j − r places before, which lies at 2r − j of the circle.
+        # Offset j − r comes from the slot j − r before, which is at index 2r − j of the padded weights.
         origin = around + head[:, None] * (SLOTS + 2 * REACH) + slot[None, :] + (2 * REACH - j)
         share = tl.load(kernel + head * OFFSETS + j, mask=head < COUNT, other=0.0)
         shifted += share[:, None] * tl.load(origin, mask=real, other=0.0)
@@ -215,7 +215,7 @@ def _write(
     tile, weights, parameters, READS: tl.constexpr, WRITES: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
     ERASE: tl.constexpr, WIDTH_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
 ):  # fmt: skip
-    """The memory after all heads have erased, then added."""
+    """Erase with all heads, then add with all heads."""
     slot = tl.arange(0, SLOTS_UP)
     wide = tl.arange(0, WIDTH_UP)
     added = tl.zeros([WIDTH_UP, SLOTS_UP], tile.dtype)
@@ -243,7 +243,7 @@ def _read(
 
 @triton.jit
 def _stay(before, after, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """Padding leaves everything as it was."""
+    """Keep the previous state of a padded step."""
     for start in range(0, SIZE, BLOCK):
         place = start + tl.arange(0, BLOCK)
         tl.store(after + place, tl.load(before + place, mask=place < SIZE, other=0.0), mask=place < SIZE)

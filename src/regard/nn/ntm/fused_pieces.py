@@ -1,7 +1,7 @@
-"""What the two kernels of a machine share: curves, softmax, and a vector times a matrix.
+"""Functions of both kernels of a machine: non-linearities, softmax, and the product of a vector and a matrix.
 
-Everything keeps the dtype it is given. A curve written with one exponential is good to an absolute error of one
-rounding, which is what sums of such numbers have anyway.
+All functions keep the dtype of their input. Non-linearities with one exponential have an absolute error of one
+rounding, which sums of such numbers have anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def sigmoid(x):
 
 @triton.jit
 def tanh(x):
-    """The hyperbolic tangent; Triton's own exists on a GPU only."""
+    """tanh(x), since Triton's own exists on GPUs only."""
     small = tl.exp(-2.0 * tl.abs(x))
     size = (1.0 - small) / (1.0 + small)
     return tl.where(x < 0, -size, size)
@@ -26,7 +26,7 @@ def tanh(x):
 
 @triton.jit
 def softplus(x):
-    """log(1 + e^x): the logarithm of the rounded sum, times how much the rounding took away."""
+    """log(1 + e^x): the logarithm of the rounded sum, with a correction for the rounding."""
     small = tl.exp(-tl.abs(x))
     whole = 1.0 + small
     rest = tl.where(whole == 1.0, small, tl.log(whole) * (small / tl.where(whole == 1.0, 1.0, whole - 1.0)))
@@ -35,32 +35,32 @@ def softplus(x):
 
 @triton.jit
 def softmax(x):
-    """Along each row of a tile. A row may not be −inf everywhere."""
+    """Softmax along each row of a tile. A row must have an entry above −inf."""
     powers = tl.exp(x - tl.max(x, 1)[:, None])
     return powers / tl.sum(powers, 1)[:, None]
 
 
 @triton.jit
 def softmax_slope(result, grad):
-    """From the gradient of a softmax along rows to that of what went in."""
+    """Return the gradient of the input of a softmax along rows from that of its output."""
     return result * (grad - tl.sum(result * grad, 1)[:, None])
 
 
 @triton.jit
 def length_of(squares, TINY: tl.constexpr):
-    """The root; infinite for nothing, so that its inverse is zero. What is no number stays."""
+    """Return the square root; infinity in place of zero, so that the inverse is zero. NaN stays NaN."""
     return tl.sqrt(tl.where(squares <= TINY, float("inf"), squares))
 
 
 @triton.jit
 def times_matrix(vector, matrix, column, real, SIZE: tl.constexpr, STRIDE: tl.constexpr, INNER: tl.constexpr):
-    """vector (SIZE) @ matrix (SIZE, ·), rows STRIDE apart, for the columns that are named and `real`.
+    """Return vector (SIZE) @ matrix (SIZE, ·) with row stride STRIDE, for the given columns where `real` is True.
 
-    Columns lie side by side in memory, so that a warp loads part of a row at once; each thread adds up its columns over
-    many rows, and the threads meet once, at the end.
+    Columns are contiguous in memory, so that a warp loads part of a row at once; each thread sums its columns over many
+    rows, and the threads are reduced once, at the end.
     """
     total = tl.zeros([INNER, column.shape[0]], matrix.dtype.element_ty)
-    if SIZE <= 2 * INNER:  # few enough to be written out, so that all loads are under way at once
+    if SIZE <= 2 * INNER:  # short enough to unroll, so that all loads are in flight at once
         for start in tl.static_range(0, SIZE, INNER):
             total += _part(vector, matrix, start, column, real, SIZE, STRIDE, INNER)
     else:

@@ -1,4 +1,4 @@
-"""The sizes of a machine, and which columns of its head parameters mean what."""
+"""The sizes of a machine, and the columns of its head parameters."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Layout:
+class MachineLayout:
     """A machine of K = read + write heads over slots of `width`; the read heads come first.
 
-    One matrix makes the parameters of all heads from the controller's hidden vector, in sections whose order puts
-    those with the same activation side by side: keys, add | erase, gate (sigmoid) | strength, gamma (softplus) |
-    shift (softmax).
+    One matrix computes the parameters of all heads from the controller's hidden vector. Sections with the same
+    activation are adjacent: keys, add | erase, gate (sigmoid) | strength, gamma (softplus) | shift (softmax).
     """
 
     read_heads: int
@@ -30,22 +29,22 @@ class Layout:
 
     @property
     def offsets(self) -> int:
-        """How many places a head can move to in one step: −r … r."""
+        """The number of offsets by which a head can move in one step: −r … r."""
         return 2 * self.shift_range + 1
 
     @property
     def reads(self) -> int:
-        """The width of everything the read heads see."""
+        """The width of the reads of all heads together."""
         return self.read_heads * self.width
 
     @property
     def fed_back(self) -> int:
-        """How many columns of [reads, hidden] the controller gets to see again at the next step."""
+        """The number of columns of [reads, hidden] that are fed back to the controller in the next step."""
         return self.reads + self.hidden if self.lstm else self.reads
 
     @property
     def drive(self) -> int:
-        """The width of the controller's input after its projection: four gates, or one plain layer."""
+        """The width of the controller's projected input: four gates, or one layer."""
         return 4 * self.hidden if self.lstm else self.hidden
 
     @property
@@ -68,11 +67,11 @@ class Layout:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the heads need for one step."""
+        """The number of head parameters in one step."""
         return int(self.sections["shift"].stop)
 
     def rows(self, name: str, parameters: Tensor) -> Tensor:
-        """One section of parameters (…,P), with an axis for the heads: (…,heads,size)."""
+        """Return one section of the parameters (…,P) with an axis for the heads, (…,heads,size)."""
         heads = self.write_heads if name in ("add", "erase") else self.heads
         section = parameters[..., self.sections[name]]
         size = section.shape[-1] // heads if heads else self.width

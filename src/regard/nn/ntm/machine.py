@@ -1,4 +1,4 @@
-"""The Neural Turing Machine as a module: `Tape` is controller, heads and memory; `Machine` adds an output layer."""
+"""The Neural Turing Machine as a module: `MachineCore` has controller, heads and memory; `Machine` adds an output."""
 
 from __future__ import annotations
 
@@ -15,51 +15,49 @@ from regard.masks import Mask
 from regard.nn.masking import without_padding
 from regard.nn.ntm import op
 from regard.nn.ntm.controllers import CONTROLLERS, Controller, trained_unless_empty
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 from regard.nn.state import State, of_kind
 
-CONSTANT = (
-    1e-6  # what fills a constant first memory: nearly nothing, but with a direction (Collier and Beel 2018)
-)
-FIRST_SLOT = 5.0  # by how much a learned first place prefers its slot to every other, as a logit
+CONSTANT = 1e-6  # entries of a constant first memory: small, but with a direction (Collier and Beel 2018)
+FIRST_SLOT = 5.0  # logit of the initial slot of a head with learned initial weights; 0 for other slots
 
 
 @dataclass(frozen=True)
 class MachineState(State):
-    """What a machine carries from step to step."""
+    """The state of a machine between steps."""
 
     memory: Tensor  # (b,n,m)
     read_weights: Tensor  # (b,R,n)
     write_weights: Tensor  # (b,W,n)
-    reads: Tensor  # (b,R,m): what the read heads saw last
+    reads: Tensor  # (b,R,m): the last reads
     controller: tuple[
         Tensor, ...
-    ]  # hidden vector and cell (b,hidden) of an LSTM; nothing for a feed-forward one
-    seen: int = 0  # steps that came, padding included
+    ]  # hidden vector and cell (b,hidden) of an LSTM; empty for a feed-forward controller
+    seen: int = 0  # number of steps so far, including padding
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Where the heads were after each step; zeros for padded steps."""
+    """The weights of the heads after each step; zeros for padded steps."""
 
     read: Tensor  # (b,t,R,n)
     write: Tensor  # (b,t,W,n)
 
 
-class Tape(nn.Module):
+class MachineCore(nn.Module):
     """A memory of `slots` × `width`, and a controller that moves read and write heads over it.
 
     Args:
-        inputs: width of what comes in at each step.
-        slots: number of places in the memory (N of the paper).
-        width: width of each (M of the paper).
-        read_heads: how many heads read.
-        write_heads: how many heads write; all erase before any adds.
+        inputs: width of the input of a step.
+        slots: number of slots of the memory (N of the paper).
+        width: width of a slot (M of the paper).
+        read_heads: number of heads that read.
+        write_heads: number of heads that write; all erase before any adds.
         controller: lstm or feed-forward.
         hidden: width of the controller's hidden vector.
-        shift_range: how far a head can move in one step, to either side.
-        initial: constant (the same small number everywhere) or learned first memory, reads and places of the heads.
+        shift_range: largest shift of a head in one step, in either direction.
+        initial: constant (one small number) or learned initial memory, reads and head weights.
     """
 
     def __init__(
@@ -78,19 +76,19 @@ class Tape(nn.Module):
         super().__init__()
         self.inputs = whole_number("inputs", inputs, 1)
         kind: type[Controller] = CONTROLLERS[controller]
-        self.layout = Layout(
+        self.layout = MachineLayout(
             whole_number("read_heads", read_heads, 0), whole_number("write_heads", write_heads, 0),
             whole_number("slots", slots, 1), whole_number("width", width, 1),
             whole_number("shift_range", shift_range, 0), whole_number("hidden", hidden, 1), kind.lstm,
         )  # fmt: skip
         if self.layout.heads == 0:
-            raise BadValue("read_heads: expected at least one head that reads or writes, got none of either.")
+            raise BadValue("read_heads: expected at least one read or write head, got none.")
         if shift_range > slots:
             raise BadValue(f"shift_range: expected at most the number of slots, {slots}, got {shift_range}.")
         if initial not in ("constant", "learned"):
             raise unknown_name("initial", initial, ["constant", "learned"])
         self.initial = initial
-        self.places: Tensor  # where the heads stand first; the sizes say so, and no checkpoint needs to
+        self.places: Tensor  # initial head weights; determined by the sizes, so not saved in checkpoints
         self.register_buffer("places", None if initial == "learned" else self._places(), persistent=False)
         self.controller = kind(inputs, self.layout.fed_back, hidden)
         self.heads = nn.Linear(hidden, self.layout.parameters)
@@ -104,14 +102,14 @@ class Tape(nn.Module):
     def forward(
         self, x: Tensor, state: MachineState | None = None, *, keep: Tensor | Mask | None = None
     ) -> tuple[Tensor, Trace, MachineState]:
-        """What was read and the hidden vector after each step (b,t,R·m+hidden), where the heads were, the last state.
+        """Return reads and hidden vector of each step (b,t,R·m+hidden), the trace of the heads, and the last state.
 
-        x (b,t,inputs). `keep` (b,t), True = real, or a mask that has one: padded steps change nothing and give zeros.
+        x (b,t,inputs). `keep` is (b,t), False = padding, or a mask that has one; padded steps give zeros.
         """
         layout, real = self.layout, self.real_steps(x, state, keep)
         state = self.initial_state(x.shape[0], x.device) if state is None else state
         drive = self.controller(without_padding(x, real))
-        wide = accumulator(self.heads.weight.dtype)  # sums over many steps; autocast has no say in here
+        wide = accumulator(self.heads.weight.dtype)  # for sums over many steps, also under autocast
         trained = (self.controller.recurrent, self.heads.weight, self.heads.bias)
         seen, cell, weights, memory = op.sequence(
             layout,
@@ -131,7 +129,7 @@ class Tape(nn.Module):
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> MachineState:
-        """The state before the first step: the heads of a kind stand evenly spread, the first ones on slot 0."""
+        """Return the state before the first step. Heads start evenly spaced over the slots, the first one on slot 0."""
         layout, own = self.layout, self.heads.weight
         device, dtype = device or own.device, dtype or own.dtype
         memory: Tensor
@@ -139,7 +137,7 @@ class Tape(nn.Module):
         places: Tensor
         if self.initial == "learned":
             memory, reads, places = self.first_memory, self.first_reads, self.first_places.softmax(-1)
-        else:  # made where it is used: nothing to carry to a GPU, where a step may be a recorded graph
+        else:  # created on the device, because a CUDA graph cannot copy from the host
             memory = torch.full((layout.slots, layout.width), CONSTANT, dtype=dtype, device=device)
             reads, places = torch.zeros(layout.read_heads, layout.width, device=device), self.places
         empty = torch.zeros(batch, layout.hidden, device=device, dtype=dtype)
@@ -150,7 +148,7 @@ class Tape(nn.Module):
         return MachineState(memory, reading, writing, reads, (empty, empty) if layout.lstm else ())
 
     def _places(self) -> Tensor:
-        """The first slot of each head as a row of ones and zeros, (K,n)."""
+        """Return the initial slot of each head as a one-hot row, (K,n)."""
         layout = self.layout
         most = max(layout.read_heads, layout.write_heads)
         spread = [
@@ -161,7 +159,7 @@ class Tape(nn.Module):
         return torch.eye(layout.slots)[spread]
 
     def real_steps(self, x: object, state: object, keep: Tensor | Mask | None) -> Tensor | None:
-        """`keep` as a tensor (b,t), after every check of what came."""
+        """Check the inputs and return `keep` as a tensor (b,t)."""
         rows = float_tensor("x", x)
         if rows.dim() != 3 or rows.shape[2] != self.inputs:
             raise BadValue(
@@ -194,10 +192,10 @@ class Tape(nn.Module):
 
 
 class Machine(nn.Module):
-    """A Neural Turing Machine: (b,t,inputs) to (b,t,outputs), step by step, through a memory that it learns to use.
+    """A Neural Turing Machine: maps (b,t,inputs) to (b,t,outputs), step by step, with an external memory.
 
-    `machine(x, state=None, keep=None)` returns outputs and state; with `return_trace=True` also where the heads were.
-    Any way to cut a sequence into calls gives what one call gives. The options are those of `Tape`.
+    `machine(x, state=None, keep=None)` returns outputs and state; with `return_trace=True` also the weights of the
+    heads. A sequence may be split into several calls. The options are those of `MachineCore`.
 
     Paper: Graves, Wayne and Danihelka 2014.
 
@@ -210,7 +208,7 @@ class Machine(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, **tape: Any) -> None:
         super().__init__()
-        self.tape = Tape(inputs, **tape)
+        self.tape = MachineCore(inputs, **tape)
         layout = self.tape.layout
         self.output = nn.Linear(layout.reads + layout.hidden, whole_number("outputs", outputs, 1))
 
@@ -222,7 +220,7 @@ class Machine(nn.Module):
         keep: Tensor | Mask | None = None,
         return_trace: bool = False,
     ) -> tuple[Tensor, MachineState] | tuple[Tensor, MachineState, Trace]:
-        """Outputs (b,t,outputs), zeros where a step is padding, and the state that follows."""
+        """Return outputs (b,t,outputs), zeros for padded steps, and the next state."""
         real = self.tape.real_steps(x, state, keep)
         seen, trace, after = self.tape(x, state, keep=real)
         outputs = without_padding(self.output(seen), real)
@@ -231,12 +229,12 @@ class Machine(nn.Module):
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> MachineState:
-        """The state before the first step, to pass as `state` and to take back from each call."""
+        """Return the state before the first step. Pass it as `state`; each call returns the next one."""
         return self.tape.initial_state(batch, device, dtype)
 
 
-def _opened(layout: Layout, state: MachineState) -> Carried:
-    """A state as the steps use it."""
+def _opened(layout: MachineLayout, state: MachineState) -> Carried:
+    """Convert a state to the form that the steps use."""
     hidden, cell = (
         state.controller if layout.lstm else (state.memory.new_zeros(len(state.memory), layout.hidden), None)
     )
@@ -248,8 +246,8 @@ def _opened(layout: Layout, state: MachineState) -> Carried:
     )
 
 
-def _closed(layout: Layout, carried: Carried, seen: int) -> MachineState:
-    """The same as a state."""
+def _closed(layout: MachineLayout, carried: Carried, seen: int) -> MachineState:
+    """Convert back to a state."""
     reads, hidden = carried.seen.split([layout.reads, layout.hidden], 1)
     reading, writing = carried.weights.split([layout.read_heads, layout.write_heads], 1)
     return MachineState(

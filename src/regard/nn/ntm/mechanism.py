@@ -1,4 +1,4 @@
-"""`ntm`: a source is written into a memory step by step, then every query reads it."""
+"""`ntm`: a source is written to a memory step by step, then every query reads from it."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from regard.errors import BadValue
 from regard.masks import Mask
 from regard.nn import masking
 from regard.nn.mechanism import Mechanism, check_inputs, mechanism
-from regard.nn.ntm.machine import MachineState, Tape
+from regard.nn.ntm.machine import MachineCore, MachineState
 from regard.nn.state import State, check_batch, of_kind
 
 
 @dataclass(frozen=True)
-class TapeState(MachineState):
-    """The machine, and how long the source is that it holds; None: the queries are what is written."""
+class NTMState(MachineState):
+    """The state of the machine, and the length of the source that was written; None: the queries are written."""
 
     source: int | None = None
 
 
 @mechanism("ntm", causal="no", time="n·N·M", memory="n·N·M", slots=5, width=4)
-class NeuralTuringMemory(Mechanism):
-    """Write heads go over the source and leave it in a memory of N slots; read heads find it there by content.
+class NTM(Mechanism):
+    """Write heads write the source to a memory of N slots, step by step; read heads address it by content.
 
         M ← M · Π_h (1 − w_h ⊗ e_h) + Σ_h w_h ⊗ a_h   for each element x_j of the source; w_h, e_h, a_h from x_j
         o_i = W [r_i¹ … r_iʰ],   r_i = Σ_n softmax_n(β_i cos(k_i, M_n)) M_n
 
     Paper: Graves, Wayne and Danihelka 2014, equations 2 to 9.
-    Empty row: nothing is written, so queries read the first memory: next to zero if constant, else the learned one.
+    Empty row: nothing is written, so queries read the initial memory: almost zero if constant, otherwise learned.
 
-    It takes masks that ignore the query (lengths, padding, …); padding neither writes nor moves a head. With a state, a
-    source is written by the first call and read by all of them; without a source, each call writes its queries behind
-    those before it. `write` puts a source into a state piece by piece, `read` asks a state alone.
+    It accepts masks that ignore the query (lengths, padding, …); padding is not written and moves no head. With a
+    state, a source is written by the first call and read by all calls; without a source, each call continues to write
+    its queries. `write` writes a source to a state in parts, `read` only reads from a state.
 
     Args:
         dim: width of queries and outputs.
-        num_heads: how many heads read for each query.
-        dropout: share of the reading weights dropped in training.
-        source_dim: width of the source, where it differs from dim.
-        slots: number of places in the memory (N).
-        width: width of each (M); by default dim / num_heads, rounded down.
-        write_heads: how many heads write; by default as many as read. Several erase together, then add together.
-        controller: feed-forward or lstm; it steers the write heads.
-        hidden: width of the controller; by default dim.
-        shift_range: how far a write head can move in one step, to either side.
-        initial: learned or constant first memory and places of the heads.
+        num_heads: number of heads that read for each query.
+        dropout: probability of dropping a read weight in training.
+        source_dim: width of the source; None: dim.
+        slots: number of slots of the memory (N).
+        width: width of a slot (M); None: dim / num_heads, rounded down.
+        write_heads: number of heads that write; None: num_heads. All of them erase before any adds.
+        controller: feed-forward or lstm; it controls the write heads.
+        hidden: width of the controller; None: dim.
+        shift_range: largest shift of a write head in one step, in either direction.
+        initial: learned or constant initial memory and head weights.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("ntm", dim=16, num_heads=2, slots=8)
@@ -77,7 +77,7 @@ class NeuralTuringMemory(Mechanism):
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim)
         self.width = max(1, self.dim // self.num_heads) if width is None else whole_number("width", width, 1)
-        self.tape = Tape(
+        self.tape = MachineCore(
             self.source_dim,
             slots=slots,
             width=self.width,
@@ -102,10 +102,10 @@ class NeuralTuringMemory(Mechanism):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """What the queries read, (b,q,dim); with a state also the state that follows."""
+        """Return what the queries read, (b,q,dim); with a state, also the next state."""
         past = self._checked(query, source, state)
         if past is not None and past.source is not None:
-            # What is real was decided when the source was written; this refuses what the layer cannot use.
+            # Padding was left out when the source was written; this only raises for masks that the layer cannot use.
             masking.kept(mask, query.shape[0], query.shape[1], past.source, 0, query.device)
             return self.read(query, past), past
         before = self.initial_state(len(query), query.device) if past is None else past
@@ -118,22 +118,22 @@ class NeuralTuringMemory(Mechanism):
             return found
         return found, after if source is None else replace(after, source=source.shape[1])
 
-    def write(self, source: Tensor, state: TapeState, *, mask: Mask | Tensor | None = None) -> TapeState:
-        """The state after a source (b,k,source_dim), or after one more piece of it; later calls read it.
+    def write(self, source: Tensor, state: NTMState, *, mask: Mask | Tensor | None = None) -> NTMState:
+        """Write a source (b,k,source_dim), or its next part; return the state from which later calls read.
 
-        The mask speaks of this piece, or of all pieces so far, as its size says.
+        The size of the mask decides whether it covers this part or all parts so far.
         """
         batch, new, _ = source.shape
         keep = masking.kept(mask, batch, 1, new, state.seen, source.device)
         after = self._written(masking.without_padding(source, keep), state, keep)
         return replace(after, source=(state.source or 0) + new)
 
-    def _written(self, rows: Tensor, state: TapeState, keep: Tensor | None) -> TapeState:
+    def _written(self, rows: Tensor, state: NTMState, keep: Tensor | None) -> NTMState:
         _, _, after = self.tape(rows, state, keep=keep)
-        return TapeState(**_parts(after), source=state.source)
+        return NTMState(**_parts(after), source=state.source)
 
     def read(self, query: Tensor, state: MachineState) -> Tensor:
-        """What queries (b,q,dim) find in the memory of a state, (b,q,dim). Nothing is written."""
+        """Return what queries (b,q,dim) read from the memory of a state, (b,q,dim). Nothing is written."""
         keys = self.key_map(query).unflatten(-1, (self.num_heads, self.width)).transpose(1, 2)
         strength = F.softplus(self.strength_map(query)).transpose(1, 2)[..., None]
         memory = state.memory[:, None].to(keys.dtype)
@@ -145,13 +145,13 @@ class NeuralTuringMemory(Mechanism):
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> TapeState:
-        """The memory before anything was written."""
-        return TapeState(**_parts(self.tape.initial_state(batch, *self.placement(device, dtype))))
+    ) -> NTMState:
+        """Return the initial memory and head weights."""
+        return NTMState(**_parts(self.tape.initial_state(batch, *self.placement(device, dtype))))
 
-    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> TapeState | None:
-        """The state, after every check of what came."""
-        past = of_kind(TapeState, state)
+    def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> NTMState | None:
+        """Check the inputs and return the state."""
+        past = of_kind(NTMState, state)
         check_inputs(self, query, source, remembered=past is not None and past.source is not None)
         if past is None:
             return None
@@ -164,7 +164,7 @@ class NeuralTuringMemory(Mechanism):
             )
             raise BadValue(
                 f"source: the memory of this state {held}, got a source of length {source.shape[1]}. A new source "
-                f"needs a new initial_state(); a further piece of one goes in with write(piece, state)."
+                f"needs a new initial_state(); write the next part of the same source with write(part, state)."
             )
         return past
 

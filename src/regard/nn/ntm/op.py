@@ -1,7 +1,7 @@
-"""The steps of a machine as one operator of torch, so that autograd and `torch.compile` see a single node.
+"""All steps of a machine as one custom operator, a single node for autograd and `torch.compile`.
 
-On a GPU all steps are one kernel (`fused`), elsewhere a loop of few operations a step (`forward`, `backward`). When a
-backward pass is itself recorded, for second derivatives, it differentiates the plain steps instead.
+On a GPU all steps are one kernel (`fused`), elsewhere a loop with few operations per step (`forward`, `backward`). For
+second derivatives the steps in plain torch are differentiated instead.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from regard.core.autocast import without_autocast
 from regard.core.differentiate import apart, gradients, needs_plain_torch
 from regard.nn.ntm import backward, forward, fused, plain
 from regard.nn.ntm.forward import Record, make_record
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _TRAINED = "Tensor recurrent, Tensor heads, Tensor bias"
 _FIRST = "Tensor seen, Tensor cell, Tensor weights, Tensor memory"
 _OPTIONS = "Tensor? keep, int read_heads, bool lstm"
-_RECORD = len(Record._fields) - 3  # the first three are results themselves
+_RECORD = len(Record._fields) - 3  # the first three are outputs
 _RESULTS = ", ".join(["Tensor"] * (4 + _RECORD))
 _GRADS = "Tensor d_seen, Tensor? d_cell, Tensor? d_weights, Tensor? d_memory"
 _LIBRARY.define(f"ntm(Tensor drive, {_TRAINED}, {_FIRST}, {_OPTIONS}, bool saves) -> ({_RESULTS})")
@@ -32,23 +32,25 @@ _LIBRARY.define(
 
 
 def sequence(
-    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
+    layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The states (t+1,b,·) before and after each step of drive (t,b,·): seen, cell, weights; and the last memory."""
+    """Return the states (t+1,b,·) around each step of drive (t,b,·), seen, cell and weights, and the last memory."""
     if needs_plain_torch():
-        return _walked(layout, drive, trained, before, keep)
+        return _plain_sequence(layout, drive, trained, before, keep)
     inputs = (drive, *trained, *before)
     saves = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     found = torch.ops.regard.ntm.default(*inputs, keep, layout.read_heads, layout.lstm, saves)
     return found[0], found[1], found[2], found[3]
 
 
-def layout_of(heads: Tensor, weights: Tensor, slots: int, width: int, read_heads: int, lstm: bool) -> Layout:
-    """The layout again, from the sizes of the trained matrices and of a state (…,K,n)."""
+def layout_of(
+    heads: Tensor, weights: Tensor, slots: int, width: int, read_heads: int, lstm: bool
+) -> MachineLayout:
+    """Recover the layout from the sizes of the trained matrices and of a state (…,K,n)."""
     count = weights.shape[-2]
     writes = count - read_heads
     offsets = (heads.shape[0] - count * (width + 3) - 2 * writes * width) // count
-    return Layout(read_heads, writes, slots, width, offsets // 2, heads.shape[1], lstm)
+    return MachineLayout(read_heads, writes, slots, width, offsets // 2, heads.shape[1], lstm)
 
 
 def _forward(
@@ -128,17 +130,17 @@ def _recorded(
     inputs: list[Tensor], keep: Tensor | None, read_heads: int, lstm: bool,
     grads: tuple[Tensor | None, ...],
 ) -> list[Tensor | None]:  # fmt: skip
-    """The same gradients with a graph of their own, through the plain steps."""
+    """Return the same gradients with an autograd graph, from the steps in plain torch."""
     inputs = [view for view in apart(inputs) if view is not None]
     layout = layout_of(inputs[2], inputs[6], inputs[7].shape[1], inputs[7].shape[2], read_heads, lstm)
-    results = _walked(layout, inputs[0], Weights(*inputs[1:4]), Carried(*inputs[4:]), keep)
+    results = _plain_sequence(layout, inputs[0], Weights(*inputs[1:4]), Carried(*inputs[4:]), keep)
     return gradients(zip(results, grads, strict=True), inputs, again=True)
 
 
-def _walked(
-    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
+def _plain_sequence(
+    layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What `sequence` returns, by the plain steps, which autograd records."""
+    """Compute `sequence` by the steps in plain torch, which autograd records."""
     with without_autocast(drive.device):
         states = plain.sequence(layout, drive, trained, before, keep)
     seen, cell, weights = (torch.stack([state[part] for state in states]) for part in range(3))

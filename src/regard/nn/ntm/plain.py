@@ -1,7 +1,7 @@
-"""What a machine does, step by step in plain torch. The fast form must equal this; second derivatives go this way.
+"""The steps of a machine in plain torch: the reference of the fast forms, and the path of second derivatives.
 
-A step: the controller sees the input and what was read before; all heads find their place in the memory as it stands;
-the write heads erase, then add; the read heads read the memory as it is then.
+A step: the controller gets the input and the previous reads; all heads address the memory; the write heads erase, then
+add; the read heads read the new memory.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.nn.ntm import addressing
-from regard.nn.ntm.layout import Layout
+from regard.nn.ntm.layout import MachineLayout
 
 
 class Carried(NamedTuple):
-    """What a step takes over from the one before it."""
+    """The state between steps."""
 
-    seen: Tensor  # (b, R·m + hidden): what was read, then the controller's hidden vector
+    seen: Tensor  # (b, R·m + hidden): the reads, then the controller's hidden vector
     cell: Tensor  # (b, hidden) of an LSTM; (b,0) of a feed-forward controller
     weights: Tensor  # (b,K,n), the read heads first
     memory: Tensor  # (b,n,m)
 
 
 class Weights(NamedTuple):
-    """The trained matrices that every step uses."""
+    """The trained matrices."""
 
-    recurrent: Tensor  # (drive, fed back)
+    recurrent: Tensor  # (drive, fed_back)
     heads: Tensor  # (P, hidden)
     bias: Tensor  # (P,)
 
 
 def sequence(
-    layout: Layout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
+    layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
 ) -> list[Carried]:
-    """The states before and after each step of drive (t,b,·); steps without `keep` (t,b) leave the state alone."""
+    """Return the states before and after each step of drive (t,b,·); where `keep` (t,b) is False the state stays."""
     found = [before]
     for index, given in enumerate(drive.unbind(0)):
         after = step(layout, given, trained, found[-1])
@@ -50,8 +50,8 @@ def sequence(
     return found
 
 
-def step(layout: Layout, drive: Tensor, trained: Weights, before: Carried) -> Carried:
-    """One step, (b,·) each. `drive` is the controller's input, projected."""
+def step(layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried) -> Carried:
+    """Compute one step, (b,·) each. `drive` is the projected input of the controller."""
     hidden, cell = _controller(
         layout, drive + before.seen[:, : layout.fed_back] @ trained.recurrent.mT, before
     )
@@ -67,8 +67,8 @@ def step(layout: Layout, drive: Tensor, trained: Weights, before: Carried) -> Ca
     return Carried(torch.cat([*reads, hidden], 1), cell, weights, memory)
 
 
-def _controller(layout: Layout, activation: Tensor, before: Carried) -> tuple[Tensor, Tensor]:
-    """The controller's hidden vector and cell. The four gates of an LSTM: output, input, forget, candidate."""
+def _controller(layout: MachineLayout, activation: Tensor, before: Carried) -> tuple[Tensor, Tensor]:
+    """Return the controller's hidden vector and cell. The gates of an LSTM: output, input, forget, candidate."""
     if not layout.lstm:
         return activation.tanh(), before.cell
     out, enter, forget, candidate = activation.chunk(4, 1)
@@ -76,8 +76,8 @@ def _controller(layout: Layout, activation: Tensor, before: Carried) -> tuple[Te
     return out.sigmoid() * cell.tanh(), cell
 
 
-def _addresses(layout: Layout, parameters: Tensor, before: Carried) -> Tensor:
-    """Where each head looks now, (b,K,n)."""
+def _addresses(layout: MachineLayout, parameters: Tensor, before: Carried) -> Tensor:
+    """Return the new weights of the heads, (b,K,n)."""
     keys = layout.rows("keys", parameters)
     strength = F.softplus(layout.rows("strength", parameters))
     gate = layout.rows("gate", parameters).sigmoid()

@@ -14,10 +14,10 @@ from regard.nn.attention_layer import AttentionLayer
 from regard.nn.dynamic_memory import DynamicMemory
 from regard.nn.gla import GlobalQuery
 from regard.nn.linear import Linear
-from regard.nn.local_m import Focused
+from regard.nn.local_m import LocalAlignment
 from regard.nn.mechanism import Mechanism
-from regard.nn.ntm import NeuralTuringMemory
-from regard.nn.ntm.machine import Tape, Trace
+from regard.nn.ntm import NTM
+from regard.nn.ntm.machine import MachineCore, Trace
 from regard.nn.state import State
 from regard.nn.static_memory import StaticMemory
 from regard.observation.capture.fingerprints import check_fingerprints, fingerprints_of
@@ -176,7 +176,7 @@ class RecomputedRows(WholeMap):
     strips = Reading.strips
 
 
-class TapeAdapter(Adapter):
+class MachineCoreAdapter(Adapter):
     """The tape of a Neural Turing Machine, which returns the weights of its heads after each step."""
 
     kind = "tape"
@@ -199,11 +199,11 @@ def _heads_first(kept: StoredTensor) -> Tensor:
 
 
 _ADAPTERS: tuple[tuple[type[nn.Module], type[Adapter]], ...] = (
-    (Focused, OwnWeights),
+    (LocalAlignment, OwnWeights),
     (GlobalQuery, GlobalQueryWeights),
     (Linear, LinearWeights),
     (DynamicMemory, DynamicMemoryMaps),
-    (Tape, TapeAdapter),
+    (MachineCore, MachineCoreAdapter),
 )
 
 
@@ -214,7 +214,7 @@ def sides(parts: Iterable[nn.Module]) -> dict[int, tuple[Side, Side]]:
         if isinstance(module, StaticMemory):
             found[id(module.writer)] = ("slot", "source")
             found[id(module.reader)] = ("position", "slot")
-        elif isinstance(module, NeuralTuringMemory):
+        elif isinstance(module, NTM):
             found[id(module)] = ("position", "slot")
         elif isinstance(module, AttentionLayer):  # its queries attend to themselves, then to the source
             found[id(module.memory)] = ("position", "position")

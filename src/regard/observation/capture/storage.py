@@ -10,8 +10,8 @@ from torch import Tensor
 
 from regard.core.value import Value
 from regard.observation.capture.fingerprints import (
-    TensorFingerprint,
     TensorChanged,
+    TensorFingerprint,
     changed_error,
     check_fingerprints,
     fingerprint_of,

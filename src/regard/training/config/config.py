@@ -1,6 +1,6 @@
 """The settings of a run: frozen values, read from YAML and dotted flags, with all mistakes shown together.
 
-`Config(task="dates", steps=500)` says what differs from the task's own recipe; `complete` (in `assembly.py`) fills in
+`Config(task="dates", steps=500)` says what differs from the task's own recipe; `complete` (in `recipe.py`) fills in
 the rest. What is None was not said.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from regard.errors import BadValue, RegardError
-from regard.training import budget as budgets
+from regard.training.config import budget as budgets
 from regard.training.config import plain_yaml, retention
 from regard.training.config.readers import (
     Expected,

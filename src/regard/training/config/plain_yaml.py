@@ -1,7 +1,7 @@
-"""YAML as settings need it: mappings, lists, texts, numbers, truth and null, of a bounded size, said once.
+"""YAML for settings: mappings, lists, text, numbers, booleans and null, of bounded size, without repeated keys.
 
-A few hundred bytes of YAML can stand for gigabytes (aliases of aliases), hide a setting behind a second one of the same
-name, or hold dates, sets and bytes. All of that is refused, with the line it stands in.
+A few hundred bytes of YAML can expand to gigabytes (aliases of aliases), override a setting by a second one of the same
+name, or hold dates, sets and bytes. All of that is refused, with its line number.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _KNOWN = {_TAG + name for name in ("null", "bool", "int", "float", "str", "seq",
 
 
 class _Refused(yaml.MarkedYAMLError):
-    """What this reader does not take, with its place."""
+    """Something this reader does not accept, with its position."""
 
     def __init__(self, problem: str, mark: Any) -> None:
         super().__init__(problem=problem, problem_mark=mark)
 
 
 class _Plain(yaml.SafeLoader):
-    """Builds plain values from nodes that were found to be few, shallow and without aliases."""
+    """Builds plain values from nodes that `_check_events` accepted."""
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        if node.tag == _DATE:  # `name: 2024-05-01` is meant as it is written
+        if node.tag == _DATE:  # `name: 2024-05-01` is meant as text
             return self.construct_scalar(node)
         if node.tag not in _KNOWN:
             raise _Refused(
@@ -50,21 +50,21 @@ class _Plain(yaml.SafeLoader):
             LookupError,
             AttributeError,
             TypeError,
-        ):  # `!!bool maybe`, a number of thousands of digits
+        ):  # `!!bool maybe`, a number of 5000 digits
             kind = node.tag.removeprefix(_TAG)
-            raise _Refused(f"{str(node.value)[:40]!r} is no {kind}", node.start_mark) from None
+            raise _Refused(f"{str(node.value)[:40]!r} is not of type {kind}", node.start_mark) from None
         return _in_range(found, node.start_mark)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             if key_node.tag == _TAG + "merge":
-                raise _Refused("`<<` is not taken; write each setting out", key_node.start_mark)
+                raise _Refused("`<<` is not supported; write out each setting", key_node.start_mark)
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 raise _Refused("expected the name of a setting, got a list or a mapping", key_node.start_mark)
             if key in seen:
-                raise _Refused(f"{str(key)[:40]!r} stands there twice; keep one of them", key_node.start_mark)
+                raise _Refused(f"{str(key)[:40]!r} is given twice; keep one of them", key_node.start_mark)
             seen.add(key)
         found: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return found
@@ -79,12 +79,12 @@ def _in_range(found: Any, mark: Any) -> Any:
 
 
 def _check_events(text: str) -> None:
-    """Refuse aliases, depth and number of nodes while the text is only read, before anything is built."""
+    """Refuse aliases, deep nesting and too many nodes while parsing, before any value is built."""
     depth = count = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             raise _Refused(
-                f"the alias *{event.anchor[:40]} is not taken; write the value out", event.start_mark
+                f"the alias *{event.anchor[:40]} is not supported; write out the value", event.start_mark
             )
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
@@ -98,29 +98,29 @@ def _check_events(text: str) -> None:
 
 
 def load(text: str) -> Any:
-    """The value a YAML text holds. Raises `yaml.YAMLError` for what is no YAML, or not plain."""
+    """Parse a YAML text; raise `yaml.YAMLError` if it is invalid or not plain."""
     _check_events(text)
     return yaml.load(text, Loader=_Plain)
 
 
 def read(path: str | Path, argument: str) -> Any:
-    """The value a YAML file holds; one line of words, with the argument, where it cannot be taken."""
+    """Parse a YAML file; the error names `argument`."""
     raw = read_bytes(path, argument, MOST_BYTES)
     try:
         return load(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError as trouble:
+    except UnicodeDecodeError as error:
         raise BadValue(
-            f"{argument}: cannot read {shown(path)}: byte {trouble.start + 1} is not UTF-8."
+            f"{argument}: cannot read {shown(path)}: byte {error.start + 1} is not UTF-8."
         ) from None
-    except yaml.YAMLError as trouble:
+    except yaml.YAMLError as error:
         raise BadValue(
-            f"{argument}: {shown(path)} is not a YAML file of settings: {_said(trouble)}."
+            f"{argument}: {shown(path)} is not a YAML file of settings: {_message(error)}."
         ) from None
 
 
-def _said(trouble: yaml.YAMLError) -> str:
-    """What a YAML error is about, in one line with its place."""
-    mark = getattr(trouble, "problem_mark", None)
-    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-    problem = getattr(trouble, "problem", None) or getattr(trouble, "reason", None) or str(trouble)
-    return place + " ".join(str(problem).split())[:300]
+def _message(error: yaml.YAMLError) -> str:
+    """A YAML error in one line, with its position."""
+    mark = getattr(error, "problem_mark", None)
+    position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    return position + " ".join(str(problem).split())[:300]

@@ -1,4 +1,4 @@
-"""How a setting is read from a file or a flag: each reader turns what came into a value, or says what it expected."""
+"""Readers of settings: each turns the value of a file or a flag into a typed value, or raises what it expected."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from regard.core.options import TRUTH
 from regard.registry import split
 
 Reader = Callable[[object], Any]
-LARGEST = 2**63 - 1  # what a tensor of whole numbers, and torch's seed, can hold
+LARGEST = 2**63 - 1  # the largest int64, and the largest seed of torch
 
 
 class Expected(Exception):
-    """What a reader wanted instead, in words."""
+    """Describes the value that a reader expected."""
 
 
 def whole(least: int) -> Reader:
-    """A whole number from `least` to what 63 bits hold; `1e4` counts as one."""
+    """A whole number from `least` to 2⁶³ − 1; `1e4` is accepted."""
 
     def read(given: object) -> int:
         wanted = Expected(f"a whole number of at least {least}")
@@ -54,7 +54,7 @@ def number(least: float | None = None, above: float | None = None, below: float 
 
 
 def text(given: object) -> str:
-    """Any words."""
+    """Any text that is not blank."""
     if isinstance(given, (bool, int, float)):  # a file may hold `name: 12`
         return str(given)
     if not isinstance(given, str) or not given.strip():
@@ -63,7 +63,7 @@ def text(given: object) -> str:
 
 
 def one_of(*choices: str) -> Reader:
-    """One of a few words."""
+    """One of several choices."""
 
     def read(given: object) -> str:
         if str(given) not in choices:
@@ -82,7 +82,7 @@ def one_of(*choices: str) -> Reader:
 
 
 def flag(given: object) -> bool:
-    """Yes or no."""
+    """True or false."""
     if isinstance(given, bool):
         return given
     if str(given).lower() not in TRUTH:
@@ -91,30 +91,29 @@ def flag(given: object) -> bool:
 
 
 def texts(given: object) -> tuple[str, ...]:
-    """Words split at commas outside brackets and quotes, or a list of words."""
+    """Texts split at commas outside brackets and quotes, or a list of texts."""
     parts = list(given) if isinstance(given, (list, tuple)) else [part.strip() for part in split(text(given))]
     return tuple(text(part) for part in parts)
 
 
 def paths(given: object) -> tuple[str, ...]:
-    """Files or folders joined by commas, unless the whole is one; absolute, so that a run can go on from elsewhere."""
-    one = isinstance(given, str) and _is_there(given)
+    """Paths joined by commas, unless the text is one path; made absolute, so that a run can resume from any folder."""
+    one = isinstance(given, str) and _exists(given)
     return tuple(
-        os.path.abspath(part) if _is_there(part) else part
-        for part in ((str(given),) if one else texts(given))
+        os.path.abspath(part) if _exists(part) else part for part in ((str(given),) if one else texts(given))
     )
 
 
-def _is_there(path: str) -> bool:
+def _exists(path: str) -> bool:
     try:
         return os.path.exists(path)
-    except ValueError:  # a NUL inside
+    except ValueError:  # a NUL character
         return False
 
 
 def betas(given: object) -> tuple[float, float]:
-    """The two rates of Adam's averages."""
-    wanted = Expected("two numbers from 0 up to and without 1, for instance 0.9,0.98")
+    """The two betas of Adam."""
+    wanted = Expected("two numbers of at least 0 and below 1, for instance 0.9,0.98")
     parts = list(given) if isinstance(given, (list, tuple)) else split(str(given))
     if len(parts) != 2:
         raise wanted
@@ -125,7 +124,7 @@ def betas(given: object) -> tuple[float, float]:
 
 
 def optional(reader: Reader) -> Reader:
-    """What the reader takes, or nothing."""
+    """A value for the reader, or None."""
     return lambda given: None if given is None or given == "null" else reader(given)
 
 
@@ -133,6 +132,6 @@ def _float(given: object, wanted: Expected) -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float, str)):
         raise wanted
     try:
-        return float(given)  # YAML reads 3e-4 as a word
+        return float(given)  # YAML reads 3e-4 as text
     except (ValueError, OverflowError):
         raise wanted from None

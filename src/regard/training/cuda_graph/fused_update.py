@@ -1,11 +1,11 @@
-"""The end of a step on a GPU: the gradient's norm, clipping, AdamW, and no update where something is no number.
+"""The end of a step on a GPU as two kernels: gradient norm, clipping and AdamW, skipped if anything is non-finite.
 
-With torch's parts that is two dozen launches, two of which (its fused AdamW) give every small tensor to one
+With torch's functions this takes two dozen launches, two of which (its fused AdamW) give each small tensor to one
 multiprocessor. Here all tensors are cut into chunks of equal size, one program each, and two kernels do everything. The
 arithmetic is torch's: `clip_grad_norm_`, then `AdamW`, whose own state is read and written.
 
-Once a loss or a norm is no number, this and every later update is left out, so that whoever finds out later finds the
-weights as they were before.
+After a non-finite loss or norm, this and every later update is skipped, so that the weights are still those of before
+when the host reads the result.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-BLOCK = 1024  # elements a program handles at once, and the least in a chunk
-CHUNKS = 1024  # about so many of them; each program adds up what all found
+BLOCK = 1024  # elements that a program processes at once; a chunk has at least one block
+CHUNKS = 1024  # approximate number of chunks; each program adds up the sums of all
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def _finite(x):
 
 @triton.jit
 def square_sums(grads, sizes, steps, turns, sums, BLOCK: tl.constexpr):
-    """The sum of squares of each chunk of the gradient, and which step this would be for it."""
+    """Compute the sum of squares of each chunk of the gradient, and the number this step would have."""
     chunk = tl.program_id(0)
     address = tl.load(grads + chunk)
     size = tl.load(sizes + chunk)
@@ -48,32 +48,32 @@ def square_sums(grads, sizes, steps, turns, sums, BLOCK: tl.constexpr):
 
 @triton.jit
 def adamw(
-    grads, weights, means, squares, steps, sizes, leads, decays, turns, sums, loss, rate, spoilt, found, chunks,
+    grads, weights, means, squares, steps, sizes, leads, decays, turns, sums, loss, rate, skipping, found, chunks,
     limit, BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr, EPS: tl.constexpr,
     BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Clip and update one chunk, unless the loss or the norm is no number now or was none before."""
+    """Clip and update one chunk, unless the loss or the norm is non-finite now or was before."""
     chunk = tl.program_id(0)
     parts = tl.arange(0, PARTS)
     norm = tl.sqrt(tl.sum(tl.load(sums + parts, mask=parts < chunks, other=0.0)))
     loss_now = tl.load(loss).to(tl.float32)
-    # Program 0 writes `spoilt` while others read it: they come to the same verdict before and after.
-    sound = _finite(loss_now) & _finite(norm) & (tl.load(spoilt) == 0)
+    # Program 0 writes `skipping` while others read it; they decide the same with the old and the new value.
+    finite = _finite(loss_now) & _finite(norm) & (tl.load(skipping) == 0)
     if chunk == 0:
-        left_out = tl.where(sound, 0.0, 1.0)
-        tl.store(spoilt, left_out)
+        skipped = tl.where(finite, 0.0, 1.0)
+        tl.store(skipping, skipped)
         tl.store(found, loss_now.to(tl.float64))
         tl.store(found + 1, norm.to(tl.float64))
-        tl.store(found + 2, left_out.to(tl.float64))
+        tl.store(found + 2, skipped.to(tl.float64))
     address = tl.load(grads + chunk)
-    if sound & (address != 0):
+    if finite & (address != 0):
         clip = tl.minimum(limit / (norm + 1e-6), 1.0)
         turn = tl.load(turns + chunk)
         if tl.load(leads + chunk) != 0:
             tl.store(tl.load(steps + chunk).to(tl.pointer_type(tl.float32)), turn)
         lr = tl.load(rate).to(tl.float32)
         kept = 1.0 - lr * tl.load(decays + chunk)
-        # 1 − βᵗ cancels where β is near 1, hence double precision; once for each program.
+        # 1 − βᵗ loses digits if β is near 1, so it is computed in double precision, once per program.
         early1 = (1.0 - tl.exp(turn.to(tl.float64) * LOG1)).to(tl.float32)
         early2 = tl.sqrt((1.0 - tl.exp(turn.to(tl.float64) * LOG2)).to(tl.float32))
         stride = lr / early1
@@ -98,7 +98,7 @@ def adamw(
 
 
 def fits(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the two kernels compute what this optimiser does."""
+    """Whether the two kernels compute the same as this optimiser."""
     if type(optimizer) is not torch.optim.AdamW:
         return False
     groups = optimizer.param_groups
@@ -113,8 +113,8 @@ def _log(beta: float) -> float:
     return math.log(beta) if beta else -1e30
 
 
-class Update:
-    """Clipping and AdamW for the gradients that lie in the parameters, as two kernels."""
+class FusedUpdate:
+    """Clip the gradients and apply AdamW, as two kernels."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, limit: float) -> None:
         self.optimizer, self.limit = optimizer, limit
@@ -126,10 +126,9 @@ class Update:
         sizes = np.array([parameter.numel() for parameter in self.parameters])
         length = BLOCK * max(1, math.ceil(sizes.sum() / (BLOCK * CHUNKS)))
         counts = -(-sizes // length)
-        self.owner = np.repeat(np.arange(len(sizes)), counts)  # of each chunk, the parameter
-        number = np.arange(len(self.owner)) - np.repeat(
-            np.cumsum(counts) - counts, counts
-        )  # which of its chunks
+        self.owner = np.repeat(np.arange(len(sizes)), counts)  # the parameter of each chunk
+        # The number of each chunk within its parameter.
+        number = np.arange(len(self.owner)) - np.repeat(np.cumsum(counts) - counts, counts)
         self.offsets = 4 * length * number
         self.chunks = len(self.owner)
         decays = np.array([group["weight_decay"] for _, group in pairs], dtype=np.float32)
@@ -139,23 +138,23 @@ class Update:
         self.leads = torch.from_numpy((number == 0).astype(np.int32)).to(device)
         self.decays = torch.from_numpy(decays[self.owner]).to(device)
         self.turns, self.sums = (torch.empty(self.chunks, device=device) for _ in range(2))
-        self.spoilt = torch.zeros((), device=device)
-        self.pieces: tuple[Any, ...] = ()  # tensors of the state, whose addresses …
-        self.addresses: list[Tensor] = []  # … stand here
-        self.loose = self.table()  # for steps that are not recorded
+        self.skipping = torch.zeros((), device=device)
+        self.pieces: tuple[Any, ...] = ()  # tensors of the optimiser state
+        self.addresses: list[Tensor] = []  # of weights and state, by chunk
+        self.eager_table = self.table()  # for steps that are not captured
 
     def table(self) -> Tensor:
-        """Where the addresses of a step's gradients stand, empty. A recorded step has one of its own."""
+        """An empty table for the addresses of the gradients. Each captured step has its own."""
         return torch.empty(self.chunks, dtype=torch.int64, device=self.sums.device)
 
     def write(self, table: Tensor) -> None:
-        """Fill a table with where the gradients lie now; 0 where there is none."""
+        """Fill a table with the current addresses of the gradients, 0 for a missing gradient."""
         found = [0 if p.grad is None else p.grad.data_ptr() for p in self.parameters]
         base = np.array(found, dtype=np.int64)[self.owner]
-        table.copy_(self._sent(np.where(base == 0, 0, base + self.offsets)), non_blocking=True)
+        table.copy_(self._to_device(np.where(base == 0, 0, base + self.offsets)), non_blocking=True)
 
     def ready(self) -> None:
-        """Make the optimiser's state if there is none yet, and know where it lies; not while a graph is recorded."""
+        """Create the optimiser state if it is missing, and note its addresses; not while a graph is captured."""
         state = self.optimizer.state
         for p in self.parameters:
             if not state[p]:
@@ -172,24 +171,24 @@ class Update:
         sources = [list(self.parameters), *(pieces[count * i : count * (i + 1)] for i in range(3))]
         moved = [self.offsets, self.offsets, self.offsets, np.zeros_like(self.offsets)]
         self.addresses = [
-            self._sent(np.array([t.data_ptr() for t in source], dtype=np.int64)[self.owner] + offsets)
+            self._to_device(np.array([t.data_ptr() for t in source], dtype=np.int64)[self.owner] + offsets)
             for source, offsets in zip(sources, moved, strict=True)
         ]
 
     def __call__(self, loss: Tensor, table: Tensor) -> Tensor:
-        """Take the step that the gradients say. Returns loss, norm, and 1 if it was left out, as float64 (3,)."""
+        """Update the weights. Returns loss, gradient norm, and 1 if the update was skipped, as float64 (3,)."""
         weights, means, squares, steps = self.addresses
         found = torch.empty(3, dtype=torch.float64, device=self.sums.device)
         square_sums[(self.chunks,)](table, self.sizes, steps, self.turns, self.sums, BLOCK=BLOCK)
         adamw[(self.chunks,)](
             table, weights, means, squares, steps, self.sizes, self.leads, self.decays, self.turns, self.sums, loss,
-            self.optimizer.param_groups[0]["lr"], self.spoilt, found, self.chunks, float(self.limit),
+            self.optimizer.param_groups[0]["lr"], self.skipping, found, self.chunks, float(self.limit),
             BETA1=self.beta1, BETA2=self.beta2, LOG1=_log(self.beta1), LOG2=_log(self.beta2), EPS=self.eps, BLOCK=BLOCK,
             PARTS=triton.next_power_of_2(self.chunks),
         )  # fmt: skip
         return found
 
-    def _sent(self, numbers: Any) -> Tensor:
+    def _to_device(self, numbers: Any) -> Tensor:
         host = torch.from_numpy(numbers)
         device = self.sums.device
         return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)

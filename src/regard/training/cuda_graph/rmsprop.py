@@ -1,4 +1,4 @@
-"""RMSprop that can be told on the device itself to leave an update out, as a step recorded as a CUDA graph needs it."""
+"""RMSprop that can skip an update on the device itself, as a step captured in a CUDA graph needs it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 
 class SkippableRMSprop(torch.optim.RMSprop):
-    """torch's RMSprop with momentum, the same numbers; where `found_inf` is 1, nothing changes.
+    """torch's RMSprop with momentum, bit for bit; if `found_inf` is 1, nothing changes.
 
-    `found_inf` is a tensor on the device, as the fused AdamW takes it; None always updates. The learning rate may be a
-    tensor there too.
+    `found_inf` is a tensor on the device, as in the fused AdamW; None always updates. The learning rate may be a tensor
+    on the device too.
     """
 
     found_inf: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update the weights, unless told not to."""
+        """Update the weights, unless `found_inf` is 1."""
         for group in self.param_groups:
             changing = [p for p in group["params"] if p.grad is not None]
             if changing:
@@ -40,15 +40,17 @@ class SkippableRMSprop(torch.optim.RMSprop):
         rate, fading, inertia = group["lr"], group["alpha"], group["momentum"]
         one: float | Tensor = 1.0
         if self.found_inf is not None:
-            # A factor of one, and a gradient and a rate of zero, leave everything as it is, to the bit. Products with 0
-            # and 1 choose between them, all on the device.
+            # To skip: factors of 1, and gradients and rate of 0, leave all bits as they are. Products with 0 and 1
+            # select between the two cases without the host.
             stop = self.found_inf.to(grads[0].dtype)
             one = 1 - stop
             rate, fading, inertia = rate * one, fading * one + stop, inertia * one + stop
             stopped = stop != 0
             grads = [grad.masked_fill(stopped, 0) for grad in grads]
         if isinstance(one, Tensor):
-            torch._foreach_add_(steps, [one] * len(steps))  # alone it would be read as a number, on the host
+            torch._foreach_add_(
+                steps, [one] * len(steps)
+            )  # as a single tensor it would be copied to the host
         else:
             torch._foreach_add_(steps, one)
         torch._foreach_mul_(squares, fading)

@@ -1,4 +1,4 @@
-"""What the processes of one run must agree on: whether one was told to stop, and what they used up together."""
+"""What the processes of one run do together: agree on when to stop, add up what they used, gather and broadcast."""
 
 from __future__ import annotations
 
@@ -15,72 +15,72 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.training.hardware import Hardware
 
-Thing = TypeVar("Thing")
+T = TypeVar("T")
 # Gloo has no error class of its own; NCCL's errors are of torch's classes.
-_BROKEN = re.compile(r"gloo|connection (?:reset|closed|refused)|broken pipe", re.IGNORECASE)
+_CONNECTION_LOST = re.compile(r"gloo|connection (?:reset|closed|refused)|broken pipe", re.IGNORECASE)
 
 
 class ProcessLost(RegardError, ConnectionError):
-    """Another process of the run ended, or cannot be reached, in the middle of what all do together."""
+    """Another process of the run ended, or cannot be reached, during a collective operation."""
 
 
-class Company:
-    """All processes of a run, as one of them sees them. Each method is called by all of them, or by none."""
+class Processes:
+    """All processes of a run, as seen by one of them. Every method is a collective: all processes call it, or none."""
 
     def __init__(self, hardware: Hardware) -> None:
-        self.accelerator, self.alone = hardware.accelerator, hardware.alone
-        self.size: int = self.accelerator.num_processes
-        self.place: int = self.accelerator.process_index  # of this process among them
+        self.accelerator, self.single = hardware.accelerator, hardware.single_process
+        self.count: int = self.accelerator.num_processes
+        self.rank: int = self.accelerator.process_index
 
     @property
-    def leads(self) -> bool:
-        """Whether this process writes for all, and its clock counts."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which writes the run folder and whose clock counts."""
         return bool(self.accelerator.is_main_process)
 
     @contextmanager
-    def intact(self, folder: object, tell: Callable[[str], None]) -> Iterator[None]:
-        """Say in words that another process is gone. At once: the launcher may end this one, too, any moment."""
+    def report_loss(self, folder: object, tell: Callable[[str], None]) -> Iterator[None]:
+        """Raise `ProcessLost` if another process is gone; tell at once, because the launcher may end this one too."""
         try:
             yield
-        except RuntimeError as trouble:
-            lost = isinstance(trouble, torch.distributed.DistError) or _BROKEN.search(str(trouble))
-            if self.alone or not lost:
+        except RuntimeError as error:
+            lost = isinstance(error, torch.distributed.DistError) or _CONNECTION_LOST.search(str(error))
+            if self.single or not lost:
                 raise
             text = (
-                f"Another of the {self.size} processes of this run is gone. The run is saved as of its last checkpoint "
-                f"in {folder}; start all of them again with --resume {folder} to go on from there."
+                f"Another of the {self.count} processes of this run is gone. The run is saved as of its last "
+                f"checkpoint in {folder}; start all of them again with --resume {folder} to continue from there."
             )
             tell(text)
-            raise ProcessLost(text) from trouble
+            raise ProcessLost(text) from error
 
-    def heard(self, received: int) -> int:
-        """The signal that came, to any of them: all stop after the same step."""
-        if self.alone:
+    def any_signal(self, received: int) -> int:
+        """The signal that any process received, 0 for none, so that all stop after the same step."""
+        if self.single:
             return received
         mine = torch.zeros(signal.NSIG)
         mine[received] = 1
         mine[0] = 0
-        everyone = self._summed(mine)
-        return int(everyone.argmax()) if bool(everyone.any()) else 0
+        all_received = self._sum(mine)
+        return int(all_received.argmax()) if bool(all_received.any()) else 0
 
-    def used(self, tokens: int, seconds: float) -> tuple[int, float]:
-        """The tokens of all together, and the seconds of the first, so that no two count a different time."""
-        if self.alone:
+    def total_used(self, tokens: int, seconds: float) -> tuple[int, float]:
+        """The tokens of all processes, and the seconds of rank 0, so that all count the same time."""
+        if self.single:
             return tokens, seconds
-        mine = torch.tensor([tokens, seconds if self.leads else 0.0], dtype=torch.float64)
-        total, clock = self._summed(mine).tolist()
+        mine = torch.tensor([tokens, seconds if self.is_main else 0.0], dtype=torch.float64)
+        total, clock = self._sum(mine).tolist()
         return int(total), clock
 
-    def gather(self, mine: Thing) -> list[Thing]:
-        """What each of them has, in their order."""
-        return [mine] if self.alone else list(gather_object([mine]))
+    def gather(self, mine: T) -> list[T]:
+        """The objects of all processes, in the order of their ranks."""
+        return [mine] if self.single else list(gather_object([mine]))
 
-    def follow(self, tensors: Sequence[Tensor]) -> None:
-        """Take over what the first process has in these tensors."""
-        if not self.alone:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite these tensors with those of rank 0."""
+        if not self.single:
             for tensor in tensors:
                 torch.distributed.broadcast(tensor, src=0)
 
-    def _summed(self, numbers: Tensor) -> Tensor:
-        found: Tensor = self.accelerator.reduce(numbers.to(self.accelerator.device), "sum")
-        return found
+    def _sum(self, numbers: Tensor) -> Tensor:
+        total: Tensor = self.accelerator.reduce(numbers.to(self.accelerator.device), "sum")
+        return total

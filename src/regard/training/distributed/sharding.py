@@ -1,7 +1,7 @@
-"""FSDP: each process keeps a part of every weight, of its gradient and of what the optimiser remembers about it.
+"""FSDP: each process keeps a shard of every weight, of its gradient and of its optimiser state.
 
-A layer's weights are brought together while it computes and given up again afterwards. Between steps, and in a file,
-that must not be seen: `whole` makes the tensor that one process alone would have, and `part` cuts it up again.
+The weights of a layer are gathered while it computes and released afterwards. Checkpoints hold full tensors, as a
+single process would write them: `full_tensor` gathers one, and `shard_like` shards it again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def shard(model: nn.Module, device: torch.device, processes: int, *, mixed: bool = False) -> None:
-    """Share a model, which all processes have whole and alike, among them. `mixed`: it computes in bfloat16."""
+    """Shard a model that is equal in all processes. `mixed`: compute in bfloat16."""
     policy = MixedPrecisionPolicy()
     if mixed:
-        # Inputs are left to autocast, so that what it keeps in float32 is the same with one process.
+        # Inputs are left to autocast, so that it keeps the same tensors in float32 as in a single process.
         policy = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
-    # About outputs that are views: whoever changed them in place would lose gradients. Losses make new tensors.
+    # The warning is about outputs that are views and would lose gradients if changed in place. Losses do not do that.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (processes,))
     for unit in units(model):
@@ -42,17 +42,17 @@ def shard(model: nn.Module, device: torch.device, processes: int, *, mixed: bool
 
 
 def units(model: nn.Module) -> list[nn.Module]:
-    """The layers to bring together one at a time: the outermost of every `nn.ModuleList`, where that is safe.
+    """The layers to gather one at a time: the outermost of every `nn.ModuleList`, where that is safe.
 
-    The rest stays together from the beginning of a forward pass to its end. So must a layer that shares a weight with
-    another place, and one that may be asked for its weights before it runs: a memory begins with its own slots.
+    All other weights stay gathered during a whole forward pass. So do those of a layer that shares a weight with
+    another module, and of one whose weights may be read before it runs: the initial state of a memory is a weight.
     """
     uses = _uses(model)
     found: list[nn.Module] = []
     for layer in _layers(model):
         own = _uses(layer)
         shared = any(uses[weight] > count for weight, count in own.items())
-        if own and not shared and not _begins_with_weights(layer) and layer not in found:
+        if own and not shared and not _has_learned_state(layer) and layer not in found:
             found.append(layer)
     return found
 
@@ -66,12 +66,12 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _uses(model: nn.Module) -> Counter[int]:
-    """In how many modules each weight stands."""
+    """The number of modules that hold each weight."""
     return Counter(id(weight) for module in model.modules() for weight in module.parameters(recurse=False))
 
 
-def _begins_with_weights(layer: nn.Module) -> bool:
-    """Whether the state before a layer's first call is made of its weights."""
+def _has_learned_state(layer: nn.Module) -> bool:
+    """Whether the initial state of a layer depends on its weights."""
     if not hasattr(layer, "initial_state"):
         return False
     learned: list[bool] = []
@@ -82,63 +82,61 @@ def _begins_with_weights(layer: nn.Module) -> bool:
 
     try:
         layer.initial_state(1, torch.device("cpu"), torch.float32).map(note)  # type: ignore[operator]
-    except NotImplementedError:  # it goes on from no state at all
+    except NotImplementedError:  # it has no state
         return False
-    except (TypeError, AttributeError):  # a layer of the user's with another idea of states
+    except (TypeError, AttributeError):  # a user's layer with another signature
         return True
     return any(learned)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor as one process alone would have it. All processes must ask together."""
-    found: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return found
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather a sharded tensor. A collective: all processes must call it."""
+    full: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full
 
 
-def collected(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """Tensors made whole, one after the other, and where `keep` is said put aside in the machine's own memory."""
+def gather_tensors(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Gather sharded tensors one after the other; with `keep`, return them, the gathered ones on the CPU."""
     found: dict[str, Tensor] = {}
-    for name in sorted(
-        tensors
-    ):  # in one order everywhere: dictionaries that came from files need not have it
-        made = whole(tensors[name])
+    for name in sorted(tensors):  # the same order in all processes: dictionaries from files may differ
+        full = full_tensor(tensors[name])
         if keep:
-            found[name] = made if made is tensors[name] else made.cpu()
+            found[name] = full if full is tensors[name] else full.cpu()
     return found
 
 
-def here(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process keeps; changes to it are changes to the tensor."""
-    found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return found
+def local_shard(tensor: Tensor) -> Tensor:
+    """The shard of a tensor in this process, as a view."""
+    local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local
 
 
-def part(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, which all processes have, cut up as `like` is; one of another shape stays as it is."""
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Shard a full tensor, equal in all processes, as `like` is sharded; one of another shape stays full."""
     if not isinstance(like, DTensor) or tensor.shape != like.shape:
         return tensor
-    placed = tensor.to(like.device)
-    return distribute_tensor(placed, like.device_mesh, like.placements, src_data_rank=None)
+    on_device = tensor.to(like.device)
+    return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
 
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """All weights in every process, so that each can use the model on its own, as often as it likes."""
-    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    for module in parts:
+    """Keep all weights gathered in every process, so that each can call the model on its own."""
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for module in sharded:
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
     try:
         yield
     finally:
-        for module in parts:
+        for module in sharded:
             module.set_reshard_after_forward(module is not model, recurse=False)
             module.reshard()
 
 
 @contextmanager
-def unshared(model: nn.Module) -> Iterator[None]:
-    """Gradients stay where they arise: they are brought together with those of a later batch."""
+def no_sync(model: nn.Module) -> Iterator[None]:
+    """Accumulate gradients locally; they are reduced with those of a later batch."""
     assert isinstance(model, FSDPModule)
     model.set_requires_gradient_sync(False)
     try:

@@ -1,8 +1,8 @@
-"""Settings that were changed when a run was resumed, each with the step from which on it holds.
+"""Settings that were changed when a run was resumed, each with the step from which it applies.
 
-`config.yaml` says what a run began with and is never rewritten. What a resume changed is added to `changes.json` beside
-it: {"changes": [{"step": 120, "setting": "optim.lr", "was": 0.001, "now": 0.01}], "sha256": …}. The settings in force
-are the first with the second applied in order. (An earlier version wrote the list alone.)
+`config.yaml` holds the settings a run was started with and is never rewritten. A resume adds its changes to
+`changes.json`: {"changes": [{"step": 120, "setting": "optim.lr", "was": 0.001, "now": 0.01}], "sha256": …}. The current
+settings are `config.yaml` with all changes applied in order. (An earlier version wrote the list alone.)
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from regard.training.config import FIXED, Config, flat, settings
 from regard.training.run_folder import checksum, durable
 
 FILE = "changes.json"
-PLACE = ("out", "name")  # where a run lies; it may be moved
+LOCATION = ("out", "name")  # of the run folder, which may be moved
 NO_EFFECT = ("log_every", "save_every", "keep", "report_to")  # on what a run learns
 
 
 @dataclass(frozen=True)
 class Change:
-    """From `step` on, `setting` was `now`."""
+    """From `step` on, `setting` is `now`."""
 
     step: int
     setting: str
@@ -33,17 +33,17 @@ class Change:
     now: Any
 
     def __str__(self) -> str:
-        """For people: `optim.lr 0.01 (was 0.001) from step 120 on`."""
-        return f"{self.setting} {_words(self.now)} (was {_words(self.was)}) from step {self.step} on"
+        """As text: `optim.lr 0.01 (was 0.001) from step 120 on`."""
+        return f"{self.setting} {_text(self.now)} (was {_text(self.was)}) from step {self.step} on"
 
     @property
     def matters(self) -> bool:
-        """Whether what a run learns may depend on it."""
+        """Whether the trained weights may depend on it."""
         return self.setting not in NO_EFFECT
 
 
 def read(folder: Path) -> list[Change]:
-    """The changes of a run, the first first; none where there is no such file."""
+    """The changes of a run in order; empty if there is no such file."""
     path = folder / FILE
     try:
         data = durable.read(path)
@@ -53,16 +53,16 @@ def read(folder: Path) -> list[Change]:
         if not isinstance(rows, list):
             raise ValueError(f"it holds a {type(rows).__name__}")
         found = [Change(**row) for row in rows]
-        may_change = settings().keys() - {*FIXED, *PLACE}
+        may_change = settings().keys() - {*FIXED, *LOCATION}
         for one in found:
             if type(one.step) is not int or one.step < 0 or one.setting not in may_change:
                 raise ValueError(f"{one.setting!r} cannot have changed at step {one.step!r}")
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, TypeError, RecursionError) as trouble:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise BadValue(
-            f"{path}: expected the list of settings that were changed on resume, but it cannot be read: {trouble}. "
-            "Restore it from a copy; without it the settings of this run are not known."
+            f"{path}: expected the list of settings that were changed on resume, but it cannot be read: {error}. "
+            "Restore it from a copy; without it the settings of this run are unknown."
         ) from None
     return found
 
@@ -74,26 +74,26 @@ def write(folder: Path, changes: Sequence[Change]) -> None:
 
 
 def until(changes: Sequence[Change], step: int) -> list[Change]:
-    """The changes that a run had seen when it stood at a step."""
+    """The changes made up to a step."""
     return [one for one in changes if one.step <= step]
 
 
 def applied(begun: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
-    """The settings a run began with, by dotted name, as the changes left them."""
+    """Apply changes to the settings a run was started with, by dotted name."""
     return {**flat(begun), **{one.setting: one.now for one in changes}}
 
 
 def between(before: Config, after: Config, step: int) -> list[Change]:
-    """What differs between two complete sets of settings, as changes at a step."""
+    """The differences between two complete configurations, as changes at a step."""
     was, now = (json.loads(json.dumps(flat(dataclasses.asdict(one)))) for one in (before, after))
     return [
         Change(step, name, was[name], now[name])
         for name in was
-        if name not in PLACE and was[name] != now[name]
+        if name not in LOCATION and was[name] != now[name]
     ]
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, list):
-        return ",".join(map(_words, value))
+        return ",".join(map(_text, value))
     return "unset" if value is None else str(value)

@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or not there: safetensors and JSON, fsynced, renamed into place, each file's SHA-256 kept.
+"""Checkpoints that exist completely or not at all: safetensors and JSON, fsynced, renamed, with SHA-256 checksums.
 
     checkpoints/step-00000120/  model.safetensors  optimizer.safetensors  random.safetensors  state.json  manifest.json
 
-A folder that does not match its manifest is damaged: it is never loaded, the one before it is, and the user is told.
-Which checkpoint is the best, the newest whole one says; nothing else is asked, so nothing can disagree with it.
+A folder that does not match its manifest is damaged: the one before it is loaded instead, and the user is told. Only
+the newest complete checkpoint records which one is the best, so there is no second record that could disagree.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FILES = ("model.safetensors", "optimizer.safetensors", "random.safetensors", "s
 
 
 class Damaged(RegardError, ValueError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint differs from what was written."""
 
 
 UNREADABLE = (
@@ -52,28 +52,28 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds: everything a run needs to go on as if it had never stopped."""
+    """The contents of a checkpoint: everything a run needs to continue as if it had never stopped."""
 
     name: str
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     random: dict[str, Tensor]
     state: dict[str, Any]
-    sha256: str = ""  # of the weights, once they were written
+    sha256: str = ""  # of the weights file; empty before it is written
 
     @property
     def step(self) -> int:
-        """How many optimiser steps were taken."""
+        """The number of optimiser steps taken."""
         return int(self.state["progress"]["step"])
 
 
 def name_of(step: int) -> str:
-    """The folder name of a step."""
+    """The folder name of the checkpoint of a step."""
     return f"step-{step:08d}"
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint; it becomes visible only when the disk has all of it."""
+    """Write a checkpoint; it becomes visible once all of it is on disk."""
     state = json.dumps(checkpoint.state, ensure_ascii=False).encode()
     packed = map(_packed, (checkpoint.weights, checkpoint.optimizer, checkpoint.random))
     files = dict(zip(_FILES, (*packed, state), strict=True))
@@ -87,35 +87,37 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint and check every byte of it; `Damaged` if it is not what was written."""
+    """Read and verify a checkpoint; raise `Damaged` if it differs from what was written."""
     try:
         manifest = json.loads(durable.read(path / MANIFEST, LARGEST_MANIFEST))
         if manifest["format"] != FORMAT:
             raise Damaged(f"{path} has format {manifest['format']!r}; this version reads {FORMAT}")
         contents: dict[str, bytes] = {}
         for name in _FILES:
-            told = manifest["files"][name]
-            contents[name] = durable.read(path / name, int(told["bytes"]))  # no more memory than was written
-            if hashlib.sha256(contents[name]).hexdigest() != told["sha256"]:
+            expected = manifest["files"][name]
+            contents[name] = durable.read(
+                path / name, int(expected["bytes"])
+            )  # allocate no more than was written
+            if hashlib.sha256(contents[name]).hexdigest() != expected["sha256"]:
                 raise Damaged(f"{path / name} is not what was written (its SHA-256 differs)")
-        state = schema.of_state(json.loads(contents.pop("state.json")), step_of(path))
+        state = schema.check_state(json.loads(contents.pop("state.json")), step_of(path))
         weights, optimizer, random = (tensors_from_bytes(data) for data in contents.values())
     except FileNotFoundError as missing:
         raise Damaged(f"{missing.filename} is missing") from None
     except Damaged:
         raise
-    except BadValue as misfit:
-        raise Damaged(f"{path}: {misfit}") from None
-    except UNREADABLE as trouble:
-        raise Damaged(f"{path} cannot be read: {type(trouble).__name__}: {trouble}") from None
+    except BadValue as error:
+        raise Damaged(f"{path}: {error}") from None
+    except UNREADABLE as error:
+        raise Damaged(f"{path} cannot be read: {type(error).__name__}: {error}") from None
     sha256 = str(manifest["files"][_FILES[0]]["sha256"])
     return Checkpoint(name_of(step_of(path)), weights, optimizer, random, state, sha256)
 
 
-def found(folder: Path) -> list[Path]:
-    """Every checkpoint by its looks, the newest first.
+def paths(folder: Path) -> list[Path]:
+    """The folders named like checkpoints, the newest first, not verified.
 
-    One that a process was about to replace when it died counts until it is put back (`durable.restore`).
+    This includes one that a killed process was replacing, until `durable.restore` renames it back.
     """
     if not folder.is_dir():
         return []
@@ -127,48 +129,50 @@ def found(folder: Path) -> list[Path]:
 
 
 def load_newest(folder: Path, tell: Callable[[str], None]) -> tuple[Checkpoint | None, list[Path]]:
-    """The newest checkpoint that is whole, and the damaged ones that stood before it."""
+    """Load the newest complete checkpoint; also return the newer ones, which are damaged."""
     damaged: list[Path] = []
-    for path in found(folder):
+    for path in paths(folder):
         try:
             return load(path), damaged
-        except Damaged as trouble:
+        except Damaged as error:
             damaged.append(path)
-            tell(f"The checkpoint {path.name} is damaged: {trouble}. Taking the one before it.")
+            tell(f"The checkpoint {path.name} is damaged: {error}. Taking the one before it.")
     if damaged:
-        tell("No checkpoint here is whole.")
+        tell("All checkpoints are damaged.")
     return None, damaged
 
 
 def load_best(folder: Path, newest: Checkpoint, tell: Callable[[str], None]) -> Checkpoint:
-    """The checkpoint that the newest whole one calls the best; the newest itself where that one is damaged."""
+    """Load the checkpoint that `newest` records as the best; return `newest` if that one is damaged."""
     step = newest.state["progress"].get("best_step")
-    if step is None or step == newest.step:  # nothing was validated yet, or the newest is it
+    if step is None or step == newest.step:  # nothing was validated yet, or it is the newest
         return newest
     try:
         return load(folder / name_of(step))
-    except Damaged as trouble:
-        tell(f"The best checkpoint is damaged: {trouble}. Taking the newest whole one.")
+    except Damaged as error:
+        tell(f"The best checkpoint is damaged: {error}. Taking the newest complete one.")
         return newest
 
 
 def step_of(path: Path) -> int:
-    """The step of a checkpoint's folder, by its name."""
+    """The step in the name of a checkpoint folder."""
     return int(path.name.removeprefix(durable.OLD).removeprefix("step-"))
 
 
 def keep(folder: Path, last: str, best: str | None, rule: Keep = Keep()) -> None:  # noqa: B008 (it is frozen)
-    """Delete every checkpoint that is neither the last nor the best nor kept by the rule."""
-    kept = {best, last, *map(name_of, rule.chosen([step_of(path) for path in found(folder)]))}
+    """Delete the checkpoints that are not the last, not the best and not kept by the rule."""
+    kept = {best, last, *map(name_of, rule.chosen([step_of(path) for path in paths(folder)]))}
     with durable.reporting(folder):
-        (folder / "index.json").unlink(missing_ok=True)  # of earlier versions; it could name another best
-        for path in found(folder):
+        (folder / "index.json").unlink(
+            missing_ok=True
+        )  # of earlier versions; it could name another best checkpoint
+        for path in paths(folder):
             if path.name not in kept:
                 _discard(path)
 
 
 def set_aside(folder: Path, paths: list[Path]) -> None:
-    """Move checkpoints a run does not go on from out of its way, without losing them."""
+    """Rename checkpoints that the run does not continue from, so that they are kept but not used."""
     with durable.reporting(folder):
         for path in paths:
             target = folder / f"set-aside-{path.name}"
@@ -179,7 +183,7 @@ def set_aside(folder: Path, paths: list[Path]) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Delete a checkpoint; first hide it, so that a kill in the middle leaves nothing that looks damaged."""
+    """Delete a checkpoint; rename it first, so that a kill in between leaves nothing that looks damaged."""
     hidden = path.with_name(f".gone-{path.name}")
     durable.remove(hidden)
     os.rename(path, hidden)

@@ -1,4 +1,4 @@
-"""Writing so that it stays written: fsync, then rename; reading that cannot hang; one error for a disk that refuses."""
+"""Durable writes (fsync, then rename), reads that cannot block, and one error class for everything storage refuses."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _REASONS = {
     errno.ENOTDIR: "a part of this path is a file. Choose another folder with --out",
     errno.ENOENT: "its folder was moved or deleted. Put the folder back",
 }
-OLD = ".old-"  # before the name of a folder that is being replaced
-LONGEST_TEXT = 1 << 28  # bytes of a file of settings, metrics or other text that is read at once
+OLD = ".old-"  # prefix of a folder that is being replaced
+LONGEST_TEXT = 1 << 28  # bytes: the limit for text files, which are read at once
 
 
 class StorageFailed(RegardError, OSError):
-    """A file could not be written; nothing half-written took its place."""
+    """A file could not be written; no partial file took its place."""
 
 
 @contextmanager
 def reporting(path: Path) -> Iterator[None]:
-    """Turn what the system says about a failed write into words."""
+    """Turn an OSError into a `StorageFailed` that says what to do."""
     try:
         yield
     except StorageFailed:
         raise
-    except OSError as trouble:
-        number = trouble.errno or 0
-        why = _REASONS.get(number, f"{trouble.strerror or trouble}. Look at the disk")
-        raise StorageFailed(f"cannot write {path}: {why}, then continue with --resume.") from trouble
+    except OSError as error:
+        number = error.errno or 0
+        why = _REASONS.get(number, f"{error.strerror or error}. Check the disk")
+        raise StorageFailed(f"cannot write {path}: {why}, then continue with --resume.") from error
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a new file and wait until the disk has it."""
+    """Write a file and fsync it."""
     with reporting(path):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o644)
         try:
@@ -57,7 +57,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: readers see the old content or the new."""
+    """Write a file atomically: readers see the old content or the new."""
     part = path.with_name(f".part-{path.name}")
     try:
         write(part, content)
@@ -71,41 +71,41 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def read(path: Path, most: int = LONGEST_TEXT) -> bytes:
-    """The content of a plain file; an OSError for a pipe, a device, a folder, or more than `most` bytes.
+    """Read a regular file; raise an OSError for a pipe, a device, a folder, or more than `most` bytes.
 
-    Opened without waiting, so that a pipe in the place of a file cannot hold the reader up, and measured before memory
-    is taken for it.
+    The file is opened without blocking, so that a named pipe cannot block the reader, and its size is checked before
+    memory is allocated.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-        if facts.st_size > most:
-            raise OSError(errno.EFBIG, f"it has {facts.st_size} bytes, more than {most}", str(path))
+        if status.st_size > most:
+            raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, more than {most}", str(path))
         with os.fdopen(os.dup(handle), "rb") as file:
-            return file.read(facts.st_size)
+            return file.read(status.st_size)
     finally:
         os.close(handle)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing; the disk has the name of each before this returns."""
+    """Make a folder and its missing parents, and fsync each parent."""
     missing = []
-    place = folder.absolute()
-    while not place.is_dir():
-        if place.exists():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
-        missing.append(place)
-        place = place.parent
+    path = folder.absolute()
+    while not path.is_dir():
+        if path.exists():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        missing.append(path)
+        path = path.parent
     for new in reversed(missing):
         new.mkdir(exist_ok=True)
-        with suppress(PermissionError):  # one may be allowed to add names to a folder and not to list them
+        with suppress(PermissionError):  # a folder may be writable but not readable
             sync_folder(new.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the folder's list of names."""
+    """Fsync a folder, so that the names in it are on disk."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -116,12 +116,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_folder(target: Path, files: dict[str, bytes]) -> None:
-    """Write a folder of files whole or not at all, in place of one of that name."""
+    """Write a folder of files atomically, replacing one of the same name."""
     part = target.with_name(f".part-{target.name}")
     try:
         with reporting(part):
             remove(part)
-            part.mkdir()  # not its parents: a folder that was moved away must not come back half empty
+            part.mkdir()  # not its parents: a run folder that was moved away must not reappear half empty
         for name, content in files.items():
             write(part / name, content)
         with reporting(target):
@@ -138,7 +138,7 @@ def write_folder(target: Path, files: dict[str, bytes]) -> None:
 
 
 def _exchange(part: Path, target: Path) -> None:
-    """Put one folder in the place of another. A kill between the two renames leaves `.old-…`, which readers know."""
+    """Replace one folder by another. A kill between the two renames leaves `.old-…`, which readers recognise."""
     old = target.with_name(f"{OLD}{target.name}")
     remove(old)
     os.rename(target, old)
@@ -152,7 +152,7 @@ def _exchange(part: Path, target: Path) -> None:
 
 
 def restore(parent: Path) -> None:
-    """Bring back what a process was about to replace when it died; remove what it had not finished."""
+    """Clean up after a process that was killed: restore folders it was replacing, remove unfinished ones."""
     for old in parent.glob(f"{OLD}*"):
         target = old.with_name(old.name.removeprefix(OLD))
         if target.exists():
@@ -165,6 +165,6 @@ def restore(parent: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder if it is there."""
+    """Delete a folder if it exists."""
     if folder.exists():
         shutil.rmtree(folder)

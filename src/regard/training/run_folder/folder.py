@@ -1,8 +1,8 @@
-"""The run folder: where a run keeps its settings, surroundings, metrics, checkpoints and figures.
+"""The run folder: settings, environment, metrics, checkpoints and figures of one run.
 
 config.yaml   env.json   metrics.jsonl   checkpoints/step-00000120/model.safetensors   figures/
 
-and `changes.json`, where a resume changed a setting.
+and `changes.json`, if a resume changed a setting.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 from regard.errors import BadValue
 from regard.training.config import Config, from_yaml, to_yaml
 from regard.training.run_folder import changes, checksum, durable, lock
-from regard.training.run_folder.open_folder import Place
+from regard.training.run_folder.open_folder import OpenFolder
 
-HOME = "runs"  # where runs go when nothing else is said
+HOME = "runs"  # the default parent of run folders
 LONGEST_NAME = 100
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\..*)?", re.IGNORECASE)
 _FORBIDDEN = set('/\\<>:"|?*')
 
 
 def checked_name(name: str) -> str:
-    """A run name that is one plain folder name on every system, and so cannot leave the folder that holds it."""
+    """Check that a run name is a plain folder name on every system, so that it cannot lead out of its parent folder."""
     why = ""
     if not name or not name.strip():
         why = "is empty"
@@ -43,7 +43,7 @@ def checked_name(name: str) -> str:
     elif not name.isprintable():
         why = "holds a character that cannot be printed"
     elif name[0] in ".-~ " or name[-1] in ". ":
-        why = "begins with . - ~ or a space, or ends with . or a space"
+        why = "starts with . - ~ or a space, or ends with . or a space"
     elif _RESERVED.fullmatch(name):
         why = "is the name of a device on some systems"
     if why:
@@ -52,7 +52,7 @@ def checked_name(name: str) -> str:
 
 
 def locate(out: str | None, name: str | None, fallback: str) -> Path:
-    """The folder of a run: `out` itself, or `name` inside it."""
+    """The path of a run folder: `out` itself, or `name` inside it."""
     if out is not None and "\0" in out:
         raise BadValue("out: a path cannot hold a NUL character.")
     if out is not None and name is None:
@@ -64,99 +64,112 @@ def locate(out: str | None, name: str | None, fallback: str) -> Path:
     return found
 
 
-def free_name(start: str) -> str:
-    """A name for a run nobody named: what it learns, and when."""
+def unused_name(start: str) -> str:
+    """Make a name for an unnamed run from a text, the time and the process id."""
     plain = re.sub(r"[^\w-]+", "-", start).strip("-_")[:60] or "run"
     return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
+def newest_run(task: str) -> Path | None:
+    """The newest run of a task in the default folder, or of any task if `task` is empty."""
+    home = Path(HOME)
+    configs = list(home.glob("*/config.yaml")) if home.is_dir() else []
+    for config in sorted(configs, key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            if from_yaml(config).get("task") == task or not task:
+                return config.parent
+        except BadValue:
+            continue
+    return None
+
+
 class RunFolder:
-    """A run on the disk."""
+    """A run on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
-        self.place: Place | None = None  # while this process is alone in it
+        self.opened: OpenFolder | None = None  # while this process holds the lock
 
     @property
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether this folder holds a run."""
         return (self.path / "config.yaml").is_file()
 
-    def begin(self, config: Config, device: str = "") -> None:
-        """Write what a new run begins with; refuse a folder that is taken. This process must be alone in it."""
-        self.refuse_taken()
+    def create(self, config: Config, device: str = "") -> None:
+        """Write the files a new run starts with; raise if the folder holds a run. The caller must hold the lock."""
+        self.check_free()
         with durable.reporting(self.path):
             for folder in (self.checkpoints, self.path / "figures"):
                 durable.make_folder(folder)
-        facts = json.dumps(surroundings(device), indent=1, ensure_ascii=False).encode()
+        facts = json.dumps(environment(device), indent=1, ensure_ascii=False).encode()
         durable.replace(self.path / "env.json", facts)
-        self.note(config)  # last: it marks the folder as a run
+        self.write_config(config)  # last: this file marks the folder as a run
 
-    def check_place(self) -> None:
-        """Raise where no folder can be made because a file stands in its place or above it."""
+    def check_path(self) -> None:
+        """Raise if the folder cannot be made because it, or one of its parents, is a file."""
         if self.path.exists() and not self.path.is_dir():
             raise BadValue(f"out: {self.path} is a file, not a folder.")
         with durable.reporting(self.path):
-            if any(place.is_file() for place in self.path.parents):
+            if any(parent.is_file() for parent in self.path.parents):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
-    def refuse_taken(self) -> None:
-        """Raise if a run was begun here."""
+    def check_free(self) -> None:
+        """Raise if this folder holds a run already."""
         if self.exists:
             raise BadValue(
                 f"out: {self.path} already holds a run. Continue it with --resume auto, or choose another folder."
             )
 
-    def note(self, config: Config) -> None:
-        """Write the settings the run begins with, and their checksum."""
+    def write_config(self, config: Config) -> None:
+        """Write the settings the run starts with, and their checksum."""
         hint = "To change a setting: regard train --resume this folder --some-setting VALUE"
         durable.replace(self.path / "config.yaml", checksum.yaml_bytes(to_yaml(config), hint))
 
-    def begun(self) -> dict[str, Any]:
-        """The settings the run began with: as they were written, but not checked yet; `Changed` if they are not."""
+    def initial_settings(self) -> dict[str, Any]:
+        """Read the settings the run was started with, unvalidated; raise `FileChanged` if the file was changed."""
         if not self.exists:
             raise BadValue(f"{self.path}: there is no run here (no config.yaml). Pass the folder of a run.")
         path = self.path / "config.yaml"
         try:
             checksum.check_yaml(durable.read(path), path)
-        except OSError as trouble:
-            raise BadValue(f"{path}: it cannot be read: {trouble.strerror or trouble}.") from None
-        except checksum.Changed as changed:
-            raise checksum.Changed(
+        except OSError as error:
+            raise BadValue(f"{path}: it cannot be read: {error.strerror or error}.") from None
+        except checksum.FileChanged as changed:
+            raise checksum.FileChanged(
                 f"{changed} Restore it from a copy. To change a setting: regard train --resume {self.path} --SETTING "
-                "VALUE. If you put back by hand what it said, remove its last line."
+                "VALUE. If you restored the contents by hand, remove its last line."
             ) from None
         return from_yaml(path)
 
     def settings(self, step: int | None = None) -> dict[str, Any]:
-        """The settings in force, by dotted name: now, or when the run stood at a step."""
+        """The settings by dotted name, as of now or as of a step."""
         found = changes.read(self.path)
-        return changes.applied(self.begun(), found if step is None else changes.until(found, step))
+        return changes.applied(self.initial_settings(), found if step is None else changes.until(found, step))
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep every other process out of the folder, which is made if it is not there; `lock.Held` if one is in it."""
-        self.check_place()
+    def locked(self) -> Iterator[None]:
+        """Lock the folder, which is made if missing; raise `lock.FolderLocked` if another process holds the lock."""
+        self.check_path()
         with durable.reporting(self.path):
             durable.make_folder(self.path)
-        with lock.alone(self.path):
-            self.place = Place(self.path)
+        with lock.locked(self.path):
+            self.opened = OpenFolder(self.path)
             try:
                 yield
             finally:
-                self.place.close()
-                self.place = None
+                self.opened.close()
+                self.opened = None
 
-    def check_here(self, last: str = "") -> None:
-        """Raise if the folder was moved or deleted since this process is alone in it."""
-        if self.place is not None:
-            self.place.check(last)
+    def check_not_moved(self, last: str = "") -> None:
+        """Raise if the folder was moved or deleted since it was locked. `last` names its newest checkpoint."""
+        if self.opened is not None:
+            self.opened.check(last)
 
 
-def surroundings(device: str = "") -> dict[str, Any]:
-    """What a run depends on besides its settings."""
+def environment(device: str = "") -> dict[str, Any]:
+    """What a run depends on besides its settings: versions, machine, device, command."""
     packages = ("torch", "numpy", "accelerate", "safetensors", "tokenizers")
 
     def of(package: str) -> str | None:
@@ -176,7 +189,7 @@ def surroundings(device: str = "") -> dict[str, Any]:
         "system": platform.platform(),
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),  # of the run, as torchrun tells them
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),  # of the run, as set by torchrun
         "device": device,
         "cuda": torch.version.cuda,
         "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,

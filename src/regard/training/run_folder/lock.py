@@ -1,8 +1,8 @@
-"""One process at a time in a folder. The lock ends with its process, however that ends; the loser is told who holds it.
+"""An exclusive lock on a folder. The system releases it when its process ends, in whatever way.
 
-The folder itself is locked, so that nobody gets in by deleting a file, and `.lock` inside it, which also says who is
-there and works where folders cannot be locked. Where a file system has no locks, `.lock` alone decides: one whose
-process is gone is taken over.
+Two things are locked: the folder itself, so that deleting a file does not release the lock, and the file `.lock` inside
+it, which also names the holder and works on systems that cannot lock folders. On file systems without locks, the
+contents of `.lock` decide: the lock of a process that no longer exists is taken over.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from regard.training.run_folder import durable
 
 FILE = ".lock"
 LONGEST = 4096  # bytes
-SECONDS_TO_SIGN = 0.5  # until a process that has just taken the lock must have said so
+SECONDS_TO_SIGN = 0.5  # how long to wait until the holder has written its name
 
 
-class Held(BadValue):
-    """Another process is at work in the folder."""
+class FolderLocked(BadValue):
+    """Another process uses the folder."""
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Be the only process at work in a folder that exists; `Held` if another one is."""
+def locked(folder: Path) -> Iterator[None]:
+    """Lock an existing folder; raise `FolderLocked` if another process holds the lock."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -40,26 +40,26 @@ def alone(folder: Path) -> Iterator[None]:
         return
     path = folder / FILE
     with durable.reporting(path):
-        place = os.open(folder, os.O_RDONLY)
+        folder_handle = os.open(folder, os.O_RDONLY)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise OSError(errno.EINVAL, "it is not a plain file. Remove it")
         except BaseException:
-            os.close(place)
+            os.close(folder_handle)
             raise
     try:
-        locked = False
-        for one in (place, handle):
+        has_locks = False
+        for one in (folder_handle, handle):
             try:
                 fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                locked = True
+                has_locks = True
             except BlockingIOError:
-                raise Held(_words(folder, _holder(handle, wait=SECONDS_TO_SIGN))) from None
-            except OSError:  # a file system without locks, or without locks of folders
+                raise FolderLocked(_message(folder, _holder(handle, wait=SECONDS_TO_SIGN))) from None
+            except OSError:  # no locks on this file system, or none on folders
                 continue
-        if not locked:
-            _refuse_living(folder, _holder(handle))
+        if not has_locks:
+            _check_holder(folder, _holder(handle))
         _sign(handle)
         try:
             yield
@@ -68,19 +68,19 @@ def alone(folder: Path) -> Iterator[None]:
                 os.ftruncate(handle, 0)
     finally:
         os.close(handle)
-        os.close(place)
+        os.close(folder_handle)
 
 
 def _sign(handle: int) -> None:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    words = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since})
-    with suppress(OSError):  # a full disk: the lock holds all the same
+    holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since})
+    with suppress(OSError):  # a full disk: the lock is held all the same
         os.ftruncate(handle, 0)
-        os.pwrite(handle, words.encode(), 0)
+        os.pwrite(handle, holder.encode(), 0)
 
 
 def _holder(handle: int, wait: float = 0.0) -> dict[str, Any]:
-    """Who signed the lock; empty where nobody did, or nothing that can be read."""
+    """Read who holds the lock; empty if nobody does, or if it cannot be read."""
     limit = time.monotonic() + wait
     try:
         while not (text := os.pread(handle, LONGEST, 0)) and time.monotonic() < limit:
@@ -92,16 +92,16 @@ def _holder(handle: int, wait: float = 0.0) -> dict[str, Any]:
     return found if fits else {}
 
 
-def _words(folder: Path, holder: dict[str, Any]) -> str:
+def _message(folder: Path, holder: dict[str, Any]) -> str:
     who = ""
     if holder:
         since = str(holder.get("since", ""))[:32]
         who = f": process {holder['pid']} on {holder['host'][:64]!r}" + (f", since {since}" if since else "")
-    return f"out: another process is at work in {folder}{who}. Wait for it, stop it, or choose another --out."
+    return f"out: another process uses {folder}{who}. Wait for it, stop it, or choose another --out."
 
 
-def _refuse_living(folder: Path, holder: dict[str, Any]) -> None:
-    """Without locks, the signature decides: a process of this machine that is gone holds nothing."""
+def _check_holder(folder: Path, holder: dict[str, Any]) -> None:
+    """Without file locks, raise unless the process named in `.lock` no longer exists on this machine."""
     if not holder or holder["pid"] == os.getpid():
         return
     if holder["host"] == socket.gethostname():
@@ -111,5 +111,5 @@ def _refuse_living(folder: Path, holder: dict[str, Any]) -> None:
             return
         except (PermissionError, OverflowError):
             pass
-        raise Held(_words(folder, holder))
-    raise Held(f"{_words(folder, holder)} If that process is gone, remove {folder / FILE}.")
+        raise FolderLocked(_message(folder, holder))
+    raise FolderLocked(f"{_message(folder, holder)} If that process is gone, remove {folder / FILE}.")

@@ -1,4 +1,4 @@
-"""Whether a folder is still the one that was opened: it may be moved or deleted while a run writes into it."""
+"""Detect that a run folder was moved or deleted while the run writes into it."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from regard.training.run_folder.durable import StorageFailed
 
 
 class Moved(StorageFailed):
-    """The folder of a run is no longer where the run was begun or resumed."""
+    """The run folder is no longer where the run was started or resumed."""
 
 
-class Place:
-    """A folder that is held open. Its path may come to mean another folder, or none; what is held stays the same."""
+class OpenFolder:
+    """A folder with an open handle: the handle still refers to the same folder after its path changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._handle = os.open(path, os.O_RDONLY) if os.name != "nt" else -1
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the handle."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
     def check(self, last: str) -> None:
-        """Raise if the path no longer leads to the folder; `last` is the newest checkpoint in it, if there is one."""
-        if self._handle < 0 or self._is(self.path):
+        """Raise `Moved` if the path no longer leads to this folder. `last` names its newest checkpoint, or is empty."""
+        if self._handle < 0 or self._is_at(self.path):
             return
-        now = self._now()
-        if now is None:
+        path = self._current_path()
+        if path is None:
             left = f" Its last checkpoint was {last}." if last else ""
             raise Moved(
                 f"{self.path} was deleted, moved or replaced while the run was training: nothing more was saved.{left} "
                 "Restore it from a copy, or train again."
             )
         kept = (
-            f"The last whole checkpoint is {now / 'checkpoints' / last}"
+            f"The last complete checkpoint is {path / 'checkpoints' / last}"
             if last
             else "It has no checkpoint yet"
         )
         raise Moved(
-            f"{self.path} was moved to {now} while the run was training, so nothing more was saved. {kept}. Go on "
-            f"with: regard train --resume {now}"
+            f"{self.path} was moved to {path} while the run was training, so nothing more was saved. {kept}. Continue "
+            f"with: regard train --resume {path}"
         )
 
-    def _is(self, path: Path) -> bool:
+    def _is_at(self, path: Path) -> bool:
         held = os.fstat(self._handle)
         try:
             there = os.stat(path)
@@ -55,9 +55,9 @@ class Place:
             return False
         return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
 
-    def _now(self) -> Path | None:
-        """Where the folder is, if it is anywhere and the system says so."""
+    def _current_path(self) -> Path | None:
+        """The current path of the folder, if it still exists and the system tells."""
         with suppress(OSError):
             found = Path(os.readlink(f"/proc/self/fd/{self._handle}"))
-            return found if self._is(found) else None
+            return found if self._is_at(found) else None
         return None

@@ -1,7 +1,7 @@
-"""What a checkpoint may hold: the names, kinds, shapes and ranges of everything that is read back from one.
+"""Validate the contents of a checkpoint: names, types, shapes and ranges of everything that is read from one.
 
-A checksum says that a file is what somebody wrote, not that it fits. Fused kernels trust the sizes they are given, so
-nothing reaches them, or the loop's counters, before it was compared with what the run itself would have written.
+A matching checksum does not mean that a file fits this run. Fused kernels trust the sizes they are given, so everything
+is compared with what the run itself would have written before a kernel or the loop uses it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch import Tensor
 from regard.errors import BadValue
 
 LARGEST = 2**63 - 1  # of a counter
-LARGEST_NUMBER = 1e300  # an int beyond every float could not be compared with one
-SHARED = 64  # one tensor may stand under so many names, of which a file keeps one
-WORDS = 624  # of the Mersenne twister that Python and NumPy draw from
+LARGEST_NUMBER = 1e300  # an int larger than every float cannot be compared with one
+SHARED = 64  # one tensor may have this many names in a model, of which a file keeps one
+WORDS = 624  # in the state of the Mersenne twister of Python and NumPy
 
-# What an optimiser remembers of a parameter besides its number of steps; True: never below zero.
-MEMORY: dict[str, dict[str, bool]] = {
+# The state of an optimiser for each parameter, besides its number of steps; True: never negative.
+OPTIMIZER_STATE: dict[str, dict[str, bool]] = {
     "AdamW": {"exp_avg": False, "exp_avg_sq": True},
     "RMSprop": {"square_avg": True, "momentum_buffer": False},
 }
 
 
-def of_state(state: Any, step: int) -> dict[str, Any]:
-    """The state of a checkpoint of this step, checked; `BadValue` names the place that cannot be right."""
+def check_state(state: Any, step: int) -> dict[str, Any]:
+    """Validate the `state.json` of a checkpoint of this step; the `BadValue` names the invalid entry."""
     _expect(isinstance(state, dict), "state.json", "an object", state)
     progress = state.get("progress")
     _expect(isinstance(progress, dict), "progress", "an object", progress)
@@ -64,38 +64,40 @@ def of_state(state: Any, step: int) -> dict[str, Any]:
     return checked
 
 
-def of_memory(rule: str, memory: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
-    """Raise unless what an optimiser remembered fits the parameters it is to change."""
-    wanted = next((pieces for name, pieces in MEMORY.items() if name in rule), None)
-    if wanted is None:  # a rule of the user's: nothing is known of its pieces
+def check_optimizer(rule: str, state: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+    """Raise unless an optimiser state fits the parameters. `rule`: the name of the optimiser's class."""
+    wanted = next((pieces for name, pieces in OPTIMIZER_STATE.items() if name in rule), None)
+    if wanted is None:  # a user's optimiser, whose state is unknown
         return
     seen: dict[str, set[str]] = {}
-    for name, tensor in memory.items():
+    for name, tensor in state.items():
         parameter, _, piece = name.rpartition(":")
         if parameter not in parameters:
             raise BadValue(
-                f"resume: the checkpoint's optimiser knows {parameter or name}, which this model does not have."
+                f"resume: the checkpoint's optimiser state is for {parameter or name}, which this model does not have."
             )
         seen.setdefault(parameter, set()).add(piece)
         if piece == "step":
             fits = tensor.numel() == 1 and not tensor.is_complex() and 0 <= float(tensor) <= LARGEST
-            _expect(fits, f"resume: {name}", "one number of steps", _words(tensor))
+            _expect(fits, f"resume: {name}", "one number of steps", _described(tensor))
             continue
         _expect(piece in wanted, f"resume: {name}", f"one of step, {', '.join(wanted)} of {rule}", piece)
         _floats(f"resume: {name}", tensor, parameters[parameter].shape)
-        least_zero = wanted[piece]
-        _expect(not least_zero or not bool((tensor < 0).any()), f"resume: {name}", "no number below 0", "one")
+        non_negative = wanted[piece]
+        _expect(
+            not non_negative or not bool((tensor < 0).any()), f"resume: {name}", "no number below 0", "one"
+        )
     for parameter, pieces in seen.items():
         missing = {"step", *wanted} - pieces
         _expect(
-            not missing, f"resume: {parameter}", f"its {rule} memory whole", f"none of {', '.join(missing)}"
+            not missing, f"resume: {parameter}", f"a complete {rule} state", f"none of {', '.join(missing)}"
         )
 
 
-def of_weights(
+def check_weights(
     where: str, weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], learned: set[str]
 ) -> None:
-    """Raise unless weights and kept buffers are those of a model: by name, shape, kind; the `learned` ones finite."""
+    """Raise unless weights and buffers match a model in name, shape and dtype, and the `learned` ones are finite."""
     missing, surplus = [n for n in wanted if n not in weights], [n for n in weights if n not in wanted]
     if missing or surplus:
         raise BadValue(
@@ -106,29 +108,29 @@ def of_weights(
         given = weights[name]
         if given.shape != tensor.shape:
             raise BadValue(f"{where}: {name} is {tuple(given.shape)}, the model's {tuple(tensor.shape)}.")
-        alike = given.dtype == tensor.dtype or (given.is_floating_point() and tensor.is_floating_point())
-        if not alike:
+        same_kind = given.dtype == tensor.dtype or (given.is_floating_point() and tensor.is_floating_point())
+        if not same_kind:
             raise BadValue(f"{where}: {name} holds {given.dtype}, the model's {tensor.dtype}.")
         if name in learned:
             _floats(f"{where}: {name}", given, tensor.shape)
 
 
-def of_sizes(where: str, weights: Mapping[str, Tensor], outline: Mapping[str, Tensor]) -> None:
-    """Raise where a model would be of another size than its weights. `outline`: its tensors, without their numbers."""
+def check_sizes(where: str, weights: Mapping[str, Tensor], outline: Mapping[str, Tensor]) -> None:
+    """Raise if a model would have other sizes than its weights. `outline`: its tensors on the meta device."""
     for name, given in weights.items():
         if name in outline and outline[name].shape != given.shape:
             wanted = tuple(outline[name].shape)
             raise BadValue(f"{where}: {name} is {tuple(given.shape)}, the model's {wanted}.")
-    most = sum(tensor.numel() for tensor in outline.values())
+    needed = sum(tensor.numel() for tensor in outline.values())
     held = sum(tensor.numel() for tensor in weights.values())
-    if most > SHARED * max(held, 1):
+    if needed > SHARED * max(held, 1):
         raise BadValue(
-            f"{where}: these weights have {held:,} numbers, the model {most:,}. It is another model."
+            f"{where}: these weights have {held:,} numbers, the model {needed:,}. It is another model."
         )
 
 
-def of_random(tensors: Mapping[str, Tensor], plain: Any) -> None:
-    """Raise unless these are states of the generators a run draws from."""
+def check_random(tensors: Mapping[str, Tensor], plain: Any) -> None:
+    """Raise unless these are states of the random generators of a run."""
     _expect(isinstance(plain, dict), "random", "an object", plain)
     python, numpy = plain.get("python"), plain.get("numpy")
     _expect(isinstance(python, dict) and isinstance(numpy, dict), "random", "python and numpy", plain)
@@ -145,23 +147,23 @@ def of_random(tensors: Mapping[str, Tensor], plain: Any) -> None:
         fits = words is not None and words.dtype == torch.int64 and words.shape == (length,)
         if fits and words is not None:
             fits = bool(((words >= 0) & (words < 2**32)).all())
-        _expect(fits, f"random: {name}", f"{length} words of 32 bits", _words(words))
-    _expect(int(tensors["python"][-1]) <= WORDS, "random: python", f"a place up to {WORDS}", "a later one")
+        _expect(fits, f"random: {name}", f"{length} words of 32 bits", _described(words))
+    _expect(int(tensors["python"][-1]) <= WORDS, "random: python", f"an index up to {WORDS}", "a larger one")
     own = torch.get_rng_state()
     for name, tensor in tensors.items():
         if name == "torch" or name.startswith("cuda."):
             fits = tensor.dtype == torch.uint8 and tensor.dim() == 1
             fits = fits and (name != "torch" or tensor.shape == own.shape)
-            _expect(fits, f"random: {name}", "bytes, as many as a generator has", _words(tensor))
+            _expect(fits, f"random: {name}", "bytes, as many as a generator has", _described(tensor))
     _expect("torch" in tensors, "random: torch", "the state of torch's generator", None)
 
 
 def _floats(name: str, tensor: Tensor, shape: torch.Size) -> None:
     _expect(tensor.shape == shape, name, f"the shape {tuple(shape)} of its parameter", tuple(tensor.shape))
     _expect(tensor.is_floating_point(), name, "floating-point numbers", tensor.dtype)
-    # A square may overflow float16 in a run that is still sound.
-    strange = tensor.isnan() if tensor.dtype == torch.float16 else ~tensor.isfinite()
-    _expect(not bool(strange.any()), name, "finite numbers", f"{int(strange.sum())} that are non-finite")
+    # Squares may overflow float16 in a run that is still valid.
+    invalid = tensor.isnan() if tensor.dtype == torch.float16 else ~tensor.isfinite()
+    _expect(not bool(invalid.any()), name, "finite numbers", f"{int(invalid.sum())} that are non-finite")
 
 
 def _numbers(values: Any, name: str) -> None:
@@ -180,7 +182,7 @@ def _number(value: object) -> bool:
     return abs(value) <= LARGEST_NUMBER and math.isfinite(value)
 
 
-def _words(tensor: Tensor | None) -> str:
+def _described(tensor: Tensor | None) -> str:
     return "nothing" if tensor is None else f"{tensor.dtype} of shape {tuple(tensor.shape)}"
 
 

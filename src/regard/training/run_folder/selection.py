@@ -1,7 +1,7 @@
-"""Which checkpoint of a run is meant: the one way in for every reader (resume, evaluate, predict, view, compare).
+"""Select a checkpoint of a run. Every reader (resume, evaluate, predict, view, compare) goes through here.
 
-The newest whole checkpoint says which is the best. It is compared with the run's settings and metrics before anybody
-uses it, so that what one reader refuses no other one shows.
+The newest complete checkpoint records which one is the best. A checkpoint is compared with the run's settings and
+metrics before it is used, so that no reader accepts what another one refuses.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ BEST, LAST = "best", "last"
 
 
 @dataclass(frozen=True)
-class Found:
-    """A whole checkpoint, or none, and the newer ones that are passed over for it."""
+class Selection:
+    """A complete checkpoint, or None, and the newer ones that are skipped."""
 
     checkpoint: Checkpoint | None
-    passed: list[Path]
+    skipped: list[Path]
 
 
-def find(run: RunFolder, which: str, tell: Callable[[str], None]) -> Found:
-    """The checkpoint called "best" or "last", or of a name or a step. `tell` hears of what is damaged on the way."""
-    there = checkpoints.found(run.checkpoints)
+def find(run: RunFolder, which: str, tell: Callable[[str], None]) -> Selection:
+    """Select the "best" or "last" checkpoint, or one by name or step. Damaged checkpoints are reported to `tell`."""
+    paths = checkpoints.paths(run.checkpoints)
     if which in (BEST, LAST):
-        newest, passed = checkpoints.load_newest(run.checkpoints, tell)
-        found = Found(newest, passed)
+        newest, skipped = checkpoints.load_newest(run.checkpoints, tell)
+        found = Selection(newest, skipped)
         if which == BEST and newest is not None:
-            found = Found(checkpoints.load_best(run.checkpoints, newest, tell), passed)
+            found = Selection(checkpoints.load_best(run.checkpoints, newest, tell), skipped)
     else:
-        names = [checkpoints.name_of(checkpoints.step_of(path)) for path in there]
+        names = [checkpoints.name_of(checkpoints.step_of(path)) for path in paths]
         name = checkpoints.name_of(int(which)) if which.isdecimal() and len(which) < 12 else which
         if name not in names:
             raise unknown_name("checkpoint", which, [BEST, LAST, *names])
-        place = names.index(name)
-        newest = checkpoints.load(there[place])
-        found = Found(newest, there[:place])
+        number = names.index(name)
+        newest = checkpoints.load(paths[number])
+        found = Selection(newest, paths[:number])
     if found.checkpoint is not None and newest is not None:
         trained_settings.check(run, found.checkpoint, tell)
         if why := metrics_file.changed(run.metrics, newest.state.get("metrics")):
@@ -49,13 +49,13 @@ def find(run: RunFolder, which: str, tell: Callable[[str], None]) -> Found:
     return found
 
 
-def one(run: RunFolder, which: str, tell: Callable[[str], None]) -> Checkpoint:
-    """The same where there must be one."""
-    if not checkpoints.found(run.checkpoints):
+def require(run: RunFolder, which: str, tell: Callable[[str], None]) -> Checkpoint:
+    """Select a checkpoint; raise if there is none."""
+    if not checkpoints.paths(run.checkpoints):
         raise BadValue(
-            f"run: {run.path} has no checkpoint yet. Train it on: regard train --resume {run.path}"
+            f"run: {run.path} has no checkpoint yet. Continue training: regard train --resume {run.path}"
         )
     checkpoint = find(run, which, tell).checkpoint
     if checkpoint is None:
-        raise Damaged(f"{run.checkpoints}: there is no checkpoint that can be read.")
+        raise Damaged(f"{run.checkpoints}: no checkpoint can be read.")
     return checkpoint

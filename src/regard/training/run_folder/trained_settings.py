@@ -1,7 +1,7 @@
-"""The settings of a run as its checkpoints keep them: what they were trained with, whatever the files say later.
+"""The settings a checkpoint was trained with, compared with those in the run folder now.
 
-`state.json` holds under `settings` what `config.yaml` and `changes.json` said when the checkpoint was written, and the
-SHA-256 of both. A reader compares: a run whose settings are not those of its weights is refused, the setting named.
+`state.json` holds under `settings` the contents of `config.yaml` and `changes.json` when the checkpoint was written,
+and the SHA-256 of both. A run whose settings differ from those of its weights is refused; the error names the setting.
 """
 
 from __future__ import annotations
@@ -13,52 +13,50 @@ from typing import Any
 
 from regard.training.config import flat
 from regard.training.run_folder import changes, checksum
-from regard.training.run_folder.changes import PLACE, Change
+from regard.training.run_folder.changes import LOCATION, Change
 from regard.training.run_folder.checkpoints import Checkpoint
 from regard.training.run_folder.folder import RunFolder
 
-MOVABLE = ("data", "init_from")  # files that may lie elsewhere today: another path is named, not refused
+MOVABLE = ("data", "init_from")  # files may have been moved: another path is reported, not refused
 
 
 def settings_of(run: RunFolder) -> dict[str, Any]:
-    """What a checkpoint keeps of a run's settings."""
-    kept = {"begun": _begun(run.begun()), "changes": _rows(changes.read(run.path))}
+    """The settings of a run, as a checkpoint holds them."""
+    kept = {"begun": _begun(run.initial_settings()), "changes": _rows(changes.read(run.path))}
     return {**kept, "sha256": checksum.digest(kept)}
 
 
 def check(run: RunFolder, checkpoint: Checkpoint, tell: Callable[[str], None]) -> None:
-    """Raise `Changed` where the run's settings are not those the checkpoint was trained with."""
+    """Raise `FileChanged` if the run's settings differ from those the checkpoint was trained with."""
     kept = checkpoint.state.get("settings")
     if kept is None:
-        tell(f"{run.path}: {checksum.UNSEALED}: its settings and metrics are taken as they are.")
+        tell(f"{run.path}: {checksum.NO_CHECKSUM}: its settings and metrics are taken as they are.")
         return
     begun, known = kept.get("begun"), kept.get("changes")
     if not isinstance(begun, dict) or not isinstance(known, list):
-        raise checksum.Changed(f"{checkpoint.name}: its settings cannot be read.")
-    now = _begun(run.begun())
+        raise checksum.FileChanged(f"{checkpoint.name}: its settings cannot be read.")
+    now = _begun(run.initial_settings())
     for name in {**begun, **now}:
         if (was := begun.get(name)) == (found := now.get(name)):
             continue
         if name in MOVABLE:
-            tell(f"{name}: {run.path} was begun with {was!r}, and config.yaml says {found!r} now.")
+            tell(f"{name}: {run.path} was started with {was!r}, but config.yaml says {found!r} now.")
             continue
-        raise checksum.Changed(
-            f"{name}: {run.path / 'config.yaml'} says {found!r}, but {checkpoint.name} was trained with {was!r}. Put "
-            f"that back. To go on with another value: regard train --resume {run.path} --{name.replace('_', '-')} VALUE"
+        raise checksum.FileChanged(
+            f"{name}: {run.path / 'config.yaml'} says {found!r}, but {checkpoint.name} was trained with {was!r}. "
+            f"Restore it. To change it: regard train --resume {run.path} --{name.replace('_', '-')} VALUE"
         )
-    # Those at the checkpoint's own step came after it, and may be others by now.
+    # Changes at the checkpoint's own step were made after it, and may differ.
     earlier = [row for row in _rows(changes.read(run.path)) if row["step"] < checkpoint.step]
     if earlier != [row for row in known if isinstance(row, dict) and row.get("step", 0) < checkpoint.step]:
-        raise checksum.Changed(
-            f"{run.path / changes.FILE}: it is not what {checkpoint.name} was trained with. Restore it from a copy."
+        raise checksum.FileChanged(
+            f"{run.path / changes.FILE} differs from what {checkpoint.name} was trained with. Restore it from a copy."
         )
 
 
 def _begun(begun: Mapping[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(
-        json.dumps(flat(begun), default=str)
-    )  # a date that YAML made is text here
-    return {name: value for name, value in plain.items() if name not in PLACE}
+    plain: dict[str, Any] = json.loads(json.dumps(flat(begun), default=str))  # str: YAML may hold dates
+    return {name: value for name, value in plain.items() if name not in LOCATION}
 
 
 def _rows(known: Sequence[Change]) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ def is_run(where: str) -> bool:
 
 def checkpoint_steps(where: str) -> list[int]:
     """The steps of a run's checkpoints, ascending."""
-    found = checkpoints.found(Path(where) / "checkpoints")
+    found = checkpoints.paths(Path(where) / "checkpoints")
     return sorted(checkpoints.step_of(path) for path in found)
 
 

@@ -1,0 +1,182 @@
+"""Write docs/reference.md: everything that has a name, from registries and docstrings.
+
+    python docs/make_reference.py            # rewrite docs/reference.md
+    python docs/make_reference.py --check    # exit with 1 if it would change
+
+Everything comes from `regard list --json` and `regard show --json`, so the page and the command line cannot disagree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from regard.cli.main import main as regard
+
+PAGE = Path(__file__).with_name("reference.md")
+Facts = dict[str, Any]
+
+HEAD = """\
+# Reference
+
+Written by `python docs/make_reference.py` from the docstrings and registries of the package; do not edit it by hand.
+`regard list` and `regard show NAME` print the same facts in the terminal, with a picture of the weights.
+
+Letters: `b` batch, `h` query heads, `g` key/value heads, `q` query length, `k` key length, `d` key dim, `v` value dim.
+Costs: n positions of width d, a source of m rows (or m memory slots), windows of w keys, segments of s positions, an
+NTM memory of N × M.
+"""
+PIECES = {
+    "masks": (
+        "Masks say which keys a query may attend to; True means *may attend*. Combine them with `&`, `|` and `~`. "
+        "Query i stands at position `i + (k − q)`, key j at j: the last query aligns with the last key."
+    ),
+    "scores": (
+        "A score compares a query with a key. Pass the value, or the name of one without arguments: "
+        '`score="dot"`.'
+    ),
+    "biases": "A bias is added to the scores after everything else, and receives gradient.",
+    "normalizers": (
+        "A normaliser turns a row of scores into weights. Pass the name or the value: "
+        '`normalize="sparsemax"`.'
+    ),
+    "implementations": (
+        'An implementation computes a request. `impl="auto"` takes the fastest that keeps every promise '
+        "([promises.md](promises.md)); a named one runs or raises `regard.Unsupported` with the reason. "
+        "`regard.explain` prints the choice and why the others were not taken."
+    ),
+}
+LAYERS = """\
+## Mechanisms
+
+Layers `layer(query, source=None, *, mask=None, state=None)`, (b,q,dim) → (b,q,dim), by name:
+`regard.nn.build("local", dim=256, num_heads=8, window=65)`. The same names go into any model with `--attention`.
+*Causal*: always (yes), never (no), or with `causal=True` (option).
+"""
+
+
+def ask(*words: str) -> Any:
+    """What a command prints as JSON."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = regard([*words, "--json"])
+    if code:
+        raise RuntimeError(f"regard {' '.join(words)} --json failed with exit code {code}")
+    return json.loads(printed.getvalue())
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; bars inside a cell are escaped."""
+    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def pieces(kind: str) -> str:
+    """The section of one kind of piece: how each is written and what it does."""
+    rows = [[f"`{row['call']}`", row["summary"]] for row in ask("list", kind)]
+    return f"## {kind.capitalize()}\n\n{PIECES[kind]}\n\n{table(['call', 'what it computes'], rows)}"
+
+
+def mechanisms() -> str:
+    """The table of all mechanisms, and a section for each."""
+    rows = ask("list")
+    parts = [LAYERS]
+    for family in dict.fromkeys(row["family"] for row in rows):
+        inside = [row for row in rows if row["family"] == family]
+        cells = [[_link(row), row["summary"], row["causal"], row["time"], row["memory"]] for row in inside]
+        parts.append(f"{family}:\n\n{table(['name', 'what it does', 'causal', 'time', 'memory'], cells)}")
+    parts += [mechanism(ask("show", row["name"])) for row in rows]
+    return "\n".join(parts)
+
+
+def _link(row: Facts) -> str:
+    also = "".join(f", `{alias}`" for alias in row["aliases"])
+    return f"[`{row['name']}`](#{row['name']}){also}"
+
+
+def mechanism(facts: Facts) -> str:
+    """What one mechanism computes, its options, its paper."""
+    parts = [f"### `{facts['name']}`\n", f"{facts['summary']}\n"]
+    for part in facts["body"]:
+        text = part["text"]
+        parts.append(f"```text\n{text}\n```\n" if part["kind"] == "formula" else f"{text}\n")
+    if facts["paper"]:
+        parts.append(f"Paper: {facts['paper']}\n")
+    if facts["empty_row"]:
+        parts.append(f"A query that sees nothing: {facts['empty_row']}\n")
+    parts.append(options(facts))
+    return "\n".join(parts)
+
+
+def options(facts: Facts) -> str:
+    """The table of what something can be built with."""
+    rows = [
+        [f"`{one['name']}`", f"`{one['type']}`", "" if one["required"] else f"`{one['default']!r}`", one["meaning"]]
+        for one in facts["options"]
+    ]  # fmt: skip
+    return table(["option", "type", "default", "meaning"], rows) if rows else "No options.\n"
+
+
+def models() -> str:
+    """Every model with its options."""
+    rows = ask("list", "models")
+    overview = [[f"[`{row['name']}`](#model-{row['name']})", row["summary"]] for row in rows]
+    parts = [
+        '## Models\n\n`regard train TASK --model "decoder(layers=4)"`, or `regard.models.build`.\n',
+        table(["name", "what it is"], overview),
+    ]
+    for row in rows:
+        facts = ask("show", f"models.{row['name']}")
+        parts += [f"### Model `{row['name']}`\n", f"{facts['summary']}\n"]
+        parts += [f"{part['text']}\n" for part in facts["body"]]
+        if facts["paper"]:
+            parts.append(f"Paper: {facts['paper']}\n")
+        parts += [f"Tasks: {', '.join(facts['tasks'])}. `--attention` replaces: {facts['attention']}.\n"]
+        parts.append(options(facts))
+    return "\n".join(parts)
+
+
+def tasks() -> str:
+    """Every task with its options."""
+    rows = ask("list", "tasks")
+    overview = [
+        [f"[`{row['name']}`](#task-{row['name']})", row["summary"], f"`{row['metric']}`", f"`{row['model']}`"]
+        for row in rows
+    ]
+    parts = [
+        "## Tasks\n\nEvery task runs without a download; files of your own go in with `--data`.\n",
+        table(["name", "what is learned", "judged by", "model of the recipe"], overview),
+    ]
+    for row in rows:
+        facts = ask("show", f"tasks.{row['name']}")
+        parts += [f"### Task `{row['name']}`\n", f"{facts['summary']}\n"]
+        parts += [f"{part['text']}\n" for part in facts["body"]]
+        parts += [f"Models: {', '.join(facts['models'])}.\n", options(facts)]
+    return "\n".join(parts)
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *(pieces(kind) for kind in PIECES), mechanisms(), models(), tasks()])
+
+
+def main() -> int:
+    """Write the page, or compare it with the one on disk."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    arguments.add_argument(
+        "--check", action="store_true", help="change nothing; 1 if the page is out of date"
+    )
+    made = page()
+    if arguments.parse_args().check:
+        return int(PAGE.read_text(encoding="utf-8") != made)
+    PAGE.write_text(made, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

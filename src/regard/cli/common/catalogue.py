@@ -1,0 +1,211 @@
+"""What there is, by kind and name: mechanisms, the pieces they are made of, and the models and tasks made of them."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard import nn
+from regard.cli.common import docstring
+from regard.cli.common.mistakes import nearest
+from regard.core.plan import NAMES
+from regard.errors import BadValue
+from regard.nn.alignment import Alignment
+from regard.nn.mechanism import Entry
+from regard.nn.multihead import Multihead
+from regard.registry import parse
+
+if TYPE_CHECKING:
+    from regard.tasks.problem import Problem
+
+COST_LETTERS = "n queries, m keys or slots, d width, w window, s segment, N×M memory"
+WIDTH = 64  # of a layer that is built to see what it is made of
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that can be listed and shown."""
+
+    kind: str
+    name: str
+    call: str  # how it is written: window(before, after=None, …)
+    summary: str
+    thing: Any
+    given: dict[str, Any] = field(
+        default_factory=dict
+    )  # options a reader wants to see a model or a task with
+
+
+def mechanisms() -> list[Entry]:
+    """Every mechanism in reading order: by family, what others are built on first, then by name."""
+    entries = [nn.entry(name) for name in nn.names()]
+    titles = list(FAMILIES)
+    place = {entry.name: titles.index(family(entry)) for entry in entries}
+    return sorted(entries, key=lambda e: (place[e.name], len(e.layer.__mro__), e.name))
+
+
+def family(entry: Entry) -> str:
+    """The heading a mechanism stands under; its class decides, or what it is made of."""
+    return next(title for title, belongs in FAMILIES.items() if belongs(entry))
+
+
+def _made_of_mechanisms(entry: Entry) -> bool:
+    with torch.random.fork_rng(devices=[]):
+        layer = nn.build(entry.name, dim=WIDTH, **entry.needs)
+    return any(isinstance(part, nn.Mechanism) for part in layer.modules() if part is not layer)
+
+
+FAMILIES: dict[str, Callable[[Entry], bool]] = {
+    "Multi-head attention and its presets": lambda entry: issubclass(entry.layer, Multihead),
+    "Alignment: the score of a paper on the rows of a source": lambda entry: issubclass(
+        entry.layer, Alignment
+    ),
+    "Made of several attentions": _made_of_mechanisms,
+    "Running sums and memories": lambda entry: True,
+}
+
+
+def _values(room: str) -> Callable[[], list[Item]]:
+    """The constructors a module of the core offers."""
+
+    def items() -> list[Item]:
+        module = importlib.import_module(f"regard.{room}")
+        offered = [name for name in module.__all__ if name[0].islower() and name != "named"]
+        return [_value(room, name, getattr(module, name)) for name in offered]
+
+    return items
+
+
+def _value(room: str, name: str, thing: Any) -> Item:
+    words = []
+    for parameter in inspect.signature(thing).parameters.values():
+        given = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        words.append(parameter.name + given)
+    return Item(room, name, f"{room}.{name}({', '.join(words)})", docstring.read(thing).summary, thing)
+
+
+def _implementations() -> list[Item]:
+    return [
+        Item(
+            "implementations", name, f'impl="{name}"', docstring.read(_Written(name)).summary, _Written(name)
+        )
+        for name in NAMES
+    ]
+
+
+class _Written:
+    """The docstring of an implementation, read from its file: importing one may start a compiler."""
+
+    def __init__(self, name: str) -> None:
+        spec = importlib.util.find_spec(f"regard.implementations.{name}")
+        if spec is None or spec.origin is None:
+            self.__doc__ = "Not in this version yet."
+        else:
+            written = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+            written = written.removeprefix(f"`{name}`: ")
+            self.__doc__ = written[:1].upper() + written[1:]
+
+
+# A new kind is one more line: a function that gives its items. Mechanisms have a table of their own.
+KINDS: dict[str, Callable[[], list[Item]]] = {
+    "masks": _values("masks"),
+    "scores": _values("scores"),
+    "biases": _values("biases"),
+    "normalizers": _values("normalizers"),
+    "implementations": _implementations,
+}
+MECHANISMS = "mechanisms"
+
+
+def _models() -> list[Item]:
+    from regard import models
+
+    return [_item("models", name, models.MODELS[name]) for name in models.names()]
+
+
+def _tasks() -> list[Item]:
+    from regard import tasks
+
+    return [_item("tasks", name, tasks.TASKS[name]) for name in tasks.names()]
+
+
+def _item(kind: str, name: str, thing: Any) -> Item:
+    return Item(kind, name, name, docstring.read(thing).summary, thing)
+
+
+# What is trained, and on what. Loaded when asked for: listing mechanisms does not need them.
+MODELS_AND_TASKS: dict[str, Callable[[], list[Item]]] = {"models": _models, "tasks": _tasks}
+
+
+@functools.cache
+def posed(task: str) -> tuple[Problem, ...]:
+    """The problems a task poses, the usual one first."""
+    from regard import tasks
+
+    return tuple(tasks.build(task).problems())
+
+
+def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
+    """What a name stands for: `local`, `local(window=9)`, `masks.causal`, `models.ntm`, or the first kind that has it.
+
+    Mechanisms come first, then models and tasks, then the pieces of the core.
+    """
+    kind, dot, rest = asked.partition(".")
+    if dot and kind in KINDS:
+        for item in KINDS[kind]():
+            if item.name == rest.replace("-", "_"):
+                return item
+    elif dot and kind == MECHANISMS:
+        return find(rest)
+    elif dot and kind in MODELS_AND_TASKS:
+        found = _find_model_or_task([kind], rest)
+        if found:
+            return found
+    elif asked and (asked[-1] == ")" or "(" not in asked):
+        plain, options = parse(asked) if "(" in asked else (asked, {})
+        mechanism = _mechanism_names().get(plain.replace("_", "-"))
+        if mechanism:
+            return nn.entry(mechanism), options
+        named = _find_model_or_task(list(MODELS_AND_TASKS), asked)
+        if named:
+            return named
+        for items in KINDS.values():
+            for item in items():
+                if item.name == asked.replace("-", "_"):
+                    return item
+    raise BadValue(
+        f"NAME: there is no {asked!r}.{nearest(asked, known())} `regard list` shows the mechanisms, `regard list KIND` "
+        f"the {', '.join([*MODELS_AND_TASKS, *KINDS])}."
+    )
+
+
+def _find_model_or_task(kinds: list[str], asked: str) -> Item | None:
+    """A model or a task, options in parentheses kept."""
+    plain, options = parse(asked) if asked[-1:] == ")" else (asked, {})
+    for kind in kinds:
+        for item in MODELS_AND_TASKS[kind]():
+            if item.name == plain.replace("_", "-"):
+                return replace(item, given=options)
+    return None
+
+
+def known() -> list[str]:
+    """Every name `find` takes, the pieces of the core with their kind in front as well."""
+    pieces = [item for items in (*MODELS_AND_TASKS.values(), *KINDS.values()) for item in items()]
+    dotted = [f"{item.kind}.{item.name}" for item in pieces]
+    return [*_mechanism_names(), *dict.fromkeys(item.name for item in pieces), *dotted]
+
+
+def _mechanism_names() -> dict[str, str]:
+    """Names and aliases, each with the name it stands for."""
+    entries = [nn.entry(name) for name in nn.names()]
+    return {spelled: entry.name for entry in entries for spelled in (entry.name, *entry.aliases)}

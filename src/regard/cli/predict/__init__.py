@@ -1,0 +1,229 @@
+"""`regard predict`: what a trained run predicts for a text or an image, and what it attended to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from regard.cli.common.terminal import tell
+from regard.errors import BadValue, RegardError
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
+    from regard.cli.common.parser import Parser
+    from regard.cli.predict.answers import Prediction, Writing
+    from regard.tasks import Task
+
+SUMMARY = "Let a trained run complete, translate or classify a text or an image, and see what it attended to."
+EXAMPLES = (
+    'regard predict runs/dates-1 --text "3rd of May, 1979"',
+    'regard predict runs/story-1 --text "Once upon a time" --sample --temperature 0.8 --max-length 200',
+)
+
+FAILED, WRONG_CALL = 1, 2
+INPUTS = ("text", "image", "sound")
+ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+SHOWN_PIECES = 12  # of those a class was decided by
+BAR = 20  # columns of the longest bar
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
+    )
+    text = "a text to predict from; may come several times. Without any input, each line of stdin is a text"
+    parser.add_argument("--text", type=str, action="append", metavar="TEXT", help=text)
+    image = "an image to predict from, for a run that reads images; may come several times"
+    parser.add_argument("--image", type=str, action="append", metavar="FILE", help=image)
+    sound = "a sound to predict from, for a run that reads sounds; may come several times"
+    parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
+    parser.add_argument("--beam", type=int, metavar="N", help="write with a beam of N (default: greedily)")
+    parser.add_argument("--sample", action="store_true", help="draw each token at random")
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="with --sample: below 1 favours likely tokens"
+    )
+    parser.add_argument("--top-k", type=int, metavar="K", help="with --sample: only among the K likeliest")
+    parser.add_argument(
+        "--top-p", type=float, metavar="P", help="with --sample: only among the likeliest that hold P"
+    )
+    parser.add_argument("--seed", type=int, metavar="S", help="with --sample: which draw (default: 0)")
+    length = "longest answer in tokens (default: 100 for a completion, else what the run learned)"
+    parser.add_argument("--max-length", type=int, metavar="N", help=length)
+    checkpoint = "best (the default), last, or the name or step of one"
+    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--json", action="store_true", help="a list of answers as JSON on stdout")
+
+
+def run(options: Namespace) -> int:
+    """Predict from each input. 0; 2 for a wrong call or an input the run cannot read; 1 for a damaged checkpoint."""
+    from regard.cli.predict.answers import check, predict
+    from regard.training.loading import load
+    from regard.training.run_folder.checkpoints import Damaged
+
+    writing = _writing(options)
+    try:
+        loaded = load(options.run, options.checkpoint, options.device)
+    except Damaged as trouble:
+        tell(f"regard predict: damaged checkpoint: {trouble}")
+        return FAILED
+    check(loaded, writing)
+    found: list[dict[str, Any]] = []
+    for number, given in enumerate(_inputs(options, loaded.task)):
+        try:
+            found.append(predict(loaded, given, writing))
+        except RegardError as mistake:  # one bad line of many must not cost the others
+            found.append({**given, "error": str(mistake)})
+        if not options.json:
+            _show(found[-1], first=number == 0)
+    if options.json:
+        from regard.tasks.vocabulary import whole_characters
+
+        print(whole_characters(json.dumps(found, indent=1, ensure_ascii=False)))
+    return WRONG_CALL if any("error" in one for one in found) else 0
+
+
+def _writing(options: Namespace) -> Writing:
+    from regard.cli.predict.answers import Writing
+
+    given = {name: options[name] for name in ONLY_SAMPLING if options[name] is not None}
+    if given and not options.sample:
+        name = next(iter(given)).replace("_", "-")
+        raise BadValue(f"--{name}: only --sample draws at random. Add --sample, or leave it out.")
+    if options.sample and options.beam is not None:
+        raise BadValue("--beam: expected --beam or --sample, not both.")
+    for name in ("beam", "top_k", "max_length"):
+        if options[name] is not None and options[name] < 1:
+            raise BadValue(f"--{name.replace('_', '-')}: expected at least 1, got {options[name]}.")
+    if not given.get("temperature", 1.0) > 0 or given.get("temperature", 1.0) == float("inf"):
+        raise BadValue(f"--temperature: expected a finite number above 0, got {given['temperature']}.")
+    if not 0 < given.get("top_p", 1.0) <= 1:
+        raise BadValue(f"--top-p: expected a probability above 0 and at most 1, got {given['top_p']}.")
+    if not 0 <= given.get("seed", 0) < 2**63:
+        raise BadValue(f"--seed: expected a whole number from 0 to 2^63 − 1, got {given['seed']}.")
+    return Writing(beam=options.beam, sample=options.sample, max_length=options.max_length, **given)
+
+
+def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
+    """What was typed, each input with the name of its option; the lines of stdin where nothing was."""
+    from regard.tasks.vocabulary import whole_characters
+
+    found = [{name: text} for name in INPUTS for text in options[name] or ()]
+    if not found and "text" not in task.takes:
+        takes = " or ".join(f"--{name}" for name in task.takes)
+        raise BadValue(f"{takes}: expected an input to predict from, got none. Give {takes} FILE.")
+    found = found or [{"text": line} for line in _lines()]
+    for given in found:
+        unread = [name for name in given if name not in task.takes]
+        if unread:
+            task.parse(given)  # raises, and says what the task reads
+    return [{name: whole_characters(text) for name, text in given.items()} for given in found]
+
+
+def _lines() -> list[str]:
+    """The lines of stdin, blank ones left out; bytes that are no UTF-8 become �."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise BadValue(
+            '--text: say what to predict from, for instance --text "3rd of May, 1979", or pipe lines in.'
+        )
+    raw = getattr(sys.stdin, "buffer", None)
+    whole = sys.stdin.read() if raw is None else raw.read().decode("utf-8", errors="replace")
+    lines = [line.removesuffix("\r") for line in whole.split("\n") if line.strip()]
+    if not lines:
+        raise BadValue("--text: there was no text, neither in --text nor on stdin.")
+    return lines
+
+
+def _show(found: Prediction, first: bool) -> None:
+    from regard.cli.common.terminal import printable
+
+    if "error" in found:
+        print(f"regard predict: {printable(_short(_typed(found)))!r}: {found['error']}", file=sys.stderr)
+        return
+    if not first:
+        print()
+    for line in _SHOWN[found["kind"]](found):
+        print(line)
+    for note in found["notes"]:
+        print(f"note: {note}.", file=sys.stderr)
+
+
+def _typed(found: Prediction) -> str:
+    """The input as it was typed."""
+    return str(next(found[name] for name in INPUTS if name in found)).strip()
+
+
+def _translation(found: Prediction) -> list[str]:
+    from regard.cli.common.console import console
+    from regard.cli.common.terminal import printable
+    from regard.cli.predict.picture import drawn, legend
+
+    unfinished = "" if found["finished"] else "  (cut at the longest length)"
+    lines = [f"{printable(_typed(found))}  →  {printable(found['output'])}{unfinished}", ""]
+    seen = found["alignment"]
+    if seen is None:
+        return [*lines, f"No picture: {printable(found['no_alignment'])}"]
+    lines += drawn(seen["weights"], seen["rows"], seen["columns"], console().width)
+    return [
+        *lines,
+        f"A row is what was written, a column what was read: {seen['source']}.",
+        f"Weights: {legend(seen['weights'])}.",
+    ]
+
+
+def _completion(found: Prediction) -> list[str]:
+    from regard.cli.common.terminal import printable
+
+    return [printable(found["whole"])]
+
+
+def _filled(found: Prediction) -> list[str]:
+    from regard.cli.common.terminal import printable
+
+    lines = [printable(found["output"])]
+    for number, guesses in enumerate(found["guesses"], 1):
+        options = ", ".join(f"{printable(one['piece'])!r} {one['probability']:.2g}" for one in guesses)
+        lines.append(f"blank {number}: {options}")
+    return lines
+
+
+def _class(found: Prediction) -> list[str]:
+    from regard.cli.common.terminal import printable, visible
+
+    ranked = sorted(found["probabilities"].items(), key=lambda pair: -pair[1])
+    odds = ", ".join(f"{printable(name)} {value:.3f}" for name, value in ranked[:SHOWN_PIECES])
+    lines = [
+        f"{printable(_short(_typed(found)))}  →  {printable(found['output'])}",
+        f"probabilities: {odds}",
+    ]
+    seen = found["looked_at"]
+    pieces = sorted(seen["pieces"], key=lambda one: -one["weight"])[:SHOWN_PIECES]
+    lines.append(f"looked at ({seen['source']}):")
+    largest = max((one["weight"] for one in pieces), default=0.0)
+    for one in pieces:
+        bar = "█" * round(BAR * one["weight"] / largest) if largest > 0 else ""
+        word = "".join(visible(letter) for letter in _short(one["piece"]))
+        lines.append(f"  {one['weight']:.3f} {bar:{BAR}} {word}{'' if one['known'] else ' (unknown)'}")
+    return lines
+
+
+def _answer(found: Prediction) -> list[str]:
+    from regard.cli.common.terminal import printable
+
+    return [f"{printable(_short(_typed(found)))}  →  {printable(found['output'])}"]
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[:most] + "…"
+
+
+_SHOWN = {
+    "translation": _translation,
+    "completion": _completion,
+    "filled": _filled,
+    "class": _class,
+    "answer": _answer,
+}

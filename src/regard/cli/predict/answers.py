@@ -1,0 +1,213 @@
+"""What a trained run predicts for one input, as plain data: a text, filled blanks, a class, or any other answer.
+
+How an input is read, what its positions are called and how an answer is written are the task's business; what kind of
+prediction this is follows from the answer that the task asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.errors import BadValue
+from regard.observation import attribution
+from regard.tasks.batch import Batch
+from regard.tasks.shown import Understood
+from regard.tasks.vocabulary import SPECIAL
+from regard.training.loading import Loaded
+
+Prediction = dict[str, Any]
+
+COMPLETION = 100  # tokens, unless the caller says otherwise
+GUESSES = 5  # for a hidden token
+DIGITS = 5  # significant, of a weight or a probability in JSON
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How sequences are generated."""
+
+    beam: int | None = None
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+    max_length: int | None = None
+
+    def options(self, device: torch.device) -> dict[str, Any]:
+        """The options of `generate` apart from the length; sampling starts from the seed for every input."""
+        if self.sample:
+            generator = torch.Generator(device).manual_seed(self.seed)
+            narrowing = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+            return {"method": "sample", "generator": generator, **narrowing}
+        return {"method": "greedy"} if self.beam is None else {"method": "beam", "beam": self.beam}
+
+
+def check(loaded: Loaded, writing: Writing) -> None:
+    """Refuse a run whose task reads nothing that can be typed, and options that do not apply to its answers."""
+    task, answer = loaded.task, loaded.task.problem.answer
+    if not task.takes:
+        reads = " and ".join(spec.words for spec in task.streams().values())
+        raise BadValue(
+            f"RUN: {loaded.config.task} reads {reads}, which cannot be typed. "
+            f"Measure it instead: regard evaluate {loaded.run}"
+        )
+    if not answer.writes and writing != Writing():
+        raise BadValue(
+            f"--beam, --sample, --max-length: they set how a sequence is generated, and {loaded.config.model} on "
+            f"{loaded.config.task} generates none. Leave them out."
+        )
+    longest = getattr(answer, "length", None)
+    if longest is not None and (writing.max_length or 0) > longest:
+        raise BadValue(f"--max-length: this run writes at most {longest} tokens, got {writing.max_length}.")
+
+
+def predict(loaded: Loaded, given: Mapping[str, str], writing: Writing) -> Prediction:
+    """The prediction for a typed input, `{"text": …}` or `{"image": path}`, with notes on what was not understood."""
+    task, answer = loaded.task, loaded.task.problem.answer
+    example = task.parse(given)
+    batch = task.collate([example], torch.Generator()).to(loaded.device)
+    read = task.understood(given, example)
+    if read is None:
+        pieces = task.show(example, batch).pieces
+        read = Understood(pieces, [True] * len(pieces))
+    if answer.writes and answer.needs == "decoder":
+        found = _written(loaded, batch, read, writing)
+    elif answer.writes:
+        found = _continued(loaded, batch, given, writing)
+    elif getattr(answer, "blank", None) is not None:
+        found = _filled(loaded, batch)
+    elif answer.needs == "pooled" and hasattr(answer, "classes"):
+        found = _classified(loaded, batch, read)
+    else:
+        found = _answered(loaded, batch)
+    return {**given, **found, "notes": read.notes}
+
+
+def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -> Prediction:
+    """A sequence generated from the whole input, with its alignment."""
+    task = loaded.task
+    longest: int = task.problem.answer.length  # type: ignore[attr-defined]
+    length = longest if writing.max_length is None else writing.max_length
+    (best, *_) = loaded.model.generate(batch, **writing.options(loaded.device), max_length=length)[0]
+    seen: Prediction | None = None
+    why = "nothing was written"
+    tokens = best.tokens[:-1] if best.finished else best.tokens  # the end token is no piece of the answer
+    if tokens:
+        targets = torch.tensor([best.tokens], device=loaded.device)
+        found = attribution.alignment(loaded.model, batch.answered(targets))
+        if isinstance(found, str):
+            why = found
+        else:
+            seen = {
+                "source": found.source,
+                "rows": task.output_pieces(tokens),
+                "columns": read.pieces,
+                "weights": [_rounded(row) for row in found.weights[: len(tokens)].tolist()],
+            }
+    return {
+        "kind": "translation",
+        "output": task.decode(best.tokens),
+        "tokens": best.tokens,
+        "score": _number(best.score),
+        "finished": best.finished,
+        "alignment": seen,
+        "no_alignment": None if seen else why,
+    }
+
+
+def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], writing: Writing) -> Prediction:
+    """The input continued, token by token."""
+    task = loaded.task
+    prompt: list[int] = batch.inputs[0].tolist()
+    length = COMPLETION if writing.max_length is None else writing.max_length
+    context: int = task.problem.inputs.length
+    options = writing.options(loaded.device)
+    made: list[int] = []
+    total = 0.0
+    while len(made) < length:
+        # The model was trained on windows of `context` tokens: a longer text is continued from its last half window.
+        left = length - len(made)
+        more = min(left, max(context - len(prompt) - len(made), context // 2))
+        window = [*prompt, *made][-(context - more) :]
+        shown = Batch.of(torch.tensor([window], device=loaded.device))
+        (best, *_) = loaded.model.generate(shown, **options, max_length=more)[0]
+        made += best.tokens
+        total += best.score * len(best.tokens)
+        if getattr(task.problem.answer, "end", None) is not None and best.finished:
+            break
+    output = task.decode(made)
+    return {
+        "kind": "completion",
+        "output": output,
+        "whole": task.continued(given["text"], output),
+        "tokens": made,
+        "score": _number(total / max(1, len(made))),
+    }
+
+
+@torch.no_grad()
+def _filled(loaded: Loaded, batch: Batch) -> Prediction:
+    """Guesses for the hidden tokens of the input."""
+    task, ids = loaded.task, batch.inputs[0].cpu()
+    blank: int = task.problem.answer.blank  # type: ignore[attr-defined]
+    hidden = (ids == blank).nonzero().flatten().tolist()
+    if not hidden:
+        raise BadValue(
+            f"--text: this run guesses hidden tokens. Write {SPECIAL[blank]} where one is hidden, for instance "
+            f"'the {SPECIAL[blank]} of the king'."
+        )
+    odds = loaded.model(batch)[0].float().softmax(-1).cpu()
+    odds[:, : len(SPECIAL)] = 0  # no text holds a special token
+    filled = ids.clone()
+    guesses = []
+    for index in hidden:
+        values, best = odds[index].topk(min(GUESSES, odds.shape[1] - len(SPECIAL)))
+        filled[index] = best[0]
+        pairs = zip(best.tolist(), values.tolist(), strict=True)
+        guesses.append([{"piece": task.decode([i]), "probability": _number(p)} for i, p in pairs])
+    return {"kind": "filled", "output": task.decode(filled.tolist()), "guesses": guesses}
+
+
+def _classified(loaded: Loaded, batch: Batch, read: Understood) -> Prediction:
+    """The class of the input, and the weight of each of its positions."""
+    task = loaded.task
+    with torch.no_grad():
+        odds = loaded.model(batch)[0].float().softmax(-1).cpu()
+    best = int(odds.argmax())
+    found = attribution.input_attribution(loaded.model, batch, best)
+    rows = zip(read.pieces, read.known, _rounded(found.weights.tolist()), strict=True)
+    return {
+        "kind": "class",
+        "output": task.decode([best]),
+        "probabilities": {task.decode([n]): _number(p) for n, p in enumerate(odds.tolist())},
+        "looked_at": {
+            "source": found.source,
+            "pieces": [{"piece": p, "known": k, "weight": w} for p, k, w in rows],
+        },
+    }
+
+
+@torch.no_grad()
+def _answered(loaded: Loaded, batch: Batch) -> Prediction:
+    """Any other answer, as its head predicts it and its task writes it."""
+    (found,) = loaded.model.predict(loaded.model(batch), batch)
+    tokens = found if isinstance(found, list) else [found]
+    plain = all(isinstance(token, int) for token in tokens)
+    return {
+        "kind": "answer",
+        "output": loaded.task.decode(tokens) if plain else str(found),
+        "predicted": found,
+    }
+
+
+def _number(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _rounded(row: Sequence[float]) -> list[float]:
+    return [_number(value) for value in row]

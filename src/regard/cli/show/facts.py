@@ -1,0 +1,87 @@
+"""Everything a page says, as plain data: what `regard show --json` prints and what the page is set from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from regard import nn
+from regard.cli.common import docstring
+from regard.cli.common.catalogue import MODELS_AND_TASKS, Item, family
+from regard.cli.show import code_paths, examples, options, toy
+from regard.nn.mechanism import Entry, options_of
+
+Facts = dict[str, Any]
+
+_CAUSAL = {
+    "yes": "yes, always",
+    "no": "no",
+    "option": "with causal=True",
+}
+
+
+def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
+    """What there is to know of a mechanism; `given` are options the reader wants to see it with."""
+    doc = docstring.read(entry.layer)
+    shown_with = {**entry.needs, **given}
+    with toy.seeded():
+        layer = nn.build(entry.name, dim=toy.WIDTH, **shown_with)
+        count = sum(parameter.numel() for parameter in layer.parameters())
+        run = [dataclasses.asdict(found) for found in code_paths.of_layer(layer)]
+        picture = toy.of_layer(layer)
+    return {
+        "kind": "mechanism",
+        "name": entry.name,
+        "aliases": list(entry.aliases),
+        "family": family(entry),
+        "summary": doc.summary,
+        "formula": "\n".join(text for kind, text in doc.body if kind == "formula"),
+        "body": _body(doc),
+        "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
+        "empty_row": doc.labelled.get("Empty row", ""),
+        "options": options.rows(options_of(entry.layer), docstring.meanings(entry.layer)),
+        "causal": entry.causal,
+        "causal_in_words": _CAUSAL[entry.causal],
+        "time": entry.time,
+        "memory": entry.memory,
+        "shown_with": {"dim": toy.WIDTH, **shown_with},
+        "parameters": count,
+        "runs": run,
+        "example": doc.example,
+        "picture": _picture(picture),
+    }
+
+
+def of_value(item: Item) -> Facts:
+    """What there is to know of a mask, a score, a bias, a normaliser, an implementation, a model or a task."""
+    if item.kind in MODELS_AND_TASKS:
+        from regard.cli.show import models_and_tasks
+
+        return models_and_tasks.of_item(item)
+    doc = docstring.read(item.thing)
+    drawn = examples.of(item)
+    return {
+        "kind": item.kind,
+        "name": item.name,
+        "call": item.call,
+        "summary": doc.summary,
+        "body": _body(doc),
+        "example": drawn[0] if drawn else "",
+        "picture": _picture(drawn[1]) if drawn else None,
+    }
+
+
+def _body(doc: docstring.Doc) -> list[Facts]:
+    return [{"kind": kind, "text": text} for kind, text in doc.body]
+
+
+def _picture(picture: toy.Picture) -> Facts:
+    heads = [[[float(f"{number:.4g}") for number in row] for row in head.tolist()] for head in picture.heads]
+    return {
+        "quantity": picture.quantity,
+        "meaning": picture.means,
+        "input": picture.about,
+        "rows": "an output" if picture.quantity == "influence" else "a query",
+        "columns": "an input" if picture.quantity == "influence" else "a key",
+        "heads": heads,
+    }

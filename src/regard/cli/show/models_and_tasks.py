@@ -1,0 +1,109 @@
+"""What `regard show` says of a model or a task: what it serves or poses, its options, what trains it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from regard import models, tasks
+from regard.cli.common import catalogue, docstring
+from regard.cli.show import options
+from regard.core.options import read_options
+from regard.models.model import MODELS, fits, options_of
+from regard.tasks.answers import NEEDS
+from regard.tasks.task import TASKS
+
+Facts = dict[str, Any]
+
+# What the options of models mean that are called the same in all of them; a model's own docstring goes before.
+SHARED_OPTIONS = {
+    "dim": "width of the rows between all layers",
+    "layers": "how many layers, of the encoder where there are two sides",
+    "decoder_layers": "how many layers the decoder has; as many as the encoder by default",
+    "num_heads": "heads of each attention",
+    "attention": "another mechanism in place of the usual one, for instance local(window=65)",
+    "attention_layers": "how many attentions stand between encoder and decoder, one after the other",
+    "cross": "the mechanism with which the decoder attends to the encoder",
+    "positions": "how places are told: sinusoidal, learned, half-wave or none",
+    "dropout": "share of the numbers dropped in training",
+    "attention_dropout": "share of the attention weights dropped in training",
+    "norm": "normalisation before (pre) or after (post) each part",
+    "hidden": "width inside the feed-forward blocks, or of the controller",
+    "gated": "feed-forward blocks with a gate",
+    "tied": "the embedding's rows also serve as the output's weights",
+    "cell": "gru or lstm",
+    "segment": "positions read at once",
+    "memory": "rows before a position that stay in sight",
+    "slots": "places of the memory",
+    "width": "numbers in a place of the memory",
+    "read_heads": "heads that read",
+    "write_heads": "heads that write",
+    "controller": "lstm or feed-forward",
+    "shift_range": "how far a head may move in one step",
+    "initial": "how the memory begins: constant or learned",
+}
+
+
+def of_item(item: catalogue.Item) -> Facts:
+    """What there is to know of a model or a task."""
+    return (of_model if item.kind == "models" else of_task)(item.name, item.given)
+
+
+def of_model(name: str, given: Mapping[str, Any]) -> Facts:
+    """What there is to know of a model."""
+    cls = MODELS[name]
+    known = options_of(cls)
+    read_options(name, cls, given, known)  # refuses what the model does not take
+    doc = docstring.read(cls)
+    able = [task for task in tasks.names() if any(fits(cls, problem) for problem in catalogue.posed(task))]
+    return {
+        "kind": "models",
+        "name": name,
+        "summary": doc.summary,
+        "body": [{"kind": kind, "text": text} for kind, text in doc.body],
+        "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
+        "gives": {need: NEEDS[need] for need in cls.gives},
+        "tasks": able,
+        "attention": cls.takes_attention,
+        "attention_default": cls.attention_default,
+        "options": options.rows(known, SHARED_OPTIONS | docstring.meanings(cls)),
+        "example": f"regard train {_usual_task(name, able)} --model {_written(name, given)}" if able else "",
+        "picture": None,
+    }
+
+
+def of_task(name: str, given: Mapping[str, Any]) -> Facts:
+    """What there is to know of a task."""
+    cls = TASKS[name]
+    known = dict(inspect.signature(cls).parameters)
+    read_options(name, cls, given, known)  # refuses what the task does not take
+    doc = docstring.read(cls)
+    problems = catalogue.posed(name)
+    return {
+        "kind": "tasks",
+        "name": name,
+        "summary": doc.summary,
+        "body": [{"kind": kind, "text": text} for kind, text in doc.body],
+        "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
+        "answers": {type(problem.answer).__name__: problem.answer.words for problem in problems},
+        "models": [model for model in models.names() if any(fits(MODELS[model], one) for one in problems)],
+        "metric": cls.metric.name,
+        "higher_is_better": cls.metric.higher_is_better,
+        "recipe": dataclasses.asdict(cls.recipe),
+        "options": options.rows(known, docstring.meanings(cls)),
+        "example": f"regard train {_written(name, given)}",
+        "picture": None,
+    }
+
+
+def _usual_task(name: str, able: list[str]) -> str:
+    """The task whose recipe names the model, else the first one it can do."""
+    return next((task for task in able if TASKS[task].recipe.model == name), able[0])
+
+
+def _written(name: str, given: Mapping[str, Any]) -> str:
+    if not given:
+        return name
+    return f'"{name}({", ".join(f"{option}={value}" for option, value in given.items())})"'

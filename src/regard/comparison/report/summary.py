@@ -1,0 +1,84 @@
+"""What a comparison found, in plain words made from its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from regard.comparison.figures.style import called, number_of
+from regard.comparison.results import Row, deciding
+from regard.tasks.metrics import Metric
+
+LISTED = 4  # names in a sentence; of more, their number is told
+
+
+def title(rows: Sequence[Row], task: str) -> str:
+    """What was compared on what."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    if len(rows) == 1:
+        return f"{rows[0]['label']} on {task}"
+    if len(models) == 1:
+        return f"{len(rows)} attentions in {models[0]} on {task}"
+    if len(rows) <= LISTED and len(models) == len(rows):
+        return f"{listed(models)} on {task}"
+    return f"{len(rows)} models on {task}"
+
+
+def shown_split(rows: Sequence[Row]) -> str:
+    """The split whose results count: the test, unless nobody was tested."""
+    tested = any(row["test"].get(row["decides"]) for row in rows)
+    return "test" if tested or not any(row["validation"] for row in rows) else "validation"
+
+
+def finding(rows: Sequence[Row], pairs: Sequence[Row], split: str) -> str:
+    """Who is best, by which number, and from whom that can be told apart."""
+    names = called(rows)
+    metric = deciding(rows)
+    reached = {
+        row["label"]: over
+        for row in rows
+        if (over := row[split].get(metric.name)) and over["mean"] is not None
+    }
+    if not reached:
+        return "No run finished with a number, so there is nothing to compare."
+    order = sorted(reached, key=lambda label: reached[label]["mean"], reverse=metric.higher_is_better)
+    best = order[0]
+    seeds = len(next(row["seeds"] for row in rows if row["label"] == best))
+    number = _interval(reached[best], metric, seeds)
+    if len(reached) == 1:
+        return f"{names[best]} reaches {number} on the {split} split."
+    if len({reached[label]["mean"] for label in reached}) == 1:
+        return f"All {len(reached)} contestants reach the same on the {split} split: {number}."
+    return f"{names[best]} is best on the {split} split: {number}. {_apart(best, order[1:], pairs, seeds, names)}"
+
+
+def _interval(over: Row, metric: Metric, seeds: int) -> str:
+    number = f"{number_of(over['mean'], metric)} {metric.name.replace('_', ' ')}"
+    if seeds < 2:
+        return f"{number} (one seed, so no interval)"
+    low, high = (number_of(over[end], metric) for end in ("low", "high"))
+    return f"{number} (95 % interval over {seeds} seeds: {low.removesuffix(' %')}–{high})"
+
+
+def _apart(
+    best: str, others: Sequence[str], pairs: Sequence[Row], seeds: int, names: Mapping[str, str]
+) -> str:
+    """From whom the best can be told apart."""
+    if seeds < 2:
+        return "With one seed no difference can be claimed: run it with more."
+    beaten = {label for pair in pairs if pair["better"] == best for label in (pair["first"], pair["second"])}
+    clear = [names[label] for label in others if label in beaten]
+    close = [names[label] for label in others if label not in beaten]
+    told = f"distinguishable with {seeds} seeds"
+    if not close:
+        return f"The difference to {'each other' if len(clear) > 1 else clear[0]} is {told}."
+    if not clear:
+        return f"The difference to {listed(close, 'any of the others')} is not {told}."
+    return f"The difference to {listed(clear)} is {told}, the difference to {listed(close)} is not."
+
+
+def listed(names: Sequence[str], many: str = "") -> str:
+    """a, b and c; or, of many, how many they are."""
+    if len(names) > LISTED:
+        return many or f"{len(names)} others"
+    *ahead, last = names
+    return f"{', '.join(ahead)} and {last}" if ahead else last

@@ -1,0 +1,147 @@
+"""What one training step of a contestant costs: time, memory, floating-point operations.
+
+    python -m regard.comparison.step_cost < settings.json
+
+It takes real steps, with the loop's own step, on the run's own batches, and keeps nothing of them. Each contestant is
+measured in a process of its own, with nothing else running: speed seen beside other runs says little, and a process
+that has already trained something hides how much memory the next one needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import gc
+import json
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import plugins
+from regard.comparison import flops
+from regard.comparison.job import Cost, Settings
+from regard.comparison.memory import peak_memory
+from regard.tasks.batch import Batch
+from regard.training.build import Parts, build_model, build_task
+from regard.training.config import Config
+from regard.training.config.recipe import complete
+from regard.training.hardware import prepare
+from regard.training.run_folder.folder import RunFolder
+from regard.training.signals import Signals
+from regard.training.state import seed_everything
+from regard.training.trainer import Trainer
+
+SECONDS = 3.0
+_WARM_UP = 5  # steps: what is made once (buffers, a CUDA graph) is made by then
+_WINDOW = 0.25  # seconds that one reading lasts, and at least one step
+_FEWEST = 3  # readings, however slow a step is
+_COUNTED = 8  # batches whose operations are counted; they differ where lengths do
+_NEVER = 10**9  # steps: no validation, no checkpoint, no end
+_MIB = 2**20
+
+
+def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
+    """Steps per second, peak memory and operations of training with these settings.
+
+    `threads`: of torch, on a CPU. `seconds`: how long to time, after a warm-up. Only the first call of a process can
+    tell its memory on a CPU.
+    """
+    torch.set_num_threads(threads)
+    config = _endless(settings)
+    hardware = prepare(config)
+    seed_everything(config.seed)
+    task = build_task(config)
+    with tempfile.TemporaryDirectory(prefix="regard-") as folder, Signals() as signals:
+
+        def training(settings: Config) -> Trainer:
+            parts = Parts(task, build_model(settings, task))
+            return Trainer(settings, RunFolder(Path(folder)), parts, hardware, signals, quiet=True)
+
+        # Data, and what torch loads when such a network first learns, are not the network's memory.
+        _steps(training(dataclasses.replace(config, batch_size=1)), 0.0)
+        _give_back_memory()
+        with peak_memory(hardware.device) as peak:
+            trainer = training(config)
+            pace = _steps(trainer, seconds)
+            memory = peak()
+    batches = [trainer.batch(place) for place in range(_COUNTED)]
+    return Cost(
+        steps_per_second=pace,
+        peak_memory_mib=memory / _MIB,
+        flops_per_step=_mean_operations(trainer, batches),
+        parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
+        batch=batches[0].shapes(),
+        device=_named(hardware.device),
+        threads=threads,
+    )
+
+
+def _endless(settings: Settings) -> Config:
+    """The settings without an end, a look at validation data or a checkpoint: none of that is the cost of a step."""
+    never = {"steps": _NEVER, "eval_every": _NEVER, "save_every": _NEVER}
+    unsaid = dict.fromkeys(("budget", "patience", "init_from", "report_to"))
+    return complete({**settings, **never, **unsaid})
+
+
+def _steps(trainer: Trainer, seconds: float) -> float:
+    """Steps per second, the median over windows; preparing the batches is part of a step."""
+    readings: list[float] = []
+    with trainer.open():
+        for _ in range(_WARM_UP):
+            trainer.advance()
+        began = time.perf_counter()
+        while len(readings) < _FEWEST or time.perf_counter() - began < seconds:
+            start, taken = time.perf_counter(), 0
+            while not taken or time.perf_counter() - start < min(_WINDOW, seconds):
+                trainer.advance()
+                taken += 1
+            trainer.synchronize()  # a GPU is done then
+            readings.append(taken / (time.perf_counter() - start))
+    return statistics.median(readings)
+
+
+def _mean_operations(trainer: Trainer, batches: list[Batch]) -> float:
+    """Operations of a step, which may be made of several batches, as the mean over some; equal shapes cost the same."""
+    known: dict[str, float] = {}
+    for batch in batches:
+        name = json.dumps(batch.shapes())
+        if name not in known:
+            known[name] = flops.of_step(trainer.model, batch)
+    each = [known[json.dumps(batch.shapes())] for batch in batches]
+    return trainer.accumulate * statistics.fmean(each)
+
+
+def _named(device: torch.device) -> str:
+    return f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
+
+
+def _give_back_memory() -> None:
+    """Free what nobody holds any more, and let the system have it, so that it does not hide what comes next."""
+    gc.collect()
+    with suppress(OSError, AttributeError, TypeError):  # only the C library of Linux offers it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read what to measure as JSON, from a file or stdin, and print the cost as JSON.
+
+    `{"settings": {…}, "threads": 2, "seconds": 3, "use": ["my_model.py"]}`; all but the settings may be left out.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    told: dict[str, Any] = json.loads(
+        Path(given[0]).read_text(encoding="utf-8") if given else sys.stdin.read()
+    )
+    plugins.load(told.get("use", ()))
+    cost = measure(told["settings"], told.get("threads", 1), told.get("seconds", SECONDS))
+    print(json.dumps(dataclasses.asdict(cost), ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

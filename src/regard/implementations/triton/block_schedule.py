@@ -1,0 +1,121 @@
+"""Which blocks of keys a block of queries has to visit, and the other way round, decided inside the kernel.
+
+A mask that is one span (or none at all) needs no list: the ends of its rows say everything. Any other mask comes with
+lists of blocks, partly visible ones first, made by `blocks.py` from the structure of the expression.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.implementations.triton.device_functions import _by_row, kind, number
+
+
+@triton.jit
+def share(ORDER, blocks, ORDERED: tl.constexpr):
+    """The block this program has to do, and for which batch entry and head, as one number.
+
+    `ORDERED`: blocks with much to do come first, for all heads, so that no program runs on alone in the end.
+    """
+    if ORDERED:
+        lines = tl.num_programs(0) // blocks
+        return tl.load(ORDER + tl.program_id(0) // lines), tl.program_id(0) % lines
+    else:
+        return tl.program_id(0) % blocks, tl.program_id(0) // blocks
+
+
+@triton.jit
+def key_blocks(FORM: tl.constexpr, TABLES, STRIDES, COUNTS, batch, rows, k_len, SIZE: tl.constexpr):
+    """How many blocks of keys are partly visible to `rows` and how many fully; and three numbers for `place`."""
+    if kind(FORM) == ".":
+        full = k_len // SIZE
+        partial = tl.cdiv(k_len, SIZE) - full
+        return partial, full, full * 0, full * 0, full * 0
+    elif kind(FORM) == "s":
+        low = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
+        high = _by_row(TABLES[number(FORM, 2)], STRIDES, number(FORM, 3), batch, rows)
+        first, end = tl.min(low, 0) // SIZE, tl.cdiv(tl.max(high, 0), SIZE)
+        end = tl.maximum(first, end)
+        full_first = tl.minimum(tl.maximum(tl.cdiv(tl.max(low, 0), SIZE), first), end)
+        full_end = tl.minimum(tl.maximum(tl.min(high, 0) // SIZE, full_first), end)
+        before = full_first - first
+        return before + end - full_end, full_end - full_first, first, before, full_first
+    else:
+        partial, total = tl.load(COUNTS), tl.load(COUNTS + 1)
+        return partial, total - partial, partial * 0, partial, partial
+
+
+@triton.jit
+def query_blocks(
+    FORM: tl.constexpr, EDGES, COUNTS, edges, q_len, start, k_len, SIZE: tl.constexpr, SPAN: tl.constexpr
+):  # fmt: skip
+    """The same for the blocks of queries that see the `SPAN` keys from `start` on."""
+    blocks = tl.cdiv(q_len, SIZE)
+    if kind(FORM) == ".":
+        inside = (start + SPAN <= k_len).to(tl.int32)
+        return blocks * (1 - inside), blocks * inside, blocks * 0, blocks * (1 - inside), blocks * 0
+    elif kind(FORM) == "s":
+        # EDGES holds for each block of queries the smallest low, largest high, largest low and smallest high.
+        first, last, full_first, full_last, count = blocks, blocks * 0 - 1, blocks, blocks * 0 - 1, blocks * 0
+        for chunk in range(0, blocks, 128):
+            index = chunk + tl.arange(0, 128)
+            real = index < blocks
+            low = tl.load(EDGES + index, mask=real, other=0)
+            high = tl.load(EDGES + edges + index, mask=real, other=0)
+            seeing = real & (low < start + SPAN) & (high > start) & (low < high)
+            first = tl.minimum(first, tl.min(tl.where(seeing, index, blocks), 0))
+            last = tl.maximum(last, tl.max(tl.where(seeing, index, -1), 0))
+            low = tl.load(EDGES + 2 * edges + index, mask=real, other=0)
+            high = tl.load(EDGES + 3 * edges + index, mask=real, other=0)
+            whole = real & (low <= start) & (high >= start + SPAN)
+            full_first = tl.minimum(full_first, tl.min(tl.where(whole, index, blocks), 0))
+            full_last = tl.maximum(full_last, tl.max(tl.where(whole, index, -1), 0))
+            count += tl.sum(whole.to(tl.int32), 0)
+        end = tl.maximum(first, last + 1)
+        # Blocks that are fully visible but do not follow each other are treated as partly visible.
+        together = (count > 0) & (count == full_last - full_first + 1)
+        full_first = tl.where(together, full_first, end)
+        full_end = tl.where(together, full_last + 1, end)
+        before = full_first - first
+        return before + end - full_end, full_end - full_first, first, before, full_first
+    else:
+        partial, total = tl.load(COUNTS), tl.load(COUNTS + 1)
+        return partial, total - partial, partial * 0, partial, partial
+
+
+@triton.jit
+def seers(FORM: tl.constexpr, COUNTS, line, q_len, start, k_len, SIZE: tl.constexpr, SPAN: tl.constexpr):
+    """The first four numbers of `query_blocks`, looked up where it has been asked before."""
+    if kind(FORM) == "s":
+        COUNTS += line * 4
+        return tl.load(COUNTS), tl.load(COUNTS + 1), tl.load(COUNTS + 2), tl.load(COUNTS + 3)
+    else:
+        partial, full, first, before, _ = query_blocks(
+            FORM, COUNTS, COUNTS + line * 2, q_len, q_len, start, k_len, SIZE, SPAN
+        )
+        return partial, full, first, before
+
+
+@triton.jit
+def place(FORM: tl.constexpr, LIST, step, first, before, full_first, FULL: tl.constexpr, full):
+    """The block that step number `step` visits: fully visible ones follow each other, the others stand around them."""
+    if (kind(FORM) == ".") | (kind(FORM) == "s"):
+        if FULL:
+            return full_first + step
+        else:
+            return tl.where(step < before, first + step, first + step + full)
+    elif FULL:
+        return tl.load(LIST + full_first + step)
+    else:
+        return tl.load(LIST + step)
+
+
+@triton.jit
+def visit(FORM: tl.constexpr, LIST, step, first, before, full):
+    """The block that step number `step` of all visits, and whether it is only partly visible."""
+    partly = (step < before) | (step >= before + full)
+    if (kind(FORM) == ".") | (kind(FORM) == "s"):
+        return first + step, partly
+    else:
+        return tl.load(LIST + step), partly

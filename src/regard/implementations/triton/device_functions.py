@@ -1,0 +1,267 @@
+"""Masks, biases, scores and dropout inside a kernel, inlined while it is compiled.
+
+A mask or bias arrives as a short text, the *form* (`form_of`), which the compiler of the kernel reads:
+`&(s0,0,1,4)(e2,8,3,12)` is a span joined with equal ids. All numbers (tables, their strides, widths of Gaussians) are
+data, so that one kernel serves every length, offset and window of the same form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from regard.implementations.lowering import Node
+
+_KINDS = {"and": "&", "or": "|", "not": "~", "sum": "+"}
+_LEAVES = {
+    "span": "s",
+    "ends": "a",
+    "same": "e",
+    "dense": "d",
+    "slope": "l",
+    "distance": "t",
+    "gaussian": "g",
+}
+
+
+def form_of(node: Node | None) -> str:
+    """A node of `lowering` as text; everything is visible, or nothing is added, where there is none."""
+    if node is None:
+        return "."
+    if node[0] in _KINDS:
+        return _KINDS[node[0]] + "".join(f"({form_of(part)})" for part in node[1:])
+    flat: list[int] = []
+    for part in node[1:]:
+        flat.extend(part if isinstance(part, tuple) else (part,))
+    return _LEAVES[node[0]] + ",".join(map(str, flat))
+
+
+@triton.constexpr_function
+def kind(form: Any) -> Any:
+    """The first letter of a form."""
+    return form[0]
+
+
+@triton.constexpr_function
+def number(form: Any, place: Any) -> Any:
+    """The place-th whole number of a leaf."""
+    return int(form[1:].split(",")[place])
+
+
+@triton.constexpr_function
+def part(form: Any, place: Any) -> Any:
+    """The place-th bracket of a join."""
+    depth, start, found = 0, 0, []
+    for index, letter in enumerate(form):
+        if letter == "(":
+            depth += 1
+            start = index + 1 if depth == 1 else start
+        elif letter == ")":
+            depth -= 1
+            if depth == 0:
+                found.append(form[start:index])
+    return found[place]
+
+
+@triton.jit
+def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
+    """Whether each query of `rows` sees each key of `columns`: two index tensors that broadcast to a tile."""
+    if kind(FORM) == "&":
+        left = visible(part(FORM, 0), TABLES, STRIDES, batch, head, rows, columns)
+        return left & visible(part(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
+    elif kind(FORM) == "|":
+        left = visible(part(FORM, 0), TABLES, STRIDES, batch, head, rows, columns)
+        return left | visible(part(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
+    elif kind(FORM) == "~":
+        return visible(part(FORM, 0), TABLES, STRIDES, batch, head, rows, columns) == 0
+    elif kind(FORM) == "s":
+        low = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
+        high = _by_row(TABLES[number(FORM, 2)], STRIDES, number(FORM, 3), batch, rows)
+        return (columns >= low) & (columns < high)
+    elif kind(FORM) == "a":
+        low = _by_row(
+            TABLES[number(FORM, 0)] + head * STRIDES[number(FORM, 1) + 1],
+            STRIDES,
+            number(FORM, 1),
+            batch,
+            rows,
+        )
+        high = _by_row(
+            TABLES[number(FORM, 2)] + head * STRIDES[number(FORM, 3) + 1],
+            STRIDES,
+            number(FORM, 3),
+            batch,
+            rows,
+        )
+        return (columns >= low) & (columns < high)
+    elif kind(FORM) == "e":
+        mine = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
+        base = TABLES[number(FORM, 2)] + batch * STRIDES[number(FORM, 3)]
+        return mine == tl.load(base + columns * STRIDES[number(FORM, 3) + 3])
+    elif kind(FORM) == "d":
+        return _entry(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, head, rows, columns) != 0
+    else:
+        return (rows >= 0) & (columns >= 0)
+
+
+@triton.jit
+def added(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, columns):
+    """The bias of a tile in float32, in powers of two as all scores."""
+    LOG2E: tl.constexpr = 1.4426950408889634
+    if kind(FORM) == "+":
+        left = added(part(FORM, 0), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+        return left + added(part(FORM, 1), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+    elif kind(FORM) == "l":
+        slope = tl.load(TABLES[number(FORM, 1)] + head * STRIDES[number(FORM, 2) + 1])
+        away = columns.to(tl.float32) - (rows + STRIDES[number(FORM, 0)]).to(tl.float32)
+        return (-LOG2E * slope) * tl.abs(away)
+    elif kind(FORM) == "g":
+        START: tl.constexpr = number(FORM, 1)
+        base = TABLES[number(FORM, 0)] + batch * STRIDES[START] + head * STRIDES[START + 1]
+        away = columns.to(tl.float32) - tl.load(base + rows * STRIDES[START + 2])
+        return away * away * (LOG2E * NUMBERS[number(FORM, 2)])
+    elif kind(FORM) == "t":
+        base = TABLES[number(FORM, 1)] + head * STRIDES[number(FORM, 2) + 1]
+        return tl.load(base + (columns - rows + STRIDES[number(FORM, 0)])).to(tl.float32) * LOG2E
+    else:
+        entry = _entry(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, head, rows, columns)
+        # Scores are counted in powers of two, in which the lowest finite number must stay finite.
+        entry = entry.to(tl.float32)
+        lowest = tl.maximum(entry, -1e38, propagate_nan=tl.PropagateNan.ALL)
+        return tl.where(entry == float("-inf"), entry, lowest * LOG2E)
+
+
+@triton.jit
+def _by_row(table, STRIDES, START: tl.constexpr, batch, rows):
+    return tl.load(table + batch * STRIDES[START] + rows * STRIDES[START + 2])
+
+
+@triton.jit
+def _entry(table, STRIDES, START: tl.constexpr, batch, head, rows, columns):
+    base = table + batch.to(tl.int64) * STRIDES[START] + head.to(tl.int64) * STRIDES[START + 1]
+    return tl.load(base + rows.to(tl.int64) * STRIDES[START + 2] + columns * STRIDES[START + 3])
+
+
+@triton.jit
+def tanh(x, APPROXIMATE: tl.constexpr):
+    """tanh; approximately (to 2⁻¹¹) by one instruction of the GPU, where the inputs are as coarse as that."""
+    if APPROXIMATE:
+        return tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        power = tl.exp(-2.0 * tl.abs(x))
+        large = (1.0 - power) / (1.0 + power)
+        square = x * x
+        # Below 1/8 the quotient cancels; this series is exact to float32 there.
+        small = tl.abs(x) * (
+            1.0
+            + square * (-0.33333334 + square * (0.13333334 + square * (-0.05396825 + square * 0.02186949)))
+        )
+        return tl.where(x < 0, -1.0, 1.0) * tl.where(tl.abs(x) < 0.125, small, large)
+
+
+@triton.jit
+def finished(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.constexpr,
+             TABLES, STRIDES, NUMBERS, scale, cap, batch, head, rows, columns):  # fmt: skip
+    """Scores in powers of two from dot products, and what tanh gave where they are capped."""
+    LOG2E: tl.constexpr = 1.4426950408889634
+    flattened = products
+    if CAP:
+        flattened = tanh(products * (scale / cap), APPROXIMATE)
+        scores = flattened * (cap * LOG2E)
+    else:
+        scores = products * (scale * LOG2E)
+    if kind(BIAS) != ".":
+        scores += added(BIAS, TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+    return scores, flattened
+
+
+@triton.jit
+def nonfinite_rows(query):
+    """What to add to the scores of each row (rows, 1): NaN where a query holds ±inf, else 0.
+
+    Its scores would be ±inf, and a row of −inf alone would look as if it saw nothing. The queries themselves stay as
+    they were loaded, so that they can go from memory to the matrix units without passing through registers.
+    """
+    infinite = tl.max(tl.where(tl.abs(query.to(tl.float32)) == float("inf"), 1, 0), 1)
+    return tl.where(infinite == 1, float("nan"), 0.0)[:, None]
+
+
+@triton.jit
+def row_state(seed, batch, head, rows):
+    """The hash of seed, batch entry, head and query that decides dropout in a row (see `regard.core.dropout`)."""
+    low = (seed & 0xFFFFFFFF).to(tl.uint32)
+    state = _mix(_mix(low) ^ (seed >> 32).to(tl.uint32))
+    state = _mix(state ^ (batch.to(tl.uint32) * 0x9E3779B1))
+    state = _mix(state ^ (head.to(tl.uint32) * 0x85EBCA6B))
+    return _mix(state ^ (rows.to(tl.uint32) * 0xC2B2AE35))
+
+
+@triton.jit
+def kept(state, columns, threshold):
+    """True where a weight survives; the threshold is the share to drop, as 32 bits, less 2³¹."""
+    bits = _mix(state ^ (columns.to(tl.uint32) * 0x9E3779B1))
+    return (bits ^ 0x80000000).to(tl.int32, bitcast=True) >= threshold
+
+
+@triton.jit
+def _mix(state):
+    state = state ^ (state >> 16)
+    state = state * 0x7FEB352D
+    state = state ^ (state >> 15)
+    state = state * 0x846CA68B
+    return state ^ (state >> 16)
+
+
+@triton.jit
+def tile(pointers, real, across, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
+    """Load a tile, zeros where a row is not `real` or lies beyond the width. `WHOLE`: every row is real."""
+    if WHOLE:
+        if WIDTH == BLOCK:
+            return tl.load(pointers)
+        else:
+            return tl.load(pointers, mask=(across < WIDTH), other=0.0)
+    elif WIDTH == BLOCK:
+        return tl.load(pointers, mask=real, other=0.0)
+    else:
+        return tl.load(pointers, mask=real & (across < WIDTH), other=0.0)
+
+
+@triton.jit
+def rows_of(SOURCE, STRIDES, batch, head, start, real, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ACROSS: tl.constexpr,
+            BULK: tl.constexpr):  # fmt: skip
+    """`BLOCK` rows of one head from `start` on, zeros beyond the end and where they are not `real`.
+
+    `BULK`: `SOURCE` describes a tensor to the copy engine, which needs neither addresses in registers nor `real`.
+    """
+    if BULK:
+        return SOURCE.load([batch, head, start, 0]).reshape([BLOCK, ACROSS])
+    else:
+        across = tl.arange(0, ACROSS)[None, :]
+        # Only the start is counted in 64 bits: offsets inside a tile stay the same and small.
+        base = (
+            SOURCE
+            + batch.to(tl.int64) * STRIDES[0]
+            + head.to(tl.int64) * STRIDES[1]
+            + start.to(tl.int64) * STRIDES[2]
+        )
+        return tile(
+            base + (tl.arange(0, BLOCK)[:, None] * STRIDES[2] + across),
+            real[:, None],
+            across,
+            WIDTH,
+            ACROSS,
+            False,
+        )
+
+
+@triton.jit
+def facts_of(SOURCE, line, start, room, BLOCK: tl.constexpr, BULK: tl.constexpr):
+    """A number for each of `BLOCK` rows of one line from `start` on; a line has room for whole blocks."""
+    if BULK:
+        return SOURCE.load([line, start]).reshape([BLOCK])
+    else:
+        return tl.load(SOURCE + line.to(tl.int64) * room + start + tl.arange(0, BLOCK))

@@ -1,0 +1,87 @@
+"""Which keys no query may attend to, and which queries are padding: without a q×k array, without waiting for a GPU."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from regard.core.grid import Sizes, whole
+from regard.core.value import rebuild
+from regard.masks.algebra import EMPTY, FULL, And, Mask, Or, cut
+from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PaddingMask
+
+_BLOCK = 128
+_CELLS = 1 << 22  # pairs looked at together
+
+
+def visible_keys(mask: Mask, sizes: Sizes, device: torch.device) -> Tensor | None:
+    """True for the keys that some query sees, bool (b|1, h|1, k); None when every key is seen."""
+    if not mask.tensors:
+        index = _hidden_by_structure(mask.spec, sizes)
+        if not index:
+            return None
+        hidden = torch.zeros(1, 1, sizes[3], dtype=torch.bool, device=device)
+        hidden[..., torch.tensor(index, device=device)] = True
+        return ~hidden
+    if mask.by_key:
+        return mask.real_keys(sizes[3], sizes[0], device)[:, None]
+    if isinstance(mask, DenseMask):
+        return mask.tensor.any(-2).expand(-1, -1, sizes[3])
+    if isinstance(mask, And):
+        for keys, rest in ((mask.left, mask.right), (mask.right, mask.left)):
+            if keys.by_key:
+                real, seen = (
+                    keys.real_keys(sizes[3], sizes[0], device)[:, None],
+                    visible_keys(rest, sizes, device),
+                )
+                return real if seen is None else real & seen
+    return _by_looking(mask, sizes, slice(0, sizes[3]), device)
+
+
+@lru_cache(maxsize=256)
+def _hidden_by_structure(spec: str, sizes: Sizes) -> tuple[int, ...]:
+    """The hidden keys of a mask without tensors. A key of a full block is seen; only the other keys are looked at."""
+    mask = rebuild(spec, ())
+    assert isinstance(mask, Mask)
+    grades = mask.grades(cut(sizes, _BLOCK, _BLOCK, "cpu"))[0, 0]
+    hidden: list[int] = []
+    for block, column in enumerate(grades.unbind(1)):
+        keys = slice(block * _BLOCK, min(sizes[3], (block + 1) * _BLOCK))
+        if bool((column == FULL).any()):
+            continue
+        if bool((column == EMPTY).all()):
+            hidden.extend(range(keys.start, keys.stop))
+            continue
+        seen = _by_looking(mask, sizes, keys, torch.device("cpu"))[0, 0]
+        hidden.extend((torch.nonzero(~seen).view(-1) + keys.start).tolist())
+    return tuple(hidden)
+
+
+def _by_looking(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> Tensor:
+    rows = max(1, _CELLS // max(1, sizes[0] * sizes[1] * (keys.stop - keys.start)))
+    seen = torch.zeros(1, 1, keys.stop - keys.start, dtype=torch.bool, device=device)
+    complete = whole(sizes, device)
+    for top in range(0, sizes[2], rows):
+        grid = complete.part(rows=slice(top, min(sizes[2], top + rows)), columns=keys)
+        seen = seen | mask.tile(grid).any(-2)
+    return seen
+
+
+def hidden_queries(mask: Mask, queries: int, device: torch.device) -> Tensor | None:
+    """True for the queries that a mask declares to be padding, (b|1,q); None where it does not speak of that."""
+    if isinstance(mask, LengthsMask) and mask.query_lengths is not None:
+        return torch.arange(queries, device=device) >= mask.query_lengths[:, None]
+    if isinstance(mask, PaddingMask) and mask.query_keep is not None:
+        return ~mask.query_keep
+    if isinstance(mask, DocumentsMask):
+        return mask.query_ids < 0
+    if isinstance(mask, (And, Or)):
+        left = hidden_queries(mask.left, queries, device)
+        right = hidden_queries(mask.right, queries, device)
+        if left is not None and right is not None:
+            return left | right if isinstance(mask, And) else left & right
+        if isinstance(mask, And):
+            return right if left is None else left
+    return None

@@ -1,0 +1,189 @@
+"""How multi-head attention takes positions into account: one object for each scheme, all with one interface.
+
+A scheme acts in up to three places: it adds parameters to the layer, rotates queries and keys, and gives `attend` a
+bias or a score. The parameters belong to the layer itself, so that checkpoints do not depend on this division.
+
+>>> from regard.nn import Multihead, ShawPositions
+>>> Multihead(12, num_heads=2, positions=ShawPositions(max_distance=3)).key_table.shape
+torch.Size([7, 6])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard import biases, scores
+from regard.core.arguments import described, whole_number
+from regard.core.grid import lift
+from regard.errors import BadType, BadValue
+from regard.nn.heads import glorot_linear
+from regard.nn.positions import rotary, sinusoidal
+from regard.registry import Registry
+
+if TYPE_CHECKING:
+    from regard.nn.attention import AttentionInputs
+    from regard.nn.multihead import Multihead
+
+T5_BUCKETS = 32
+FARTHEST = 128  # the default of max_distance
+
+
+class MultiheadPositions:
+    """The interface of a scheme; what a subclass does not override leaves positions out."""
+
+    name: ClassVar[str] = "none"
+    positional: ClassVar[bool] = True  # whether the output depends on where a query stands
+
+    def attach(self, layer: Multihead) -> None:
+        """Check that the scheme fits the layer, and add its parameters to the layer."""
+
+    def rotate(self, heads: Tensor, first: int) -> Tensor:
+        """Queries or keys (b,h,length,d) as they are compared; the first of them stands at position `first`."""
+        return heads
+
+    def pieces(self, layer: Multihead, inputs: AttentionInputs) -> dict[str, Any]:
+        """The bias, or the score and its scale, as `attend` takes them."""
+        return {}
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({options})"
+
+
+class IgnoredPositions(MultiheadPositions):
+    """No positions: the output for a query does not depend on the order of the keys."""
+
+    positional = False
+
+
+class RotaryPositions(MultiheadPositions):
+    """Rotates queries and keys by angles proportional to their positions (Su et al. 2021)."""
+
+    name = "rotary"
+
+    def attach(self, layer: Multihead) -> None:
+        if layer.head_dim % 2:
+            raise BadValue(
+                f"positions: rotary rotates pairs of columns, so the width of a head must be even, got "
+                f"{layer.head_dim} (dim={layer.dim}, num_heads={layer.num_heads})."
+            )
+
+    def rotate(self, heads: Tensor, first: int) -> Tensor:
+        return rotary(heads, torch.arange(first, first + heads.shape[2], device=heads.device))
+
+
+class AlibiPositions(MultiheadPositions):
+    """Subtracts slope · |distance| from the scores, with a fixed slope for each head (Press et al. 2022)."""
+
+    name = "alibi"
+
+    def pieces(self, layer: Multihead, inputs: AttentionInputs) -> dict[str, Any]:
+        return {"bias": biases.alibi(layer.num_heads, **inputs.anchor)}
+
+
+class ClippedPositions(MultiheadPositions):
+    """The base of schemes with a table: distances beyond `max_distance` count as `max_distance`."""
+
+    def __init__(self, max_distance: int = FARTHEST) -> None:
+        self.max_distance = whole_number("max_distance", max_distance, 1)
+
+    @property
+    def distances(self) -> int:
+        """How many different distances there are, −max_distance … max_distance."""
+        return 2 * self.max_distance + 1
+
+
+class T5Positions(ClippedPositions):
+    """Adds a learned number to the scores for each head and bucket of distances (Raffel et al. 2020)."""
+
+    name = "t5"
+
+    def attach(self, layer: Multihead) -> None:
+        layer.bias_table = nn.Parameter(torch.randn(T5_BUCKETS, layer.num_heads) * 0.02)
+
+    def pieces(self, layer: Multihead, inputs: AttentionInputs) -> dict[str, Any]:
+        return {
+            "bias": biases.t5(
+                layer.bias_table, bidirectional=not layer.causal, max_distance=self.max_distance, **inputs.anchor
+            )
+        }  # fmt: skip
+
+
+class RelativePositions(ClippedPositions):
+    """Adds a learned number to the scores for each head and distance."""
+
+    name = "relative"
+
+    def attach(self, layer: Multihead) -> None:
+        layer.bias_table = nn.Parameter(torch.randn(layer.num_heads, self.distances) * 0.02)
+
+    def pieces(self, layer: Multihead, inputs: AttentionInputs) -> dict[str, Any]:
+        return {"bias": biases.relative(layer.bias_table, **inputs.anchor)}
+
+
+class ShawPositions(ClippedPositions):
+    """Adds a learned vector for the distance to each key before it is compared (Shaw et al. 2018)."""
+
+    name = "shaw"
+
+    def attach(self, layer: Multihead) -> None:
+        width = layer.head_dim
+        layer.key_table = nn.Parameter(torch.randn(self.distances, width) * width**-0.5)
+
+    def pieces(self, layer: Multihead, inputs: AttentionInputs) -> dict[str, Any]:
+        return {"score": scores.shaw(layer.key_table, **inputs.anchor), "scale": layer.head_dim**-0.5}
+
+
+class TransformerXLPositions(MultiheadPositions):
+    """Compares each query with a projected sinusoid of the distance as well (Dai et al. 2019)."""
+
+    name = "transformer-xl"
+
+    def attach(self, layer: Multihead) -> None:
+        heads, width = layer.num_heads, layer.head_dim
+        layer.distance_map = glorot_linear(layer.dim, heads * width, bias=False)
+        layer.content_bias = nn.Parameter(torch.zeros(heads, width))
+        layer.position_bias = nn.Parameter(torch.zeros(heads, width))
+
+    def pieces(self, layer: Multihead, inputs: AttentionInputs) -> dict[str, Any]:
+        table = self._distance_table(layer, inputs)
+        score = scores.transformer_xl(layer.content_bias, layer.position_bias, table, **inputs.anchor)
+        return {"score": score, "scale": layer.head_dim**-0.5}
+
+    @staticmethod
+    def _distance_table(layer: Multihead, inputs: AttentionInputs) -> Tensor:
+        """A projected sinusoid for every distance key − query that can occur, (h, 2r+1, d) for −r … r."""
+        like, queries, keys = inputs.query, inputs.query.shape[2], inputs.key.shape[2]
+        first = lift(inputs.anchor.get("align", "bottom-right"), inputs.anchor.get("offset"), queries, keys)
+        farthest = max(first + queries, keys - first, keys)
+        ahead = sinusoidal(farthest + 1, layer.dim).to(like.device, layer.distance_map.weight.dtype)
+        mirrored = torch.ones_like(ahead[0])
+        mirrored[::2] = -1  # sin(−x) = −sin(x), and the even columns are the sines
+        table: Tensor = layer.distance_map(torch.cat([ahead[1:].flip(0) * mirrored, ahead]))
+        by_head: Tensor = table.unflatten(1, (layer.num_heads, -1)).transpose(0, 1).to(like.dtype)
+        return by_head
+
+
+SCHEMES: Registry[type[MultiheadPositions]] = Registry("positions")
+for _scheme in (
+    RotaryPositions, AlibiPositions, T5Positions, ShawPositions, TransformerXLPositions, RelativePositions
+):  # fmt: skip
+    SCHEMES.add(_scheme.name, _scheme)
+
+
+def positions_of(given: str | MultiheadPositions | None, max_distance: int) -> MultiheadPositions:
+    """The scheme that was given, or the one of that name with this `max_distance` where the scheme has one."""
+    max_distance = whole_number("max_distance", max_distance, 1)
+    if given is None:
+        return IgnoredPositions()
+    if isinstance(given, str):
+        scheme = SCHEMES[given]
+        return scheme(max_distance) if issubclass(scheme, ClippedPositions) else scheme()
+    if not isinstance(given, MultiheadPositions):
+        raise BadType(
+            f"positions: expected one of {', '.join(SCHEMES)}, a MultiheadPositions or None, got {described(given)}."
+        )
+    return given

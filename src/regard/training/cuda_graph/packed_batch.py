@@ -1,0 +1,62 @@
+"""The tensors of a batch in one block of device memory, filled by one copy from pinned memory on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.tasks.batch import Batch
+
+ALIGNMENT = 64  # bytes, of the start of each tensor
+MAX_PINNED = 2**25  # bytes of pinned memory for the batches of one shape; above this, one host buffer must do
+
+
+class PackedBatch:
+    """A batch in one block of device memory, and pinned host buffers of the same layout to copy from.
+
+    One copy then moves all tensors. Pinned memory matters: a copy from pageable memory would wait until the device has
+    finished all its work. Several host buffers let the next batch be prepared while an earlier one is still being read.
+    """
+
+    def __init__(self, batch: Batch, buffers: int) -> None:
+        tensors = batch.tensors()
+        spans, total = {}, 0
+        for name, tensor in tensors.items():
+            begin = -(-total // ALIGNMENT) * ALIGNMENT
+            total = begin + tensor.numel() * tensor.element_size()
+            spans[name] = (begin, total)
+        device = batch.device
+        buffers = buffers if buffers * total <= MAX_PINNED else 1
+
+        def views(memory: Tensor) -> dict[str, Tensor]:
+            return {
+                name: memory[slice(*spans[name])].view(t.dtype).view(t.shape) for name, t in tensors.items()
+            }
+
+        self.memory = torch.empty(total, dtype=torch.uint8, device=device)
+        self.parts = views(self.memory)
+        pinned = device.type == "cuda"
+        self.host = [torch.empty(total, dtype=torch.uint8, pin_memory=pinned) for _ in range(buffers)]
+        self.host_parts = [views(buffer) for buffer in self.host]
+        self.copied: list[Any] = [None] * buffers  # events: the device has read the buffer
+        for name, tensor in tensors.items():
+            self.parts[name].copy_(tensor)
+
+    def put(self, batch: Batch, number: int) -> None:
+        """Replace the contents with another batch of the same shape, from the host or the device, without waiting."""
+        tensors = batch.tensors()
+        if batch.device == self.memory.device and self.memory.is_cuda:
+            for name, tensor in tensors.items():
+                self.parts[name].copy_(tensor, non_blocking=True)
+            return
+        buffer = number % len(self.host)
+        if self.copied[buffer] is not None:
+            self.copied[buffer].synchronize()
+        for name, tensor in tensors.items():
+            self.host_parts[buffer][name].copy_(tensor)
+        self.memory.copy_(self.host[buffer], non_blocking=True)
+        if self.memory.is_cuda:
+            self.copied[buffer] = self.copied[buffer] or torch.cuda.Event()
+            self.copied[buffer].record()

@@ -1,0 +1,72 @@
+"""What a report says in words: the finding, the title, signs of differences."""
+
+import pytest
+
+from regard.comparison.report import summary, tables
+
+
+def row(label, mean, low, high, seeds=3, **more):
+    over = {"accuracy": {"mean": mean, "low": low, "high": high}}
+    return {
+        "label": label, "model": label, "attention": "x", "decides": "accuracy", "higher_is_better": True,
+        "unit": "share", "seeds": list(range(seeds)), "failed": {}, "validation": over, "test": over, **more,
+    }  # fmt: skip
+
+
+def pair(first, second, better):
+    return {"first": first, "second": second, "better": better}
+
+
+THREE = [row("a", 0.90, 0.89, 0.91), row("b", 0.981, 0.97, 0.992), row("c", 0.97, 0.96, 0.98)]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        ((None, None, None), "The difference to c and a is not distinguishable with 3 seeds."),
+        (
+            ("b", None, None),
+            "The difference to a is distinguishable with 3 seeds, the difference to c is not.",
+        ),
+        (("b", None, "b"), "The difference to each other is distinguishable with 3 seeds."),
+        ((None, "c", None), "The difference to c and a is not distinguishable with 3 seeds."),
+    ],
+)
+def test_the_finding_names_the_best_and_from_whom_it_can_be_told_apart(verdicts, said):
+    couples = [pair(*names, better) for names, better in zip(("ab", "ac", "bc"), verdicts, strict=True)]
+    best = "b is best on the test split: 98.10 % accuracy (95 % interval over 3 seeds: 97.00–99.20 %). "
+    assert summary.finding(THREE, couples, "test") == best + said
+
+
+def test_the_finding_where_less_is_better_and_all_have_one_model():
+    over = [{"perplexity": {"mean": mean, "low": mean, "high": mean}} for mean in (20.5, 18.25)]
+    found = [
+        {**row(f"m · {name}", 0, 0, 0, 1), "model": "m", "attention": name, "test": one, "decides": "perplexity",
+         "higher_is_better": False, "unit": ""}
+        for name, one in zip(("dot", "local"), over, strict=True)
+    ]  # fmt: skip
+    assert summary.finding(found, [], "test").startswith(
+        "local is best on the test split: 18.25 perplexity (one seed, so no interval). With one seed"
+    )
+    assert summary.title(found, "dates") == "2 attentions in m on dates"
+
+
+def test_one_contestant_is_told_without_a_rival():
+    assert summary.finding(THREE[:1], [], "test") == (
+        "a reaches 90.00 % accuracy (95 % interval over 3 seeds: 89.00–91.00 %) on the test split."
+    )
+    assert summary.title(THREE[:1], "digits") == "a on digits"
+    assert summary.title(THREE, "digits") == "a, b and c on digits"
+
+
+def test_where_nobody_was_tested_validation_counts():
+    assert summary.shown_split([{**one, "test": {}} for one in THREE]) == "validation"
+    assert summary.shown_split(THREE) == "test"
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [(1.234, 2, "+1.23"), (-1.234, 1, "−1.2"), (-0.001, 2, "0.00"), (0.0, 0, "0")],
+)
+def test_differences_have_a_sign_unless_they_are_nothing(value, decimals, text):
+    assert tables.signed(value, decimals) == text

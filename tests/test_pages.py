@@ -1,0 +1,68 @@
+"""What the documents say about this repository is true: links, tests they name, generated pages, types."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def named(pages):
+    return [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages]
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_every_link_leads_to_a_file(page):
+    targets = [found[1] for found in LINK.finditer(page.read_text(encoding="utf-8"))]
+    missing = [to for to in targets if "://" not in to and not (page.parent / to).exists()]
+    assert not missing
+
+
+def test_every_promise_names_the_tests_that_hold_it():
+    text = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+    promises = re.split(r"^## (?=\d+\. )", text, flags=re.MULTILINE)[1:]
+    assert [int(one.partition(".")[0]) for one in promises] == list(range(1, 11))
+    for promise in promises:
+        tests = re.findall(r"`(tests/[\w/]+\.py)`", promise)
+        assert tests, promise
+        assert not [test for test in tests if not (ROOT / test).exists()]
+
+
+def test_a_number_of_a_promise_is_one_of_the_ten():
+    sources = [path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")]
+    numbers = {
+        int(number)
+        for path in sources
+        for number in re.findall(r"\bpromise (\d+)", path.read_text(encoding="utf-8"), re.IGNORECASE)
+    }
+    assert numbers <= set(range(1, 11))
+
+
+def test_the_reference_is_what_the_registries_and_docstrings_say():
+    """Run `python docs/make_reference.py` when this fails."""
+    script = ROOT / "docs" / "make_reference.py"
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )  # fmt: skip
+    assert done.returncode == 0, f"run `python docs/make_reference.py`\n{done.stderr}"
+
+
+def test_the_examples_of_the_readme_pass_strict_type_checks(tmp_path):
+    pytest.importorskip("mypy")
+    blocks = PYTHON_BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    brought = "from typing import Any\n\nmodel: Any\ntokenizer: Any\n"  # a reader's own, as the README says
+    (tmp_path / "readme.py").write_text(brought + "\n".join(blocks), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", "--cache-dir",
+         str(ROOT / ".mypy_cache"), "readme.py"],
+        cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT / "src")}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,262 @@
+"""Several processes: DDP and FSDP train as one process does, and resume bit for bit."""
+
+import os
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+
+from regard.training import evaluate, load_run, train
+from regard.training.run_folder import checkpoints, metrics_file
+from tests.training import torchrun
+from tests.training.commands import lives, until
+from tests.training.toy import assert_same, weights
+
+pytestmark = pytest.mark.slow
+
+STRATEGIES = ("ddp", "fsdp")
+TASKS = {
+    # ragged on both sides, and generated in validation
+    "transformer": ("dates(validation_size=9, test_size=7)", "transformer(dim=8, layers=2, num_heads=2, dropout=0.0)"),
+    # input and output embeddings share one matrix
+    "decoder": ("language(context=12)", "decoder(dim=8, layers=2, num_heads=2, dropout=0.0)"),
+    # weights inside torch's own LSTM; attention outside of any stack
+    "lstm": ("digits", "lstm-attention(dim=8, dropout=0.0)"),
+}  # fmt: skip
+TOY = {"task": "toy", "steps": 9, "accumulate": 2, "batch_size": 3, "save_every": 4, "eval_every": 3, "log_every": 1,
+       "device": "cpu"}  # fmt: skip
+
+
+def settings(name, out, accumulate, **changes):
+    task, model = TASKS[name]
+    return {"task": task, "model": model, "steps": 4, "batch_size": 3, "accumulate": accumulate, "log_every": 1,
+            "eval_every": 2, "eval_limit": 9, "device": "cpu", "out": str(out), **changes}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("distributed")
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    """All runs of two processes in which none is killed, in one launch; results by name, then by rank."""
+    jobs = {}
+    for strategy in STRATEGIES:
+        own = {"strategy": strategy}
+        for name in TASKS:
+            jobs[f"{name}-{strategy}"] = {"values": settings(name, folder / f"{name}-{strategy}", 2, **own)}
+        toy = {**TOY, **own}
+        jobs[f"toy-{strategy}"] = {"values": {**toy, "out": str(folder / f"toy-{strategy}")}}
+        stopped = {**toy, "out": str(folder / f"stopped-{strategy}")}
+        jobs[f"stopped-{strategy}"] = {"values": stopped, "stop_at": 10}
+        jobs[f"resumed-{strategy}"] = {"values": stopped, "resume": "auto"}
+        poison = {**toy, "task": "toy(poison=5)", "out": str(folder / f"poison-{strategy}")}
+        jobs[f"poison-{strategy}"] = {"values": poison}
+    seconds = {
+        **TOY,
+        "steps": None,
+        "budget": "0.4 seconds",
+        "out": str(folder / "seconds"),
+        "strategy": "fsdp",
+    }
+    jobs["seconds"] = {"values": seconds}
+    jobs["compiled"] = {
+        "values": {**TOY, "out": str(folder / "compiled"), "strategy": "fsdp", "compile": True}
+    }
+    mixed = {"strategy": "fsdp", "precision": "bf16-mixed"}
+    jobs["mixed"] = {"values": settings("decoder", folder / "mixed", 2, **mixed)}
+    train({**TOY, "steps": 2, "out": str(folder / "grown")}, quiet=True)
+    jobs["grown"] = {"values": {"steps": 3, "strategy": "fsdp"}, "resume": str(folder / "grown")}
+    results = torchrun.run(list(jobs.values()), folder)
+    return dict(zip(jobs, zip(*results, strict=True), strict=True))
+
+
+def records(folder):
+    return metrics_file.read(folder / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_two_processes_with_two_batches_each_equal_one_with_four(tmp_path, folder, found, name):
+    train(settings(name, tmp_path / "one", 4), quiet=True)
+    for strategy in STRATEGIES:
+        pairs = zip(records(tmp_path / "one"), records(folder / f"{name}-{strategy}"), strict=True)
+        for one, two in pairs:
+            assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)
+            assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+            assert two["tokens"] == one["tokens"] and two["lr"] == one["lr"]
+            assert two.get("validation", {}) == pytest.approx(one.get("validation", {}), rel=1e-6)
+        assert ("validation" in one) and found[f"{name}-{strategy}"][0]["steps"] == 4
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_checkpoint_of_two_processes_equals_that_of_one(tmp_path, folder, found, strategy):
+    """The same names, shapes and kinds of tensors, and the same numbers within rounding."""
+    train(settings("decoder", tmp_path / "one", 4), quiet=True)
+    (ours, at), (theirs, there) = weights(folder / f"decoder-{strategy}"), weights(tmp_path / "one")
+    rounded = {"best": 0, "best_loss": 0, "metrics": 0}
+    assert {**at, **rounded} == {**there, **rounded}
+    for name, value in theirs.items():
+        assert ours[name].shape == value.shape and ours[name].dtype == value.dtype
+        if not name.startswith("random."):
+            torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=2e-4)
+    others = [name for name in ours if name not in theirs]
+    assert others and all(name.startswith("random.process-1.") for name in others)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_checkpoint_of_two_processes_measures_the_same_in_one(folder, found, name):
+    for strategy in STRATEGIES:
+        last = checkpoints.paths(folder / f"{name}-{strategy}" / "checkpoints")[0]
+        task, model, config = load_run(last)
+        again = evaluate(task, model, batch_size=3, limit=9, seed=config.seed)
+        assert again == pytest.approx(found[f"{name}-{strategy}"][0]["metrics"], rel=1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_signal_to_one_process_stops_both_and_they_resume_bit_for_bit(folder, found, strategy):
+    first, second = found[f"stopped-{strategy}"]
+    assert first["stopped_by"] == second["stopped_by"] == "SIGTERM"
+    assert first["steps"] == second["steps"] == 5  # the tenth batch of a process ends its fifth step
+    assert [one["stopped_by"] for one in found[f"resumed-{strategy}"]] == ["steps", "steps"]
+    assert_same(folder / f"stopped-{strategy}", folder / f"toy-{strategy}")
+    clock = {"seconds": 0, "steps_per_second": 0}
+    lines = [[{**r, **clock} for r in records(folder / f"{name}-{strategy}")] for name in ("stopped", "toy")]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_fsdp_holds_every_weight_and_its_optimiser_state_once_over_all_processes(found, name):
+    both = found[f"{name}-fsdp"]
+    whole = both[0]["whole"]
+    assert sum(one["kept"] for one in both) == whole and sum(one["remembered"] for one in both) == 2 * whole
+    assert max(one["kept"] for one in both) < 0.7 * whole
+    assert all(one["kept"] == whole for one in found[f"{name}-ddp"])
+
+
+def test_each_process_has_its_own_dropout(folder, found):
+    kept = weights(folder / "toy-fsdp")[0]
+    assert not torch.equal(kept["random.torch"], kept["random.process-1.torch"])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_non_finite_loss_stops_both_with_the_same_examples(folder, found, strategy):
+    first, second = found[f"poison-{strategy}"]
+    assert first["error"] == second["error"] and "the loss is nan" in first["error"]
+    examples = first["error"].partition("[")[2].partition("]")[0].split(", ")
+    assert "5" in examples and len(examples) <= 3
+    step = int(first["error"].partition("step ")[2].partition(":")[0])
+    assert weights(folder / f"poison-{strategy}")[1]["step"] == step - 1
+
+
+def test_the_clock_of_rank_0_decides_when_a_budget_in_seconds_ends(folder, found):
+    first, second = found["seconds"]
+    assert first["stopped_by"] == second["stopped_by"] == "budget"
+    assert (first["steps"], first["seconds"], first["tokens"]) == (
+        second["steps"],
+        second["seconds"],
+        second["tokens"],
+    )
+    assert first["seconds"] >= 0.4 and records(folder / "seconds")[-1]["validation"]
+
+
+def test_settings_that_fsdp_does_not_support_are_refused(folder, found):
+    assert all("Leave out --compile" in one["error"] for one in found["compiled"])
+    assert not (folder / "compiled").exists()
+
+
+def test_mixed_precision_is_close_to_that_of_one_process(tmp_path, folder, found):
+    train(settings("decoder", tmp_path / "one", 4, precision="bf16-mixed"), quiet=True)
+    for one, two in zip(records(tmp_path / "one"), records(folder / "mixed"), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=2e-2)
+    assert all(tensor.dtype == torch.float32 for tensor in checkpoints.load(
+        checkpoints.paths(folder / "mixed" / "checkpoints")[0]).weights.values())  # fmt: skip
+
+
+def test_resuming_with_another_number_of_processes_is_reported(tmp_path, folder, found):
+    assert found["grown"][0]["steps"] == 3
+    assert any("was 1 and is 2 now" in text for text in found["grown"][0]["told"])
+    told = []
+    shutil.copytree(folder / "toy-fsdp", tmp_path / "run")
+    shrunk = train({"steps": 10}, resume=str(tmp_path / "run"), quiet=True, tell=told.append)
+    assert shrunk.steps == 10
+    assert any("was 2 and is 1 now" in text for text in told) and any(
+        "shards nothing in one process" in text for text in told
+    )
+
+
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in TOY.items() if name != "task"]
+
+
+class Launch:
+    """The toy task under torchrun; it can be paused at a batch, to be killed there."""
+
+    def __init__(self, folder, strategy="fsdp"):
+        self.run, self.log, self.resume_file = folder / "run", folder / "log.txt", folder / "resume-file"
+        own = (f"--strategy={strategy}", f"--out={self.run}", "--resume=auto")
+        self.command = ("-m", "tests.training.toy", "train", "toy", *FLAGS, *own)
+
+    def paused(self, calls, lines):
+        """Start it, and return once it pauses after `calls` batches of each process."""
+        process = torchrun.start(
+            *self.command, log=self.log, REGARD_TOY_PAUSE=f"{calls}:7:{self.resume_file}"
+        )
+        limit = time.monotonic() + 300
+        while len(records(self.run)) < lines:
+            assert process.poll() is None and time.monotonic() < limit, self.log.read_text()
+            time.sleep(0.01)
+        return process
+
+    def finish(self):
+        assert torchrun.start(*self.command, log=self.log).wait(300) == 0, self.log.read_text()
+
+
+def test_killed_processes_resume_bit_for_bit(tmp_path, folder, found):
+    """SIGKILL of one process, then SIGTERM to torchrun, which forwards it; then train to the end."""
+    launch = Launch(tmp_path)
+    killed = launch.paused(calls=10, lines=5)
+    os.kill(_workers(killed.pid)[-1], signal.SIGKILL)
+    launch.resume_file.touch()
+    assert killed.wait(300) != 0
+    text = launch.log.read_text()
+    assert "Another of the 2 processes of this run is gone" in text and f"--resume {launch.run}" in text
+    assert "[rank0]: Traceback" not in text  # torchrun prints its own
+    launch.resume_file.unlink()
+    asked = launch.paused(calls=14, lines=7)
+    asked.send_signal(signal.SIGTERM)
+    until(lambda: "SIGTERM: saving" in launch.log.read_text())
+    launch.resume_file.touch()
+    asked.wait(300)
+    assert len(records(launch.run)) < 9
+    launch.finish()
+    assert_same(launch.run, folder / "toy-fsdp")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("who", ["first", "torchrun", "all"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_run_resumed_after_killing_any_process_ends_the_same(tmp_path, folder, found, strategy, who):
+    launch = Launch(tmp_path, strategy)
+    killed = launch.paused(calls=10, lines=5)
+    workers = _workers(killed.pid)
+    for number in {"first": workers[:1], "torchrun": [killed.pid], "all": [killed.pid, *workers]}[who]:
+        os.kill(number, signal.SIGKILL)
+    if (
+        who == "torchrun"
+    ):  # its processes are still there: a second command is kept out of the folder, and says so
+        assert torchrun.start(*launch.command, log=launch.log).wait(300) != 0
+        assert "another process" in launch.log.read_text()
+    launch.resume_file.touch()
+    assert killed.wait(300) != 0
+    until(lambda: not any(lives(number) for number in workers))
+    launch.finish()
+    assert_same(launch.run, folder / f"toy-{strategy}")
+    assert [record["step"] for record in records(launch.run)] == list(range(1, 10))
+
+
+def _workers(parent):
+    """The processes that torchrun started, in the order of their ranks."""
+    with open(f"/proc/{parent}/task/{parent}/children") as children:
+        return sorted(map(int, children.read().split()))
