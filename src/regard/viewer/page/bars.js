@@ -1,15 +1,15 @@
-// The bar of choices at the top right, and the foot with the legend and the words about what is shown.
+// The toolbar at the top right, and the footer with legend and status.
 
 import { h, fill } from "./dom.js";
 import { restingCall, stepped } from "./state.js";
-import { howTitle, howWord } from "./how.js";
-import { countText, sizeOf } from "./words.js";
+import { exactnessTitle, exactnessWord } from "./exactness.js";
+import { countText, sizeOf } from "./formatting.js";
 
 /** Variants, the step of a generation, theme, saving, help. */
 export function createTools({ scene, store }, { saving, help }) {
   const choice = h("select", { "aria-label": "Model or input shown", data: { testid: "variant" }, on: { change: () => store.set({ variant: Number(choice.value) }) } },
     scene.variants.map((variant, index) => h("option", { value: index }, variant.name)));
-  const less = h("select", { "aria-label": "Model or input taken away", data: { testid: "minus" }, on: { change: () => store.set({ minus: less.value === "" ? null : Number(less.value) }) } },
+  const less = h("select", { "aria-label": "Model or input subtracted", data: { testid: "minus" }, on: { change: () => store.set({ minus: less.value === "" ? null : Number(less.value) }) } },
     h("option", { value: "" }, "alone"), scene.variants.map((variant, index) => h("option", { value: index }, `minus ${variant.name}`)));
   const variants = h("span", { class: "pair" }, choice, less);
   let open = null;
@@ -45,7 +45,7 @@ export function createTools({ scene, store }, { saving, help }) {
   };
 }
 
-/** The legend with numbers, the choice of scale, and how true the picture is. */
+/** The legend, the choice of scale, and how exact the weights are. */
 export function createFooter({ scene, source, store, palette }) {
   const holder = h("div", { class: "legend-holder" });
   const scales = h("div", { class: "scales", role: "radiogroup", "aria-label": "Scale" });
@@ -83,7 +83,7 @@ function about(scene, source, state, instance) {
   const size = sizeOf(site, state.call);
   const note = source.note(state);
   return [
-    h("span", { class: "how", title: howTitle(site) }, `${howWord(site)} weights`),
+    h("span", { class: "how", title: exactnessTitle(site) }, `${exactnessWord(site)} weights`),
     `${countText(size.queries)} × ${countText(size.keys)}`,
     site.kind ? h("span", { class: "kind" }, site.kind.replace(/_/g, " ")) : null,
     note ? h("span", { class: "sampled" }, note) : null,

@@ -3,7 +3,7 @@
 import { Drawing } from "./drawing.js";
 import { addLegend, codesCanvas, figureColors, headingOf } from "./figure.js";
 import { textWidth } from "./marks.js";
-import { WHOSE, whoseCells } from "./subject.js";
+import { WHOSE, whoseCells } from "./naming.js";
 
 const CELL = 52;
 const GAP = 5;

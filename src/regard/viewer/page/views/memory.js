@@ -1,13 +1,13 @@
 // A memory over time: where each head wrote and read, slots down and steps across, all heads below each other.
 
 import { h } from "../dom.js";
-import { tokenText, weightText } from "../words.js";
+import { tokenText, weightText } from "../formatting.js";
 import { createMap, createMaps, mapOfRows, turned } from "./map.js";
-import { barList, choice, newest, optionsOf, optionsText, readout } from "./parts.js";
-import { allRows, extentOf, strongest, weightsFrom, weightsTo } from "./places.js";
+import { barList, choice, newest, optionsOf, optionsText, readout } from "./components.js";
+import { allRows, extentOf, strongest, weightsFrom, weightsTo } from "./positions.js";
 import { linesOf, stretchInUse } from "./slots.js";
 import { labelsOf } from "./text.js";
-import { traced } from "./tracing.js";
+import { traced } from "./page-drawing.js";
 
 const USUAL = { slots: "used" };
 const SLOTS = [
@@ -16,7 +16,7 @@ const SLOTS = [
 ];
 const ALLOWED = { slots: ["used", "all"] };
 const LISTED = 3;
-const WRITTEN = 0.1; // the least weight that is called writing
+const WRITTEN = 0.1; // the smallest weight that counts as writing
 
 export const memoryView = {
   name: "memory",
@@ -51,7 +51,7 @@ function create({ scene, source, store, palette }) {
   const options = () => optionsOf(store.get().v, USUAL, ALLOWED);
   const set = (patch) => store.set({ v: optionsText({ ...options(), ...patch }, USUAL) });
   const which = choice({ label: "Which slots", options: SLOTS, testid: "slots", onChange: (slots) => set({ slots }) });
-  const said = readout("memory-readout", "Point at a map; a click keeps the place.");
+  const said = readout("memory-readout", "Point at a map; a click pins the cell.");
   const tall = `${Math.max(90, Math.min(240, Math.round(420 / roles.length)))}px`;
   const parts = roles.map(part);
   const slots = Math.max(...parts.map((one) => one.slots));
@@ -106,7 +106,7 @@ function create({ scene, source, store, palette }) {
     };
   }
 
-  /** The place that is kept in the state, whichever head it was chosen in. */
+  /** The selected cell in the state, independent of the head. */
   function kept() {
     const one = parts.find((candidate) => candidate.site === state.site);
     if (!one) return null;
@@ -125,7 +125,7 @@ function create({ scene, source, store, palette }) {
     look();
   }
 
-  /** One call holds the whole story; a memory that was called step by step is put together from its rows. */
+  /** One call holds all steps; a memory called step by step is assembled from its rows. */
   async function pictureOf(one) {
     const where = { variant: state.variant, site: one.site, head: one.head };
     const facts = scene.sites[one.site];
@@ -213,7 +213,7 @@ function create({ scene, source, store, palette }) {
     return `${tokenText(rows[place.slot], 20)} at ${tokenText(columns[place.step], 20)}:   ${[...numbers, ...since].join("   ·   ")}`;
   }
 
-  /** The step up to now at which a slot was written most; null when it hardly was. */
+  /** The step so far at which a slot was written most; null when it hardly was. */
   function lastWritten({ slot, step: now }) {
     let best = { weight: WRITTEN, step: null };
     for (const { role, picture } of parts) {

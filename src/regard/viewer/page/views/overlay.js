@@ -2,13 +2,13 @@
 
 import { h } from "../dom.js";
 import { barColor } from "../palette.js";
-import { weightText } from "../words.js";
+import { weightText } from "../formatting.js";
 
 const TINY = 64; // pixels
 const FINE = 336; // pixels along the longer side when edges are smooth
 
 /**
- * `onEnter(patch | null)` and `onPick(patch)` speak of patches, numbered by rows from 0.
+ * `onEnter(patch | null)` and `onPick(patch)` get patches, numbered by rows from 0.
  * Colours run from no weight to the strongest patch: patches share one picture, so single weights are small.
  */
 export function createOverlay({ image, palette, onEnter = () => {}, onPick = () => {} }) {
@@ -150,7 +150,7 @@ function strongestOf(weights) {
 
 const ramp = [];
 
-/** The ramp of the dark theme in both themes: what is not looked at falls into shadow, as under a lamp. */
+/** The dark theme's ramp in both themes: patches with little weight are darkened. */
 function rampOf() {
   if (!ramp.length) {
     const bytes = new Uint8Array(1024);
