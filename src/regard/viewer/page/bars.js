@@ -17,10 +17,10 @@ export function createTools({ scene, store }, { saving, help }) {
     const state = store.get();
     store.set({ call: stepped(scene.sites[state.site].calls, state.call, by, open) });
   };
-  const place = h("output", { class: "steps-place", "aria-label": "Step", data: { testid: "call" } });
+  const stepLabel = h("output", { class: "steps-place", "aria-label": "Step", data: { testid: "call" } });
   const steps = h("span", { class: "pair", title: "step of the generation ([ and ])" },
     h("button", { type: "button", class: "plain", "aria-label": "Step before", data: { testid: "call-prev" }, on: { click: () => move(-1) } }, "‹"),
-    place,
+    stepLabel,
     h("button", { type: "button", class: "plain", "aria-label": "Step after", data: { testid: "call-next" }, on: { click: () => move(1) } }, "›"));
   const theme = h("button", { type: "button", class: "plain", data: { testid: "theme" }, on: { click: () => store.set({ theme: effective() === "dark" ? "light" : "dark" }) } });
   const effective = () => theme.closest("[data-theme]")?.dataset.theme || "light";
@@ -37,7 +37,7 @@ export function createTools({ scene, store }, { saving, help }) {
       steps.hidden = !site || site.calls.length < 2 || Boolean(view && view.calls === false);
       const count = site ? site.calls.length : 0;
       const call = site && state.call < 0 ? restingCall(site.calls, view) : state.call;
-      fill(place, call === count ? `all ${count} steps` : `step ${call} of 0–${count - 1}`);
+      fill(stepLabel, call === count ? `all ${count} steps` : `step ${call} of 0–${count - 1}`);
       const dark = effective() === "dark";
       fill(theme, dark ? "Light" : "Dark");
       theme.setAttribute("title", `${dark ? "Light" : "Dark"} theme (t)`);

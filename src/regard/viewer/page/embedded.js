@@ -74,9 +74,9 @@ export function payloadSource(data, unpack) {
     const second = block(all, needed(given, given.minus), step, left, top, width, height);
     return first.map((code, index) => differenceCode(weightOf(code) - weightOf(second[index])));
   };
-  const weights = async (given, ...place) => {
+  const weights = async (given, ...args) => {
     const difference = given.minus !== null && given.minus !== undefined;
-    return Float32Array.from(await codes(given, ...place), difference ? differenceOf : weightOf);
+    return Float32Array.from(await codes(given, ...args), difference ? differenceOf : weightOf);
   };
 
   return {

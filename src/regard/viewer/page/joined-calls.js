@@ -84,8 +84,8 @@ async function gathered(source, given, calls, limits) {
   const codes = new Uint8Array(queries * keys).fill(empty);
   const tops = [];
   calls.reduce((top, call) => (tops.push(top), top + call.queries), 0);
-  const places = calls.flatMap((call, number) => grid(call, side).map(([x, y]) => ({ call: number, x, y })));
-  await few(places, async ({ call, x, y }) => {
+  const corners = calls.flatMap((call, number) => grid(call, side).map(([x, y]) => ({ call: number, x, y })));
+  await few(corners, async ({ call, x, y }) => {
     const tile = await source.tile({ ...given, signal: undefined, call, level: 0, x, y });
     for (let row = 0; row < tile.height; row += 1) codes.set(tile.codes.subarray(row * tile.width, (row + 1) * tile.width), (tops[call] + y * side + row) * keys + x * side);
   });
@@ -94,9 +94,9 @@ async function gathered(source, given, calls, limits) {
 
 /** The tiles of a map, [x, y]. */
 function grid({ queries, keys }, side) {
-  const places = [];
-  for (let y = 0; y * side < queries; y += 1) for (let x = 0; x * side < keys; x += 1) places.push([x, y]);
-  return places;
+  const corners = [];
+  for (let y = 0; y * side < queries; y += 1) for (let x = 0; x * side < keys; x += 1) corners.push([x, y]);
+  return corners;
 }
 
 /** One tile of the whole: the strongest of each `step`×`step`. */

@@ -111,10 +111,10 @@ export function tickText(value, scale, difference = false) {
 }
 
 /** The colour at a position of the legend's bar. */
-export function barColor(place, scale, theme, difference = false) {
-  if (!difference) return mixed(SEQUENTIAL[theme], place);
+export function barColor(fraction, scale, theme, difference = false) {
+  if (!difference) return mixed(SEQUENTIAL[theme], fraction);
   const { middle, plus, minus } = DIVERGING[theme];
-  return mixed([middle, ...(place < 0.5 ? minus : plus)], Math.abs(2 * place - 1));
+  return mixed([middle, ...(fraction < 0.5 ? minus : plus)], Math.abs(2 * fraction - 1));
 }
 
 /** A bar with numbers. */
@@ -172,8 +172,8 @@ function light([r, g, b]) {
 }
 
 /** A colour between the stops of a ramp, mixed in OKLab so that lightness changes evenly. */
-function mixed(stops, place) {
-  const at = Math.min(Math.max(place, 0), 1) * (stops.length - 1);
+function mixed(stops, fraction) {
+  const at = Math.min(Math.max(fraction, 0), 1) * (stops.length - 1);
   const low = Math.min(stops.length - 2, Math.floor(at));
   const part = at - low;
   const from = lab(stops[low]);

@@ -43,8 +43,8 @@ export function createRail({ scene, source, store }) {
   const show = (next) => {
     if (next === variant) return;
     variant = next;
-    for (const [place, cell] of cells) {
-      const [site, head] = place.split(" ").map(Number);
+    for (const [cellName, cell] of cells) {
+      const [site, head] = cellName.split(" ").map(Number);
       const why = absence(scene, variant, site, head) || (source.keeps({ variant, site, head, call: -1 }) ? "" : "not kept in this file");
       cell.classList.toggle("missing", Boolean(why));
       cell.title = why ? `${headText(scene, site, head)} (${why})` : headText(scene, site, head);

@@ -183,9 +183,9 @@ function create({ scene, source, store, palette }) {
           source.overview({ variant: b, call: state.call }),
         ]),
       ([mine, others]) => {
-        const place = new Map(others.heads.map((head, index) => [String(head), index]));
+        const indices = new Map(others.heads.map((head, index) => [String(head), index]));
         order = mine.heads.flatMap(([site, head], index) => {
-          const partner = place.get(String([site, head]));
+          const partner = indices.get(String([site, head]));
           return partner === undefined
             ? []
             : [{ site, head, weight: apart(mine.of(index), others.of(partner), palette.weightOf) }];

@@ -11,9 +11,9 @@ export function writersOf(scene) {
   const twoSided = scene.sites.some((site) => WRITTEN.includes(site.rows));
   const all = [];
   scene.sites.forEach((site, index) => {
-    const places = positionsOf(site);
+    const found = positionsOf(site);
     const writes = twoSided ? WRITTEN.includes(site.rows) : site.rows === "tokens";
-    if (writes && places[prompt - 1] && places[prompt + steps.length - 2]) all.push(index);
+    if (writes && found[prompt - 1] && found[prompt + steps.length - 2]) all.push(index);
   });
   const crosses = (index) => scene.sites[index].cross || scene.sites[index].rows !== scene.sites[index].columns;
   return { all, self: all.filter((index) => !crosses(index)), cross: all.filter(crosses) };

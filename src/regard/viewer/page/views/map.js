@@ -34,11 +34,11 @@ async function loaded(source, where, size, limit) {
   const width = Math.ceil(size.keys / 2 ** level);
   const height = Math.ceil(size.queries / 2 ** level);
   const codes = new Uint8Array(width * height);
-  const places = [];
-  for (let y = 0; y * TILE < height; y += 1) for (let x = 0; x * TILE < width; x += 1) places.push({ x, y });
+  const corners = [];
+  for (let y = 0; y * TILE < height; y += 1) for (let x = 0; x * TILE < width; x += 1) corners.push({ x, y });
   let sampled = false;
   await Promise.all(
-    places.map(async ({ x, y }) => {
+    corners.map(async ({ x, y }) => {
       const tile = await source.tile({ ...where, level, x, y });
       sampled ||= tile.sampled;
       for (let row = 0; row < tile.height; row += 1) {

@@ -84,13 +84,13 @@ function create({ scene, source, store, palette }) {
     const facts = scene.sites[role.site];
     const { queries, keys } = extentOf(facts);
     const label = `${role.role === "write" ? "Writes" : "Reads"}${facts.heads > 1 ? `, head ${role.head}` : ""}`;
-    const place = (cell) => cell && { slot: order[cell.row], step: cell.column };
+    const chosen = (cell) => cell && { slot: order[cell.row], step: cell.column };
     const map = createMap({
       title: label,
       testid: `memory-${role.role}-${index}`,
       height: tall,
-      onCell: (cell) => hover(place(cell)),
-      onPick: (cell) => keep(place(cell)),
+      onCell: (cell) => hover(chosen(cell)),
+      onPick: (cell) => keep(chosen(cell)),
     });
     const bars = barList({ title: label, testid: `memory-top-${index}`, css: palette.css });
     const [down, across] = role.timeDown ? [keys, queries] : [queries, keys];
@@ -120,8 +120,8 @@ function create({ scene, source, store, palette }) {
     store.set({ site: one.site, row, key });
   }
 
-  function hover(place) {
-    hovered = place;
+  function hover(chosen) {
+    hovered = chosen;
     look();
   }
 
@@ -169,10 +169,10 @@ function create({ scene, source, store, palette }) {
   }
 
   function look() {
-    const place = hovered || kept();
-    const row = place ? order.indexOf(place.slot) : -1;
-    for (const one of parts) one.map.cursor(row < 0 ? null : { row, column: place.step });
-    const at = place || { slot: 0, step: 0 };
+    const chosen = hovered || kept();
+    const row = chosen ? order.indexOf(chosen.slot) : -1;
+    for (const one of parts) one.map.cursor(row < 0 ? null : { row, column: chosen.step });
+    const at = chosen || { slot: 0, step: 0 };
     const read = (one) =>
       (one.timeDown ? weightsFrom : weightsTo)(
         source,
@@ -185,7 +185,7 @@ function create({ scene, source, store, palette }) {
       (lines) => {
         exact = lines;
         list(at);
-        said.say(place ? words(place) : "");
+        said.say(chosen ? words(chosen) : "");
       },
       said.say,
     );
@@ -203,14 +203,14 @@ function create({ scene, source, store, palette }) {
     });
   }
 
-  function words(place) {
+  function words(chosen) {
     const { slots: rows, steps: columns } = names(parts[0]);
     const numbers = parts.map(
-      (one, index) => `${one.label.toLowerCase()} ${weightText(exact[index][place.slot] ?? 0)}`,
+      (one, index) => `${one.label.toLowerCase()} ${weightText(exact[index][chosen.slot] ?? 0)}`,
     );
-    const origin = lastWritten(place);
+    const origin = lastWritten(chosen);
     const since = origin === null ? [] : [`so far written most at ${tokenText(columns[origin], 20)}`];
-    return `${tokenText(rows[place.slot], 20)} at ${tokenText(columns[place.step], 20)}:   ${[...numbers, ...since].join("   ·   ")}`;
+    return `${tokenText(rows[chosen.slot], 20)} at ${tokenText(columns[chosen.step], 20)}:   ${[...numbers, ...since].join("   ·   ")}`;
   }
 
   /** The step so far at which a slot was written most; null when it hardly was. */

@@ -113,8 +113,8 @@ export function createOverlay({ image, palette, onEnter = () => {}, onPick = () 
         brush.fillRect(x, 0, 1, 1);
       }
       const largest = strongestOf(present);
-      const marks = [0, 0.5, 1].map((place) =>
-        h("span", { class: "legend-mark", style: { left: `${100 * place}%` } }, weightText(place * largest)),
+      const marks = [0, 0.5, 1].map((fraction) =>
+        h("span", { class: "legend-mark", style: { left: `${100 * fraction}%` } }, weightText(fraction * largest)),
       );
       return h(
         "div",
@@ -172,7 +172,7 @@ function stretched(from, lines, count, line, step, fine) {
   const across = step === 1;
   const to = new Float32Array(from.length * fine);
   for (let index = 0; index < lines; index += 1) {
-    const at = (place) => from[index * line + Math.min(count - 1, Math.max(0, place)) * step];
+    const at = (fraction) => from[index * line + Math.min(count - 1, Math.max(0, fraction)) * step];
     for (let fineAt = 0; fineAt < count * fine; fineAt += 1) {
       const x = (fineAt + 0.5) / fine - 0.5;
       const low = Math.floor(x);

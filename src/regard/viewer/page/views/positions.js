@@ -9,11 +9,11 @@ const MOST_REQUESTS = 600;
 
 /** For each position of a site's queries the first call that holds it: `[{call, row}]`; empty where there is none. */
 export function positionsOf(site) {
-  const places = [];
+  const rows = [];
   site.calls.forEach((size, call) => {
-    for (let row = 0; row < size.queries; row += 1) places[(size.start || 0) + row] ||= { call, row };
+    for (let row = 0; row < size.queries; row += 1) rows[(size.start || 0) + row] ||= { call, row };
   });
-  return places;
+  return rows;
 }
 
 /** The number of query positions and of key positions over all calls. */
@@ -36,19 +36,19 @@ export function positionOf(site, state) {
 /** The state patch that selects a position; a single call is left out, so links stay short. */
 export function choosing(site, position) {
   if (position === null) return { row: null };
-  const place = positionsOf(site)[position];
-  if (!place) return { row: null };
-  return { row: place.row, call: site.calls.length > 1 ? place.call : -1 };
+  const found = positionsOf(site)[position];
+  if (!found) return { row: null };
+  return { row: found.row, call: site.calls.length > 1 ? found.call : -1 };
 }
 
 /** Weights of one position over the keys. `how`: "head", "mean" (of the layer's heads) or "rollout". */
 export async function weightsFrom(source, scene, where, position, how = "head") {
   if (how === "rollout") return source.rollout({ variant: where.variant, row: position });
   const site = scene.sites[where.site];
-  const place = positionsOf(site)[position];
-  if (!place) return null;
+  const found = positionsOf(site)[position];
+  if (!found) return null;
   return mean(
-    headsOf(site, where, how).map((head) => source.row({ ...asked(where, head, place.call), row: place.row })),
+    headsOf(site, where, how).map((head) => source.row({ ...asked(where, head, found.call), row: found.row })),
   );
 }
 
@@ -73,7 +73,7 @@ export async function weightsTo(source, scene, where, key, how = "head") {
 
 async function columnOf(source, site, where, head, key) {
   const column = new Float32Array(extentOf(site).queries);
-  const places = positionsOf(site);
+  const rows = positionsOf(site);
   await Promise.all(
     site.calls.map(async (size, call) => {
       if (key >= size.keys) return;
@@ -84,7 +84,7 @@ async function columnOf(source, site, where, head, key) {
         : await source.column({ ...asked(where, head, call), key });
       for (let row = 0; row < size.queries; row += 1) {
         const position = (size.start || 0) + row;
-        if (places[position].call === call) column[position] = got[row];
+        if (rows[position].call === call) column[position] = got[row];
       }
     }),
   );
