@@ -3,20 +3,22 @@
     python docs/make_reference.py            # rewrite docs/reference.md
     python docs/make_reference.py --check    # exit with 1 if it would change
 
-Everything comes from `regard list --json` and `regard show --json`, so the page and the command line cannot disagree.
+The facts are those that `regard list` and `regard show` print, so the page and the command line cannot disagree.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from regard.cli.main import main as regard
+from regard import nn
+from regard.cli.common import docstring
+from regard.cli.list import rows_of
+from regard.cli.show import options as option_rows
+from regard.cli.show.models_and_tasks import of_model, of_task
+from regard.nn.mechanism import options_of
 
 PAGE = Path(__file__).with_name("reference.md")
 Facts = dict[str, Any]
@@ -60,16 +62,6 @@ Layers `layer(query, source=None, *, mask=None, state=None)`, (b,q,dim) → (b,q
 """
 
 
-def ask(*words: str) -> Any:
-    """What a command prints as JSON."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        code = regard([*words, "--json"])
-    if code:
-        raise RuntimeError(f"regard {' '.join(words)} --json failed with exit code {code}")
-    return json.loads(printed.getvalue())
-
-
 def table(heads: list[str], rows: list[list[str]]) -> str:
     """A Markdown table; bars inside a cell are escaped."""
     lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
@@ -78,19 +70,19 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 def pieces(kind: str) -> str:
     """The section of one kind of piece: how each is written and what it does."""
-    rows = [[f"`{row['call']}`", row["summary"]] for row in ask("list", kind)]
+    rows = [[f"`{row['call']}`", row["summary"]] for row in rows_of(kind)]
     return f"## {kind.capitalize()}\n\n{PIECES[kind]}\n\n{table(['call', 'what it computes'], rows)}"
 
 
 def mechanisms() -> str:
     """The table of all mechanisms, and a section for each."""
-    rows = ask("list")
+    rows = rows_of("mechanisms")
     parts = [LAYERS]
     for family in dict.fromkeys(row["family"] for row in rows):
         inside = [row for row in rows if row["family"] == family]
         cells = [[_link(row), row["summary"], row["causal"], row["time"], row["memory"]] for row in inside]
         parts.append(f"{family}:\n\n{table(['name', 'what it does', 'causal', 'time', 'memory'], cells)}")
-    parts += [mechanism(ask("show", row["name"])) for row in rows]
+    parts += [mechanism(row["name"]) for row in rows]
     return "\n".join(parts)
 
 
@@ -99,51 +91,49 @@ def _link(row: Facts) -> str:
     return f"[`{row['name']}`](#{row['name']}){also}"
 
 
-def mechanism(facts: Facts) -> str:
+def mechanism(name: str) -> str:
     """What one mechanism computes, its options, its paper."""
-    parts = [f"### `{facts['name']}`\n", f"{facts['summary']}\n"]
-    for part in facts["body"]:
-        text = part["text"]
-        parts.append(f"```text\n{text}\n```\n" if part["kind"] == "formula" else f"{text}\n")
-    if facts["paper"]:
-        parts.append(f"Paper: {facts['paper']}\n")
-    if facts["empty_row"]:
-        parts.append(f"A query that sees nothing: {facts['empty_row']}\n")
-    parts.append(options(facts))
+    layer = nn.entry(name).layer
+    doc = docstring.read(layer)
+    parts = [f"### `{name}`\n", f"{doc.summary}\n"]
+    parts += [f"```text\n{text}\n```\n" if kind == "formula" else f"{text}\n" for kind, text in doc.body]
+    for label, words in doc.labelled.items():
+        parts.append(f"{'A query that sees nothing' if label == 'Empty row' else label}: {words}\n")
+    parts.append(options(option_rows.rows(options_of(layer), docstring.meanings(layer))))
     return "\n".join(parts)
 
 
-def options(facts: Facts) -> str:
+def options(known: list[Facts]) -> str:
     """The table of what something can be built with."""
     rows = [
         [f"`{one['name']}`", f"`{one['type']}`", "" if one["required"] else f"`{one['default']!r}`", one["meaning"]]
-        for one in facts["options"]
+        for one in known
     ]  # fmt: skip
     return table(["option", "type", "default", "meaning"], rows) if rows else "No options.\n"
 
 
 def models() -> str:
     """Every model with its options."""
-    rows = ask("list", "models")
+    rows = rows_of("models")
     overview = [[f"[`{row['name']}`](#model-{row['name']})", row["summary"]] for row in rows]
     parts = [
         '## Models\n\n`regard train TASK --model "decoder(layers=4)"`, or `regard.models.build`.\n',
         table(["name", "what it is"], overview),
     ]
     for row in rows:
-        facts = ask("show", f"models.{row['name']}")
+        facts = of_model(row["name"], {})
         parts += [f"### Model `{row['name']}`\n", f"{facts['summary']}\n"]
         parts += [f"{part['text']}\n" for part in facts["body"]]
         if facts["paper"]:
             parts.append(f"Paper: {facts['paper']}\n")
         parts += [f"Tasks: {', '.join(facts['tasks'])}. `--attention` replaces: {facts['attention']}.\n"]
-        parts.append(options(facts))
+        parts.append(options(facts["options"]))
     return "\n".join(parts)
 
 
 def tasks() -> str:
     """Every task with its options."""
-    rows = ask("list", "tasks")
+    rows = rows_of("tasks")
     overview = [
         [f"[`{row['name']}`](#task-{row['name']})", row["summary"], f"`{row['metric']}`", f"`{row['model']}`"]
         for row in rows
@@ -153,10 +143,10 @@ def tasks() -> str:
         table(["name", "what is learned", "judged by", "model of the recipe"], overview),
     ]
     for row in rows:
-        facts = ask("show", f"tasks.{row['name']}")
+        facts = of_task(row["name"], {})
         parts += [f"### Task `{row['name']}`\n", f"{facts['summary']}\n"]
         parts += [f"{part['text']}\n" for part in facts["body"]]
-        parts += [f"Models: {', '.join(facts['models'])}.\n", options(facts)]
+        parts += [f"Models: {', '.join(facts['models'])}.\n", options(facts["options"])]
     return "\n".join(parts)
 
 

@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard import biases
-from regard.core.grid import whole
+from regard.core.grid import full_grid
 from tests import oracle
 
 B, H, Q, K, D = 2, 3, 5, 7, 4
@@ -88,7 +88,7 @@ def buckets_by_distance(count, bidirectional, furthest):
     """The bucket of each key for a query in the middle of 81 keys."""
     table = torch.arange(float(count))[:, None]
     bias = biases.t5(table, bidirectional=bidirectional, max_distance=furthest)
-    return bias.values(whole((1, 1, 81, 81), "cpu"), torch.float32)[0, 40].long().tolist()
+    return bias.values(full_grid((1, 1, 81, 81), "cpu"), torch.float32)[0, 40].long().tolist()
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])

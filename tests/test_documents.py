@@ -136,6 +136,24 @@ def run(blocks: list[Block], names: dict[str, object]) -> dict[Block, str]:
     return printed
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_runs(tmp_path_factory):
+    """Training takes two steps here, a measurement four examples, and a comparison is only put together."""
+    import regard.workbench
+
+    train, evaluate = regard.workbench.train, regard.workbench.evaluate
+
+    def short(task, **settings):
+        small = {"steps": 2, "batch_size": 4, "eval_limit": 4, "device": "cpu", "quiet": True}
+        return train(task, **{**settings, **small}, out=tmp_path_factory.mktemp("short") / "run")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regard.workbench, "train", short)
+        patch.setattr(regard.workbench, "evaluate", functools.partial(evaluate, limit=4))
+        patch.setattr("regard.comparison.compare.compare", lambda plan, *_: compose_only(plan))
+        yield
+
+
 @functools.cache
 def begun(document: str) -> tuple[dict[str, object], dict[Block, str]]:
     """The blocks before the first that asks for a model, run once for all models: their names, and what they print."""
@@ -185,11 +203,16 @@ class Composed(Exception):
     """A comparison was put together; it would run now."""
 
 
-def composed(plan, *_):
+def compose_only(plan):
+    """Work out who would run against whom, and nothing more."""
     from regard.comparison.grid import compose
 
     settings = {name: value for name, value in plan.settings.items() if name != "data"}
     assert compose(settings, plan.models, plan.attentions, beam=plan.beam).contestants
+
+
+def composed(plan, *_):
+    compose_only(plan)
     raise Composed
 
 

@@ -104,6 +104,13 @@ for watched in (layer, model):
     seen.heads()
     seen.rollout(rows=[0])
     seen.ablate(loss=lambda out: out.norm())
+for verb in (regard.train, regard.evaluate, regard.compare, regard.view):
+    try:
+        verb("digits")
+    except ImportError as missing:
+        assert isinstance(missing, regard.RegardError) and 'pip install "regard[workbench]"' in str(missing)
+    else:
+        raise AssertionError(f"{verb.__name__} ran without its packages")
 """
 
 

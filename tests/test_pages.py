@@ -25,6 +25,20 @@ def test_every_link_leads_to_a_file(page):
     assert not missing
 
 
+@pytest.mark.parametrize("page", named(page for page in PAGES if page.name != "CHANGELOG.md"))
+def test_every_file_a_page_names_exists(page):
+    text = page.read_text(encoding="utf-8")
+    told = set(re.findall(r"`([\w/.-]+\.(?:py|js))`", text))
+    files = [
+        path
+        for folder in ("src", "tests", "docs", "examples", "benchmarks")
+        for path in (ROOT / folder).rglob("*.*")
+    ]
+    known = [f"/{path.relative_to(ROOT).as_posix()}" for path in [*files, *ROOT.glob("*.*")]]
+    missing = [name for name in told if not any(path.endswith(f"/{name}") for path in known)]
+    assert not missing
+
+
 def test_every_promise_names_the_tests_that_hold_it():
     text = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
     promises = re.split(r"^## (?=\d+\. )", text, flags=re.MULTILINE)[1:]
@@ -62,7 +76,7 @@ def test_the_examples_of_the_readme_pass_strict_type_checks(tmp_path):
     (tmp_path / "readme.py").write_text(brought + "\n".join(blocks), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", "--cache-dir",
-         str(ROOT / ".mypy_cache"), "readme.py"],
+         str(ROOT / ".mypy_cache" / "readme"), "readme.py"],
         cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT / "src")}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

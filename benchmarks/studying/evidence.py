@@ -33,8 +33,8 @@ from regard.models.model import MODELS
 from regard.registry import parse
 from regard.tasks.metrics import Metric
 from regard.tasks.task import TASKS, Task
-from regard.training.config import budget
 from regard.training.build import build_task
+from regard.training.config import budget
 from regard.training.config.recipe import complete
 from regard.training.run_folder import durable
 

@@ -19,24 +19,29 @@ from regard.errors import BadType, BadValue, Frozen, RegardError, Unsupported
 if TYPE_CHECKING:
     from regard import decoding, models, observation, tasks, training
     from regard.observation.observe import observe
+    from regard.workbench import compare, evaluate, train, view
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BadType", "BadValue", "Frozen", "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "decoding",
-    "errors", "explain", "masks", "models", "nn", "normalizers", "observation", "observe", "scores", "summarize",
-    "tasks", "training", "weights",
+    "BadType", "BadValue", "Frozen", "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "compare",
+    "decoding", "errors", "evaluate", "explain", "masks", "models", "nn", "normalizers", "observation", "observe",
+    "scores", "summarize", "tasks", "train", "training", "view", "weights",
 ]  # fmt: skip
 
 # Imported at first use, because they import libraries that `attend` does not need.
 # name: (module, attribute); attribute None: the module itself.
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "compare": ("regard.workbench", "compare"),
     "decoding": ("regard.decoding", None),
+    "evaluate": ("regard.workbench", "evaluate"),
     "models": ("regard.models", None),
     "observation": ("regard.observation", None),
     "observe": ("regard.observation.observe", "observe"),
     "tasks": ("regard.tasks", None),
+    "train": ("regard.workbench", "train"),
     "training": ("regard.training", None),
+    "view": ("regard.workbench", "view"),
 }
 
 if not TYPE_CHECKING:  # a type checker would accept every name

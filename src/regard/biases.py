@@ -28,7 +28,7 @@ __all__ = ["Bias", "alibi", "dense", "gaussian", "relative", "t5"]
 class Bias(Value):
     """A number for each (batch, head, query, key), added to the scores."""
 
-    room: ClassVar[str] = "biases"
+    namespace: ClassVar[str] = "biases"
     name: ClassVar[str] = "bias"
 
     def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
@@ -148,10 +148,10 @@ class T5Bias(Bias):
             )
 
     def _index(self, grid: Grid) -> Tensor:
-        """The bucket of each distance: its own for small ones, shared ones of growing width up to `max_distance`.
+        """The bucket of each distance: one each for small distances, then of growing width up to `max_distance`.
 
-        All distances from `max_distance` on share the last bucket. Where half of the buckets already reach that far,
-        no logarithmic part is left between the two; with one bucket for each side there is no small distance.
+        All distances from `max_distance` on share the last bucket. If half of the buckets already reach that far, there
+        is no logarithmic part; with one bucket for each side, no distance has its own.
         """
         distance, buckets = grid.distance_from(self.align, self.offset), self.table.shape[0]
         first = torch.zeros_like(distance)
@@ -179,11 +179,10 @@ class GaussianBias(Bias):
 
     def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
         center = grid.pick(self.center[..., None]).to(dtype)
-        lost = (
-            ~center.detach().isfinite()
-        )  # a hidden query may have no centre; its gradient must still be zero
-        away = grid.column - center.masked_fill(lost, 0)
-        return (away**2 * (-0.5 / self.sigma**2)).masked_fill(lost, torch.nan)
+        # A hidden query may have a non-finite centre; its gradient must still be zero.
+        nonfinite = ~center.detach().isfinite()
+        away = grid.column - center.masked_fill(nonfinite, 0)
+        return (away**2 * (-0.5 / self.sigma**2)).masked_fill(nonfinite, torch.nan)
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
         center = grid.pick(self.center[..., None]).to(grad.dtype)
@@ -266,7 +265,7 @@ def dense(tensor: Tensor) -> Bias:
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
-    """A geometric series for a power of two; otherwise that of the next lower one, then every other of the next."""
+    """A geometric series for a power of two; otherwise the next lower one's, then every other slope of the next."""
     power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
     if power < num_heads:

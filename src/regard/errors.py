@@ -1,7 +1,7 @@
-"""The errors users meet.
+"""The errors that users see.
 
 Every one derives from `RegardError`, and also from the built-in error Python itself would raise, so that both
-`except regard.RegardError` and `except ValueError` work. A message names the argument, what came, what was
+`except regard.RegardError` and `except ValueError` work. A message names the argument, what was given, what was
 expected and what to try.
 """
 
@@ -12,31 +12,31 @@ from collections.abc import Iterable, Mapping
 
 
 class RegardError(Exception):
-    """The root of every error that regard raises on purpose."""
+    """The base class of every error that regard raises on purpose."""
 
 
 class BadValue(RegardError, ValueError):
-    """An argument of the right kind with a content that cannot work: a shape, a number, a name."""
+    """An argument of the right type with an invalid content: a shape, a number, a name."""
 
 
 class BadType(RegardError, TypeError):
-    """An argument of the wrong kind: a dtype, a class."""
+    """An argument of the wrong type: a dtype, a class."""
 
 
 class Frozen(RegardError, AttributeError):
-    """A value was to be changed after it was made; masks, scores, biases and normalisers never change."""
+    """An attempt to change a value (a mask, score, bias or normaliser), which is immutable."""
 
 
 class Unsupported(RegardError, NotImplementedError):
-    """The implementation that was asked for by name cannot run this request; the text says why."""
+    """The implementation named by `impl` cannot run this request; the message says why."""
 
 
 def unknown_name(
     kind: str, name: object, known: Iterable[str], calls: Mapping[str, str] | None = None
 ) -> BadValue:
-    """An error for a name nobody registered, with the nearest known one as a suggestion.
+    """An error for an unknown name, with the nearest known one as a suggestion.
 
-    `calls`: what is not taken by name because it needs something, with what to write in its place.
+    `calls`: names that need arguments and so cannot be given as a name, with the call to write instead.
     """
     known, calls = sorted(known), calls or {}
     near = difflib.get_close_matches(str(name), [*known, *calls], n=1, cutoff=0.5)

@@ -1,7 +1,7 @@
 """Normalisers: from the scores of a complete row to its weights.
 
-All of them give zeros to what is hidden and to a row that sees nothing (or only scores of −inf), and NaN to a row
-with a NaN score in sight.
+All of them give zero to hidden keys and to rows that see nothing (or only scores of −inf), and NaN to a row with a
+visible NaN score.
 
     >>> import torch
     >>> from regard import normalizers
@@ -26,24 +26,24 @@ __all__ = ["Normalizer", "entmax15", "hard", "named", "sigmoid", "softmax", "spa
 
 
 class Normalizer(Value):
-    """Turns scores into weights. Subclass it and define `__call__` to bring your own.
+    """Turns scores into weights. Subclass it and define `__call__` to add your own.
 
-    `scores` (…, k) are complete rows and hold −inf where `visible` is False; `visible` broadcasts to them. What an
-    object carries (numbers, strings, tensors) are its declared fields, or what its `__init__` sets.
+    `scores` (…, k) are complete rows, −inf where `visible` is False; `visible` broadcasts to them. A subclass holds its
+    numbers, strings and tensors in declared fields, or in attributes that its `__init__` sets.
     """
 
-    room: ClassVar[str] = "normalizers"
+    namespace: ClassVar[str] = "normalizers"
     name: ClassVar[str] = "normalizer"
 
     def __call__(self, scores: Tensor, visible: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} does not define __call__(scores, visible)")
 
     def rows(self, scores: Tensor) -> Tensor:
-        """Weights of rows in which what is hidden already stands at −inf."""
+        """Weights of rows whose hidden scores are −inf."""
         return self(scores, scores != -torch.inf)
 
-    def live_rows(self, scores: Tensor) -> Tensor:
-        """The same for rows that are known to hold a score above −inf: one thing less to look after."""
+    def nonempty_rows(self, scores: Tensor) -> Tensor:
+        """The same for rows that are known to contain a score above −inf."""
         return self.rows(scores)
 
     def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -57,19 +57,19 @@ class Normalizer(Value):
 
 
 class _BuiltIn(Normalizer):
-    """A normaliser that defines `live_rows` only, for rows in which something is visible."""
+    """A normaliser that defines only `nonempty_rows`."""
 
     name: ClassVar[str] = "built-in"
 
     def __call__(self, scores: Tensor, visible: Tensor) -> Tensor:
-        # The second fill matters for a row that is NaN: what is hidden from it stays at zero.
+        # The second fill keeps hidden weights zero in a row of NaN.
         return self.rows(scores.masked_fill(~visible, -torch.inf)).masked_fill(~visible, 0)
 
     def rows(self, scores: Tensor) -> Tensor:
         if scores.shape[-1] == 0:
             return scores
-        dead = scores.detach().amax(-1, keepdim=True) == -torch.inf
-        return self.live_rows(scores.masked_fill(dead, 0)).masked_fill(dead, 0)
+        empty = scores.detach().amax(-1, keepdim=True) == -torch.inf
+        return self.nonempty_rows(scores.masked_fill(empty, 0)).masked_fill(empty, 0)
 
 
 class Softmax(_BuiltIn):
@@ -77,7 +77,7 @@ class Softmax(_BuiltIn):
 
     name: ClassVar[str] = "softmax"
 
-    def live_rows(self, scores: Tensor) -> Tensor:
+    def nonempty_rows(self, scores: Tensor) -> Tensor:
         return torch.softmax(scores, -1)
 
     def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -99,15 +99,15 @@ class Sigmoid(_BuiltIn):
 class _Threshold(_BuiltIn):
     """Weights (z − τ)₊ᵖ, with the threshold τ that makes a row sum to one.
 
-    τ is found by sorting, without gradient, and then moved by two Newton steps with gradient. The steps do not
-    change its value, but they carry its first and second derivative exactly.
+    τ is found by sorting, without gradient, followed by two Newton steps with gradient. The steps do not change its
+    value, but give it exact first and second derivatives.
     """
 
     name: ClassVar[str] = "threshold"
     power: ClassVar[int]
 
-    def live_rows(self, scores: Tensor) -> Tensor:
-        # Below the largest score by more than 1 nothing gets weight, so −2 stands for everything down there.
+    def nonempty_rows(self, scores: Tensor) -> Tensor:
+        # Scores more than 1 below the largest get no weight, so they can all be raised to −2.
         shifted = (scores - scores.detach().amax(-1, keepdim=True)) / self.power
         shifted = shifted.clamp(min=-2)
         threshold = self.threshold(shifted.detach().sort(-1, descending=True).values)
@@ -155,10 +155,10 @@ class Hardmax(_BuiltIn):
 
     name: ClassVar[str] = "hard"
 
-    def live_rows(self, scores: Tensor) -> Tensor:
+    def nonempty_rows(self, scores: Tensor) -> Tensor:
         largest, index = scores.detach().amax(-1, keepdim=True), scores.detach().argmax(-1, keepdim=True)
         chosen = torch.zeros_like(scores).scatter_(-1, index, 1.0).masked_fill(largest.isnan(), torch.nan)
-        # A gradient of zero, rather than none at all, keeps `backward` working when only the scores require it.
+        # A gradient of zero, instead of none, lets `backward` work when only the scores require gradient.
         return chosen + scores.masked_fill(torch.ones_like(scores, dtype=torch.bool), 0)
 
     def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -178,7 +178,7 @@ for _kind in (Softmax, Sigmoid, Sparsemax, Entmax15, Hardmax):
 
 
 def named(given: str | Normalizer) -> Normalizer:
-    """The normaliser that a name or an object stands for."""
+    """The normaliser of that name; a `Normalizer` is returned as it is."""
     if isinstance(given, Normalizer):
         return given
     if isinstance(given, str):

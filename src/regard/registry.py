@@ -1,4 +1,4 @@
-"""A table from names to things, with one error text for a name that is not in it; and names with options.
+"""A registry of named objects with helpful errors, and the parser of names with options.
 
 >>> parse("local(window=65, positions=rotary)")
 ('local', {'window': 65, 'positions': 'rotary'})
@@ -20,7 +20,7 @@ Thing = TypeVar("Thing")
 
 
 class Registry(Generic[Thing]):
-    """Things of one kind by name: scores, normalisers, implementations, later mechanisms, models and tasks."""
+    """Objects of one kind by name: scores, normalisers, mechanisms, models, tasks."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -48,7 +48,7 @@ class Registry(Generic[Thing]):
 
 
 def calls_of(room: str) -> dict[str, str]:
-    """What to write for each constructor of a module such as `regard.scores`: additive → scores.additive(weight)."""
+    """How to call each constructor of a module such as `regard.scores`: additive → scores.additive(weight)."""
     module = sys.modules[room]
     found = {}
     for name in module.__all__:
@@ -60,7 +60,7 @@ def calls_of(room: str) -> dict[str, str]:
 
 
 def call_meant(given: object, room: str) -> str:
-    """A hint for a name, or a constructor that was not called, where a value was expected: what to write."""
+    """A hint where a value was expected and a name, or a constructor that was not called, was given."""
     calls = calls_of(room)
     asked = given if isinstance(given, str) else getattr(given, "__name__", "")
     near = difflib.get_close_matches(asked.replace("-", "_"), calls, n=1, cutoff=0.5)
@@ -70,9 +70,9 @@ def call_meant(given: object, room: str) -> str:
 
 
 def options_of(cls: type, leading: int) -> dict[str, inspect.Parameter]:
-    """What a class can be built with, by name, without self and the `leading` arguments that everyone gives.
+    """The options of a class by name, without self and the `leading` arguments, which are always given.
 
-    Where a constructor hands `**options` on, those of its parent follow.
+    Where a constructor passes `**options` on, those of its parent follow.
     """
     found: dict[str, inspect.Parameter] = {}
     for parent in cls.__mro__:
@@ -88,7 +88,7 @@ def options_of(cls: type, leading: int) -> dict[str, inspect.Parameter]:
 
 
 def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise for the first option that `owner` does not have, with those it has."""
+    """Raise for the first option that `owner` does not have, listing those it has."""
     for option in given:
         if option not in known:
             raise unknown_name(f"option of {owner}", option, known)
@@ -102,8 +102,8 @@ def parse(text: object) -> tuple[str, dict[str, Any]]:
     """`NAME(option=value, …)` as a name and its options.
 
     A value is a number, True, False, None, a tuple of such, a quoted text, a bare word (`rotary`, `static-memory`), or
-    a name with options of its own, which stays text. What a bare word means (`false`) depends on the type that an
-    option declares, so words stay text here and are converted by `regard.core.options`.
+    a name with its own options, which stays text. The meaning of a bare word (`false`) depends on the declared type of
+    the option, so words stay text here and are converted by `regard.core.options`.
     """
     if not isinstance(text, str):
         raise BadType(
@@ -117,7 +117,7 @@ def parse(text: object) -> tuple[str, dict[str, Any]]:
 
 
 def split(text: str) -> list[str]:
-    """The parts of a text between commas that stand outside of brackets and quotes; blank parts are left out."""
+    """The parts of a text between commas outside of brackets and quotes, without blank parts."""
     parts, depth, quote = [""], 0, ""
     for letter in text:
         if quote:

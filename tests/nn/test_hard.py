@@ -11,7 +11,7 @@ import torch
 import regard
 from regard import masks
 from regard.core.dropout import draw_seed
-from regard.core.grid import whole
+from regard.core.grid import full_grid
 from regard.nn import build
 from regard.nn.hard import Baseline, Choice, GumbelNoise, surrogate
 
@@ -91,7 +91,7 @@ def test_training_samples_from_the_softmax():
 
 def test_the_noise_is_gumbel_independent_and_follows_the_seed():
     sizes = (3, 5, 67, 101)
-    noise = GumbelNoise(draw_seed(torch.device("cpu"))).values(whole(sizes, "cpu"), torch.float64)
+    noise = GumbelNoise(draw_seed(torch.device("cpu"))).values(full_grid(sizes, "cpu"), torch.float64)
     assert noise.shape == sizes and noise.isfinite().all()
     n = noise.numel()
     # Mean γ, variance π²/6; three shares of the distribution exp(−exp(−x)).
@@ -109,8 +109,8 @@ def test_the_noise_is_gumbel_independent_and_follows_the_seed():
     first = GumbelNoise(draw_seed(torch.device("cpu")))
     torch.manual_seed(7)
     assert torch.equal(first.seed, draw_seed(torch.device("cpu")))
-    part = whole(sizes, "cpu").part(rows=slice(9, 20), columns=slice(30, 77))
-    complete = first.values(whole(sizes, "cpu"), torch.float32)
+    part = full_grid(sizes, "cpu").part(rows=slice(9, 20), columns=slice(30, 77))
+    complete = first.values(full_grid(sizes, "cpu"), torch.float32)
     assert torch.equal(first.values(part, torch.float32), complete[:, :, 9:20, 30:77])
 
 
@@ -124,7 +124,7 @@ def test_a_plain_call_uses_the_straight_through_gradient(length, temperature):
     out = layer(query, source, mask=masks.padding(keep))
     torch.manual_seed(3)
     noise = GumbelNoise(draw_seed(torch.device("cpu"))).values(
-        whole((B, HEADS, length, length), "cpu"), torch.float64
+        full_grid((B, HEADS, length, length), "cpu"), torch.float64
     )
     scores, values = scored(layer, query, source, keep)
     noisy = scores + noise

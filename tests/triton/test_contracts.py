@@ -8,6 +8,7 @@ import torch
 
 import regard
 from regard import biases, masks, scores
+from regard.core.call import Call
 from regard.core.request import build
 from regard.implementations import reference
 from regard.implementations.triton import launch
@@ -65,7 +66,9 @@ def drawn(*shape, dtype=torch.float32, grad=True):
 
 def test_dropout_is_that_of_the_reference_bit_for_bit():
     query, key, value, sink = drawn(2, 2, 21, 5), drawn(2, 1, 37, 5), drawn(2, 1, 37, 3), drawn(2)
-    asked = build(query, key, value, "scaled-dot", masks.window(20), None, "softmax", None, 0.4, sink, True)
+    asked = build(
+        Call(query, key, value, mask=masks.window(20), dropout=0.4, sink=sink, return_logsumexp=True)
+    )
     torch.manual_seed(5)
     mine = regard.attend(
         query, key, value, mask=masks.window(20), dropout=0.4, sink=sink, impl="triton", return_logsumexp=True
@@ -174,8 +177,8 @@ def test_equal_bits_every_time():
 @pytest.mark.parametrize("by_key", [False, True])
 def test_lists_hold_each_block_that_is_not_empty_once(name, by_key):
     s = SQUARE if MASKS[name].square else SMALL
-    mask = build(*[torch.empty(s.b, s.h, n, 2, device=DEVICE) for n in (s.q, s.k, s.k)], "dot",
-                 MASKS[name].build(s, DEVICE)[0], None, "softmax", None, 0.0, None, False).mask  # fmt: skip
+    rows = [torch.empty(s.b, s.h, n, 2, device=DEVICE) for n in (s.q, s.k, s.k)]
+    mask = build(Call(*rows, mask=MASKS[name].build(s, DEVICE)[0])).mask
     prepared = prepare(mask, None, (s.b, s.h, s.q, s.k), torch.device(DEVICE))
     lists = prepared.lists(8, 4, by_key)
     if prepared.form[0] in ".s":
@@ -214,7 +217,7 @@ def test_the_operators_pass_torchs_own_check():
     score = scores.softcap(3.0)
     query, key, value = drawn(1, 2, 19, 5), drawn(1, 1, 17, 5), drawn(1, 1, 17, 3)
     bias = biases.relative(drawn(2, 5))
-    asked = build(query, key, value, score, masks.causal(), bias, "softmax", None, 0.0, None, True)
+    asked = build(Call(query, key, value, score, masks.causal(), bias, return_logsumexp=True))
     tensors, spec = regard.implementations.packing.pack(asked)
     arguments = (query, key, value, None, None, tensors, spec, asked.scale, 0.0)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -294,7 +297,7 @@ def test_what_it_cannot_run_it_says(change, why):
 
 
 def test_what_the_launch_takes_is_what_the_kernel_declares():
-    work = launch.Work(
+    work = launch.KernelWork(
         *[drawn(1, 1, 4, 5, grad=False)] * 3,
         None,
         None,

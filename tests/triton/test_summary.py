@@ -7,7 +7,8 @@ import torch
 
 from regard import biases, masks, scores
 from regard.core import request
-from regard.core.summary import Summary, walked
+from regard.core.call import Call
+from regard.core.summary import Summary, summarize_strips
 from regard.implementations.triton import summary as kernels
 from tests.contracts.harness import Case
 from tests.test_weights_summary import CASES as WRITTEN
@@ -24,9 +25,8 @@ CASES |= {
 }
 
 
-def reduced(query, key, *, score="scaled-dot", mask=None, bias=None, scale=None, sink=None):
-    asked = request.build(query, key, key, score, mask, bias, "softmax", scale, 0.0, sink, False)
-    return asked.widened().reduced()
+def reduced(query, key, **options):
+    return request.build(Call(query, key, key, **options)).widened().reduced()
 
 
 def fused(query, key, top=8, **options):
@@ -88,14 +88,14 @@ def test_several_blocks_of_queries_and_keys(name):
     query, key = drawn(1, 2, 70, 16), drawn(1, 1, 70, 16)
     bias = biases.alibi(2) if name == "window" else None
     options = {"mask": mask, "bias": bias, "sink": drawn(2)}
-    same(fused(query, key, top=3, **options), walked(reduced(query, key, **options), 3))
+    same(fused(query, key, top=3, **options), summarize_strips(reduced(query, key, **options), 3))
 
 
 @pytest.mark.parametrize("top", [0, 1, 32])
 def test_any_count_of_strongest_keys(top):
     query, key = drawn(1, 1, 40, 16), drawn(1, 1, 101, 16)
     found = fused(query, key, top=top, mask=masks.causal())
-    same(found, walked(reduced(query, key, mask=masks.causal()), top))
+    same(found, summarize_strips(reduced(query, key, mask=masks.causal()), top))
     assert not kernels.runs(reduced(query, key), 33)
 
 
@@ -151,7 +151,7 @@ def test_half_precision_is_scored_in_float32(dtype):
     asked = reduced(query, key, score=scores.softcap(3.0))
     found = fused(query, key, score=scores.softcap(3.0))
     assert found.entropy.dtype == torch.float32
-    same(found, walked(asked, 8))
+    same(found, summarize_strips(asked, 8))
 
 
 def test_the_same_bits_every_time():
@@ -184,4 +184,4 @@ def test_long_rows_in_linear_memory():
     before = torch.cuda.memory_allocated()
     found = fused(query, key)
     assert torch.cuda.max_memory_allocated() - before < 64 << 20
-    same(found, walked(reduced(query, key), 8))
+    same(found, summarize_strips(reduced(query, key), 8))

@@ -9,6 +9,7 @@ import regard
 from regard import biases, masks, scores
 from regard.core import request
 from regard.core.attention import selection
+from regard.core.call import Call
 from regard.implementations.triton import weights as kernels
 from tests.triton.conftest import DEVICE
 
@@ -17,9 +18,8 @@ def drawn(*shape, dtype=torch.float32):
     return torch.randn(*shape).to(DEVICE, dtype)
 
 
-def reduced(query, key, *, score="scaled-dot", mask=None, bias=None, scale=None, sink=None):
-    asked = request.build(query, key, key, score, mask, bias, "softmax", scale, 0.0, sink, False)
-    return asked.widened().reduced()
+def reduced(query, key, **options):
+    return request.build(Call(query, key, key, **options)).widened().reduced()
 
 
 def fused(query, key, rows=None, heads=None, **options):

@@ -1,4 +1,4 @@
-"""The numbers regard promises, each measured beside its peer; `regard bench` prints them.
+"""The promised numbers, each measured against a peer; `regard bench` prints them.
 
 One file per family of cases. A case registers itself with `@case`, so a new number is one more function.
 """

@@ -19,7 +19,7 @@ class Setting:
 
 
 class Wrong(RegardError):
-    """What was to be timed gives wrong numbers, so it is not timed."""
+    """What should be timed computes wrong numbers, so it is not timed."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Measurement:
     """One measured number with its spread.
 
     `value` is the median of `samples` readings, `low` and `high` their quartiles. `ours` and `peer` are the
-    median seconds of the two sides where time was taken. Where there were several peers, `peers` has the seconds of
-    each (or why it could not run) and `best` names the one that counts. `details` are further numbers for machines.
+    median seconds of both, if time was measured. With several peers, `peers` has the seconds of each (or why it could
+    not run) and `best` names the fastest. `details` are further numbers for the JSON output.
     """
 
     value: float
@@ -55,20 +55,18 @@ class Case:
     at_most: bool
     measure: Callable[[Setting], Measurement]
     device: str = "cpu"
-    ahead: Callable[[Setting], object] | None = (
-        None  # compiles what it needs, for all processes of this machine
-    )
-    rank: int = 0  # those of a lower one are measured first: time may run out
+    ahead: Callable[[Setting], object] | None = None  # compiles its kernels into the caches of this machine
+    rank: int = 0  # lower ranks are measured first, since time may run out
 
     @property
     def bound(self) -> str:
-        """The bar as people read it."""
+        """The bar as text."""
         return f"{'≤' if self.at_most else '≥'} {self.bar:g} {self.unit}"
 
     def row(self, found: Measurement, setting: Setting) -> dict[str, object]:
-        """The case and what was found, as one record.
+        """The case and its measurement, as one record.
 
-        A bar was set for one device; on another the number is reported and not judged (`met` is None).
+        A bar holds for one device; on another the number is reported and not judged (`met` is None).
         """
         judged = setting.device == self.device
         within = found.value <= self.bar if self.at_most else found.value >= self.bar
@@ -93,7 +91,7 @@ class Case:
         }
 
     def failed(self, trouble: Exception, setting: Setting) -> dict[str, object]:
-        """The case with nothing measured, and why. What is wrong or breaks meets no bar."""
+        """The record of a case that failed, with the reason; its bar is not met."""
         nothing = Measurement(0.0, 0.0, 0.0, 0)
         words = str(trouble) if isinstance(trouble, RegardError) else f"{type(trouble).__name__}: {trouble}"
         empty = dict.fromkeys(("measured", "low", "high"))
@@ -125,10 +123,10 @@ def case(name: str, *, work: str, peer: str, unit: str, at_most: float | None = 
 
 
 def select(only: str | None, device: str = "cpu") -> list[Case]:
-    """The cases that `only` names: nothing for all of a device, else names or beginnings of names, joined by commas.
+    """The cases that `only` names, by names or prefixes joined by commas; None: all cases of a device.
 
-    `window` is the family of that name, `window-16k` a part of it. What a device has no case of is measured by the
-    other device's case, and not judged.
+    `window` is the family of that name, `window-16k` a part of it. Where a device has no such case, that of the other
+    device is measured and not judged.
     """
     every = sorted((CASES[name] for name in CASES), key=lambda one: one.rank)
     own = [one for one in every if one.device == device]

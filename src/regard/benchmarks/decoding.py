@@ -1,4 +1,4 @@
-"""What a cache saves in decoding: each token read once, against reading everything again for each token."""
+"""The gain of a cache in decoding: each token is computed once, against recomputing the prefix for each token."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from regard import models
 from regard.benchmarks.case import Measurement, Setting, case
 from regard.benchmarks.timing import speedup
+from regard.tasks.answers import NextToken
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Tokens
@@ -31,9 +32,9 @@ def single(setting: Setting) -> Measurement:
 def _compared(setting: Setting, batch: int) -> Measurement:
     """The same tokens from the same model; only what is remembered differs."""
     torch.manual_seed(0)
-    problem = Problem("language", Tokens(VOCABULARY), VOCABULARY, WRITTEN + 1)
+    problem = Problem.of(Tokens(VOCABULARY, length=WRITTEN + 1), NextToken(VOCABULARY))
     decoder = models.build(f"decoder(layers={LAYERS}, dim={DIM})", problem).to(setting.device).eval()
-    prompts = Batch(torch.arange(batch, device=setting.device)[:, None])
+    prompts = Batch.of(torch.arange(batch, device=setting.device)[:, None])
 
     def written(cached: bool) -> list[list[int]]:
         return [found[0].tokens for found in decoder.generate(prompts, max_length=WRITTEN, cached=cached)]

@@ -1,4 +1,4 @@
-"""A picture of a benchmark: for each case, how fast ours is beside the best peer. At 1 they are equally fast.
+"""A figure of a benchmark: the speed of each case relative to its best peer; at 1 both are equally fast.
 
 regard bench --device cuda --json rows.json
 python -m regard.benchmarks.figure rows.json speed.svg    # later, and on any machine
@@ -30,7 +30,7 @@ def speed(row: Row) -> float | None:
 
 
 def wanted(row: Row) -> float | None:
-    """The speed at which the row's bar is met, where the bar speaks of a peer."""
+    """The speed at which the row's bar is met, if the bar is relative to a peer."""
     bar = row["bar"]
     if not isinstance(bar, int | float) or row["unit"] not in ("× time", "× faster"):
         return None
@@ -42,8 +42,8 @@ def drawn(rows: Sequence[Row]) -> Figure:
     shown = [row for row in rows if speed(row) is not None]
     with looks():
         figure, frame = blank(WIDTH, AROUND + LINE * max(1, len(shown)))
-        for place, row in enumerate(shown):
-            _bar(frame, place, row)
+        for position, row in enumerate(shown):
+            _bar(frame, position, row)
         frame.axvline(1.0, color=INK, linewidth=0.9)
         frame.set_yticks(range(len(shown)), [shortened(str(row["name"]), LONGEST) for row in shown])
         frame.set_ylim(len(shown) - 0.4, -0.6)
@@ -61,20 +61,20 @@ def drawn(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def _bar(frame: Axes, place: int, row: Row) -> None:
+def _bar(frame: Axes, position: int, row: Row) -> None:
     found, bar = speed(row), wanted(row)
     assert found is not None
-    frame.barh(place, found - 1.0, left=1.0, height=0.68, color=AHEAD if found >= 1 else BEHIND)
+    frame.barh(position, found - 1.0, left=1.0, height=0.68, color=AHEAD if found >= 1 else BEHIND)
     if bar is not None:
-        frame.plot([bar, bar], [place - 0.45, place + 0.45], color=MUTED, linewidth=1.2)
+        frame.plot([bar, bar], [position - 0.45, position + 0.45], color=MUTED, linewidth=1.2)
     beside = f"{found:.3g}× {shortened(str(row['peer']), LONGEST)}"
     right = max(found, 1.0, bar or 1.0)  # beyond the bar's tick, so that neither hides the other
-    frame.annotate(beside, (right, place), xytext=(4, 0), textcoords="offset points", va="center",
+    frame.annotate(beside, (right, position), xytext=(4, 0), textcoords="offset points", va="center",
                    fontsize=5.5, color=MUTED)  # fmt: skip
 
 
 def draw(rows: Sequence[Row], path: str | Path) -> None:
-    """Write the picture; the ending of the path says how."""
+    """Write the figure; the suffix of the path is its format."""
     with looks():
         drawn(rows).savefig(path, dpi=200)
 

@@ -24,7 +24,7 @@ from regard.benchmarks.timing import quartiles
 from regard.comparison.memory import peak_memory
 
 MIB = 2**20
-PATIENCE = 30.0  # seconds of readings after which no further one is started
+PATIENCE = 30.0  # seconds after which no further reading is started
 
 # Given the device and whether to build the small size, makes the inputs and returns the call to measure.
 Prepare = Callable[[str, bool], Callable[[], object]]
@@ -33,7 +33,7 @@ Prepare = Callable[[str, bool], Callable[[], object]]
 def extra_memory(prepare: Prepare, setting: Setting, impl: str = "") -> Measurement:
     """Peak memory in MiB that the prepared call needs beyond its inputs.
 
-    The median of three fresh processes; fewer when they take long, since readings differ by well under one per cent.
+    The median of three fresh processes; fewer when they take long, since readings differ by well under one percent.
     """
     start = time.perf_counter()
     readings = [_in_child(prepare, setting)]
@@ -54,7 +54,7 @@ def _in_child(prepare: Prepare, setting: Setting) -> float:
         [sys.executable, "-c", "from regard.benchmarks.memory import child; child()", json.dumps(task)],
         capture_output=True,
         text=True,
-        # Threads that wait by spinning take minutes on a busy machine; time is not what is measured here.
+        # Spinning threads would take minutes on a busy machine.
         env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
     )
     if done.returncode != 0:
@@ -82,7 +82,7 @@ def child() -> None:
 
 
 def known_allocation(device: str, small: bool) -> Callable[[], object]:
-    """Work of known size, to check the meter itself: 256 MiB written, of which 128 are freed half-way."""
+    """Work of known size, to check the measurement itself: 256 MiB written, of which 128 are freed half-way."""
     rows = 2 if small else 64
 
     def call() -> torch.Tensor:

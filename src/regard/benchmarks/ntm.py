@@ -1,4 +1,4 @@
-"""A training step of a Neural Turing Machine: what a hand-written backward pass through time is worth.
+"""A training step of a Neural Turing Machine: the gain of a hand-written backward pass through time.
 
 The peer is the same machine as one writes it in plain torch: a loop over the steps, each vectorised over the batch and
 the heads, differentiated by autograd. Both start from the same weights, and must agree before they are timed.

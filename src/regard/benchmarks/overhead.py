@@ -1,4 +1,4 @@
-"""What `impl="auto"` costs on top of the call it makes, on tensors so small that only the cost is left."""
+"""The overhead of `impl="auto"` over the call it makes, on tensors so small that little else is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running cases and showing what came out: rows for machines, a table for people."""
+"""Running cases and showing the results: rows as JSON, a table to read."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def run(
     each: Callable[[list[Row]], None] = lambda rows: None,
     seconds: float = math.inf,
 ) -> list[Row]:
-    """Measure the cases one after the other; after `seconds` no further one is begun.
+    """Measure the cases one after the other; after `seconds` no further one is started.
 
-    `announce` hears which one is on and how the last one went, `each` gets the rows so far after every case.
+    `announce` is called with the case that starts and with each result, `each` with all rows so far after every case.
     """
     started, about = time.perf_counter(), environment(setting)
     rows: list[Row] = []
@@ -49,14 +49,14 @@ def run(
             rows.append({**_measured(case, setting), **about, "spent": round(time.perf_counter() - begun, 1)})
             announce(line(rows[-1]))
             each(rows)
-            if setting.device == "cuda":  # what one case kept is memory the next one lacks
+            if setting.device == "cuda":  # free the memory of this case for the next one
                 gc.collect()
                 torch.cuda.empty_cache()
     return rows
 
 
 def _measured(case: Case, setting: Setting) -> Row:
-    """One row; a case that is wrong or breaks says so in its row, and the others go on."""
+    """The row of one case; an exception is recorded in it, and the other cases go on."""
     try:
         return case.row(case.measure(setting), setting)
     except Exception as trouble:
@@ -64,7 +64,7 @@ def _measured(case: Case, setting: Setting) -> Row:
 
 
 def line(row: Row) -> str:
-    """A row in short, for those who watch."""
+    """A row on one line, for progress."""
     cells = _cells(row)
     shown = [cells[3], *cells[5:-1]] if row["trouble"] is None else [str(row["trouble"])]
     return "  ".join([f"{cells[0]:28s}", *shown, f"[{row['impl']}] against {row['peer']}, {row['spent']} s"])
@@ -139,7 +139,7 @@ def _time(seconds: object) -> str:
 
 
 def footer(rows: Sequence[Row]) -> str:
-    """One line under the table: the verdict in numbers and where it was reached."""
+    """One line under the table: how many bars were met, and on which machine."""
     if not rows:
         return "nothing was measured"
     about = rows[0]

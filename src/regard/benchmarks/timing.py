@@ -1,8 +1,8 @@
 """Timing two calls side by side.
 
-A machine's speed drifts: clocks change, neighbours come and go. Timing all of A and then all of B puts that
-drift into the ratio. So the two alternate (A, B, A, B, …), every pair gives one ratio, and the median of the
-ratios is the number; the quartiles say how far to trust it.
+The speed of a machine drifts with its clocks and its load. Timing all of A and then all of B would put that drift into
+the ratio. So the two alternate (A, B, A, B, …), every pair gives one ratio, and the result is the median of the ratios
+with its quartiles.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from regard.benchmarks.case import Measurement, Setting
 
-Call = Callable[[], object]
+TimedCall = Callable[[], object]
 
 SHORT_PAIRS = 40  # pairs for calls well under a second …
 SHORT_BUDGET = 15.0  # … and more, up to MOST_PAIRS, while they fit in this many seconds
@@ -26,27 +26,27 @@ LONG_BUDGET = 45.0  # seconds to spend on a case whose calls are long …
 LONG_PAIRS = 5  # … but never fewer pairs than this
 
 
-def slowdown(ours: Call, peer: Call, setting: Setting, impl: str = "") -> Measurement:
+def slowdown(ours: TimedCall, peer: TimedCall, setting: Setting, impl: str = "") -> Measurement:
     """Our time divided by the peer's: 1.05 means five per cent slower."""
     pairs = _alternate(ours, peer, setting)
     return _summary([a / b for a, b in pairs], pairs, impl)
 
 
-def speedup(ours: Call, peer: Call, setting: Setting, impl: str = "") -> Measurement:
+def speedup(ours: TimedCall, peer: TimedCall, setting: Setting, impl: str = "") -> Measurement:
     """The peer's time divided by ours: 20 means twenty times as fast."""
     pairs = _alternate(ours, peer, setting)
     return _summary([b / a for a, b in pairs], pairs, impl)
 
 
-def overhead(ours: Call, peer: Call, setting: Setting, impl: str = "") -> Measurement:
+def overhead(ours: TimedCall, peer: TimedCall, setting: Setting, impl: str = "") -> Measurement:
     """Microseconds that a call of ours takes beyond the peer's.
 
-    One call of a few microseconds is below what a clock resolves well, so blocks of calls alternate instead. The
-    blocks are short (well under a millisecond): most then escape the scheduler, and the median sees only those.
+    A clock does not resolve one call of a few microseconds, so blocks of calls alternate. The blocks are well under a
+    millisecond long, so that most of them are not interrupted by the scheduler.
     """
     calls, blocks = (20, 100) if setting.quick else (20, 600)
 
-    def block(call: Call) -> Call:
+    def block(call: TimedCall) -> TimedCall:
         def many() -> None:
             for _ in range(calls):
                 call()
@@ -59,10 +59,10 @@ def overhead(ours: Call, peer: Call, setting: Setting, impl: str = "") -> Measur
 
 
 def _alternate(
-    ours: Call, peer: Call, setting: Setting, count: int | None = None
+    ours: TimedCall, peer: TimedCall, setting: Setting, count: int | None = None
 ) -> list[tuple[float, float]]:
     """Seconds of both calls, pair by pair, after a warm-up that also tells how many pairs are affordable."""
-    with quiet_collector():
+    with without_garbage_collection():
         _seconds(ours, setting), _seconds(peer, setting)
         first = _seconds(ours, setting), _seconds(peer, setting)
         count = count or _affordable(sum(first), setting.quick)
@@ -78,7 +78,7 @@ def _affordable(pair_seconds: float, quick: bool) -> int:
     return max(LONG_PAIRS, min(SHORT_PAIRS, fitting(LONG_BUDGET)), min(MOST_PAIRS, fitting(SHORT_BUDGET)))
 
 
-def _seconds(call: Call, setting: Setting) -> float:
+def _seconds(call: TimedCall, setting: Setting) -> float:
     start = time.perf_counter()
     result = call()
     if setting.device == "cuda":
@@ -89,8 +89,8 @@ def _seconds(call: Call, setting: Setting) -> float:
 
 
 @contextmanager
-def quiet_collector() -> Iterator[None]:
-    """Python's cycle collector strikes at random moments; keep it out of the readings."""
+def without_garbage_collection() -> Iterator[None]:
+    """Switch Python's cycle collector off, which would run at arbitrary moments of a reading."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()

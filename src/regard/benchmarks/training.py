@@ -1,4 +1,4 @@
-"""What the training loop costs on top of the network: a whole step of ours beside the shortest loop in plain torch."""
+"""The overhead of the training loop: one of its steps against the shortest loop in plain torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard import models
 from regard.benchmarks.case import Measurement, Setting, case
-from regard.benchmarks.timing import Call, slowdown
+from regard.benchmarks.timing import TimedCall, slowdown
 from regard.tasks.answers import NextToken
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.streams import Tokens
@@ -23,7 +23,7 @@ WORK = f"training step of a decoder, {LAYERS} layers, {DIM} wide, {LENGTH} token
 
 
 class Letters(Task):
-    """Rows of random tokens, each guessed from those before it. Not registered: nobody learns from noise."""
+    """Rows of random tokens, each guessed from those before it. Not registered: there is nothing to learn."""
 
     name = "letters"
 
@@ -51,7 +51,7 @@ class Letters(Task):
 
 @case("loop-overhead", work=WORK, peer="bare torch loop", unit="× its time", at_most=1.05)
 def loop(setting: Setting) -> Measurement:
-    """Order, collation, loss, clipping, update, random states, log line and display, against the bare necessities."""
+    """Order, collation, loss, clipping, update, random states, log line and display, against a minimal loop."""
     from regard.training.build import Parts
     from regard.training.config import Config
     from regard.training.config.recipe import complete
@@ -84,7 +84,7 @@ def _decoder(task: Letters) -> models.Model:
         return models.build("decoder", task.problem, layers=LAYERS, dim=DIM)
 
 
-def _bare_step(model: models.Model, rows: Tensor) -> Call:
+def _bare_step(model: models.Model, rows: Tensor) -> TimedCall:
     """What one would write by hand, with the optimiser we use: a faster one must not hide what the loop costs."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     place = 0

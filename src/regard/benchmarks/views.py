@@ -1,4 +1,4 @@
-"""Looking at the weights of a long sequence without making all n² of them."""
+"""`weights` and `summarize` on a long sequence, without an n×n array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A causal sliding window over a long sequence: what knowing a mask's structure is worth.
+"""A causal sliding window over a long sequence: the gain from knowing a mask's structure.
 
 SDPA can only be told such a mask as a dense n×n tensor, and then does all n² work. With `is_causal` it does half
 of that, for a different (larger) set of pairs.

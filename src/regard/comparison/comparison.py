@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.comparison.job import Contestant, Cost, Outcome, Settings
+from regard.core.display import html_frame
 
 REPORT = "report.html"
 
@@ -66,7 +67,4 @@ class Comparison:
             page = self.report.read_text(encoding="utf-8")
         except OSError:
             return f"<pre>{html.escape(str(self))}</pre>"
-        return (
-            f'<iframe srcdoc="{html.escape(page)}" title="{html.escape(self.task)}" '
-            'style="width:100%;height:720px;border:0"></iframe>'
-        )
+        return html_frame(page, self.task)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import regard
+from regard.core.display import html_table
 from regard.errors import BadValue, unknown_name
 from regard.tasks.batch import Batch
 from regard.tasks.metrics import Metric, State
@@ -51,6 +52,14 @@ class Evaluation:
             if one.metric == metric:
                 return one.value
         raise unknown_name("metric", metric, [one.metric for one in self.metrics])
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = [
+            (one.metric, one.text, "" if one.count is None else f"{one.count:,} {one.of}")
+            for one in self.metrics
+        ]
+        return html_table(("metric", "value", "over"), rows, f"{self.split}, {self.examples:,} examples")
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data: what `regard evaluate --json` prints."""

@@ -95,11 +95,11 @@ def _visible_share(
     spec: str, scale: float, *rest: Any,
 ) -> float:  # fmt: skip
     """Of the pairs that the strips of `tiled` walk, the share that the mask leaves."""
-    score, mask, bias, normalizer = unpack(spec, tensors)
-    walk = TiledAttention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    request = unpack(query, key, value, sink, tensors, spec, scale)
+    walk, mask = TiledAttention(request, drops=seed is not None), request.mask
     walked = visible = 0.0
     for strip in walk.strips():
-        place = walk.place(strip)
+        place = walk.index(strip)
         rows = prod(part.stop - part.start for part in place)
         for run in strip.runs:
             pairs = rows * (run.stop - run.start)

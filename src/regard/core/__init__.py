@@ -1,1 +1,1 @@
-"""What a call of attention passes through: arguments, request, plan, formula, and the values they are made of."""
+"""The inner modules behind `attend`: call, request, plan, formula, and the values that a request is made of."""

@@ -1,4 +1,4 @@
-"""Checks of single arguments, with one wording for each kind of mistake."""
+"""Checks of single arguments, with one message for each kind of mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def described(given: object) -> str:
-    """What came, in words."""
+    """A description of an argument for an error message: dtype and shape of a tensor, else value and type."""
     if isinstance(given, Tensor):
         return f"a tensor of {given.dtype} and shape {tuple(given.shape)}"
     return f"{given!r} ({type(given).__name__})"
@@ -39,9 +39,9 @@ def finite_number(argument: str, given: object, above: float | None = None) -> f
         raise BadType(f"{argument}: expected a Python number, got {described(given)}.")
     try:
         found = float(given)
-    except OverflowError:  # an int beyond every float
+    except OverflowError:  # an int larger than any float
         found = math.inf
-    # Compared, not asked by math.isfinite: under `torch.compile` a number may be symbolic.
+    # Comparisons instead of math.isfinite: under `torch.compile` the number may be symbolic.
     if not -math.inf < found < math.inf or (above is not None and found <= above):
         raise BadValue(
             f"{argument}: expected a finite number{'' if above is None else f' above {above:g}'}, got {given}."
@@ -49,31 +49,34 @@ def finite_number(argument: str, given: object, above: float | None = None) -> f
     return found
 
 
-def is_hollow(tensor: Tensor) -> bool:
-    """Whether a tensor has a shape and no contents: one of a FakeTensorMode, or one on `meta`."""
+def is_fake_or_meta(tensor: Tensor) -> bool:
+    """Whether a tensor has a shape but no contents: a fake tensor, or one on the `meta` device."""
     return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether a look at the contents is possible and costs no wait for a GPU.
+    """Whether the contents can be read without synchronizing with a GPU.
 
-    A traced or fake tensor has no contents, and one inside `vmap` stands for many.
+    A traced or fake tensor has no contents, and one inside `vmap` represents many.
     """
     return (
-        tensor.is_cpu and not torch.compiler.is_compiling() and not is_hollow(tensor) and not transforming()
+        tensor.is_cpu
+        and not torch.compiler.is_compiling()
+        and not is_fake_or_meta(tensor)
+        and not transforming()
     )
 
 
 def share(argument: str, given: object) -> float:
-    """A part of a whole: from 0 up to and without 1."""
+    """A fraction from 0 (included) to 1 (excluded)."""
     found = finite_number(argument, given)
     if not 0 <= found < 1:
-        raise BadValue(f"{argument}: expected a share from 0 up to and without 1, got {given!r}.")
+        raise BadValue(f"{argument}: expected a fraction from 0 (included) to 1 (excluded), got {given!r}.")
     return found
 
 
 def alignment(align: object, offset: object = None) -> str:
-    """The name of an alignment; an offset replaces it, so that only one of the two may be given."""
+    """The checked name of an alignment. An offset replaces it, so that only one of the two may be given."""
     if align not in ("bottom-right", "top-left"):
         raise BadValue(f"align: expected 'bottom-right' or 'top-left', got {align!r}.")
     if offset is not None and align != "bottom-right":
@@ -84,13 +87,13 @@ def alignment(align: object, offset: object = None) -> str:
 
 
 def anchor(align: object, offset: object) -> tuple[str, int | None]:
-    """Where query 0 stands, as biases and scores keep it: an alignment, and a whole number that replaces it."""
+    """The position of query 0 as biases and scores store it: an alignment, or an offset that replaces it."""
     found = alignment(align, offset)
     return found, None if offset is None else whole_number("offset", offset)
 
 
 def float_tensor(argument: str, given: object) -> Tensor:
-    """A floating-point tensor, kept as it is so that it receives gradient."""
+    """The given floating-point tensor itself, not a copy, so that it receives gradient."""
     if not isinstance(given, Tensor) or not given.is_floating_point():
         raise BadType(f"{argument}: expected a floating-point tensor, got {described(given)}.")
     return given
@@ -99,7 +102,7 @@ def float_tensor(argument: str, given: object) -> Tensor:
 def tensor_copy(
     argument: str, given: object, dtypes: tuple[torch.dtype, ...], what: str, rank: int | None = None
 ) -> Tensor:
-    """A private copy of a tensor, so that later changes of the original do not reach it."""
+    """A private copy of a tensor, which later changes of the original do not reach."""
     if not isinstance(given, Tensor):
         try:
             given = torch.as_tensor(given)

@@ -1,47 +1,31 @@
-"""The four verbs: `attend`, `weights`, `summarize`, `explain`. A call becomes a request, a plan, a run."""
+"""The four functions `attend`, `weights`, `summarize` and `explain`: a call becomes a request, is planned and run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.biases import Bias
 from regard.core import formula, plan, request
-from regard.core.arguments import described, is_hollow
+from regard.core.arguments import described, is_fake_or_meta
 from regard.core.autocast import without_autocast
+from regard.core.call import OPTIONS, SCORING, Call, Options, Scoring, read_call, spell_out
 from regard.core.differentiate import transforming
-from regard.core.grid import Part, whole
+from regard.core.grid import Part, full_grid
 from regard.core.plan import Plan
 from regard.core.summary import Summary, summarize_request
 from regard.errors import BadType, BadValue
 from regard.implementations import HAS_TRITON, sdpa
-from regard.masks import Mask
-from regard.normalizers import Normalizer
-from regard.scores import Score
 from regard.scores.base import spread_heads
 
 Rows = Sequence[int] | slice | Tensor | None
 
 
-class Options(TypedDict, total=False):
-    """What `attend` takes beside query, key and value, for type checkers."""
-
-    score: str | Score
-    mask: Mask | Tensor | None
-    bias: Bias | Tensor | None
-    normalize: str | Normalizer
-    scale: float | None
-    dropout: float
-    sink: Tensor | None
-    impl: str
-
-
 _PLANS: dict[Any, plan.Implementation] = {}
-_PLAIN: set[Any] = set()  # signatures of calls without any option that go straight to torch's function
+_PLAIN: set[Any] = set()  # signatures of calls without options that go straight to torch's function
 _MOST_PLANS = 4096
 
 
@@ -58,21 +42,8 @@ def attend(
     return_logsumexp: Literal[False] = False,
     **options: Unpack[Options],
 ) -> Tensor: ...
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: str | Score = "scaled-dot",
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    normalize: str | Normalizer = "softmax",
-    scale: float | None = None,
-    dropout: float = 0.0,
-    sink: Tensor | None = None,
-    return_logsumexp: bool = False,
-    impl: str = "auto",
-) -> Tensor | tuple[Tensor, Tensor]:
+@spell_out(OPTIONS)
+def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of queries over keys and values: softmax(score(q, k) + bias) v, and every relative of it.
 
     Shapes: query (b,h,q,d), key (b,g,k,d), value (b,g,k,v), with h a multiple of g; or three axes for one head.
@@ -97,41 +68,25 @@ def attend(
         impl: auto, reference, tiled, sdpa, flex or triton. A named one runs or raises `Unsupported`.
     """
     compiling = torch.compiler.is_compiling()
-    is_plain = (
-        mask is None and bias is None and sink is None and impl == "auto" and dropout == 0 and scale is None
-        and not return_logsumexp and score == "scaled-dot" and normalize == "softmax" and not compiling
-    )  # fmt: skip
+    call = read_call("attend", OPTIONS, query, key, value, options) if options else None
+    is_plain = not compiling and (call is None or call.is_plain)
     if is_plain and _plain_signature(query, key, value) in _PLAIN:
         return sdpa.direct(query, key, value, None, 0.0)
-    runner, signature = None, None
+    call = call or Call(query, key, value)
+    implementation, signature = None, None
     if not compiling:
         try:
-            signature = plan.signature(
-                query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp, impl
-            )
-            runner = _PLANS.get(signature)
+            signature = plan.signature(call)
+            implementation = _PLANS.get(signature)
         except (AttributeError, TypeError):
-            pass  # something is not what it should be: the check below says what
-    asked = request.build(
-        query,
-        key,
-        value,
-        score,
-        mask,
-        bias,
-        normalize,
-        scale,
-        dropout,
-        sink,
-        return_logsumexp,
-        check=runner is None,
-    )
-    if runner is None:
-        runner = plan.implementation(plan.make(asked, impl).impl)
+            pass  # an argument of a wrong type: the check below raises for it
+    asked = request.build(call, check=implementation is None)
+    if implementation is None:
+        implementation = plan.implementation(plan.make(asked, call.impl).impl)
         if signature is not None:
-            direct = is_plain and runner is sdpa and query.dim() == 4 and sdpa.is_direct(asked)
-            _remember(signature, runner, _plain_signature(query, key, value) if direct else None)
-    output, logsumexp = runner.run(asked)
+            direct = is_plain and implementation is sdpa and query.dim() == 4 and sdpa.is_direct(asked)
+            _remember(signature, implementation, _plain_signature(query, key, value) if direct else None)
+    output, logsumexp = implementation.run(asked)
     if query.dim() == 3:
         output = output.squeeze(1)
         logsumexp = None if logsumexp is None else logsumexp.squeeze(1)
@@ -139,7 +94,7 @@ def attend(
 
 
 def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None:
-    """What decides that a call without any option goes straight to torch's function; None where more has a say."""
+    """The signature of a call without options that may go straight to torch's function; None if it may not."""
     try:
         if not (query.is_cpu and key.is_cpu and value.is_cpu) or torch._C._is_any_autocast_enabled():
             return None
@@ -150,10 +105,10 @@ def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None
             key.shape,
             value.shape,
         )
-        # Not how many keys there are, only whether enough: in decoding every step brings one more.
+        # Whether there are enough keys, not how many: each step of decoding adds one.
         enough = k >= sdpa.SHORTEST_ROW and value_k == k and query.numel() > 0
         return (b, h, d, key_b, g, key_d, value_b, value_g, v, enough, query.dtype, key.dtype, value.dtype)
-    except (AttributeError, ValueError):  # not a tensor, or not of four axes: the check will say so
+    except (AttributeError, ValueError):  # not a tensor, or not of four axes: the checks raise for it
         return None
 
 
@@ -166,47 +121,25 @@ def _remember(signature: Any, runner: plan.Implementation, plain_signature: Any)
         _PLAIN.add(plain_signature)
 
 
+@spell_out(OPTIONS)
 def explain(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: str | Score = "scaled-dot",
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    normalize: str | Normalizer = "softmax",
-    scale: float | None = None,
-    dropout: float = 0.0,
-    sink: Tensor | None = None,
-    return_logsumexp: bool = False,
-    impl: str = "auto",
+    query: Tensor, key: Tensor, value: Tensor, *, return_logsumexp: bool = False, **options: Unpack[Options]
 ) -> Plan:
     """What `attend` would do with the same arguments: the implementation, the reason, and why not the others."""
-    asked = request.build(
-        query, key, value, score, mask, bias, normalize, scale, dropout, sink, return_logsumexp
-    )
-    return plan.make(asked, impl, complete=True)
+    call = read_call("explain", OPTIONS, query, key, value, {**options, "return_logsumexp": return_logsumexp})
+    return plan.make(request.build(call), call.impl, complete=True)
 
 
+@spell_out(SCORING)
 def weights(
-    query: Tensor,
-    key: Tensor,
-    *,
-    score: str | Score = "scaled-dot",
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    normalize: str | Normalizer = "softmax",
-    scale: float | None = None,
-    sink: Tensor | None = None,
-    rows: Rows = None,
-    heads: Rows = None,
+    query: Tensor, key: Tensor, *, rows: Rows = None, heads: Rows = None, **options: Unpack[Scoring]
 ) -> Tensor:
     """The exact weights (b, heads, rows, k) of chosen query rows and heads; differentiable.
 
     They are what `attend` multiplies the values with, before dropout, whichever implementation ran it.
     """
-    asked = request.build(query, key, key, score, mask, bias, normalize, scale, 0.0, sink, False)
-    dtype, wide, device = asked.query.dtype, formula.accumulator(asked.query.dtype), asked.query.device
+    asked = request.build(read_call("weights", SCORING, query, key, key, options))
+    dtype, wide, device = asked.query.dtype, formula.accumulation_dtype(asked.query.dtype), asked.query.device
     _, head_count, row_count, _ = asked.sizes
     chosen_rows = selection("rows", rows, row_count, device)
     chosen_heads = selection("heads", None if query.dim() == 3 else heads, head_count, device)
@@ -219,7 +152,7 @@ def weights(
         score_of_pairs, wide_query, wide_key = asked.score.reduce(
             asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
         )
-        grid = whole(asked.sizes, device).part(heads=chosen_heads, rows=chosen_rows)
+        grid = full_grid(asked.sizes, device).part(heads=chosen_heads, rows=chosen_rows)
         if chosen_heads is not None:
             wide_key = _take(spread_heads(wide_key, head_count), 1, chosen_heads)
             wide_query = _take(wide_query, 1, chosen_heads)
@@ -228,13 +161,13 @@ def weights(
         scores, visible = formula.masked_scores(
             score_of_pairs, wide_query, wide_key, asked.mask, asked.bias, grid, asked.scale
         )
-        weighed = formula.normalised(asked.normalizer, scores, visible, asked.sink, grid)
-        found = weighed.shown(weighed.weights, weighed.own).to(dtype)
+        rows_found = formula.normalize_rows(asked.normalizer, scores, visible, asked.sink, grid)
+        found = rows_found.merge(rows_found.weights, rows_found.raw).to(dtype)
     return found.squeeze(1) if query.dim() == 3 else found
 
 
 def _fused_weights(asked: request.Request, rows: Part | None, heads: Part | None) -> Tensor | None:
-    """The weights by kernels, where a GPU has some for the request and nobody asks for a gradient."""
+    """The weights computed by Triton kernels; None where they cannot run the request or a gradient is needed."""
     from regard.implementations.triton import weights as kernels
 
     if asked.needs_grad or asked.forward_mode or transforming():
@@ -243,20 +176,10 @@ def _fused_weights(asked: request.Request, rows: Part | None, heads: Part | None
     return kernels.run(reduced, rows, heads, asked.query.dtype) if kernels.runs(reduced) else None
 
 
-def summarize(
-    query: Tensor,
-    key: Tensor,
-    *,
-    score: str | Score = "scaled-dot",
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    normalize: str | Normalizer = "softmax",
-    scale: float | None = None,
-    sink: Tensor | None = None,
-    top: int = 8,
-) -> Summary:
+@spell_out(SCORING)
+def summarize(query: Tensor, key: Tensor, *, top: int = 8, **options: Unpack[Scoring]) -> Summary:
     """What the weights look like, in memory linear in the length: entropy, received weight, strongest keys."""
-    asked = request.build(query, key, key, score, mask, bias, normalize, scale, 0.0, sink, False)
+    asked = request.build(read_call("summarize", SCORING, query, key, key, options))
     found = summarize_request(asked, top)
     return found.without_heads() if query.dim() == 3 else found
 
@@ -285,8 +208,8 @@ def selection(argument: str, chosen: Rows, length: int, device: torch.device) ->
     index = index.long()
     if not isinstance(chosen, Tensor):
         numbers = [int(one) for one in chosen]
-    elif is_hollow(index) or torch.compiler.is_compiling() or transforming():
-        numbers = []  # its contents cannot be read
+    elif is_fake_or_meta(index) or torch.compiler.is_compiling() or transforming():
+        numbers = []  # the contents cannot be read
     else:
         numbers = index.tolist()
     if numbers and not (-length <= min(numbers) and max(numbers) < length):

@@ -1,4 +1,4 @@
-"""torch.autocast for any device: on `meta`, where tensors have shapes and no contents, torch has none."""
+"""torch.autocast for any device, `meta` included, for which torch has no autocast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """A context in which dtypes stay as they are."""
+    """A context in which autocast is off."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
@@ -20,7 +20,7 @@ def autocasts(device: torch.device) -> bool:
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype in which torch's own attention would take a tensor: autocast casts all but float64."""
+    """The dtype to which torch's own attention casts a tensor here; autocast leaves float64 as it is."""
     if tensor.dtype == torch.float64 or not autocasts(tensor.device):
         return tensor.dtype
     return torch.get_autocast_dtype(tensor.device.type)

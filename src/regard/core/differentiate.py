@@ -1,7 +1,7 @@
-"""Derivatives of one small piece of a computation, also from inside a custom operator.
+"""Derivatives of one small part of a computation, also inside a custom operator.
 
-The kernel of a `torch.library` operator runs below autograd: nothing it does is recorded. A strip of `tiled` that
-wants the derivative of one piece (a user's own normaliser, a positional score) lifts that ban for the piece alone.
+The kernel of a `torch.library` operator runs below autograd: nothing it does is recorded. Where a strip of `tiled`
+needs the derivative of one part (a user's normaliser, a positional score), recording is switched on for that part only.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
 
 
-def summation(like: Tensor) -> torch.dtype:
-    """The dtype to add up in what every pair of a request contributes to: a weight's gradient, a table's.
+def summation_dtype(like: Tensor) -> torch.dtype:
+    """The dtype in which to sum a gradient to which every pair of a request contributes (of a weight, of a table).
 
-    float64 costs nothing for so few numbers, and the order of the strips no longer shows. (Apple's GPUs have none.)
+    float64 is cheap for so few numbers and makes the result independent of the order of strips. MPS has no float64.
     """
     return torch.float64 if like.device.type != "mps" else torch.float32
 
 
 def constant_when_traced(function: Function) -> Function:
-    """Let `torch.compile` call `function` while it traces and take the result as a constant.
+    """Let `torch.compile` call `function` while tracing and treat its result as a constant.
 
-    This is torch.compiler.assume_constant_result, which imports the whole compiler only to set the mark.
+    The same as torch.compiler.assume_constant_result, which would import the compiler only to set this attribute.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
@@ -39,17 +39,17 @@ def constant_when_traced(function: Function) -> Function:
 
 @constant_when_traced
 def transforming() -> bool:
-    """Whether a transform of `torch.func` (grad, vjp, jacrev, vmap, jvp …) is under way."""
+    """Whether a transform of `torch.func` (grad, vjp, jacrev, vmap, jvp …) is active."""
     return torch._C._functorch.maybe_current_level() is not None
 
 
 def needs_plain_torch() -> bool:
-    """Whether derivatives are being taken in a way that a custom operator has no rule for: a transform, or forwards."""
+    """Whether a transform or forward-mode differentiation is active, for which custom operators have no rule."""
     return transforming() or forward_ad._current_level >= 0
 
 
 @contextmanager
-def recording() -> Iterator[None]:
+def record_for_autograd() -> Iterator[None]:
     """Record operations for autograd, even inside an operator's kernel."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in _AUTOGRAD_KEYS:
@@ -61,7 +61,7 @@ def recording() -> Iterator[None]:
 
 def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
     """The gradient of `function(*inputs)` in the direction `grad`, for each input."""
-    with recording():
+    with record_for_autograd():
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         output = function(*leaves)
         found = torch.autograd.grad(output, leaves, grad.expand_as(output), allow_unused=True)
@@ -71,11 +71,11 @@ def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor)
     ]
 
 
-def apart(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+def fresh_views(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
     """A view of each input of an operator whose backward pass is itself recorded.
 
-    Where one input was made from another, a gradient taken for the inputs themselves would also go the way from one to
-    the other, which is not the operator's to go.
+    Where one input was computed from another, differentiating with respect to the inputs themselves would also follow
+    that path, which lies outside of the operator.
     """
     return [None if tensor is None else tensor.view_as(tensor) for tensor in tensors]
 
@@ -83,9 +83,9 @@ def apart(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
 def gradients(
     pairs: Iterable[tuple[Tensor, Tensor | None]], targets: Sequence[Tensor | None], again: bool = False
 ) -> list[Tensor | None]:
-    """The gradient for each target of results paired with what came from above; None where there is none.
+    """The gradient of each target, given (result, upstream gradient) pairs; None where there is none.
 
-    `again`: the gradients have a graph of their own.
+    `again`: build a graph for the gradients, so that they can be differentiated again.
     """
     live = [(result, grad) for result, grad in pairs if grad is not None and result.requires_grad]
     wanted = [target for target in targets if target is not None and target.requires_grad]
@@ -97,7 +97,7 @@ def gradients(
 
 
 def forbid_second_derivative(output: Tensor, kernel: str) -> None:
-    """Make a recorded backward pass through `output` fail at once and with advice."""
+    """Make a recorded backward pass through `output` raise, naming an implementation that supports it."""
     if not output.requires_grad or torch.compiler.is_compiling():
         return
 

@@ -1,6 +1,6 @@
-"""Dropout without stored bits: whether a weight is kept is a hash of (seed, batch, head, query, key).
+"""Dropout without a stored mask: a hash of (seed, batch, head, query, key) decides whether a weight is kept.
 
-The backward pass, the second derivative and every strip compute the same bits again from the seed.
+The backward pass, the second derivative and every strip recompute the same bits from the seed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.core.grid import Grid
 
-_LOW = 0xFFFFFFFF  # arithmetic modulo 2³² in int64, whose product wraps without harm to the low half
+_LOW = 0xFFFFFFFF  # for arithmetic modulo 2³² in int64: overflow of a product leaves the low 32 bits right
 
 
 def draw_seed(device: torch.device) -> Tensor:
@@ -27,12 +27,12 @@ def bits(grid: Grid, seed: Tensor) -> Tensor:
 
 
 def kept(grid: Grid, seed: Tensor, probability: float) -> Tensor:
-    """True where a weight survives, bool (b, h, q, k)."""
+    """True where a weight is kept, bool (b, h, q, k)."""
     return bits(grid, seed) >= round(probability * (1 << 32))
 
 
 def drop(weights: Tensor, grid: Grid, seed: Tensor | None, probability: float) -> Tensor:
-    """`weights` with a share of about `probability` set to zero and the rest scaled up to keep the mean."""
+    """`weights` with about the fraction `probability` set to zero and the rest scaled up to keep the mean."""
     if seed is None:
         return weights
     if probability >= 1:

@@ -1,6 +1,6 @@
-"""Files that somebody else may have put where a file is expected: opened only if they are one, read up to a limit.
+"""Reading untrusted paths: only regular files are opened, and at most a given number of bytes is read.
 
-Opening a FIFO waits for a writer that may never come, and a device can be endless. Both are refused at once.
+Opening a FIFO blocks until a writer comes, and a device can be endless. Both are refused at once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from regard.errors import BadValue
 
-PIECE = 2**20  # bytes read at a time
-LONGEST = 200  # letters of a path in a message
+PIECE = 2**20  # bytes read at a time, for callers that read in chunks
+LONGEST = 200  # characters of a path shown in a message
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe (FIFO)"),
@@ -25,18 +25,18 @@ _KINDS = (
 
 
 class NotAFile(OSError):
-    """A path leads to something else than a file; `strerror` says what it is."""
+    """A path is not a regular file; `strerror` says what it is."""
 
 
 def opened(path: str | Path) -> BinaryIO:
-    """A regular file, open for reading. Raises OSError for anything else, and never waits."""
+    """A regular file, open for reading. Raises OSError for anything else, and never blocks."""
     try:
-        _check_kind(os.stat(path))  # first: opening some devices does something
+        _check_kind(os.stat(path))  # before opening: opening some devices has side effects
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except (ValueError, UnicodeError):  # a NUL inside, or letters the file system has no bytes for
+    except (ValueError, UnicodeError):  # a NUL character, or one that the file system cannot encode
         raise OSError(errno.EINVAL, "no file can have this name") from None
     try:
-        _check_kind(os.fstat(handle))  # again: another may stand there now
+        _check_kind(os.fstat(handle))  # again: the path may have been replaced meanwhile
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
@@ -50,7 +50,7 @@ def _check_kind(found: os.stat_result) -> None:
 
 
 def read_bytes(path: str | Path, argument: str, most: int) -> bytes:
-    """The content of a file of at most so many bytes; an error that names the argument otherwise."""
+    """The content of a file of at most `most` bytes; an error that names the argument otherwise."""
     try:
         with opened(path) as file:
             found = file.read(most + 1)
@@ -62,6 +62,6 @@ def read_bytes(path: str | Path, argument: str, most: int) -> bytes:
 
 
 def shown(path: str | Path) -> str:
-    """A path for a message: cut where it is long, escaped where it would steer a terminal."""
+    """A path for a message: cut if it is long, escaped if it contains control characters."""
     text = str(path) if len(str(path)) <= LONGEST else str(path)[:LONGEST] + "…"
     return text if text.isprintable() else repr(text)

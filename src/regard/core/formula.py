@@ -1,7 +1,7 @@
 """The mathematics of attention, written once in plain differentiable torch.
 
-This is what `reference` runs and what `weights` shows. Each step keeps the promises by itself: what a mask hides is
-never read, not even through 0 · NaN, and what is visible and not finite stays visible.
+`reference` runs this and `weights` returns it. Each step keeps the promises by itself: what a mask hides is never read,
+not even through 0 · NaN, and visible non-finite numbers stay visible in the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from regard.scores.base import spread_heads
 from regard.scores.dot import fold
 
 
-def accumulator(dtype: torch.dtype) -> torch.dtype:
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype to compute in: float32 at least."""
     return torch.promote_types(dtype, torch.float32)
 
@@ -35,79 +35,78 @@ def masked_scores(
         scores, visible = score.pairs(query, key, grid, scale), None
     else:
         scores, visible = _guarded_pairs(score, query, key, grid, scale), mask.tile(grid)
-    sunk = scores.detach() == -torch.inf
+    minus_inf = scores.detach() == -torch.inf
     if bias is not None:
         scores = scores + bias.values(grid, scores.dtype)
     if visible is not None:
-        scores, sunk = scores.masked_fill(~visible, -torch.inf), sunk & visible
-    return scores.masked_fill(lost_pairs(scores, sunk), torch.nan), visible
+        scores, minus_inf = scores.masked_fill(~visible, -torch.inf), minus_inf & visible
+    return scores.masked_fill(undefined_pairs(scores, minus_inf), torch.nan), visible
 
 
-def lost_pairs(scores: Tensor, sunk: Tensor) -> Tensor:
-    """Visible pairs whose score is −inf by itself (`sunk`), in rows that see nothing better.
+def undefined_pairs(scores: Tensor, minus_inf: Tensor) -> Tensor:
+    """Visible pairs whose own score is −inf (`minus_inf`), in rows whose largest score is −inf.
 
-    A row is empty where the mask or the bias leaves it nothing. Where a query or its keys are infinite it is not: its
-    weights are 0 / 0.
+    A row counts as empty only where the mask or the bias leaves it nothing. Where an infinite query or infinite keys
+    made all its scores −inf, its weights are 0 / 0.
     """
-    dead = (
-        scores.detach().amax(-1, keepdim=True) == -torch.inf
-        if scores.shape[-1]
-        else sunk.any(-1, keepdim=True)
-    )
-    return sunk & dead
+    if scores.shape[-1]:
+        undefined = scores.detach().amax(-1, keepdim=True) == -torch.inf
+    else:
+        undefined = minus_inf.any(-1, keepdim=True)
+    return minus_inf & undefined
 
 
 def _guarded_pairs(score: Score, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
-    """Scores in which a row that is not finite touches only its own pairs, in the gradient too.
+    """Scores in which a non-finite query or key affects only its own pairs, in the gradient too.
 
-    The derivative of q·k for a hidden pair is 0·k, which is NaN where k is. So such rows are set to zero for the
-    recorded scores, and their own pairs take the unrecorded ones.
+    The derivative of q·k for a hidden pair is 0·k, which is NaN where k is. So the recorded scores are computed with
+    such rows set to zero, and their own pairs take the scores that were computed without recording.
     """
-    lost_query = ~query.detach().isfinite().all(-1, keepdim=True)  # (b,h,q,1)
-    lost_key = ~key.detach().isfinite().all(-1, keepdim=True)  # (b,g,k,1)
-    clean = score.pairs(query.masked_fill(lost_query, 0), key.masked_fill(lost_key, 0), grid, scale)
+    nonfinite_query = ~query.detach().isfinite().all(-1, keepdim=True)  # (b,h,q,1)
+    nonfinite_key = ~key.detach().isfinite().all(-1, keepdim=True)  # (b,g,k,1)
+    clean = score.pairs(query.masked_fill(nonfinite_query, 0), key.masked_fill(nonfinite_key, 0), grid, scale)
     with torch.no_grad():
         raw = score.pairs(query, key, grid, scale)
-    lost = lost_query | spread_heads(lost_key, query.shape[1]).mT
-    return torch.where(lost, raw, clean)
+    nonfinite = nonfinite_query | spread_heads(nonfinite_key, query.shape[1]).mT
+    return torch.where(nonfinite, raw, clean)
 
 
 @dataclass
 class RowWeights:
-    """Weights (b,h,q,k) in which a spoilt row, one that is not finite, does no harm to the gradients of others.
+    """Weights (b,h,q,k) whose non-finite rows do not make the gradients of other rows NaN.
 
-    The derivative of a row that nobody asked about is zero times its weights, which is NaN where they are. So the
-    recorded weights of a spoilt row are those of finite scores, and its own are kept apart, unrecorded.
+    A row with an upstream gradient of zero contributes zero times its weights, which is NaN where they are. So the
+    recorded weights of a non-finite row are those of finite scores; its real weights are kept beside them, unrecorded.
     """
 
     weights: Tensor
-    own: Tensor | None = None  # None: no row is spoilt
-    spoilt: Tensor | None = None  # (b,h,q,1)
-    signal: Tensor | None = None  # (b,h,q,1): see `alarm`
+    raw: Tensor | None = None  # the real weights; None: every row is finite
+    nonfinite: Tensor | None = None  # bool (b,h,q,1)
+    poison: Tensor | None = None  # (b,h,q,1): see `poison_gradient`
 
-    def shown(self, clean: Tensor, own: Tensor | None) -> Tensor:
-        """What was made of the recorded weights, with what was made of the others in spoilt rows."""
-        if own is None:
+    def merge(self, clean: Tensor, raw: Tensor | None) -> Tensor:
+        """`clean`, computed from the recorded weights; in non-finite rows `raw`, computed from the real ones."""
+        if raw is None:
             return clean
-        assert self.spoilt is not None and self.signal is not None
-        return torch.where(self.spoilt, own, clean) + self.signal
+        assert self.nonfinite is not None and self.poison is not None
+        return torch.where(self.nonfinite, raw, clean) + self.poison
 
 
-def normalised(
+def normalize_rows(
     normalizer: Normalizer, scores: Tensor, visible: Tensor | None, sink: Tensor | None, grid: Grid
 ) -> RowWeights:
-    """Weights (b,h,q,k); the sink takes its share as one more column that is then dropped."""
+    """Weights (b,h,q,k). The sink is one more column, which takes weight and is then cut off."""
     weights = _weights(normalizer, scores, visible, sink, grid)
     if visible is None:
         return RowWeights(weights)
-    spoilt = ~weights.detach().isfinite().all(-1, keepdim=True)
-    if readable(spoilt) and not bool(spoilt.any()):
+    nonfinite = ~weights.detach().isfinite().all(-1, keepdim=True)
+    if readable(nonfinite) and not bool(nonfinite.any()):
         return RowWeights(weights)
-    finite = torch.where(spoilt, 0, scores).masked_fill(~visible, -torch.inf)
+    finite = torch.where(nonfinite, 0, scores).masked_fill(~visible, -torch.inf)
     if sink is not None:
         sink = sink.masked_fill(~sink.detach().isfinite(), 0)
     clean = _weights(normalizer, finite, visible, sink, grid)
-    return RowWeights(clean, weights.detach(), spoilt, alarm(scores, spoilt))
+    return RowWeights(clean, weights.detach(), nonfinite, poison_gradient(scores, nonfinite))
 
 
 def _weights(
@@ -120,17 +119,17 @@ def _weights(
     return weights if visible is None else weights.masked_fill(~visible, 0)
 
 
-def alarm(scores: Tensor, spoilt: Tensor) -> Tensor:
-    """Zeros (b,h,q,1) through which a gradient that does reach a spoilt row becomes infinite in its finite scores.
+def poison_gradient(scores: Tensor, nonfinite: Tensor) -> Tensor:
+    """Zeros (b,h,q,1) that turn any non-zero gradient of a non-finite row into an infinite one of its finite scores.
 
-    0 stays 0 on the way, unlike 0 · NaN.
+    A gradient of zero stays zero, where 0 · NaN would be NaN.
     """
-    finite = torch.where(spoilt & scores.detach().isfinite(), scores, 0)
-    return torch.where(spoilt, _steep(finite).sum(-1, keepdim=True), 0)
+    finite = torch.where(nonfinite & scores.detach().isfinite(), scores, 0)
+    return torch.where(nonfinite, _zeros_with_infinite_slope(finite).sum(-1, keepdim=True), 0)
 
 
-def _steep(numbers: Tensor) -> Tensor:
-    """Zeros whose derivative overflows; NaN where a number is not finite."""
+def _zeros_with_infinite_slope(numbers: Tensor) -> Tensor:
+    """Zeros whose derivative overflows to infinity; NaN where a number is not finite."""
     largest = torch.finfo(numbers.dtype).max
     return (numbers - numbers.detach()) * largest * largest
 
@@ -142,7 +141,7 @@ def with_sink(scores: Tensor, sink: Tensor, grid: Grid) -> Tensor:
 
 
 def weighted_sum(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
-    """Σ_j a_ij v_j, (b,h,q,v), in which a hidden value is never read and a visible one that is not finite shows."""
+    """Σ_j a_ij v_j, (b,h,q,v), in which a hidden value is never read and a visible non-finite one stays visible."""
     if visible is None:
         return apply(weights, value)
     finite = apply(weights, value.masked_fill(~value.detach().isfinite(), 0))
@@ -152,28 +151,28 @@ def weighted_sum(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tens
             return finite
         seen = visible.expand_as(weights).to(weights.dtype)
         nan, high, low = (apply(seen, marks.to(weights.dtype)) > 0).chunk(3, -1)
-    signal = torch.where(nan | high | low, _steep(weights).sum(-1, keepdim=True), 0)
+    poison = torch.where(nan | high | low, _zeros_with_infinite_slope(weights).sum(-1, keepdim=True), 0)
     finite = torch.where(high, torch.inf, finite)
-    return torch.where(nan | (high & low), torch.nan, torch.where(low, -torch.inf, finite)) + signal
+    return torch.where(nan | (high & low), torch.nan, torch.where(low, -torch.inf, finite)) + poison
 
 
-def mixed(
+def mix_values(
     rows: RowWeights, value: Tensor, visible: Tensor | None, drop: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """`weighted_sum` of weights after dropout, with spoilt rows apart."""
+    """`weighted_sum` of weights after dropout; non-finite rows are computed apart."""
     output = weighted_sum(drop(rows.weights), value, visible)
-    if rows.own is None:
+    if rows.raw is None:
         return output
-    assert visible is not None and rows.spoilt is not None
+    assert visible is not None and rows.nonfinite is not None
     with torch.no_grad():
-        own = weighted_sum(drop(rows.own), value, visible)
-    steep = _steep(value.masked_fill(~value.detach().isfinite(), 0))
-    signal = apply(visible.expand_as(rows.weights).to(value.dtype), steep)
-    return rows.shown(output, own) + torch.where(rows.spoilt, signal, 0)
+        raw = weighted_sum(drop(rows.raw), value, visible)
+    steep = _zeros_with_infinite_slope(value.masked_fill(~value.detach().isfinite(), 0))
+    poison = apply(visible.expand_as(rows.weights).to(value.dtype), steep)
+    return rows.merge(output, raw) + torch.where(rows.nonfinite, poison, 0)
 
 
 def apply(weights: Tensor, value: Tensor) -> Tensor:
-    """weights (b,h,q,k) @ values (b,g,k,v), whose heads may be shared: (b,h,q,v)."""
+    """weights (b,h,q,k) @ values (b,g,k,v), each head of which may serve several query heads: (b,h,q,v)."""
     return torch.matmul(fold(weights, value.shape[1]), value).view(*weights.shape[:3], value.shape[3])
 
 
@@ -182,10 +181,10 @@ def log_sum_exp(scores: Tensor) -> Tensor:
     if scores.shape[-1] == 0:
         return scores.sum(-1) - torch.inf
     largest = scores.detach().amax(-1)
-    dead, spoilt = largest == -torch.inf, ~(largest < torch.inf)
-    found = torch.logsumexp(scores.masked_fill((dead | spoilt)[..., None], 0), -1).masked_fill(
-        dead, -torch.inf
+    empty, nonfinite = largest == -torch.inf, ~(largest < torch.inf)
+    found = torch.logsumexp(scores.masked_fill((empty | nonfinite)[..., None], 0), -1).masked_fill(
+        empty, -torch.inf
     )
     if not scores.requires_grad:
-        return torch.where(spoilt, largest, found)
-    return torch.where(spoilt, largest, found) + alarm(scores, spoilt[..., None])[..., 0]
+        return torch.where(nonfinite, largest, found)
+    return torch.where(nonfinite, largest, found) + poison_gradient(scores, nonfinite[..., None])[..., 0]

@@ -1,7 +1,7 @@
-"""The part of the (b, h, q, k) array of scores that is at hand, as index tensors.
+"""Index tensors for a part of the (b, h, q, k) array of scores.
 
-Masks, biases and positional scores are functions of the four indices. They are written once, on a `Grid`, and so
-serve the whole array, one strip of it, or chosen rows alike.
+Masks, biases and positional scores are functions of the four indices. Each is written once, on a `Grid`, and so works
+for the full array, for one strip of it and for chosen rows.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import overload
 import torch
 from torch import Tensor
 
-Sizes = tuple[int, int, int, int]  # b, h, q, k of the whole request
+Sizes = tuple[int, int, int, int]  # b, h, q, k of a request
 Part = slice | Tensor  # which indices of one axis: a range or a 1-D tensor
 
 
 def fits(mine: int, size: int) -> bool:
-    """Whether an axis of `mine` entries broadcasts to one of `size`. (`in` cannot compare symbolic sizes.)"""
+    """Whether an axis of `mine` entries broadcasts to one of `size`. (`in` fails for symbolic sizes.)"""
     return mine == 1 or mine == size
 
 
@@ -30,11 +30,11 @@ def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 
 @overload
-def lift(align: str, offset: int | None, queries: int, keys: int) -> int: ...
+def position_shift(align: str, offset: int | None, queries: int, keys: int) -> int: ...
 @overload
-def lift(align: str, offset: int | Tensor | None, queries: int, keys: int) -> int | Tensor: ...
-def lift(align: str, offset: int | Tensor | None, queries: int, keys: int) -> int | Tensor:
-    """What is added to the index of a query to get its position: an offset replaces the alignment."""
+def position_shift(align: str, offset: int | Tensor | None, queries: int, keys: int) -> int | Tensor: ...
+def position_shift(align: str, offset: int | Tensor | None, queries: int, keys: int) -> int | Tensor:
+    """What to add to the index of a query to get its position. An offset replaces the alignment."""
     if offset is not None:
         return offset
     return keys - queries if align == "bottom-right" else 0
@@ -42,7 +42,7 @@ def lift(align: str, offset: int | Tensor | None, queries: int, keys: int) -> in
 
 @dataclass(frozen=True)
 class Grid:
-    """Index tensors that broadcast to (b, h, q, k), and the sizes of the whole array they index."""
+    """Index tensors that broadcast to (b, h, q, k), and the sizes of the full array."""
 
     sizes: Sizes
     batch: Tensor  # (b,1,1,1)
@@ -53,7 +53,7 @@ class Grid:
 
     @property
     def shift(self) -> int:
-        """What lifts a query's index to its position: the last query stands where the last key stands."""
+        """What to add to the index of a query to get its position: the last query aligns with the last key."""
         return self.sizes[3] - self.sizes[2]
 
     @property
@@ -67,8 +67,8 @@ class Grid:
         return self.column - self.position
 
     def distance_from(self, align: str, offset: int | None) -> Tensor:
-        """The same where an alignment or an offset says at which position query 0 stands."""
-        return self.column - (self.row + lift(align, offset, self.sizes[2], self.sizes[3]))
+        """`distance` under another alignment, or with query 0 at position `offset`."""
+        return self.column - (self.row + position_shift(align, offset, self.sizes[2], self.sizes[3]))
 
     def pick(self, tensor: Tensor) -> Tensor:
         """The entries of `tensor` (b|1, h|1, q|1, k|1) that belong to this part, still broadcastable."""
@@ -85,7 +85,7 @@ class Grid:
         """Add `grad` (b, h, q, k) of this part to the entries of `tensor` that `pick` would take."""
         for axis, part in enumerate(self.parts[:3]):
             if tensor.shape[axis] != 1:
-                assert isinstance(part, slice)  # strips are ranges; only their columns may have gaps
+                assert isinstance(part, slice)  # only the columns of a strip may have gaps
                 tensor = tensor.narrow(axis, part.start, part.stop - part.start)
         columns = self.parts[3]
         if isinstance(columns, Tensor) and tensor.shape[3] != 1:
@@ -114,7 +114,7 @@ class Grid:
         rows: Part | None = None,
         columns: Part | None = None,
     ) -> Grid:
-        """Some batch entries, heads, query rows and key columns of a whole grid; None takes an axis whole."""
+        """Some batch entries, heads, query rows and key columns of a full grid; None takes all of an axis."""
         chosen = (batch, heads, rows, columns)
         parts = tuple([mine if part is None else part for mine, part in zip(self.parts, chosen, strict=True)])
         return Grid(
@@ -127,7 +127,7 @@ class Grid:
         )
 
 
-def whole(sizes: Sizes, device: torch.device | str) -> Grid:
+def full_grid(sizes: Sizes, device: torch.device | str) -> Grid:
     """The grid of a complete request."""
     batch, heads, queries, keys = sizes
     return Grid(

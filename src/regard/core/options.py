@@ -1,7 +1,7 @@
-"""Options of things that are built by name, read by the type that their constructor declares.
+"""Options in names (`multihead(causal=false, window=none)`), converted to the types that a constructor declares.
 
-A name with options (`multihead(causal=false, window=none)`) is text, and text alone cannot tell a word from a truth
-value: only the declared type can. What the type does not understand is refused, with the option and what it takes.
+In text, `false` may be a word or a bool; the declared type decides. A value that does not convert is refused with an
+error that names the option and what it takes.
 
 >>> converted("causal", "no", bool, "multihead"), converted("window", "none", int | None, "multihead")
 (False, None)
@@ -22,12 +22,12 @@ from regard.registry import refuse_unknown, split
 TRUTH = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _NOTHING = ("none", "null")
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "None"}
-_PLAIN = (str, bool, int, float, type(None), list, tuple)  # what a file or a command line can say
+_PLAIN = (str, bool, int, float, type(None), list, tuple)  # what a file or a command line can express
 _SEQUENCES = (collections.abc.Sequence, list, tuple)
 
 
-class _Misfit(Exception):
-    """A value that a type does not understand."""
+class _CannotConvert(Exception):
+    """A value that does not convert to a type."""
 
 
 def read_options(
@@ -35,8 +35,8 @@ def read_options(
 ) -> dict[str, Any]:
     """The options `given` to `owner` as values of the types that `cls` declares.
 
-    Raises for an option that is not `known` and for a value that its option does not take. Objects that no text can
-    stand for (a normaliser, a module, an array) are handed on for the class to judge.
+    Raises for an option that is not `known` and for a value that its option does not take. Objects that text cannot
+    express (a normaliser, a module, an array) are passed on unchanged; the class checks them.
     """
     refuse_unknown(owner, given, known)
     declared = _declared(cls)
@@ -56,7 +56,7 @@ def converted(option: str, given: Any, kind: Any, owner: str) -> Any:
         return given
     try:
         return _convert(given, kind)
-    except _Misfit:
+    except _CannotConvert:
         expected = f"{option}: {owner} takes {_in_words(kind)}"
     if isinstance(given, str):
         raise BadValue(f"{expected}, got {given!r}.")
@@ -75,7 +75,7 @@ def _convert(given: Any, kind: Any) -> Any:
     if origin is Literal:
         if given in inner:
             return given
-        raise _Misfit
+        raise _CannotConvert
     if origin in _SEQUENCES or kind in _SEQUENCES:
         return _several(given, origin or kind, inner)
     reader = _READERS.get(kind)
@@ -83,23 +83,23 @@ def _convert(given: Any, kind: Any) -> Any:
         return reader(given)
     is_class = isinstance(kind, type) and origin is None and kind is not Any
     if is_class and not getattr(kind, "_is_protocol", False) and not isinstance(given, kind):
-        raise _Misfit
-    return given  # no type, or one that cannot be asked: the class judges
+        raise _CannotConvert
+    return given  # no type, or one that isinstance cannot check: the class checks the value
 
 
 def _one_of(given: Any, kinds: tuple[Any, ...]) -> Any:
-    """The first kind that takes a value as it is, else the first into which it can be turned."""
+    """The value itself if one of the kinds takes it unchanged, else converted to the first kind that takes it."""
     if bool in kinds and isinstance(given, str) and given.strip().lower() in TRUTH:
         return _flag(given)
     for turned in (False, True):
         for kind in kinds:
             try:
                 found = _convert(given, kind)
-            except _Misfit:
+            except _CannotConvert:
                 continue
             if turned or (type(found) is type(given) and found == given):
                 return found
-    raise _Misfit
+    raise _CannotConvert
 
 
 def _several(given: Any, kind: Any, inner: tuple[Any, ...]) -> Any:
@@ -107,11 +107,11 @@ def _several(given: Any, kind: Any, inner: tuple[Any, ...]) -> Any:
     if isinstance(given, str):
         given = tuple(part.strip() for part in split(given))
     if not isinstance(given, (list, tuple)):
-        raise _Misfit
+        raise _CannotConvert
     each = inner[0] if inner else Any
     if kind is tuple and inner and inner[-1] is not Ellipsis:
         if len(inner) != len(given):
-            raise _Misfit
+            raise _CannotConvert
         return tuple(_convert(part, one) for part, one in zip(given, inner, strict=True))
     found = [_convert(part, each) for part in given]
     return found if kind is list or (kind is not tuple and isinstance(given, list)) else tuple(found)
@@ -122,7 +122,7 @@ def _flag(given: Any) -> bool:
         given = TRUTH.get(given.strip().lower(), given)
     if isinstance(given, (bool, int)) and given in (0, 1):
         return bool(given)
-    raise _Misfit
+    raise _CannotConvert
 
 
 def _whole(given: Any) -> int:
@@ -135,29 +135,29 @@ def _whole(given: Any) -> int:
         return int(given)
     if isinstance(given, int) and not isinstance(given, bool):
         return given
-    raise _Misfit
+    raise _CannotConvert
 
 
 def _number(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, (str, int, float)):
-        raise _Misfit
+        raise _CannotConvert
     if not isinstance(given, str):
         return given  # a whole number stays one: 0 and 0.0 mean the same
     try:
         return float(given)
     except ValueError:
-        raise _Misfit from None
+        raise _CannotConvert from None
 
 
 def _text(given: Any) -> str:
     if isinstance(given, str):
         return given
-    raise _Misfit
+    raise _CannotConvert
 
 
 def _nothing(given: Any) -> None:
     if given is not None and not (isinstance(given, str) and given.strip().lower() in _NOTHING):
-        raise _Misfit
+        raise _CannotConvert
 
 
 _READERS = {bool: _flag, int: _whole, float: _number, str: _text, type(None): _nothing, None: _nothing}

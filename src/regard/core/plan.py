@@ -1,7 +1,7 @@
 """The plan: which implementation runs a request, and why not the others.
 
-A plan depends on structure, shapes, dtypes, devices and modes only, never on the content of a tensor, so it is made
-once for each signature and remembered.
+A plan depends on structure, shapes, dtypes, devices and modes, never on the contents of a tensor, so it is made once
+for each signature and cached.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.core.arguments import is_hollow
+from regard.core.arguments import is_fake_or_meta
 from regard.core.autocast import autocasts
+from regard.core.call import Call
 from regard.core.differentiate import transforming
+from regard.core.display import html_table
 from regard.core.request import Request
 from regard.core.value import Value
 from regard.errors import BadType, Unsupported, unknown_name
@@ -25,7 +27,7 @@ from regard.masks.positional import CausalMask, FullMask
 
 
 class Implementation(Protocol):
-    """What a module in `regard.implementations` offers."""
+    """The interface of a module in `regard.implementations`."""
 
     @property
     def name(self) -> str:
@@ -33,11 +35,11 @@ class Implementation(Protocol):
 
     @property
     def refuse(self) -> Callable[[Request], str | None]:
-        """Why it cannot run a request as promised, or None."""
+        """Returns why it cannot run a request and keep the promises, or None."""
 
     @property
     def run(self) -> Callable[[Request], tuple[Tensor, Tensor | None]]:
-        """The output (b,h,q,v) of a request and, where asked for, its log-sum-exp (b,h,q)."""
+        """Returns the output (b,h,q,v) of a request and, if it wants that, its log-sum-exp (b,h,q)."""
 
 
 NAMES = ("reference", "tiled", "sdpa", "flex", "triton")
@@ -69,10 +71,16 @@ class Plan:
         lines += [f"  not {name.ljust(width)}  {why}" for name, why in self.rejected.items()]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = [(self.impl, "chosen", self.reason)]
+        rows += [(name, "not taken", why) for name, why in self.rejected.items()]
+        return html_table(("implementation", "", "why"), rows)
+
 
 def implementation(name: str) -> Implementation:
-    """The implementation of that name, loaded when it is first asked for."""
-    if name == "flex":  # it pulls in torch's compiler
+    """The implementation of that name; `flex` and `triton` are imported on first use."""
+    if name == "flex":  # imports torch's compiler
         from regard.implementations import flex
 
         return flex
@@ -84,7 +92,7 @@ def implementation(name: str) -> Implementation:
 
 
 def make(request: Request, impl: str, complete: bool = False) -> Plan:
-    """Choose. `complete`: also ask those that are not needed for the choice, so that `explain` can tell."""
+    """Choose an implementation. `complete`: also ask those that the choice does not need, for `explain`."""
     if not isinstance(impl, str):
         raise BadType(f"impl: expected a name, got {impl!r}. Names: auto, {', '.join(NAMES)}.")
     if impl == "auto":
@@ -137,24 +145,22 @@ def _fastest_first(request: Request) -> tuple[str, ...]:
     return ("triton", "sdpa", "tiled", "reference")
 
 
-def signature(
-    query: Tensor, key: Tensor, value: Tensor, score: Any, mask: Any, bias: Any, normalize: Any, scale: Any,
-    dropout: float, sink: Any, want_logsumexp: bool, impl: str,
-) -> tuple[Any, ...]:  # fmt: skip
+def signature(call: Call) -> tuple[Any, ...]:
     """Everything a plan may depend on, hashable and cheap."""
-    device = query.device
+    query, key, value = call.query, call.key, call.value
+    score, normalize, dropout, device = call.score, call.normalize, call.dropout, query.device
     return (
         query.shape, query.dtype, device, query.requires_grad,
         key.shape, key.dtype, key.device, key.requires_grad,
         value.shape, value.dtype, value.device, value.requires_grad,
         score if isinstance(score, str) else _part(score),
-        None if mask is None else _part(mask),
-        None if bias is None else _part(bias),
+        None if call.mask is None else _part(call.mask),
+        None if call.bias is None else _part(call.bias),
         normalize if isinstance(normalize, str) else _part(normalize),
-        None if sink is None else _part(sink),
-        scale is None, (dropout > 0) + (dropout >= 1), want_logsumexp, impl,
+        None if call.sink is None else _part(call.sink),
+        call.scale is None, (dropout > 0) + (dropout >= 1), call.return_logsumexp, call.impl,
         torch.is_grad_enabled(),
-        forward_ad._current_level, transforming(), is_hollow(query),
+        forward_ad._current_level, transforming(), is_fake_or_meta(query),
         torch._C._is_any_autocast_enabled() and autocasts(device) and torch.get_autocast_dtype(device.type),
         torch.are_deterministic_algorithms_enabled(),
         device.type == "cpu" or (torch.get_float32_matmul_precision(), *_kernels_allowed()),
@@ -172,4 +178,4 @@ def _part(given: Any) -> tuple[Any, ...]:
         return (given.shape, given.dtype, given.device, given.requires_grad)
     if isinstance(given, Value):
         return (given.structure(), *[tensor.requires_grad for tensor in given.tensors])
-    return (id(given),)  # a mistake, which the check will find; never remembered
+    return (id(given),)  # of a wrong type: the checks raise for it, and no plan is cached

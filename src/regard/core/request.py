@@ -1,7 +1,7 @@
-"""A request: everything `attend` was asked, checked and in one form.
+"""A request: the arguments of a call, checked and in one form.
 
-Queries, keys and values have four axes, names have become values, tensors given as masks or biases have become
-`Dense` values, and under autocast everything is cast as torch's own attention does it.
+Queries, keys and values have four axes, names are replaced by values, tensors given as masks or biases by dense
+values, and under autocast everything is cast as torch's own attention casts it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from regard import biases, normalizers, scores
 from regard.biases import Bias
 from regard.core.arguments import described, finite_number, float_tensor
 from regard.core.autocast import autocast_dtype, autocasts
+from regard.core.call import Call
 from regard.core.grid import Sizes, broadcasts
 from regard.core.value import Value
 from regard.errors import BadType, BadValue
@@ -38,7 +39,7 @@ class Request:
     mask: Mask | None
     bias: Bias | None
     normalizer: Normalizer
-    scale: float  # what the score is multiplied by
+    scale: float  # multiplies the score
     dropout: float
     sink: Tensor | None  # (h,)
     want_logsumexp: bool
@@ -50,12 +51,12 @@ class Request:
 
     @property
     def needs_grad(self) -> bool:
-        """Whether anything asks for a gradient."""
+        """Whether any input requires a gradient."""
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.inputs())
 
     @property
     def forward_mode(self) -> bool:
-        """Whether derivatives are being taken forwards (jvp), which only plain torch operations support."""
+        """Whether forward-mode differentiation (jvp) is active, which only plain torch operations support."""
         return forward_ad._current_level >= 0
 
     def inputs(self) -> list[Tensor]:
@@ -67,7 +68,7 @@ class Request:
         return tensors if self.sink is None else [*tensors, self.sink]
 
     def widened(self) -> Request:
-        """The same request in the dtype of the computation, where rounding between its stages would show."""
+        """The same request in the accumulation dtype, if its score transforms rows: no rounding in between."""
         wide = torch.promote_types(self.query.dtype, torch.float32)
         if not self.score.transforms or wide == self.query.dtype:
             return self
@@ -75,49 +76,37 @@ class Request:
 
     @property
     def leaves_range(self) -> bool:
-        """Whether transformed rows may leave their dtype: float16 ends at 65504, and a projection may go beyond."""
+        """Whether transformed rows may overflow their dtype: float16 ends at 65504."""
         return self.query.dtype == torch.float16 and self.score.transforms
 
     def for_kernels(self) -> Request:
-        """`reduced`, for kernels that take rows in their own dtype; in float32 where rows may leave it."""
+        """`reduced`, for kernels that take rows in their own dtype; in float32 where rows may overflow it."""
         return (self.widened() if self.leaves_range else self).reduced()
 
     def reduced(self) -> Request:
-        """The same request with the row-wise part of the score done: what is left is a score of pairs."""
+        """The same request after the row-wise part of its score: what remains is a score of pairs."""
         score, query, key = self.score.reduce(self.query, self.key, guarded=self.mask is not None)
         value = self.value if key.shape[1] == self.value.shape[1] else spread_heads(self.value, key.shape[1])
         return replace(self, query=query, key=key, value=value, score=score)
 
 
-def build(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score: str | Score,
-    mask: Mask | Tensor | None,
-    bias: Bias | Tensor | None,
-    normalize: str | Normalizer,
-    scale: float | None,
-    dropout: float,
-    sink: Tensor | None,
-    want_logsumexp: bool,
-    check: bool = True,
-) -> Request:
-    """The request these arguments make. `check=False`: a request of the same signature was checked before.
+def build(call: Call, check: bool = True) -> Request:
+    """The request that a call makes. `check=False`: a call of the same signature was checked before.
 
-    What a signature does not hold (plain numbers, contents of tensors) is checked in any case.
+    What is not part of a signature (numbers, contents of tensors) is always checked.
     """
+    query, key, value = call.query, call.key, call.value
+    mask, bias, dropout = call.mask, call.bias, call.dropout
     if check:
         _check_tensors(query, key, value)
-    if scale is not None:
-        scale = finite_number("scale", scale)
+    scale = None if call.scale is None else finite_number("scale", call.scale)
     if check:
         _check_kinds(mask, bias)
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
         raise BadType(f"dropout: expected a probability from 0 to 1, got {described(dropout)}.")
     if not 0 <= dropout <= 1:
         raise BadValue(f"dropout: expected a probability from 0 to 1, got {dropout}.")
-    chosen, normalizer = scores.named(score), normalizers.named(normalize)
+    score, normalizer = scores.named(call.score), normalizers.named(call.normalize)
     single = query.dim() == 3
     if isinstance(mask, Tensor):
         mask = _mask_value(mask, query, key)
@@ -134,8 +123,8 @@ def build(
         if isinstance(bias, biases.DenseBias):
             bias = biases.DenseBias(bias.tensor.to(autocast_dtype(bias.tensor)))
     request = Request(
-        query, key, value, chosen, mask, bias, normalizer, chosen.factor(scale, query.shape[3]), float(dropout), sink,
-        want_logsumexp,
+        query, key, value, score, mask, bias, normalizer, score.factor(scale, query.shape[3]), float(dropout),
+        call.sink, call.return_logsumexp,
     )  # fmt: skip
     if check:
         _check_values(request)
@@ -187,7 +176,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         if heads != groups and (groups == 0 or heads % groups):
             raise BadValue(
                 f"key: the query's {heads} heads must be a multiple of the key's {groups}, got {shapes}. Each key head "
-                f"serves heads/groups query heads in turn."
+                f"serves heads/groups consecutive query heads."
             )
 
 
@@ -205,7 +194,7 @@ def _check_kinds(mask: object, bias: object) -> None:
 
 
 def _mask_value(mask: Tensor, query: Tensor, key: Tensor) -> Mask:
-    """A bool tensor as a mask, after the checks that keep it from being broadcast by accident."""
+    """A bool tensor as a mask, after checks against accidental broadcasting."""
     if mask.dtype != torch.bool:
         raise BadType(
             f"mask: expected a Mask or a bool tensor (True = may attend), got {described(mask)}. "

@@ -1,4 +1,4 @@
-"""`Summary`: what a whole map of weights looks like, computed strip by strip in linear memory."""
+"""`Summary`: statistics of all weights of a request, computed strip by strip in linear memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.core.arguments import is_hollow, whole_number
+from regard.core.arguments import is_fake_or_meta, whole_number
 from regard.core.autocast import without_autocast
 from regard.core.request import Request
 from regard.errors import Unsupported
@@ -36,9 +36,9 @@ class Summary:
 
 @torch.no_grad()
 def summarize_request(request: Request, top: int) -> Summary:
-    """The statistics of a request: by kernels where a GPU has some for it, strip by strip elsewhere."""
+    """The statistics of a request: by Triton kernels where they can run it, else strip by strip."""
     top = whole_number("top", top, least=0)
-    if is_hollow(request.query):
+    if is_fake_or_meta(request.query):
         raise Unsupported(
             "query: fake and meta tensors have no contents to summarise. Call summarize outside of FakeTensorMode."
         )
@@ -49,15 +49,12 @@ def summarize_request(request: Request, top: int) -> Summary:
 
         if kernels.runs(request, top):
             return Summary(*kernels.run(request, top))
-    return walked(request, top)
+    return summarize_strips(request, top)
 
 
-def walked(request: Request, top: int) -> Summary:
-    """Walk the strips of a request, whose score is one of pairs, and keep what is linear in its length."""
-    attention = TiledAttention(
-        request.query, request.key, request.score, request.mask, request.bias, request.normalizer, request.scale,
-        request.sink,
-    )  # fmt: skip
+def summarize_strips(request: Request, top: int) -> Summary:
+    """The statistics of a request whose score is one of pairs, strip by strip."""
+    attention = TiledAttention(request)
     (batch, heads, queries, keys), new = request.sizes, request.query.new_zeros
     entropy, received = (
         new(batch, heads, queries, dtype=attention.dtype),
@@ -66,26 +63,27 @@ def walked(request: Request, top: int) -> Summary:
     logsumexp = torch.full_like(entropy, -torch.inf)
     top_weights = new(batch, heads, queries, top, dtype=attention.dtype)
     top_keys = torch.full_like(top_weights, -1, dtype=torch.int64)
-    for piece in attention.pieces(None):
-        weights = piece.weights()[..., : piece.scores.shape[-1]]
-        rows = piece.place
-        hidden = None if piece.sees_all else piece.scores == -torch.inf
+    for strip in attention.scored_strips(None):
+        weights = strip.weights()[..., : strip.scores.shape[-1]]
+        rows = strip.index
+        hidden = None if strip.sees_all else strip.scores == -torch.inf
         found, columns = strongest(weights, hidden, min(top, weights.shape[-1]))
         top_weights[(*rows, slice(0, found.shape[-1]))] = found
-        index = piece.grid.column[columns.clamp(min=0)]
-        top_keys[(*rows, slice(0, found.shape[-1]))] = torch.where(columns < 0, -1, index)
-        logsumexp[rows] = piece.log_sum_exp(found[..., 0] if top else weights.amax(-1))
-        entropy[rows] = _entropy(piece, weights, logsumexp[rows])
-        _add_columns(received, piece.grid.parts, weights.sum(2))  # type: ignore[arg-type]
-    seeing = (logsumexp != -torch.inf).sum(2, keepdim=True).clamp(min=1)
-    return Summary(entropy, received / seeing, top_weights, top_keys, logsumexp)
+        keys_found = strip.grid.column[columns.clamp(min=0)]
+        top_keys[(*rows, slice(0, found.shape[-1]))] = torch.where(columns < 0, -1, keys_found)
+        logsumexp[rows] = strip.log_sum_exp(found[..., 0] if top else weights.amax(-1))
+        entropy[rows] = _entropy(strip, weights, logsumexp[rows])
+        _add_columns(received, strip.grid.parts, weights.sum(2))  # type: ignore[arg-type]
+    nonempty = (logsumexp != -torch.inf).sum(2, keepdim=True).clamp(min=1)
+    return Summary(entropy, received / nonempty, top_weights, top_keys, logsumexp)
 
 
-def _entropy(piece: ScoredStrip, weights: Tensor, logsumexp: Tensor) -> Tensor:
+def _entropy(strip: ScoredStrip, weights: Tensor, logsumexp: Tensor) -> Tensor:
     """−Σ p log p with p = w / Σw; 0 for a row of zeros."""
-    if piece.is_softmax and piece.sees_all and float(logsumexp.abs().amax()) < _SMALL_SCORES:
-        # Then log w = e − logsumexp, and no logarithm is needed. (Large scores would cancel.) The scores have served.
-        return (logsumexp - piece.scores.mul_(weights).sum(-1)).clamp(min=0)
+    if strip.is_softmax and strip.sees_all and float(logsumexp.abs().amax()) < _SMALL_SCORES:
+        # Then log w = score − logsumexp, and no logarithm is needed. (Large scores would cancel.) The scores are not
+        # needed any more and serve as scratch memory.
+        return (logsumexp - strip.scores.mul_(weights).sum(-1)).clamp(min=0)
     total = weights.sum(-1)
     safe = torch.where(total == 0, 1, total)
     logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log_()  # several times as fast as xlogy
@@ -104,7 +102,7 @@ def _add_columns(
 
 
 def strongest(weights: Tensor, hidden: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest weights of each visible row and their columns, ties to the lowest column.
+    """The `count` largest weights of each row and their columns, ties to the lowest column.
 
     A row of n weights is cut into chunks of 64. The `count` largest lie in the `count` chunks with the largest
     maxima (ties again to the first), so only those are ordered: far fewer than n. Hidden columns give −1.
@@ -112,7 +110,7 @@ def strongest(weights: Tensor, hidden: Tensor | None, count: int) -> tuple[Tenso
     length = weights.shape[-1]
     if count == 0:
         return weights[..., :0], torch.zeros_like(weights[..., :0], dtype=torch.int64)
-    # A hidden key comes after a visible one of weight 0.
+    # A hidden key ranks below a visible one of weight 0.
     order = weights if hidden is None else weights.masked_fill(hidden, -1)
     if length <= 4 * _CHUNK or count * _CHUNK >= length:
         columns = _largest(order, count)
@@ -132,8 +130,8 @@ def _largest(numbers: Tensor, count: int) -> Tensor:
     """The indices of the `count` largest numbers of each row, in falling order, the lowest index first on ties."""
     if numbers.dtype != torch.float32:
         return numbers.sort(dim=-1, descending=True, stable=True).indices[..., :count]
-    # `topk` is several times as fast as a stable sort but breaks ties anyhow. The bits of positive floats are ordered
-    # as the floats are; with the index below them no two numbers are equal.
+    # `topk` is several times as fast as a stable sort but breaks ties in any order. The bits of positive floats sort
+    # like the floats; with the index appended below them no two numbers are equal.
     low = (1 << 32) - 1
     index = torch.arange(low, low - numbers.shape[-1], -1, device=numbers.device)
     ranks = (numbers.contiguous().view(torch.int32).long() << 32) + index

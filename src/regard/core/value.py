@@ -1,13 +1,13 @@
-"""Values: small frozen objects (masks, scores, biases, normalisers) that say what to compute, never how.
+"""Values: small immutable objects (masks, scores, biases, normalisers) that say what to compute, not how.
 
 Each value flattens into `(spec, tensors)`: a string that holds the structure and every plain number, and the
-tensors in order. One form serves everything: plan keys, arguments of custom operators (which take strings and
-tensors, not objects), device moves, equality and hashing.
+tensors in order. Plan keys, arguments of custom operators (strings and tensors, not objects), device moves, equality
+and hashing all use this form.
 
 The spec is JSON. A value is a list `["kind", field, …]`, a tensor is `{}`, a tuple is `{"tuple": […]}`. A class with
-an `__init__` of its own may set other attributes each time, so its instances also say which ones:
-`["kind", {"names": […]}, field, …]`. The spec is built when the value is made. `torch.compile` traces the joins of
-strings and takes the result of Python's JSON encoder as a constant.
+its own `__init__` may set different attributes each time, so the spec of an instance also lists their names:
+`["kind", {"names": […]}, field, …]`. The spec is built with the value. `torch.compile` traces the string
+operations and treats the result of Python's JSON encoder as a constant.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ _KINDS: Registry[type[Value]] = Registry("value")
 class Value:
     """A frozen dataclass whose fields are numbers, strings, tuples, tensors or other values.
 
-    A subclass states its public `name` and `room` (the module users import it from); it becomes a dataclass and
-    is registered by itself.
+    A subclass declares its public `name` and `namespace` (the module users import it from); it becomes a dataclass
+    and is registered automatically.
     """
 
-    room: ClassVar[str] = ""
+    namespace: ClassVar[str] = ""
     name: ClassVar[str] = ""
-    kind: ClassVar[str] = (
-        ""  # what the spec says: room and name, and a number where another class has them already
-    )
+    kind: ClassVar[str] = ""  # for the spec: namespace.name, with a number behind it if that is taken
     head: ClassVar[str] = ""  # the kind as JSON
     fields: ClassVar[tuple[str, ...]] = ()
     spec: str
@@ -52,14 +50,14 @@ class Value:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "name" not in cls.__dict__:  # a user's own class: its path is its name
-            cls.room, cls.name = "", f"{cls.__module__}.{cls.__qualname__}"
+        if "name" not in cls.__dict__:  # a user's class: its import path is its name
+            cls.namespace, cls.name = "", f"{cls.__module__}.{cls.__qualname__}"
         cls.kind = _free(cls._label())
         cls.head = encode_basestring_ascii(cls.kind)
         if "__init__" in cls.__dict__:
             _adopt(cls)
         elif getattr(cls.__init__, "adopted", False):
-            pass  # inherited from a class that was written with an `__init__` of its own
+            pass  # inherits the `__init__` that a parent class wrote itself
         else:
             dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
             cls.fields = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
@@ -84,12 +82,12 @@ class Value:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        Value.__post_init__(self)  # the kind may have another number in this process
+        Value.__post_init__(self)  # the number in the kind may differ in this process
 
     @classmethod
     def _label(cls) -> str:
-        """What users call this class: room and name."""
-        return f"{cls.room}.{cls.name}" if cls.room else cls.name
+        """The name users know this class by: namespace.name."""
+        return f"{cls.namespace}.{cls.name}" if cls.namespace else cls.name
 
     def contents(self) -> tuple[Any, ...]:
         """The fields, in the order the constructor takes them."""
@@ -104,7 +102,7 @@ class Value:
         return self.with_tensors(tuple([tensor.to(device) for tensor in self.tensors]))
 
     def structure(self) -> tuple[Any, ...]:
-        """What plan keys and `hash` see: the spec and the shapes and dtypes of the tensors, not their contents."""
+        """For plan keys: the spec and the shapes, dtypes and devices of the tensors, not their contents."""
         return (self.spec, *[(tensor.shape, tensor.dtype, tensor.device) for tensor in self.tensors])
 
     def __hash__(self) -> int:
@@ -131,9 +129,9 @@ class Value:
 
 
 def _free(label: str) -> str:
-    """`label`, with a number behind it where another class has it: a cell that ran twice, classes made by a function.
+    """`label`, with a number behind it if another class has it (a notebook cell run twice, classes made by a function).
 
-    An instance must be rebuilt as its own class, not as the latest of that name.
+    An instance must be rebuilt as its own class, not as the latest class of that name.
     """
     kind, count = label, 1
     while kind in _KINDS:
@@ -143,20 +141,20 @@ def _free(label: str) -> str:
 
 
 def _adopt(cls: type[Value]) -> None:
-    """Make a value of a class that was written with an `__init__` of its own: what that sets are the fields."""
+    """Make a value class of one that has its own `__init__`: the attributes it sets are the fields."""
     own = cls.__init__
 
     def __init__(self: Value, *arguments: Any, **options: Any) -> None:
         own(self, *arguments, **options)
-        if type(self).__init__ is __init__:  # not where a subclass calls it on the way
+        if type(self).__init__ is __init__:  # not where the `__init__` of a subclass calls this one
             object.__setattr__(self, "fields", tuple([name for name in self.__dict__ if name != "fields"]))
             Value.__post_init__(self)
 
     def __setattr__(self: Value, name: str, content: Any) -> None:
         if "spec" in self.__dict__:
             raise Frozen(
-                f"{name}: {type(self).__name__} is a value and cannot be changed after it was made, since an "
-                f"implementation may compute with a copy. Make another one."
+                f"{name}: {type(self).__name__} is a value and cannot be changed after construction, since an "
+                f"implementation may compute with a copy. Build another one."
             )
         object.__setattr__(self, name, content)
 
@@ -175,7 +173,7 @@ _NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}  # as Pytho
 
 
 def _number(number: float) -> str:
-    """`number` as JSON. A float that is symbolic under `torch.compile` becomes a constant by its hexadecimal form."""
+    """`number` as JSON. Its hexadecimal form turns a float that is symbolic under `torch.compile` into a constant."""
     if torch.compiler.is_compiling():
         number = float.fromhex(number.hex())
     return str(number) if -math.inf < number < math.inf else _NOT_FINITE[str(number)]

@@ -1,11 +1,11 @@
-"""Keeping infinities visible behind torch's CPU kernels.
+"""Restore the NaN rows that torch's CPU kernels lose when scores are infinite.
 
-A row that attends to a score of +inf is NaN, since exp(inf − inf) is. In half precision torch's kernel (2.13) loses
-that NaN when it looks for the largest score, and returns zeros: what promise 1 keeps for rows that see nothing. In
-every dtype it does so where all scores of a row are −inf because its query is infinite, or all its keys are.
+A row with a score of +inf is NaN, since exp(inf − inf) is. In half precision torch's kernel (2.13) loses that NaN when
+it searches the largest score, and returns zeros, which promise 1 reserves for rows that see nothing. In every dtype it
+returns zeros where all scores of a row are −inf because its query, or all its keys, are infinite.
 
-To look for infinities in all inputs would cost as much as a step of decoding. The output is smaller and tells where to
-look: nothing happens unless one of its rows is all zeros.
+Searching all inputs for infinities would cost as much as a step of decoding. The output is smaller: only if one of its
+rows is all zeros are the inputs examined.
 """
 
 from __future__ import annotations
@@ -25,38 +25,40 @@ _HALVES = (torch.float16, torch.bfloat16)
 _FAR_FROM_OVERFLOW = 1e38
 
 
-def shown(
+def restore_nan_rows(
     output: Tensor, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
 ) -> Tensor:
-    """The output (b,h,q,v) that `kernel` made of these arguments, with NaN in rows whose scores are not finite."""
+    """`output` (b,h,q,v), which `kernel` computed from these arguments, with NaN in rows of non-finite scores."""
     if not output.is_cpu:
         return output
     scale, bias = options.get("scale"), options.get("attn_mask")
     if not readable(output):
-        return _marked(output, query, key, scale, bias) if output.dtype in _HALVES else output
-    # A row of zeros begins with one, and to count is the cheapest way to ask.
+        return _with_nan_rows(output, query, key, scale, bias) if output.dtype in _HALVES else output
+    # A row of zeros starts with a zero; counting the first column is the cheapest test.
     first = output.select(3, 0)
     if first.count_nonzero().item() == first.numel() or not _has_row_of_zeros(output):
         return output
-    if _tame(query, key, scale) and (
+    if _all_scores_finite(query, key, scale) and (
         bias is None or bias.dtype == torch.bool or float(bias.max()) < torch.inf
     ):
         return output
     wide = torch.promote_types(output.dtype, torch.float32)
-    spoilt = ~query.detach().isfinite().all(-1, keepdim=True)  # all scores of such a row are infinite or NaN
+    nonfinite = ~query.detach().isfinite().all(
+        -1, keepdim=True
+    )  # all scores of such a row are infinite or NaN
     if bias is not None and bias.dtype != torch.bool:
         options = {**options, "attn_mask": bias.to(wide)}
-    query = query.to(wide).masked_fill(spoilt, torch.nan)
+    query = query.to(wide).masked_fill(nonfinite, torch.nan)
     again = kernel(query, key.to(wide), value.to(wide), **options).to(output.dtype)
-    return _marked(again, query, key, scale, bias) if _has_row_of_zeros(again) else again
+    return _with_nan_rows(again, query, key, scale, bias) if _has_row_of_zeros(again) else again
 
 
 def _has_row_of_zeros(output: Tensor) -> bool:
     return bool((output == 0).all(-1).any())
 
 
-def _tame(query: Tensor, key: Tensor, scale: float | None) -> bool:
-    """Whether no score can be infinite or NaN: |q·k| is at most the product of the norms of all rows together."""
+def _all_scores_finite(query: Tensor, key: Tensor, scale: float | None) -> bool:
+    """Whether no score can be infinite or NaN: |q·k| is at most the product of the norms of all queries and keys."""
     largest = max(1.0, abs(scale or 0.0))
     for rows in (query, key):
         wide = torch.promote_types(rows.dtype, torch.float32)
@@ -64,19 +66,21 @@ def _tame(query: Tensor, key: Tensor, scale: float | None) -> bool:
     return largest < _FAR_FROM_OVERFLOW
 
 
-def _marked(output: Tensor, query: Tensor, key: Tensor, scale: float | None, bias: Tensor | None) -> Tensor:
-    """An output in which rows of zeros are NaN where their scores, bounded by norms, may not be finite.
+def _with_nan_rows(
+    output: Tensor, query: Tensor, key: Tensor, scale: float | None, bias: Tensor | None
+) -> Tensor:
+    """`output` with NaN in rows of zeros whose scores may be non-finite, by a bound from norms.
 
-    (A row whose values are all zero, and which does not see the key that is to blame, becomes NaN too.)
+    (A row of zero values that does not see the infinite key becomes NaN too.)
     """
     wide = torch.promote_types(output.dtype, torch.float32)
     norms = torch.linalg.vector_norm(key, dim=-1, dtype=wide).amax(-1)[..., None, None]  # (b,g,1,1)
     bound = spread_heads(norms, query.shape[1]) * max(1.0, abs(scale or 0.0))
     bound = bound * torch.linalg.vector_norm(query, dim=-1, keepdim=True, dtype=wide)
-    spoilt = ~(bound < _FAR_FROM_OVERFLOW)
+    nonfinite = ~(bound < _FAR_FROM_OVERFLOW)
     if bias is not None and bias.dtype == torch.bool:
-        spoilt = spoilt & bias.any(-1, keepdim=True)
+        nonfinite = nonfinite & bias.any(-1, keepdim=True)
     elif bias is not None:
         highest = bias.amax(-1, keepdim=True)
-        spoilt = (spoilt & (highest != -torch.inf)) | ~(highest < torch.inf)
-    return output.masked_fill(spoilt & (output == 0).all(-1, keepdim=True), torch.nan)
+        nonfinite = (nonfinite & (highest != -torch.inf)) | ~(highest < torch.inf)
+    return output.masked_fill(nonfinite & (output == 0).all(-1, keepdim=True), torch.nan)

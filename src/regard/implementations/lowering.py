@@ -1,14 +1,14 @@
 """Masks and biases as tables that a compiled kernel looks up.
 
-A kernel that holds the numbers of a mask (the width of a window, a length, an offset) has to be compiled again for
-each of them. So all of them become data, prepared here at linear cost, and the kernel knows the form of the
-expression only:
+A kernel that contains the numbers of a mask (the width of a window, a length, an offset) must be compiled again for
+each of them. So all of them become data, prepared here at linear cost, and the kernel contains only the form of the
+expression:
 
 - a *span*: a query sees the keys from its low to its high − 1. Causal masks, windows, lengths, prefixes, blocks and
   packed documents are spans, and so is every `&` of them;
-- *ends*: the same for a mask that says so itself, and whose spans may differ from head to head;
+- *ends*: the same for a mask that defines `Mask.ends`; its spans may differ from head to head;
 - the *same* id: a query sees the keys that carry its id. Documents, padding and dilated masks are of this kind, and
-  so is what the global tokens leave over;
+  so is the complement of global tokens;
 - a *dense* tensor;
 - for biases: a *slope* for each head, a number for each *distance*, a *gaussian* around the centre of each query, or
   a dense tensor.
@@ -33,7 +33,7 @@ from regard.biases import (
     T5Bias,
     alibi_slopes,
 )
-from regard.core.grid import Grid, Sizes, lift
+from regard.core.grid import Grid, Sizes, position_shift
 from regard.masks import Mask
 from regard.masks.algebra import And, Not, Or
 from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PackedMask, PaddingMask
@@ -47,9 +47,8 @@ from regard.masks.positional import (
     WindowMask,
 )
 
-Node = tuple[
-    Any, ...
-]  # what the kernel computes: a kind, then nodes or the places of tables, strides and numbers
+# What the kernel computes: a kind, then nodes, or indices into the lists of tables, strides and numbers.
+Node = tuple[Any, ...]
 
 _KNOWN = (
     And, Or, Not, FullMask, CausalMask, WindowMask, PrefixMask, BlocksMask, LengthsMask, PackedMask, DilatedMask,
@@ -59,7 +58,7 @@ _KNOWN = (
 
 
 def unknown_part(value: Mask | Bias) -> str | None:
-    """The name of a part that cannot be lowered, if there is one: a user's own class, derived from ours or not."""
+    """The name of a part that cannot be lowered, if there is one: a class of the user's, derived from ours or not."""
     if type(value) not in _KNOWN:
         return None if isinstance(value, Mask) and type(value).ends is not Mask.ends else value.name
     if isinstance(value, (And, Or, SumBias)):
@@ -115,9 +114,9 @@ class Lowering:
             return ("gaussian", self._table(center[..., None]), len(self.numbers) - 1)
         if isinstance(bias, AlibiBias):
             slopes = constant(tuple(alibi_slopes(bias.num_heads)), torch.float32, self.device)
-            self.strides.append(lift(bias.align, bias.offset, self.sizes[2], self.sizes[3]))
+            self.strides.append(position_shift(bias.align, bias.offset, self.sizes[2], self.sizes[3]))
             return ("slope", len(self.strides) - 1, self._table(slopes.view(1, -1, 1, 1)))
-        self.strides.append(self.sizes[2] - 1)  # where the first query meets the first key
+        self.strides.append(self.sizes[2] - 1)  # the index of distance 0 for query 0 and key 0
         return (
             "distance",
             len(self.strides) - 1,
@@ -125,19 +124,18 @@ class Lowering:
         )
 
     def _table(self, tensor: Tensor) -> Node:
-        """The places of a tensor (b|1, h|1, q|1, k|1), laid out flat, and of its strides; an axis of one has none."""
+        """Add a tensor (b|1, h|1, q|1, k|1), flat, and its strides (0 for an axis of one); the indices of both."""
         tensor = tensor.contiguous()
         start = len(self.strides)
         for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
             self.strides.append(0 if size == 1 else stride)
         flat = tensor.view(-1)
-        self.tables.append(
-            flat if flat.shape[0] > 1 else flat.repeat(2)
-        )  # torch compiles anew for a single entry
+        # torch would compile again for a table of one entry.
+        self.tables.append(flat if flat.shape[0] > 1 else flat.repeat(2))
         return (len(self.tables) - 1, start)
 
     def _span(self, mask: Mask) -> tuple[Tensor, Tensor] | None:
-        """The first key that each query sees and the one after the last, (b|1,q); None where that does not say it."""
+        """The first key that each query sees and the one after the last, (b|1,q); None if the mask is no such span."""
         first = torch.zeros_like(self.rows)
         if isinstance(mask, And):
             left, right = self._span(mask.left), self._span(mask.right)
@@ -166,9 +164,7 @@ class Lowering:
                 self.rows < mask.query_lengths[:, None]
             )
         if isinstance(mask, PackedMask):
-            ends = torch.cat(
-                [mask.offsets, mask.offsets[-1:]]
-            )  # what lies behind the last document is an empty one
+            ends = torch.cat([mask.offsets, mask.offsets[-1:]])  # an empty document follows the last one
             document = torch.bucketize(self.rows + self.shift, mask.offsets, right=True) - 1
             inside = document >= 0
             document = document.clamp(min=0)
@@ -176,18 +172,18 @@ class Lowering:
         return None
 
     def _position(self, mask: CausalMask | WindowMask) -> Tensor:
-        """Where each query stands, (b|1,q)."""
-        shift = lift(mask.align, mask.offset, self.sizes[2], self.sizes[3])
+        """The position of each query, (b|1,q)."""
+        shift = position_shift(mask.align, mask.offset, self.sizes[2], self.sizes[3])
         return self.rows + (shift[:, None] if isinstance(shift, Tensor) else shift)
 
     def _ids(self, mask: Mask) -> tuple[Tensor, Tensor]:
-        """Ids of queries (b|1,q) and keys (b|1,k). A query that sees nothing has −1, a key nobody sees −2."""
+        """Ids of queries (b|1,q) and keys (b|1,k): −1 if a query sees nothing, −2 if no query sees a key."""
         if isinstance(mask, DilatedMask):
             return (self.rows + self.shift) % mask.step, self.columns % mask.step
         if isinstance(mask, PaddingMask):
             queries = torch.zeros_like(self.rows) if mask.query_keep is None else mask.query_keep.long() - 1
             return queries, 2 * mask.keep_keys.long() - 2
-        if isinstance(mask, GlobalTokensMask):  # here everything that was not chosen carries the same id
+        if isinstance(mask, GlobalTokensMask):  # all positions that were not chosen carry the same id
             chosen = constant(mask.index, torch.int64, self.device)
             queries, keys = torch.isin(self.rows + self.shift, chosen), torch.isin(self.columns, chosen)
             return -queries.long(), -2 * keys.long()
@@ -198,7 +194,7 @@ class Lowering:
 
 def by_distance(bias: Bias, sizes: Sizes, device: torch.device) -> Tensor:
     """The values of a bias that depends on the distance alone, (1, h|1, 1, q+k−1), with gradient to its table."""
-    # The first query meets every distance there is, if keys stand to the left of the first one too.
+    # With columns to the left of the first key, the first query alone covers every distance.
     columns = torch.arange(1 - sizes[2], sizes[3], device=device)
     heads = torch.arange(sizes[1], device=device).view(-1, 1, 1)
     first = torch.zeros(1, 1, dtype=torch.int64, device=device)
@@ -208,14 +204,14 @@ def by_distance(bias: Bias, sizes: Sizes, device: torch.device) -> Tensor:
 
 
 def _starts_at_first(mask: Mask) -> bool:
-    """Whether what a query sees is always the first keys up to some other: then `|` is the longer of two."""
+    """Whether each query sees a prefix of the keys: then `|` is the longer of the two prefixes."""
     if isinstance(mask, (And, Or)):
         return _starts_at_first(mask.left) and _starts_at_first(mask.right)
     return isinstance(mask, (FullMask, CausalMask, PrefixMask, LengthsMask))
 
 
 def constant(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers as a tensor on `device`, without waiting for it."""
+    """Numbers as a tensor on `device`, without synchronizing with it."""
     if device.type == "cpu" or not may_remember():
         return torch.tensor(numbers, dtype=dtype, device=device)
     return _remembered(numbers, dtype, device, torch.is_inference_mode_enabled())
@@ -229,10 +225,10 @@ def _remembered(
 
 
 def may_remember() -> bool:
-    """Whether tensors made now are ordinary ones, which a later call can use again."""
+    """Whether tensors made now are ordinary ones that later calls can use: not traced, faked or captured."""
     return not torch.compiler.is_compiling() and _get_current_dispatch_mode() is None and not capturing()
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is being recorded: what is made now exists only when that is replayed."""
+    """Whether a CUDA graph is being captured: tensors made now get their contents only when it is replayed."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -1,7 +1,7 @@
-"""A request as the arguments of an operator, which takes strings and tensors but no objects.
+"""A request as the arguments of a torch operator, which takes tensors, numbers and strings but no objects.
 
-Values travel as a spec (a string) and a flat list of tensors. When a backward pass is itself being recorded, for second
-derivatives, an operator differentiates the reference instead.
+Scores, masks, biases and normalisers travel as a spec (a string) and a flat list of tensors. When a backward pass is
+itself being recorded, for second derivatives, an operator differentiates the reference instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.biases import Bias
-from regard.core.differentiate import apart, gradients
+from regard.core.differentiate import fresh_views, gradients
 from regard.core.request import Request
 from regard.core.value import rebuild
 from regard.implementations import reference
@@ -21,9 +21,15 @@ from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.scores import Score
 
+# The arguments of an operator that computes attention, as torch.library declares them.
+SCHEMA = (
+    "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? seed, Tensor[] tensors, str spec, float scale, "
+    "float dropout"
+)
+
 
 def pack(request: Request) -> tuple[list[Tensor], str]:
-    """The values of a request as the operator takes them."""
+    """The `tensors` and the `spec` of a request."""
     values = (request.score, request.mask, request.bias, request.normalizer)
     tensors = [tensor for value in values if value is not None for tensor in value.tensors]
     return tensors, "[" + ",".join([value.spec if value is not None else "null" for value in values]) + "]"
@@ -34,23 +40,30 @@ def _specs(spec: str) -> tuple[str | None, ...]:
     return tuple(None if part is None else json.dumps(part) for part in json.loads(spec))
 
 
-def unpack(spec: str, tensors: list[Tensor]) -> tuple[Score, Mask | None, Bias | None, Normalizer]:
-    """The values that `pack` took apart."""
+def unpack_values(spec: str, tensors: list[Tensor]) -> tuple[Score, Mask | None, Bias | None, Normalizer]:
+    """The values that `pack` turned into `spec` and `tensors`."""
     remaining = iter(tensors)
     values: Any = [None if part is None else rebuild(part, remaining) for part in _specs(spec)]
     return tuple(values)
 
 
-def recorded(
+def unpack(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, tensors: list[Tensor], spec: str, scale: float,
+    dropout: float = 0.0, want_logsumexp: bool = False,
+) -> Request:  # fmt: skip
+    """The request whose parts an operator was given."""
+    score, mask, bias, normalizer = unpack_values(spec, tensors)
+    return Request(query, key, value, score, mask, bias, normalizer, scale, dropout, sink, want_logsumexp)
+
+
+def recorded_backward(
     inputs: list[Any], seed: Tensor | None, spec: str, scale: float, dropout: float, grad: Tensor,
     grad_logsumexp: Tensor | None,
 ) -> list[Tensor | None]:  # fmt: skip
-    """The same gradient with a graph of its own, through the reference."""
-    views: list[Any] = apart(inputs)
+    """The gradient of each input (query, key, value, sink, tensors) with a graph of its own, through the reference."""
+    views: list[Any] = fresh_views(inputs)
     query, key, value, sink, *tensors = views
-    score, mask, bias, normalizer = unpack(spec, tensors)
-    wanted = grad_logsumexp is not None
-    request = Request(query, key, value, score, mask, bias, normalizer, scale, dropout, sink, wanted)
+    request = unpack(query, key, value, sink, tensors, spec, scale, dropout, grad_logsumexp is not None)
     output, logsumexp = reference.compute(request, seed)
     pairs = [(output, grad)] if logsumexp is None else [(output, grad), (logsumexp, grad_logsumexp)]
     return gradients(pairs, views, again=True)

@@ -1,8 +1,8 @@
 """`sdpa`: torch's own fused kernels, behind guards.
 
-The kernels are fast where they apply and break promises where they do not: short rows lose a NaN query, hidden keys
-are multiplied by zero, and unusual shapes fall back silently to a path that needs quadratic memory. `refuse` keeps
-such requests out; `run` reshapes the rest so that the fused path is the one that is taken.
+The kernels are fast but break promises in some cases: short rows lose a NaN query, hidden keys are multiplied by zero,
+and unusual shapes fall back silently to a path that needs quadratic memory. `refuse` rejects such requests; `run`
+reshapes the others so that torch takes a fused path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from regard.biases import DenseBias
 from regard.core.arguments import readable
 from regard.core.differentiate import forbid_second_derivative, transforming
 from regard.core.request import Request
-from regard.implementations.infinities import shown
+from regard.implementations.infinities import restore_nan_rows
 from regard.masks import Mask
 from regard.masks.positional import CausalMask, FullMask
 from regard.normalizers import Softmax
@@ -26,14 +26,14 @@ from regard.normalizers import Softmax
 name = "sdpa"
 
 SHORTEST_ROW = 16  # with fewer keys than a vector register holds, the CPU kernel turns a NaN query into zeros
-_HARMLESS = 1e15  # numbers below this make no infinite product
-_SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # kernels count in float32, where less than this is zero
-_WORTH_A_PLAN = 8  # so often must a shape come before cuDNN may spend a tenth of a second on planning for it
-_MATH = 0  # what torch._fused_sdp_choice says of the unfused path
+_BOUND = 1e15  # products of numbers below this stay finite
+_SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # kernels compute in float32, where less than this is zero
+_CALLS_BEFORE_PLANNING = 8  # of one shape, before cuDNN may spend a tenth of a second on a plan for it
+_MATH = 0  # torch._fused_sdp_choice's number of the unfused path
 
 
 def refuse(request: Request) -> str | None:
-    """Why torch's kernels cannot run this request as promised, or None."""
+    """Why torch's kernels cannot run this request and keep the promises, or None."""
     return _refuse_value(request) or _refuse_mask(request) or _refuse_shape(request)
 
 
@@ -106,7 +106,7 @@ def _refuse_shape(request: Request) -> str | None:
 
 
 def is_direct(request: Request) -> bool:
-    """Whether torch's function can be called with the arguments as they came: the case that has to be cheap."""
+    """Whether torch's function can be called with the arguments as they are: the case that has to be cheap."""
     return (
         request.mask is None
         and request.bias is None
@@ -127,10 +127,10 @@ def direct(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
     ):  # keyword arguments cost a microsecond
         output = scaled_dot_product_attention(query, key, value)
     else:
-        grouped = plain(query.shape[1] != key.shape[1])
+        grouped = as_bool(query.shape[1] != key.shape[1])
         options = {"dropout_p": dropout, "scale": scale, "enable_gqa": grouped}
         output = _call(query, key, value, options)
-    output = shown(output, scaled_dot_product_attention, query, key, value, options)
+    output = restore_nan_rows(output, scaled_dot_product_attention, query, key, value, options)
     forbid_second_derivative(output, "torch's fused attention")
     return output
 
@@ -153,7 +153,7 @@ def run(request: Request) -> tuple[Tensor, None]:
     if scale != 1 / math.sqrt(query.shape[3]):
         options["scale"] = scale
     output = _call(query, key, value, options)
-    output = shown(output, scaled_dot_product_attention, query, key, value, options)
+    output = restore_nan_rows(output, scaled_dot_product_attention, query, key, value, options)
     forbid_second_derivative(output, "torch's fused attention")
     if output.shape[3] != width:
         output = output[..., :width]
@@ -168,10 +168,10 @@ _SEEN: dict[tuple[Any, ...], int] = {}
 
 
 def _call(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-    """torch's function, in which a shape that is new on a GPU goes to a kernel that needs no plan.
+    """torch's function. On a GPU a new shape goes to a kernel that needs no plan.
 
-    cuDNN has the fastest kernels and plans for every new shape, forwards 50 and backwards 80 ms on an H200, which texts
-    of many lengths never earn back. Where equal bits are asked for, the choice must not depend on what came before.
+    cuDNN has the fastest kernels but plans for every new shape: 50 ms forward and 80 ms backward on an H200, too much
+    for texts of many lengths. In deterministic mode the choice must not depend on earlier calls.
     """
     flags = torch.backends.cuda
     if (
@@ -179,12 +179,11 @@ def _call(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) ->
         or torch.compiler.is_compiling()
         or not (flags.cudnn_sdp_enabled() and flags.flash_sdp_enabled())
     ):
-        return scaled_dot_product_attention(
-            query, key, value, **options
-        )  # or somebody has chosen a kernel already
+        # Where the user has disabled kernels (`torch.nn.attention.sdpa_kernel`), theirs is the choice.
+        return scaled_dot_product_attention(query, key, value, **options)
     shape = (query.shape, key.shape, value.shape, query.dtype, query.requires_grad, *options)
     times = _SEEN.get(shape, 0)
-    if times >= _WORTH_A_PLAN and not torch.are_deterministic_algorithms_enabled():
+    if times >= _CALLS_BEFORE_PLANNING and not torch.are_deterministic_algorithms_enabled():
         return scaled_dot_product_attention(query, key, value, **options)
     if not torch.cuda.is_current_stream_capturing():
         if len(_SEEN) > 4096:
@@ -197,8 +196,8 @@ def _call(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) ->
         torch.backends.cuda.enable_cudnn_sdp(True)
 
 
-def plain(flag: bool) -> bool:
-    """A comparison of sizes as a plain bool: under `torch.compile` it is symbolic, which torch's functions refuse."""
+def as_bool(flag: bool) -> bool:
+    """A comparison of sizes as a bool: under `torch.compile` it is symbolic, which torch's functions refuse."""
     return True if flag else False  # noqa: SIM210
 
 
@@ -212,13 +211,13 @@ def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, 
     if isinstance(request.bias, DenseBias):
         bias = request.bias.tensor
         if bias.device.type != "cpu":
-            # These kernels count in powers of two, so the lowest numbers would overflow to −inf and empty a row.
+            # These kernels compute in base 2, where the lowest numbers would overflow to −inf and empty a row.
             lowest = torch.finfo(bias.dtype).min / 4
             bias = torch.where(bias == -torch.inf, bias, bias.clamp(min=lowest))
         flag = bias[(None,) * (4 - bias.dim())].expand(*request.sizes).to(query.dtype)
     elif isinstance(mask, CausalMask):
         queries, keys = _visible_part(mask, reduced)
-        causal = plain(_diagonal(mask, reduced) == 0 and queries > 1)
+        causal = as_bool(_diagonal(mask, reduced) == 0 and queries > 1)
         query, key, value = query[:, :, query.shape[2] - queries :], key[:, :, :keys], value[:, :, :keys]
     elif mask is not None and not isinstance(mask, FullMask):
         keep = mask.real_keys(key.shape[2], key.shape[0], key.device)
@@ -240,8 +239,8 @@ def _prepared(request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor | None, 
 def _scaled(query: Tensor, scale: float) -> tuple[Tensor, float]:
     """Queries and a scale above zero that give the same scores.
 
-    The kernels mask by −inf before they multiply, or look for the largest product before it: with a scale below zero
-    what is hidden would be largest, with zero it would be NaN.
+    The kernels mask with −inf before they scale, or search the largest product before it: with a scale below zero the
+    hidden scores would be the largest, with zero they would be NaN.
     """
     if scale >= _SMALLEST_SCALE:
         return query, scale
@@ -250,24 +249,24 @@ def _scaled(query: Tensor, scale: float) -> tuple[Tensor, float]:
 
 def _without_hidden(key: Tensor, value: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values with zeros where `keep` (b,k) hides them: the kernels would multiply what is there by zero."""
-    if _harmless(key) and _harmless(value):
+    if _is_bounded(key) and _is_bounded(value):
         return key, value
     hidden = keep.logical_not().reshape(-1, 1, key.shape[2], 1)
     return key.masked_fill(hidden, 0), value.masked_fill(hidden, 0)
 
 
-def _harmless(rows: Tensor) -> bool:
-    """Whether no entry is NaN, infinite or large enough for an infinite product; a GPU would have to wait to know.
+def _is_bounded(rows: Tensor) -> bool:
+    """Whether no entry is NaN, infinite or large enough for an infinite product; False on a GPU, to avoid a wait.
 
-    The norm tells, in one pass that is several times as fast as to fill what is hidden.
+    Computing the norm is several times as fast as filling the hidden rows.
     """
     if not readable(rows):
         return False
-    return float(torch.linalg.vector_norm(rows.detach() if rows.requires_grad else rows)) < _HARMLESS
+    return float(torch.linalg.vector_norm(rows.detach() if rows.requires_grad else rows)) < _BOUND
 
 
 def _diagonal(mask: Mask, request: Request) -> int | None:
-    """How many keys beside its own index the first query sees; None where torch's flag cannot say it."""
+    """How many keys beyond index 0 the first query sees; None where torch's causal flag cannot express it."""
     assert isinstance(mask, CausalMask)
     _, _, queries, keys = request.sizes
     if isinstance(mask.offset, Tensor):

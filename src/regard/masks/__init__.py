@@ -34,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_FARTHEST = 1 << 40  # beyond every length there can be, and small enough to be added to positions in int64
+_FARTHEST = 1 << 40  # larger than any length, and small enough to be added to positions in int64
 
 
 def full() -> Mask:
@@ -43,7 +43,7 @@ def full() -> Mask:
 
 
 def causal(align: str = "bottom-right", offset: int | Tensor | None = None) -> Mask:
-    """A query sees itself and what came before. `align="top-left"` or `offset` moves query 0."""
+    """A query sees its own position and all earlier ones. `align="top-left"` or `offset` moves query 0."""
     return CausalMask(*_anchor(align, offset))
 
 
@@ -83,7 +83,7 @@ def documents(query_ids: Tensor, key_ids: Tensor | None = None) -> Mask:
 
 
 def packed(offsets: Tensor | Sequence[int]) -> Mask:
-    """Documents laid end to end, from cumulative lengths: [0, 3, 8] is one of three and one of five positions."""
+    """Concatenated documents, from cumulative lengths: [0, 3, 8] is one of three and one of five positions."""
     what = "rising whole numbers of shape (documents + 1,)"
     found = _whole_numbers("offsets", offsets, what)
     if len(found) < 1:
@@ -141,12 +141,12 @@ def _anchor(align: str, offset: int | Tensor | None) -> tuple[str, int | Tensor 
 
 
 def _distance(argument: str, given: object, least: int | None = None) -> int:
-    """A whole number of positions. One that is larger than any tensor is kept as the largest that positions add to."""
+    """A whole number of positions, clamped to ±`_FARTHEST`."""
     return max(-_FARTHEST, min(whole_number(argument, given, least), _FARTHEST))
 
 
 def _whole_numbers(argument: str, given: object, what: str) -> Tensor:
-    """A private copy (n,) in int64: a narrower dtype could not hold the length it is compared with."""
+    """A private copy (n,) in int64: a narrower dtype could not represent the length it is compared with."""
     return tensor_copy(argument, given, INTEGERS, what, rank=1).to(torch.int64)
 
 

@@ -1,7 +1,7 @@
-"""What every mask can do, and how masks join: `a & b`, `a | b`, `~a`.
+"""The base class of masks, and their algebra: `a & b`, `a | b`, `~a`.
 
-A mask is a predicate on (batch, head, query, key). It never needs the q×k array: it is evaluated on the part of
-the grid at hand, and it tells from its own structure which blocks of the array are empty, full or partial.
+A mask is a predicate on (batch, head, query, key). It never needs the q×k array: it is evaluated on a part of the grid,
+and its structure says which blocks of the array are empty, full or partial (its *grades*).
 With EMPTY, PARTIAL, FULL = 0, 1, 2 the algebra of blocks is minimum, maximum and `2 − x`.
 """
 
@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.grid import Grid, Sizes, whole
+from regard.core.grid import Grid, Sizes, full_grid
 from regard.core.value import Value
 from regard.errors import BadValue
 
@@ -31,12 +31,10 @@ class Blocks:
     last_row: Tensor
     first_column: Tensor  # (nk,)
     last_column: Tensor
-    read_tensors: (
-        bool  # False: a mask may not look into its tensors (on a GPU that would wait for the device)
-    )
+    read_tensors: bool  # False: a mask may not read its tensors (on a GPU that would synchronize)
 
     def pick(self, tensor: Tensor) -> Tensor:
-        """The whole tensor: blocks always cover every batch entry and head."""
+        """`tensor` itself: blocks always cover every batch entry and head."""
         return tensor
 
     @property
@@ -67,7 +65,7 @@ def grade(some: Tensor, every: Tensor) -> Tensor:
 class Mask(Value):
     """Which keys each query may attend to. Build one with the functions of `regard.masks`."""
 
-    room: ClassVar[str] = "masks"
+    namespace: ClassVar[str] = "masks"
     name: ClassVar[str] = "mask"
 
     def visible(self, grid: Grid) -> Tensor:
@@ -80,22 +78,22 @@ class Mask(Value):
         return seen[(None,) * (4 - seen.dim())].expand(-1, -1, len(grid.row), len(grid.column))
 
     def grades(self, blocks: Blocks) -> Tensor:
-        """EMPTY, PARTIAL or FULL for each block, int8 (b|1, h|1, nq, nk). PARTIAL is always a sound answer."""
+        """EMPTY, PARTIAL or FULL for each block, int8 (b|1, h|1, nq, nk). PARTIAL is always allowed."""
         shape = (1, 1, len(blocks.first_row), len(blocks.first_column))
         return torch.full(shape, PARTIAL, dtype=torch.int8, device=blocks.device)
 
     def ends(self, sizes: Sizes, device: torch.device) -> tuple[Tensor, Tensor] | None:
-        """For a mask that shows each query one run of keys: the first of them and the one behind the last, (b|1,h|1,q).
+        """For a mask in which each query sees one run of keys: its first key and the one after its last, (b|1,h|1,q).
 
-        A mask of your own that says so runs in fused kernels, too.
+        A user-defined mask that defines this runs in fused kernels, too.
         """
         return None
 
     def check(self, sizes: Sizes) -> None:
-        """Raise when the structure of this mask does not fit a request of these sizes: asked once for each plan."""
+        """Raise when the structure of this mask does not fit a request of these sizes; called once for each plan."""
 
     def check_contents(self, sizes: Sizes) -> None:
-        """Raise when the contents of its tensors do not fit, where they can be read: asked in every call."""
+        """Raise when the contents of its tensors do not fit, if they can be read; called in every call."""
 
     def single_head(self) -> Mask:
         """The same mask for inputs without a head axis, where a dense (x,q,k) tensor means (b,q,k)."""
@@ -103,12 +101,12 @@ class Mask(Value):
 
     @property
     def by_key(self) -> bool:
-        """Whether the key (and the batch entry) alone decides."""
+        """Whether visibility depends only on the key (and the batch entry)."""
         return False
 
     @property
     def by_distance(self) -> bool:
-        """Whether the distance between key and query alone decides: along a diagonal all blocks look alike."""
+        """Whether visibility depends only on the distance of key and query: blocks along a diagonal are equal."""
         return False
 
     def __and__(self, other: Mask) -> Mask:
@@ -128,7 +126,7 @@ class Mask(Value):
         self.check(sizes)
         self.check_contents(sizes)
         mask = self if device is None else self.to(device)
-        return mask.tile(whole(sizes, mask._device(device))).clone()
+        return mask.tile(full_grid(sizes, mask._device(device))).clone()
 
     def keep(self, k: int, batch: int = 1) -> Tensor:
         """The mask as a bool tensor over keys, (b|1, k): True = real. Only for masks that ignore the query."""
@@ -142,7 +140,7 @@ class Mask(Value):
 
     def real_keys(self, k: int, batch: int, device: torch.device | str) -> Tensor:
         """`keep` without checks or a copy, for a mask that is `by_key`."""
-        return self.tile(whole((batch, 1, 1, k), device))[:, 0, 0]  # any one query sees what all see
+        return self.tile(full_grid((batch, 1, 1, k), device))[:, 0, 0]  # all queries see the same keys
 
     def classify(self, q: int, k: int, block_q: int, block_k: int, batch: int = 1, heads: int = 1) -> Tensor:
         """Which blocks are EMPTY, PARTIAL or FULL, int8 (b|1, h|1, nq, nk), without a q×k array."""
@@ -192,7 +190,7 @@ class And(_Pair):
         return torch.minimum(self.left.grades(blocks), self.right.grades(blocks))
 
     def __repr__(self) -> str:
-        # The right side keeps its brackets when it is a join itself, so that eval gives the same tree back.
+        # Brackets around a right side that is itself a join, so that eval gives the same tree.
         return f"{_bracket(self.left, Or)} & {_bracket(self.right, _Pair)}"
 
 

@@ -1,6 +1,6 @@
-"""Masks that come with data: lengths, padding, documents, packed sequences, a dense tensor.
+"""Masks that hold tensors: lengths, padding, documents, packed sequences, a dense tensor.
 
-They copy their tensors when built. `grades` reads those tensors (block by block, never q×k) where it may.
+They copy their tensors when built. `grades` reads those tensors, block by block and never q×k, if it may.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class DocumentsMask(Mask):
 
 
 class PackedMask(Mask):
-    """Documents laid end to end: document n covers positions offsets[n] … offsets[n+1] − 1."""
+    """Concatenated documents: document n covers positions offsets[n] … offsets[n+1] − 1."""
 
     name: ClassVar[str] = "packed"
 
@@ -191,7 +191,7 @@ class PackedMask(Mask):
 
 
 class DenseMask(Mask):
-    """A bool tensor, kept with four axes (b|1, h|1, q|1, k|1)."""
+    """A bool tensor, stored with four axes (b|1, h|1, q|1, k|1)."""
 
     name: ClassVar[str] = "dense"
 
@@ -226,8 +226,8 @@ class DenseMask(Mask):
 
 
 def _blocked(tensor: Tensor, size: int, filler: int | bool) -> Tensor:
-    """(…, length) as (…, blocks, size), the last block filled up."""
-    # Not by `pad`, which takes a float: the largest int64 is none, and what it becomes depends on the processor.
+    """(…, length) as (…, blocks, size), the last block padded with `filler`."""
+    # Not by `pad`, which takes a float and so cannot represent the largest int64.
     rest = tensor.new_full((*tensor.shape[:-1], -tensor.shape[-1] % size), filler)
     filled = torch.cat([tensor, rest], -1)
     return filled.reshape(*filled.shape[:-1], filled.shape[-1] // size, size)

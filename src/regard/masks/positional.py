@@ -1,7 +1,7 @@
-"""Masks made of positions alone: causal, window, prefix, blocks, dilated, global tokens.
+"""Masks that depend only on positions: causal, window, prefix, blocks, dilated, global tokens.
 
-Query i stands at position i + (k − q), key j at j. Because a block of queries × keys contains every distance
-between its extremes, these masks grade blocks exactly.
+Query i stands at position i + (k − q), key j at j. A block of queries × keys contains every distance between its
+extremes, so these masks grade blocks exactly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.grid import Grid, Sizes, fits, lift
+from regard.core.grid import Grid, Sizes, fits, position_shift
 from regard.errors import BadValue
 from regard.masks.algebra import FULL, Blocks, Mask, grade
 
@@ -37,7 +37,7 @@ class FullMask(Mask):
 
 
 class CausalMask(Mask):
-    """A query sees itself and what came before."""
+    """A query sees its own position and all earlier ones."""
 
     name: ClassVar[str] = "causal"
 
@@ -97,10 +97,10 @@ class WindowMask(Mask):
         return not isinstance(self.offset, Tensor)
 
 
-def _shift(mask: CausalMask | WindowMask, place: Grid | Blocks) -> int | Tensor:
+def _shift(mask: CausalMask | WindowMask, where: Grid | Blocks) -> int | Tensor:
     """What to add to a query's index to get its position."""
-    shift = lift(mask.align, mask.offset, place.sizes[2], place.sizes[3])
-    return place.pick(shift.view(-1, 1, 1, 1)) if isinstance(shift, Tensor) else shift
+    shift = position_shift(mask.align, mask.offset, where.sizes[2], where.sizes[3])
+    return where.pick(shift.view(-1, 1, 1, 1)) if isinstance(shift, Tensor) else shift
 
 
 def _distances(mask: CausalMask | WindowMask, blocks: Blocks) -> tuple[Tensor, Tensor] | None:
@@ -146,8 +146,8 @@ class PrefixMask(Mask):
     def by_key(self) -> bool:
         return True
 
-    def _length(self, place: Grid | Blocks) -> int | Tensor:
-        return place.pick(self.n.view(-1, 1, 1, 1)) if isinstance(self.n, Tensor) else self.n
+    def _length(self, where: Grid | Blocks) -> int | Tensor:
+        return where.pick(self.n.view(-1, 1, 1, 1)) if isinstance(self.n, Tensor) else self.n
 
 
 class BlocksMask(Mask):

@@ -1,4 +1,4 @@
-"""Which keys no query may attend to, and which queries are padding: without a q×k array, without waiting for a GPU."""
+"""Which keys no query may attend to, and which queries are padding: without a q×k array or synchronizing with a GPU."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from regard.core.grid import Sizes, whole
+from regard.core.grid import Sizes, full_grid
 from regard.core.value import rebuild
 from regard.masks.algebra import EMPTY, FULL, And, Mask, Or, cut
 from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PaddingMask
 
 _BLOCK = 128
-_CELLS = 1 << 22  # pairs looked at together
+_CELLS = 1 << 22  # pairs evaluated at once
 
 
 def visible_keys(mask: Mask, sizes: Sizes, device: torch.device) -> Tensor | None:
@@ -37,12 +37,12 @@ def visible_keys(mask: Mask, sizes: Sizes, device: torch.device) -> Tensor | Non
                     visible_keys(rest, sizes, device),
                 )
                 return real if seen is None else real & seen
-    return _by_looking(mask, sizes, slice(0, sizes[3]), device)
+    return _evaluate(mask, sizes, slice(0, sizes[3]), device)
 
 
 @lru_cache(maxsize=256)
 def _hidden_by_structure(spec: str, sizes: Sizes) -> tuple[int, ...]:
-    """The hidden keys of a mask without tensors. A key of a full block is seen; only the other keys are looked at."""
+    """The hidden keys of a mask without tensors. Every key of a full block is seen; only the others are evaluated."""
     mask = rebuild(spec, ())
     assert isinstance(mask, Mask)
     grades = mask.grades(cut(sizes, _BLOCK, _BLOCK, "cpu"))[0, 0]
@@ -54,15 +54,15 @@ def _hidden_by_structure(spec: str, sizes: Sizes) -> tuple[int, ...]:
         if bool((column == EMPTY).all()):
             hidden.extend(range(keys.start, keys.stop))
             continue
-        seen = _by_looking(mask, sizes, keys, torch.device("cpu"))[0, 0]
+        seen = _evaluate(mask, sizes, keys, torch.device("cpu"))[0, 0]
         hidden.extend((torch.nonzero(~seen).view(-1) + keys.start).tolist())
     return tuple(hidden)
 
 
-def _by_looking(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> Tensor:
+def _evaluate(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> Tensor:
     rows = max(1, _CELLS // max(1, sizes[0] * sizes[1] * (keys.stop - keys.start)))
     seen = torch.zeros(1, 1, keys.stop - keys.start, dtype=torch.bool, device=device)
-    complete = whole(sizes, device)
+    complete = full_grid(sizes, device)
     for top in range(0, sizes[2], rows):
         grid = complete.part(rows=slice(top, min(sizes[2], top + rows)), columns=keys)
         seen = seen | mask.tile(grid).any(-2)
@@ -70,7 +70,7 @@ def _by_looking(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> 
 
 
 def hidden_queries(mask: Mask, queries: int, device: torch.device) -> Tensor | None:
-    """True for the queries that a mask declares to be padding, (b|1,q); None where it does not speak of that."""
+    """True for the queries that a mask declares to be padding, (b|1,q); None if it declares none."""
     if isinstance(mask, LengthsMask) and mask.query_lengths is not None:
         return torch.arange(queries, device=device) >= mask.query_lengths[:, None]
     if isinstance(mask, PaddingMask) and mask.query_keep is not None:

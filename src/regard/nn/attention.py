@@ -16,7 +16,7 @@ from torch import Tensor
 import regard.core.attention as core
 from regard import masks
 from regard.core.arguments import alignment, whole_number
-from regard.core.grid import lift
+from regard.core.grid import position_shift
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
@@ -215,7 +215,7 @@ class Attention(Mechanism):
         own = self.own_mask(**anchor)
         guarded = given is not None or own is not None
         clean, nonfinite = zero_nonfinite(rows, guarded)
-        position = lift(anchor.get("align", ""), anchor.get("offset"), sizes[2], length)
+        position = position_shift(anchor.get("align", ""), anchor.get("offset"), sizes[2], length)
         queries = restore_nonfinite(self.project_query(clean, position), nonfinite)
         if cache is None or not cache.fixed:
             assert source is not None

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from regard.core.arguments import described, float_tensor
 from regard.core.autocast import autocasts
-from regard.core.formula import accumulator
+from regard.core.formula import accumulation_dtype
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn import masking
@@ -148,7 +148,7 @@ def nothing_seen(batch: int, heads: int, dim: int, device: torch.device | str | 
 
 def _rows(rows: Tensor, keep: Kept) -> Tensor:
     """Return rows (b,l,…) in the dtype of the computation, zero where they are padding."""
-    rows = rows.to(accumulator(rows.dtype))
+    rows = rows.to(accumulation_dtype(rows.dtype))
     return rows if keep is None else rows.masked_fill(~keep[(..., *[None] * (rows.dim() - 2))], 0)
 
 
@@ -328,7 +328,7 @@ class GlobalQuery(Attention):
         """Return the state before the first position or source. Sums are in float32 at least."""
         cache = super().initial_state(batch, device, dtype)
         nothing = nothing_seen(batch, self.num_heads, self.head_dim, cache.keys.device)
-        return GlobalQueryState.of(nothing, accumulator(cache.keys.dtype), cache)
+        return GlobalQueryState.of(nothing, accumulation_dtype(cache.keys.dtype), cache)
 
     def project_query(self, query: Tensor, position: int) -> Tensor:
         return self.split(self.query_map(query) if self.projects else query)

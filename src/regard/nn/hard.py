@@ -53,8 +53,8 @@ class StraightThrough(normalizers.Hardmax):
 
     temperature: float
 
-    def live_rows(self, scores: Tensor) -> Tensor:
-        chosen = super().live_rows(scores)
+    def nonempty_rows(self, scores: Tensor) -> Tensor:
+        chosen = super().nonempty_rows(scores)
         if not scores.requires_grad:
             return chosen
         soft = torch.softmax(scores / self.temperature, -1)

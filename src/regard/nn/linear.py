@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.core.arguments import alignment
-from regard.core.formula import accumulator
+from regard.core.formula import accumulation_dtype
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.nn import masking
@@ -237,7 +237,7 @@ class Linear(Mechanism):
     ) -> LinearState:
         """Return empty sums, in float32 at least."""
         device, dtype = self.placement(device, dtype)
-        return LinearState.of(self._nothing(batch, device), accumulator(dtype))
+        return LinearState.of(self._nothing(batch, device), accumulation_dtype(dtype))
 
     def _followed(
         self, query: Tensor, pending: tuple[Tensor, ...], keep: Tensor | None, past: LinearState

@@ -14,7 +14,7 @@ from torch import Tensor
 import regard.core.attention as core
 from regard import biases
 from regard.biases import Bias
-from regard.core.grid import whole
+from regard.core.grid import full_grid
 from regard.errors import unknown_name
 from regard.masks import Mask
 from regard.nn.alignment import Alignment, AlignmentModel
@@ -109,7 +109,7 @@ class LocalAlignment(Alignment):
         if log_gaussian is None:
             return found
         sizes, device = (*inputs.query.shape[:3], inputs.key.shape[2]), found.device
-        grid = whole(sizes, device).part(
+        grid = full_grid(sizes, device).part(
             heads=core.selection("heads", heads, sizes[1], device),
             rows=core.selection("rows", rows, sizes[2], device),
         )

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from regard import biases, masks
 from regard.core.arguments import whole_number
 from regard.core.autocast import without_autocast
-from regard.core.grid import Grid, Sizes, broadcasts, lift, whole
+from regard.core.grid import Grid, Sizes, broadcasts, full_grid, position_shift
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.algebra import And, Blocks, grade
@@ -102,7 +102,7 @@ def _ends(parts: list[Mask], sizes: Sizes, device: torch.device) -> Tensor | Non
     end = None
     for part in parts:
         if isinstance(part, CausalMask):
-            shift = lift(part.align, part.offset, sizes[2], sizes[3])
+            shift = position_shift(part.align, part.offset, sizes[2], sizes[3])
             shift = shift[:, None] if isinstance(shift, Tensor) else shift
             own = (torch.arange(sizes[2], device=device)[None] + shift + 1).clamp(0, sizes[3])
             end = own if end is None else torch.minimum(end, own)
@@ -112,7 +112,7 @@ def _ends(parts: list[Mask], sizes: Sizes, device: torch.device) -> Tensor | Non
 def _counted(mask: Mask | None, sizes: Sizes, device: torch.device) -> Tensor:
     """Count the visible keys pair by pair, some rows at a time."""
     assert mask is not None
-    complete = whole(sizes, device)
+    complete = full_grid(sizes, device)
     height = max(1, _CELLS // max(1, sizes[0] * sizes[1] * sizes[3]))
     found = [
         mask.tile(complete.part(rows=slice(top, min(sizes[2], top + height)))).sum(-1)

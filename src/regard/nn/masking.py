@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.biases import Bias
 from regard.core.arguments import described
-from regard.core.grid import Sizes, broadcasts, whole
+from regard.core.grid import Sizes, broadcasts, full_grid
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.masks.algebra import And
@@ -124,4 +124,4 @@ def tail(mask: Mask, sizes: Sizes, first: int, device: torch.device) -> Mask:
         return mask
     if mask.by_key:
         return PaddingMask(mask.real_keys(sizes[3], sizes[0], device)[:, first:].expand(sizes[0], -1))
-    return DenseMask(mask.tile(whole(sizes, device).part(columns=slice(first, sizes[3]))))
+    return DenseMask(mask.tile(full_grid(sizes, device).part(columns=slice(first, sizes[3]))))

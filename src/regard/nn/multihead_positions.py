@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard import biases, scores
 from regard.core.arguments import described, whole_number
-from regard.core.grid import lift
+from regard.core.grid import position_shift
 from regard.errors import BadType, BadValue
 from regard.nn.heads import glorot_linear
 from regard.nn.positions import rotary, sinusoidal
@@ -157,7 +157,9 @@ class TransformerXLPositions(MultiheadPositions):
     def _distance_table(layer: Multihead, inputs: AttentionInputs) -> Tensor:
         """A projected sinusoid for every distance key − query that can occur, (h, 2r+1, d) for −r … r."""
         like, queries, keys = inputs.query, inputs.query.shape[2], inputs.key.shape[2]
-        first = lift(inputs.anchor.get("align", "bottom-right"), inputs.anchor.get("offset"), queries, keys)
+        first = position_shift(
+            inputs.anchor.get("align", "bottom-right"), inputs.anchor.get("offset"), queries, keys
+        )
         farthest = max(first + queries, keys - first, keys)
         ahead = sinusoidal(farthest + 1, layer.dim).to(like.device, layer.distance_map.weight.dtype)
         mirrored = torch.ones_like(ahead[0])

@@ -16,7 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.core.autocast import without_autocast
-from regard.core.differentiate import apart, gradients, needs_plain_torch, recording, transforming
+from regard.core.differentiate import (
+    fresh_views,
+    gradients,
+    needs_plain_torch,
+    record_for_autograd,
+    transforming,
+)
 from regard.registry import Registry
 
 Tensors = list[Tensor]
@@ -118,7 +124,7 @@ def _backward(
         torch.empty_like(x) if need else x.new_empty(0) for x, need in zip(inputs, needed, strict=False)
     ]
     for index, part in reversed(list(enumerate(_parts(inputs)))):
-        with recording(), without_autocast(inputs[0].device):
+        with record_for_autograd(), without_autocast(inputs[0].device):
             leaves = [x[:, part].detach() for x in inputs] + [past[index].detach() for past in history]
             for leaf, need in zip(leaves, [*needed[: len(inputs)], *[True] * len(history)], strict=True):
                 leaf.requires_grad_(need and leaf.is_floating_point())
@@ -168,7 +174,7 @@ def _differentiate(ctx: Any, grads: Tensors) -> tuple[None, list[Tensor | None],
 
 def _recorded(piece: str, inputs: Tensors, keep: Kept, carry: Tensors, grads: Tensors) -> list[Tensor | None]:
     """Return the same gradients with an autograd graph, from the scan in plain torch."""
-    views = [view for view in apart([*inputs, *carry]) if view is not None]
+    views = [view for view in fresh_views([*inputs, *carry]) if view is not None]
     inputs, carry = views[: len(inputs)], views[len(inputs) :]
     outputs, after = _plain_scan(piece, inputs, keep, carry)
     with without_autocast(inputs[0].device):

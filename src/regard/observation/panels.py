@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -54,10 +55,19 @@ def looks() -> Iterator[None]:
         yield
 
 
+class NotebookFigure(Figure):
+    """A figure that a notebook shows by itself, whether or not pyplot is in use."""
+
+    def _repr_png_(self) -> bytes:
+        drawn = io.BytesIO()
+        self.savefig(drawn, format="png", dpi=160)
+        return drawn.getvalue()
+
+
 def frames(down: int, beside: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """A figure of `down` × `beside` axes; `trimmed` sets its final height."""
     engine = ConstrainedLayoutEngine(w_pad=EDGE, h_pad=EDGE, wspace=0.0, hspace=0.0, compress=True)
-    figure = Figure(figsize=(width, height), layout=engine)
+    figure = NotebookFigure(figsize=(width, height), layout=engine)
     return figure, list(figure.subplots(down, beside, squeeze=False).flat)
 
 

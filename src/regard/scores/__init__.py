@@ -94,19 +94,19 @@ _NAMES.add("dot", DotScore())
 
 
 def named(given: str | Score) -> Score:
-    """The score that a name or an object stands for."""
+    """The score of that name; a `Score` is returned as it is."""
     if isinstance(given, Score):
         return given
     if isinstance(given, str):
-        plain = given.replace("_", "-")
-        if plain not in _NAMES:
+        name_with_hyphens = given.replace("_", "-")
+        if name_with_hyphens not in _NAMES:
             built = {
                 name: call
                 for name, call in calls_of(__name__).items()
                 if name.replace("_", "-") not in _NAMES
             }
             raise unknown_name("score", given, _NAMES, built)
-        return _NAMES[plain]
+        return _NAMES[name_with_hyphens]
     raise BadType(
         f"score: expected a name ({', '.join(_NAMES)}) or a Score, got {described(given)}. "
         f"{call_meant(given, __name__)}"

@@ -1,10 +1,10 @@
 """Additive scores: a one-hidden-layer network compares each query with each key.
 
-A tanh costs a dozen operations, so it is computed once for each row instead of once for each pair where that is exact:
+A tanh costs a dozen operations. Where that is exact, it is computed once for each row instead of once for each pair:
 
 - up to magnitude 1 by the addition formula, tanh(q+k) = (tanh q + tanh k) / (1 + tanh q · tanh k), which keeps tiny
   sums exact (its denominator cancels only for large ones of opposite sign);
-- up to a sum of 40 as (x − 1) / (x + 1) with x = exp(2q)·exp(2k), which is exact to a rounding or two of 1;
+- up to a sum of 40 as (x − 1) / (x + 1) with x = exp(2q)·exp(2k), with an absolute error of a rounding or two of 1;
 - beyond, where the exponentials would overflow, pair by pair.
 """
 
@@ -17,16 +17,16 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import summation
+from regard.core.differentiate import summation_dtype
 from regard.core.grid import Grid
 from regard.scores.base import Score, check_shape, per_head, spread_heads, transform_rows
 
 _SMALL, _LARGE = 1.0, 40.0  # exp(2·40) is still far from the largest float32
-_CELLS = 1 << 18  # pairs × dim in flight: about a megabyte of float32, which stays in the cache of one core
+_CELLS = 1 << 18  # pairs × dim at once: about a megabyte of float32, which stays in the cache of one core
 
 
 class AdditiveScore(Score):
-    """weight·tanh(q + k). Bahdanau et al. 2014, on queries and keys that are projected already."""
+    """weight·tanh(q + k) on queries and keys that are already projected. Bahdanau et al. 2014."""
 
     name: ClassVar[str] = "additive"
     transforms: ClassVar[bool] = False
@@ -45,7 +45,7 @@ class AdditiveScore(Score):
         key = spread_heads(key, query.shape[1])
         weight = per_head(self.weight, grid, 1).to(query.dtype) * scale
         scores = query.new_empty(*query.shape[:3], key.shape[2])
-        for rows, columns, tanh in _way(query, key).walk(query, key):
+        for rows, columns, tanh in _method(query, key).parts(query, key):
             scores[:, :, rows, columns] = _weigh(tanh, weight)
         return scores
 
@@ -55,12 +55,12 @@ class AdditiveScore(Score):
         heads, shared = query.shape[1], key.shape[1]
         wide = spread_heads(key, heads)
         grad_query, grad_key = torch.zeros_like(query), torch.zeros_like(wide)
-        grad_weight = query.new_zeros(heads, query.shape[3], dtype=summation(query))
+        grad_weight = query.new_zeros(heads, query.shape[3], dtype=summation_dtype(query))
         one = query.new_ones(())
-        for rows, columns, tanh in _way(query, wide).walk(query, wide):
+        for rows, columns, tanh in _method(query, wide).parts(query, wide):
             part = grad[:, :, rows, columns]
-            # One product over all pairs at once would add them up one by one; by rows, as the formula has it, rounds
-            # several times less.
+            # One product over all pairs would sum them one after the other; summing by rows, as the formula does,
+            # has a rounding error several times smaller.
             by_row = torch.matmul(part[..., None, :], tanh)[..., 0, :]  # (b,h,r,d)
             grad_weight += by_row.sum((0, 2), dtype=grad_weight.dtype)
             slope = torch.addcmul(one, tanh, tanh, value=-1, out=tanh).mul_(part[..., None])
@@ -73,11 +73,11 @@ class AdditiveScore(Score):
         return grad_query, grad_key, [self._fit(grad_weight * scale, grid)]
 
     def _fit(self, grad_weight: Tensor, grid: Grid) -> Tensor:
-        """The gradient (h,d) of the heads at hand in the shape of the weight."""
+        """The gradient (h,d) of the heads of `grid` in the shape of the weight."""
         if self.weight.dim() == 1:
             return grad_weight.sum(0)
-        whole = torch.zeros_like(self.weight, dtype=grad_weight.dtype)
-        return whole.index_add_(0, grid.head.view(-1), grad_weight)
+        full = torch.zeros_like(self.weight, dtype=grad_weight.dtype)
+        return full.index_add_(0, grid.head.view(-1), grad_weight)
 
 
 class ConcatScore(Score):
@@ -110,14 +110,14 @@ def _weigh(pairs: Tensor, weight: Tensor) -> Tensor:
     return torch.matmul(pairs, weight[:, None, :, None])[..., 0]
 
 
-class _Way(NamedTuple):
-    """A way to compute tanh(q + k) = join(prepare(q), prepare(k))."""
+class _Method(NamedTuple):
+    """A method to compute tanh(q + k) = join(prepare(q), prepare(k))."""
 
     prepare: Callable[[Tensor], Tensor]
     join: Callable[[Tensor, Tensor], Tensor]
 
-    def walk(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-        """tanh(q + k) of every pair, (b,h,r,c,d), a cache-sized piece at a time."""
+    def parts(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+        """tanh(q + k) of every pair, (b,h,r,c,d), in parts that fit the cache, with their rows and columns."""
         left, right = self.prepare(query), self.prepare(key)
         breadth = max(1, query.shape[0] * query.shape[1] * query.shape[3])
         cells = _CELLS if query.device.type == "cpu" else _CELLS * 64
@@ -130,27 +130,27 @@ class _Way(NamedTuple):
                 yield across, down, self.join(left[:, :, across, None, :], right[:, :, None, down, :])
 
 
-_PLAIN = _Way(torch.clone, lambda left, right: (left + right).tanh_())
-_BY_ADDITION = _Way(
+_BY_TANH = _Method(torch.clone, lambda left, right: (left + right).tanh_())
+_BY_ADDITION = _Method(
     torch.tanh, lambda left, right: (left + right).div_(torch.addcmul(left.new_ones(()), left, right))
 )
-_BY_EXPONENTIALS = _Way(lambda rows: torch.exp(2 * rows), lambda left, right: _ratio(left * right))
+_BY_EXPONENTIALS = _Method(lambda rows: torch.exp(2 * rows), lambda left, right: _ratio(left * right))
 
 
 def _ratio(power: Tensor) -> Tensor:
-    """(x − 1) / (x + 1). As 1 − 2 / (x + 1) it would save a pass and double the rounding error near −1."""
+    """(x − 1) / (x + 1). (1 − 2 / (x + 1) saves a pass but doubles the rounding error near −1.)"""
     above = power - 1
     return above.div_(power.add_(1))
 
 
-def _way(query: Tensor, key: Tensor) -> _Way:
-    """The cheapest exact way for these magnitudes. On a GPU, to look at them would mean to wait for the device."""
+def _method(query: Tensor, key: Tensor) -> _Method:
+    """The cheapest exact method for these magnitudes. On a GPU, reading them would synchronize."""
     if query.device.type != "cpu":
-        return _PLAIN
+        return _BY_TANH
     of_query, of_key = _largest(query), _largest(key)
     if max(of_query, of_key) <= _SMALL:
         return _BY_ADDITION
-    return _BY_EXPONENTIALS if of_query + of_key <= _LARGE else _PLAIN
+    return _BY_EXPONENTIALS if of_query + of_key <= _LARGE else _BY_TANH
 
 
 def _largest(rows: Tensor) -> float:

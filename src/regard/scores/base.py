@@ -1,8 +1,8 @@
-"""What every score can do.
+"""The base class of scores.
 
 A score works in two stages. `reduce` transforms queries and keys row by row (a projection, a normalisation), in
 ordinary differentiable torch, at linear cost. What remains is a score of pairs: a dot product, a capped one, an
-additive one or a relative one. Only `pairs` ever meets a query and a key together, one strip at a time.
+additive one or a relative one. Only `pairs` sees queries and keys together, one strip at a time.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from regard.errors import BadValue
 class Score(Value):
     """How well a query and a key match. Build one with the functions of `regard.scores`."""
 
-    room: ClassVar[str] = "scores"
+    namespace: ClassVar[str] = "scores"
     name: ClassVar[str] = "score"
-    is_dot: ClassVar[bool] = False  # `reduce` leaves a dot product, which fused kernels know
+    is_dot: ClassVar[bool] = False  # `reduce` leaves a dot product, which fused kernels compute
     transforms: ClassVar[bool] = True  # `reduce` changes queries or keys
 
     def check(self, heads: int, dim: int) -> None:
         """Raise when the weights of this score do not fit `heads` query heads of width `dim`."""
 
     def factor(self, scale: float | None, dim: int) -> float:
-        """What the score is multiplied by; None stands for the default of this score."""
+        """The number that multiplies the score; None: the default of this score."""
         return 1.0 if scale is None else float(scale)
 
     def reduce(self, query: Tensor, key: Tensor, guarded: bool) -> tuple[Score, Tensor, Tensor]:
-        """The pairwise score that is left once queries (b,h,q,d) and keys (b,g,k,d) have been transformed.
+        """Transform queries (b,h,q,d) and keys (b,g,k,d); return the score of pairs that remains, and both.
 
-        `guarded`: some rows may be hidden and hold NaN, which must not reach the gradient of a weight.
+        `guarded`: some rows may be hidden and contain NaN, which must not reach the gradient of a weight.
         """
         return self, query, key
 
@@ -46,7 +46,7 @@ class Score(Value):
         raise NotImplementedError(f"{type(self).__name__} does not define pairs(query, key, grid, scale)")
 
     def strip(self, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
-        """The same numbers as `pairs`, without a graph: the place for a faster way to compute them."""
+        """The same numbers as `pairs`, without a graph. Override it with a faster method."""
         return self.pairs(query, key, grid, scale)
 
     def backward(
@@ -62,15 +62,15 @@ class Score(Value):
 
 
 def transform_rows(transform: Callable[[Tensor], Tensor], rows: Tensor, guarded: bool) -> Tensor:
-    """`transform(rows)`, in which a row that is not finite stays so but never meets the weights.
+    """`transform(rows)`, in which non-finite rows become NaN without reaching the gradient of the weights.
 
-    Its result is NaN (so that it stays visible where somebody attends to it), while the gradient of the weights
-    is that of a zero row (so that it stays out of them where nobody does).
+    NaN keeps such a row visible where a query attends to it. The gradient of the weights is that of a zero row, so that
+    a hidden row does not affect it.
     """
     if not guarded:
         return transform(rows)
-    spoilt = ~rows.detach().isfinite().all(-1, keepdim=True)
-    return transform(rows.masked_fill(spoilt, 0)).masked_fill(spoilt, torch.nan)
+    nonfinite = ~rows.detach().isfinite().all(-1, keepdim=True)
+    return transform(rows.masked_fill(nonfinite, 0)).masked_fill(nonfinite, torch.nan)
 
 
 def spread_heads(key: Tensor, heads: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Scores that are a dot product at heart: dot, scaled dot, soft-capped, general, cosine."""
+"""Scores that reduce to a dot product: dot, scaled dot, soft-capped, general, cosine."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class ScaledDotScore(DotScore):
         return _DOT, query, key
 
 
-_DOT = DotScore()  # one for all: to make a value takes a few microseconds
+_DOT = DotScore()  # shared: building a value takes a few microseconds
 
 
 class SoftcapScore(Score):
-    """cap·tanh(q·k·scale / cap): a scaled dot product that never leaves ±cap. Gemma Team 2024."""
+    """cap·tanh(q·k·scale / cap): a scaled dot product bounded by ±cap. Gemma Team 2024."""
 
     name: ClassVar[str] = "softcap"
     transforms: ClassVar[bool] = False
@@ -63,8 +63,8 @@ class SoftcapScore(Score):
     def backward(
         self, query: Tensor, key: Tensor, grid: Grid, scale: float, grad: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        flattened = torch.tanh(dot_products(query * (scale / self.cap), key))
-        return DotScore().backward(query, key, grid, scale, grad * (1 - flattened**2))
+        tanh = torch.tanh(dot_products(query * (scale / self.cap), key))
+        return DotScore().backward(query, key, grid, scale, grad * (1 - tanh**2))
 
 
 class GeneralScore(Score):
@@ -126,7 +126,7 @@ def _unit(rows: Tensor) -> Tensor:
 
 
 def fold(rows: Tensor, groups: int) -> Tensor:
-    """(b,h,r,x) as (b,g,(h/g)·r,x): the query heads that share a key head become more rows of it."""
+    """(b,h,r,x) as (b,g,(h/g)·r,x): the query heads that share a key head become rows of it."""
     batch, heads, count, width = rows.shape
     return rows if heads == groups else rows.reshape(batch, groups, heads // groups * count, width)
 

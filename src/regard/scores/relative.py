@@ -1,4 +1,4 @@
-"""Scores that also look at the distance between query and key: Shaw's and Transformer-XL's."""
+"""Scores that also depend on the distance between query and key: Shaw and Transformer-XL."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TransformerXLScore(Score):
 
 
 def _by_distance(query: Tensor, table: Tensor, grid: Grid, distance: Tensor) -> Tensor:
-    """q·table[clip(distance)]: every product with the table once, then one look-up for each pair."""
+    """q·table[clip(distance)]: the products with all entries of the table, then one look-up for each pair."""
     radius = table.shape[-2] // 2
     products = torch.matmul(query, per_head(table, grid, 2).to(query.dtype).mT)  # (b,h,r,2·radius+1)
     index = (distance.clamp(-radius, radius) + radius).expand(*query.shape[:3], -1)

@@ -52,7 +52,8 @@ def _wrong(answered: Answered) -> Tensor:
     """The number of wrong bits of each sequence, (b,)."""
     targets, keep = answered.batch.targets, answered.batch.target_keep
     assert targets is not None and keep is not None
-    return (((answered.outputs > 0) != (targets > 0.5)) & keep[..., None]).sum((1, 2))
+    wrong: Tensor = ((answered.outputs > 0) != (targets > 0.5)) & keep[..., None]
+    return wrong.sum((1, 2))
 
 
 def _vectors(answered: Answered) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,7 +46,9 @@ class Written(NamedTuple):
 class ParallelTask(Task):
     """The base of tasks that turn texts into texts. A subclass sets the two vocabularies and the greatest lengths."""
 
-    metric = Mean("exact_match", unit=SHARE, over=Writes.units)  # `metrics` says how it is measured
+    metric: ClassVar[Metric] = Mean(
+        "exact_match", unit=SHARE, over=Writes.units
+    )  # `metrics` says how it is measured
     takes = ("text",)
 
     source_vocabulary: Vocabulary

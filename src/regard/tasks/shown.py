@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,8 +45,8 @@ def understood(vocabulary: Vocabulary, ids: Sequence[int], text: str, kept: str)
     known = [number != UNKNOWN for number in ids]
     if not all(known):
         notes.append(f"{known.count(False):,} of {len(ids):,} pieces are unknown to this run")
-    typed = {"character": list, "word": words_of}.get(vocabulary.level)
-    pieces = [] if typed is None else typed(text)[: len(ids)]
+    split: dict[str, Callable[[str], list[str]]] = {"character": list, "word": words_of}
+    pieces = split[vocabulary.level](text)[: len(ids)] if vocabulary.level in split else []
     return Understood(pieces if len(pieces) == len(ids) else vocabulary.pieces(ids), known, notes)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
@@ -53,7 +52,9 @@ class Translate(ParallelTask):
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
-    metric = Counts("bleu", over=Writes.units, total="texts")  # `metrics` says how it is measured
+    metric: ClassVar[Metric] = Counts(
+        "bleu", over=Writes.units, total="texts"
+    )  # `metrics` says how it is measured
     recipe = Recipe(model="transformer", steps=6000, batch_size=64, lr=1e-3, warmup=400, smoothing=0.1)
 
     def __init__(
@@ -254,7 +255,8 @@ class Translate(ParallelTask):
 
     def metrics(self) -> tuple[Metric, ...]:
         """Those of the tokens, and BLEU (0 to 100) of the whole corpus, as sacrebleu computes it."""
-        return (*super().metrics(), dataclasses.replace(self.metric, look=self._ngrams, made=self._score))
+        bleu = Counts("bleu", over=Writes.units, total="texts", look=self._ngrams, made=self._score)
+        return (*super().metrics(), bleu)
 
     def _ngrams(self, answered: Answered) -> dict[str, float] | None:
         """The counts of n-grams that make BLEU: they add up over batches, which BLEU does not."""

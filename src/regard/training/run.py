@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.core.display import html_table
 from regard.errors import BadValue
 from regard.training.build import Parts, build_new_model, build_task, rebuild_model
 from regard.training.config import Config, said
@@ -48,6 +49,14 @@ class Result:
     def resume_command(self) -> str:
         """The command that resumes the run."""
         return f"regard train --resume {shlex.quote(str(self.folder))}"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        facts = [("steps", f"{self.steps} ({self.steps_per_second:.3g}/s, {self.seconds:.1f} s, by {self.stopped_by})")]
+        facts += [(f"validation {name}", f"{value:.6g}") for name, value in self.metrics.items()]
+        if self.best is not None:
+            facts.append((f"best {self.best['metric']}", f"{self.best['value']:.6g} at step {self.best['step']}"))
+        return html_table(("run", str(self.folder)), facts)
 
 
 def train(

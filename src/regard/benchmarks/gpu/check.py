@@ -16,7 +16,7 @@ import regard
 from regard.benchmarks.case import Wrong
 
 Options = Mapping[str, Any]
-attend: Callable[..., Any] = regard.attend  # its answer is one tensor unless the log-sum-exp is asked for
+attend: Callable[..., Any] = regard.attend  # returns one tensor unless return_logsumexp is given
 
 # Largest ‖found − wanted‖ / ‖wanted‖: bfloat16 operands give 1e-3 to 1e-2, float32 far less, tf32 about 3e-4.
 LIMITS = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-4, torch.float64: 1e-10}
@@ -30,7 +30,7 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 
 
 def require(distances: Mapping[str, float], limit: float) -> None:
-    """Raise `Wrong` unless every distance is within the limit; what is no number never is."""
+    """Raise `Wrong` unless every distance is within the limit; NaN never is."""
     bad = {name: far for name, far in distances.items() if not far <= limit}
     if bad:
         told = ", ".join(f"{name} {far:.2g}" for name, far in bad.items())

@@ -1,4 +1,4 @@
-"""One piece of attention, ours and every peer's: checked, then timed in turns."""
+"""One attention by us and by every peer: checked, then timed alternately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.benchmarks.case import Measurement, Setting, case
 from regard.benchmarks.gpu import check, peers
 from regard.benchmarks.gpu.events import compared, first_line, side_by_side
 from regard.benchmarks.gpu.work import Size, Work, gradient, inputs, timed_call
-from regard.benchmarks.timing import Call
+from regard.benchmarks.timing import TimedCall
 
 PASSES = {"forward": "forward", "train": "forward+backward"}
 RANKS = {"4k-d128": 0, "16k-d128": 1, "4k-d64": 2, "16k-d64": 3}
@@ -23,13 +23,13 @@ RANKS = {"4k-d128": 0, "16k-d128": 1, "4k-d64": 2, "16k-d64": 3}
 def measured(
     setting: Setting, work: Work, size: Size, train: bool, faster: bool, dtype: torch.dtype = torch.bfloat16
 ) -> Measurement:
-    """Our time against the best of the peers the work's bar speaks of."""
+    """Our time against the best of the peers that the bar is set against."""
     device = setting.device
     tensors = inputs(size, device, dtype, grad=train)
     upstream = gradient(size, device, dtype) if train else None
     options = work.options(size, device)
     errors = check.attention(tensors, options, work.for_head(size, device), upstream)
-    calls: dict[str, Call] = {"ours": timed_call(partial(_ours, options), tensors, upstream)}
+    calls: dict[str, TimedCall] = {"ours": timed_call(partial(_ours, options), tensors, upstream)}
     wrong: dict[str, str] = {}
     for name, peer in peers.of(work, size, device).items():
         given, came = tensors, upstream
@@ -73,7 +73,7 @@ def _same(
 
 
 def compiled(setting: Setting, work: Work, size: Size, train: bool) -> None:
-    """Have our kernels and FlexAttention's compiled for this work, as `measured` will call them."""
+    """Compile our kernels and FlexAttention's for this work, as `measured` calls them."""
     tensors = inputs(size, setting.device, torch.bfloat16, grad=train)
     upstream = gradient(size, setting.device, torch.bfloat16) if train else None
     timed_call(partial(_ours, work.options(size, setting.device)), tensors, upstream)()

@@ -14,14 +14,14 @@ from regard.benchmarks.case import Measurement, Setting, case
 from regard.benchmarks.gpu import check
 from regard.benchmarks.gpu.events import side_by_side
 from regard.benchmarks.gpu.peers import BACKENDS
-from regard.benchmarks.timing import Call, quartiles
+from regard.benchmarks.timing import TimedCall, quartiles
 
 BATCH, CACHE, HEADS, SHARED, WIDTH = 8, 32768, 32, 8, 128
 COPIED = 2**31  # bytes
 COPY = "copy"
 
 
-def _call(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -> Call:
+def _call(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -> TimedCall:
     def attend() -> Tensor:
         with sdpa_kernel(backend):
             return F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
@@ -47,7 +47,7 @@ def measured(
     errors = check.attention([query, key, value], {}, lambda head: {})
     source = torch.ones(copied, dtype=torch.uint8, device=setting.device)
     target = torch.empty_like(source)
-    sides: dict[str, Call] = {
+    sides: dict[str, TimedCall] = {
         "ours": lambda: regard.attend(query, key, value),
         COPY: lambda: target.copy_(source),
     }

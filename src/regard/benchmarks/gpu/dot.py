@@ -1,4 +1,4 @@
-"""Plain scaled dot products, full and causal: nobody should be slower than torch's best kernel for having called us."""
+"""Plain scaled dot products, full and causal: calling us must not be slower than torch's best kernel."""
 
 from __future__ import annotations
 

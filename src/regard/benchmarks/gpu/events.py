@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from regard.benchmarks.case import Measurement, Setting
-from regard.benchmarks.timing import Call, quartiles, quiet_collector
+from regard.benchmarks.timing import TimedCall, quartiles, without_garbage_collection
 
 CALLS, GROUPS = 20, 7  # calls in a group, groups of each contestant
 LONGEST_GROUP = 0.5  # seconds: of slow peers a group has fewer calls …
@@ -54,13 +54,13 @@ class Times:
         return {**taken, **self.refused}
 
 
-def side_by_side(contestants: Mapping[str, Call], setting: Setting, must: str = "ours") -> Times:
-    """Time the contestants in turns. One that raises is left out, with its words kept; `must` has to run."""
+def side_by_side(contestants: Mapping[str, TimedCall], setting: Setting, must: str = "ours") -> Times:
+    """Time the contestants alternately. One that raises is left out, with its message kept; `must` has to run."""
     device = setting.device
     calls: dict[str, int] = {}
     quickest = math.inf
     refused: dict[str, str] = {}
-    with quiet_collector(), warnings.catch_warnings():
+    with without_garbage_collection(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peers tell at length why they do not run; their error says it again
         for name, call in contestants.items():
             try:
@@ -83,7 +83,7 @@ def side_by_side(contestants: Mapping[str, Call], setting: Setting, must: str = 
     return Times(seconds, refused)
 
 
-def group(call: Call, count: int, device: str) -> float:
+def group(call: TimedCall, count: int, device: str) -> float:
     """Seconds of one call among `count` back-to-back ones, by the device's own clock."""
     if device != "cuda":
         start = time.perf_counter()
@@ -144,8 +144,8 @@ def alone(
     )  # fmt: skip
 
 
-def host_seconds(call: Call, device: str) -> float:
-    """Seconds of one call as a waiting caller sees them, compilation and plan building included."""
+def host_seconds(call: TimedCall, device: str) -> float:
+    """Seconds of one call by the wall clock, compilation and plan building included."""
     if device == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -172,6 +172,6 @@ def extra_bytes(call: Callable[[], object], device: str) -> int:
 
 
 def first_line(trouble: Exception) -> str:
-    """What an error says, in short."""
+    """The message of an error, shortened."""
     words = str(trouble).strip().splitlines()
     return f"{type(trouble).__name__}: {words[0][:160] if words else ''}"

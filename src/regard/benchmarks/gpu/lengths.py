@@ -1,4 +1,4 @@
-"""The first call with a length nobody has seen: what compiles or plans for each shape makes a user wait there.
+"""The first call with a new length: what compiles or plans for each shape makes a user wait there.
 
 The kernels are warm from two other lengths; then a hundred lengths come once each, and the slowest counts.
 """

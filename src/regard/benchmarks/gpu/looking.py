@@ -12,13 +12,13 @@ from regard.benchmarks.case import Measurement, Setting, case
 from regard.benchmarks.gpu import check
 from regard.benchmarks.gpu.events import compared, extra_bytes, side_by_side
 from regard.benchmarks.gpu.work import LONG_128, Size, inputs
-from regard.benchmarks.timing import Call
+from regard.benchmarks.timing import TimedCall
 
 TOP = 8
 FORWARD = "attend, forward"
 
 
-def _summary(query: Tensor, key: Tensor) -> Call:
+def _summary(query: Tensor, key: Tensor) -> TimedCall:
     return lambda: regard.summarize(query, key, top=TOP)
 
 

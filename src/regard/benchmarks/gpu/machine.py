@@ -20,7 +20,7 @@ from regard.benchmarks.ntm import (
     differences,
     same_weights,
 )
-from regard.benchmarks.timing import Call
+from regard.benchmarks.timing import TimedCall
 from regard.nn.ntm import Machine
 
 BATCH = 64
@@ -38,7 +38,7 @@ def _machine(batch: int, steps: int, device: str) -> tuple[Machine, Tensor]:
     return made.to(device), x.to(device)
 
 
-def training_step(module: nn.Module, x: Tensor) -> Call:
+def training_step(module: nn.Module, x: Tensor) -> TimedCall:
     """Forward, backward and the update of every weight."""
     capturable = x.is_cuda
     rule = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True, capturable=capturable)
@@ -53,7 +53,7 @@ def training_step(module: nn.Module, x: Tensor) -> Call:
     return step
 
 
-def captured(step: Call) -> Call:
+def captured(step: TimedCall) -> TimedCall:
     """The step as one CUDA graph, as our training loop runs it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -74,7 +74,7 @@ def measured(setting: Setting, batch: int = BATCH, steps: int = STEPS) -> Measur
     if not max(apart.values()) < CLOSE:
         raise Wrong(f"not timed, because it is wrong: the machine differs from plain torch by {apart}.")
     ours, plain = training_step(machine, x), training_step(same_weights(machine), x)
-    sides: dict[str, Call] = {"ours": ours, "plain torch": plain}
+    sides: dict[str, TimedCall] = {"ours": ours, "plain torch": plain}
     refused: dict[str, str] = {}
     if setting.device == "cuda":
         sides[NOT_CAPTURED] = training_step(_machine(batch, steps, setting.device)[0], x)
@@ -86,7 +86,9 @@ def measured(setting: Setting, batch: int = BATCH, steps: int = STEPS) -> Measur
     return alone(times, impl="regard::ntm", scale=1e3, details=details)
 
 
-def _capture(sides: dict[str, Call], name: str, label: str, step: Call, refused: dict[str, str]) -> None:
+def _capture(
+    sides: dict[str, TimedCall], name: str, label: str, step: TimedCall, refused: dict[str, str]
+) -> None:
     try:
         sides[label] = captured(step)
     except RuntimeError as trouble:

@@ -95,10 +95,8 @@ def _rate(step: Callable[[], object], count: int, finish: Callable[[], object]) 
 
 
 def _done(trainer: Trainer) -> None:
-    """Wait for what is under way."""
-    land = getattr(trainer, "land", None)
-    if land is not None:
-        land()
+    """Wait until all pending steps are finished."""
+    trainer.synchronize()
     if trainer.hardware.device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -106,7 +104,7 @@ def _done(trainer: Trainer) -> None:
 def _loss(trainer: Trainer) -> float:
     """The loss on the first batches, with the weights as they are."""
     with torch.no_grad():
-        sums = [trainer.task.loss(trainer.model(batch), batch) for batch in map(trainer.batch, range(5))]
+        sums = [trainer.model.loss(trainer.model(batch), batch) for batch in map(trainer.batch, range(5))]
     return float(sum(float(total) for total, _ in sums) / sum(float(count) for _, count in sums))
 
 

@@ -1,4 +1,4 @@
-"""A piece of attention to be timed: its size, its options for regard, and the same told to each peer in its words."""
+"""An attention to be timed: its size, its options for regard, and the same for each peer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.benchmarks.timing import Call
+from regard.benchmarks.timing import TimedCall
 
 Modifier = Callable[..., Tensor]
 
@@ -54,7 +54,7 @@ class Work:
     score: Callable[[Size, str], Modifier] | None = None
     mask: Callable[[Size, str], Modifier] | None = None
     varlen: Callable[[Size], tuple[dict[str, Any], list[int]]] | None = None
-    against: tuple[str, ...] = field(default=())  # the peers that the bar speaks of
+    against: tuple[str, ...] = field(default=())  # the peers that the bar is set against
 
     def for_head(self, size: Size, device: str) -> Callable[[int], Mapping[str, Any]]:
         """The options of one head alone."""
@@ -73,11 +73,11 @@ def inputs(size: Size, device: str, dtype: torch.dtype, *, grad: bool = False, s
 
 
 def gradient(size: Size, device: str, dtype: torch.dtype) -> Tensor:
-    """What comes back from the layers above."""
+    """The gradient of the output."""
     return inputs(size, device, dtype, seed=1)[0]
 
 
-def timed_call(attend: Callable[..., Tensor], tensors: list[Tensor], upstream: Tensor | None) -> Call:
+def timed_call(attend: Callable[..., Tensor], tensors: list[Tensor], upstream: Tensor | None) -> TimedCall:
     """The call to time: without gradient, or with those of all tensors."""
     if upstream is None:
 

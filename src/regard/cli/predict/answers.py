@@ -125,7 +125,8 @@ def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], writing: 
     task = loaded.task
     prompt: list[int] = batch.inputs[0].tolist()
     length = COMPLETION if writing.max_length is None else writing.max_length
-    context: int = task.problem.inputs.length
+    context = task.problem.inputs.length
+    assert context is not None, "what continues an input knows how long one may be"
     options = writing.options(loaded.device)
     made: list[int] = []
     total = 0.0

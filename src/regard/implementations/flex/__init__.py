@@ -12,7 +12,7 @@ import shutil
 import torch
 from torch import Tensor
 
-from regard.core.arguments import is_hollow
+from regard.core.arguments import is_fake_or_meta
 from regard.core.autocast import without_autocast
 from regard.core.differentiate import forbid_second_derivative, transforming
 from regard.core.request import Request
@@ -37,7 +37,7 @@ def refuse(request: Request) -> str | None:
         return "FlexAttention has no forward-mode derivative"
     if transforming():
         return "FlexAttention has no rules for the transforms of torch.func"
-    if is_hollow(request.query) and not torch.compiler.is_compiling():
+    if is_fake_or_meta(request.query) and not torch.compiler.is_compiling():
         return "FlexAttention compiles for tensors with contents, and fake and meta tensors have none"
     if request.sink is not None:
         return "FlexAttention has no sink"

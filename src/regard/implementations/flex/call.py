@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.biases import Bias
-from regard.core.differentiate import recording
+from regard.core.differentiate import record_for_autograd
 from regard.core.grid import Sizes
 from regard.core.value import rebuild
 from regard.errors import Unsupported
@@ -113,7 +113,10 @@ def _flex(
 ) -> Tensor:  # fmt: skip
     remaining = iter(tensors)
     found = rebuild(mask, remaining), None if bias is None else rebuild(bias, remaining)
-    with recording(), torch.no_grad():  # as outside of an operator, so that both share what was compiled
+    with (
+        record_for_autograd(),
+        torch.no_grad(),
+    ):  # as outside of an operator, so that both share what was compiled
         return attend(query, key, value, *found, scale, cap).contiguous()  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ name = "tiled"
 
 
 def refuse(request: Request) -> str | None:
-    """Why this request cannot run here; strips run everything but forward-mode derivatives."""
+    """Why this request cannot run here: strips run everything but forward-mode derivatives."""
     if request.forward_mode:
         return "an operator has no forward-mode derivative"
     if torch.compiler.is_compiling() and transforming():
@@ -26,7 +26,7 @@ def refuse(request: Request) -> str | None:
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
+    """The output (b,h,q,v) and, if wanted, the log-sum-exp (b,h,q)."""
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
     dtype = request.query.dtype
     with without_autocast(request.query.device):

@@ -1,8 +1,4 @@
-"""`tiled` as one operator of torch: forward, backward and shapes, so that `torch.compile` sees a single node.
-
-Values travel as a spec (a string) and a flat list of tensors. When a backward pass is itself being recorded, for
-second derivatives, it differentiates the reference instead.
-"""
+"""`tiled` as one torch operator: forward, backward and shapes, so that `torch.compile` sees a single node."""
 
 from __future__ import annotations
 
@@ -14,32 +10,28 @@ from torch import Tensor
 from regard.core import formula
 from regard.core.autocast import without_autocast
 from regard.core.value import Value
-from regard.implementations.packing import recorded, unpack
+from regard.implementations.packing import SCHEMA, recorded_backward, unpack
 from regard.implementations.tiled.scored_strip import TiledAttention
 
 _LIBRARY = torch.library.Library("regard", "DEF")
-_INPUTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? seed, Tensor[] tensors, str spec, "
-    "float scale, float dropout"
-)
-_LIBRARY.define(f"tiled({_INPUTS}, bool want_logsumexp) -> (Tensor, Tensor)")
-_LIBRARY.define(f"tiled_backward(Tensor grad, Tensor? grad_logsumexp, {_INPUTS}, bool[] needed) -> Tensor[]")
+_LIBRARY.define(f"tiled({SCHEMA}, bool want_logsumexp) -> (Tensor, Tensor)")
+_LIBRARY.define(f"tiled_backward(Tensor grad, Tensor? grad_logsumexp, {SCHEMA}, bool[] needed) -> Tensor[]")
 
 
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    score, mask, bias, normalizer = unpack(spec, tensors)
-    attention = TiledAttention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    request = unpack(query, key, value, sink, tensors, spec, scale)
+    attention = TiledAttention(request, drops=seed is not None)
     output = query.new_empty(*query.shape[:3], value.shape[3])
-    attention.blank_rows(output)
+    attention.zero_empty_rows(output)
     logsumexp = query.new_full(query.shape[:3] if want_logsumexp else (0,), -torch.inf, dtype=attention.dtype)
-    for piece in attention.pieces(value):
-        weights = piece.weights(keep_scores=want_logsumexp)[..., : piece.scores.shape[-1]]
-        output[piece.place] = piece.weighted_sum(piece.dropped(weights, seed, dropout)).to(output.dtype)
+    for strip in attention.scored_strips(value):
+        weights = strip.weights(keep_scores=want_logsumexp)[..., : strip.scores.shape[-1]]
+        output[strip.index] = strip.weighted_sum(strip.with_dropout(weights, seed, dropout)).to(output.dtype)
         if want_logsumexp:
-            logsumexp[piece.place] = formula.log_sum_exp(piece.scores)
+            logsumexp[strip.index] = formula.log_sum_exp(strip.scores)
     return output, logsumexp
 
 
@@ -47,40 +39,43 @@ def _backward(
     grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
     seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    score, mask, bias, normalizer = unpack(spec, tensors)
-    attention = TiledAttention(query, key, score, mask, bias, normalizer, scale, sink, drops=seed is not None)
+    request = unpack(query, key, value, sink, tensors, spec, scale)
+    score, mask, bias, normalizer = request.score, request.mask, request.bias, request.normalizer
+    attention = TiledAttention(request, drops=seed is not None)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
-    dtypes = [attention.dtype] * 3 + [attention.summation(tensor) for tensor in inputs[3:]]
+    dtypes = [attention.dtype] * 3 + [attention.summation_dtype(tensor) for tensor in inputs[3:]]
     totals = [
         torch.zeros_like(tensor, dtype=dtype) if need else None
         for tensor, dtype, need in zip(inputs, dtypes, needed, strict=True)
     ]
     grad_query, grad_key, grad_value, grad_sink = totals[:4]
-    grads_score, _, grads_bias, grads_normalizer = _shared_out(totals[4:], (score, mask, bias, normalizer))
+    grads_score, _, grads_bias, grads_normalizer = _split_by_value(
+        totals[4:], (score, mask, bias, normalizer)
+    )
     through_scores = any(need for index, need in enumerate(needed) if index != 2)
-    for piece in attention.pieces(value):
-        columns = piece.scores.shape[-1]
-        complete = piece.weights()
-        upstream = grad[piece.place].to(attention.dtype)
+    for strip in attention.scored_strips(value):
+        columns = strip.scores.shape[-1]
+        all_weights = strip.weights()
+        upstream = grad[strip.index].to(attention.dtype)
         if grad_value is not None:
-            dropped = piece.folded(piece.dropped(complete[..., :columns], seed, dropout))
-            piece.add_to_keys(grad_value, torch.matmul(dropped.mT, piece.folded(upstream)))
+            kept = strip.folded(strip.with_dropout(all_weights[..., :columns], seed, dropout))
+            strip.add_to_keys(grad_value, torch.matmul(kept.mT, strip.folded(upstream)))
         if not through_scores:
             continue
-        assert piece.value is not None
-        grad_weights = torch.matmul(piece.folded(upstream), piece.value.mT).view(*upstream.shape[:3], columns)
-        grad_weights = piece.dropped(grad_weights, seed, dropout)
-        grad_scores, to_normalizer = piece.scores_backward(complete, grad_weights, grad_logsumexp)
+        assert strip.value is not None
+        grad_weights = torch.matmul(strip.folded(upstream), strip.value.mT).view(*upstream.shape[:3], columns)
+        grad_weights = strip.with_dropout(grad_weights, seed, dropout)
+        grad_scores, to_normalizer = strip.scores_backward(all_weights, grad_weights, grad_logsumexp)
         if grad_sink is not None:
-            grad_sink[piece.place[1]] += grad_scores[..., columns:].sum((0, 2, 3))
+            grad_sink[strip.index[1]] += grad_scores[..., columns:].sum((0, 2, 3))
         grad_scores = grad_scores[..., :columns]
         if bias is not None and any(total is not None for total in grads_bias):
-            bias.accumulate(piece.grid, grad_scores, _complete(grads_bias, bias, attention.dtype))
-        to_query, to_key, to_score = score.backward(piece.query, piece.key, piece.grid, scale, grad_scores)
+            bias.accumulate(strip.grid, grad_scores, _with_scratch(grads_bias, bias, attention.dtype))
+        to_query, to_key, to_score = score.backward(strip.query, strip.key, strip.grid, scale, grad_scores)
         if grad_query is not None:
-            grad_query[piece.place] += to_query
+            grad_query[strip.index] += to_query
         if grad_key is not None:
-            piece.add_to_keys(grad_key, to_key)
+            strip.add_to_keys(grad_key, to_key)
         for total, part in zip([*grads_score, *grads_normalizer], [*to_score, *to_normalizer], strict=True):
             if total is not None:
                 total += part
@@ -90,7 +85,9 @@ def _backward(
     ]
 
 
-def _shared_out(totals: list[Tensor | None], values: tuple[Value | None, ...]) -> list[list[Tensor | None]]:
+def _split_by_value(
+    totals: list[Tensor | None], values: tuple[Value | None, ...]
+) -> list[list[Tensor | None]]:
     """A flat list of gradients, cut into those of each value."""
     parts = []
     for value in values:
@@ -100,8 +97,8 @@ def _shared_out(totals: list[Tensor | None], values: tuple[Value | None, ...]) -
     return parts
 
 
-def _complete(totals: list[Tensor | None], value: Value, dtype: torch.dtype) -> list[Tensor]:
-    """Somewhere to add to also for the tensors whose gradient nobody needs."""
+def _with_scratch(totals: list[Tensor | None], value: Value, dtype: torch.dtype) -> list[Tensor]:
+    """`totals` with scratch tensors in place of gradients that are not needed."""
     pairs = zip(totals, value.tensors, strict=True)
     return [torch.zeros_like(tensor, dtype=dtype) if total is None else total for total, tensor in pairs]
 
@@ -110,7 +107,7 @@ def _forward_shapes(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    dtype = formula.accumulator(query.dtype)
+    dtype = formula.accumulation_dtype(query.dtype)
     logsumexp = query.new_empty(query.shape[:3] if want_logsumexp else (0,), dtype=dtype)
     return query.new_empty(*query.shape[:3], value.shape[3]), logsumexp
 
@@ -126,7 +123,7 @@ def _backward_shapes(
     ]
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     query, key, value, sink, seed, tensors, *ctx.rest = inputs
     ctx.save_for_backward(query, key, value, sink, seed, *tensors)
 
@@ -140,7 +137,7 @@ def _differentiate(ctx: Any, grad: Tensor, grad_logsumexp: Tensor) -> tuple[Any,
     upstream = grad_logsumexp if want_logsumexp else None
     with without_autocast(query.device):  # backward() may be called where autocast is on
         if torch.is_grad_enabled():
-            found = recorded(inputs, seed, spec, scale, dropout, grad, upstream)
+            found = recorded_backward(inputs, seed, spec, scale, dropout, grad, upstream)
         else:
             parts = torch.ops.regard.tiled_backward.default(
                 grad, upstream, query, key, value, sink, seed, tensors, spec, scale, dropout, needed
@@ -153,4 +150,4 @@ _LIBRARY.impl("tiled", _forward, "CompositeExplicitAutograd")
 _LIBRARY.impl("tiled_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::tiled", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::tiled_backward", _backward_shapes, lib=_LIBRARY)
-torch.library.register_autograd("regard::tiled", _differentiate, setup_context=_remember, lib=_LIBRARY)
+torch.library.register_autograd("regard::tiled", _differentiate, setup_context=_save, lib=_LIBRARY)

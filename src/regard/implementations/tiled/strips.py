@@ -1,7 +1,7 @@
-"""How `tiled` walks the array of scores: strips of queries, each with the ranges of keys its mask allows.
+"""How `tiled` cuts the array of scores: strips of queries, each with the ranges of keys its mask allows.
 
-A strip is small enough to stay in cache (or, on a GPU, to keep the chip busy), and always holds complete rows, so
-that any normaliser works on it as on the whole array.
+A strip is small enough to stay in cache (on a GPU: large enough to occupy the device) and always holds complete rows,
+so that any normaliser works on it as on the full array.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from regard.core.value import rebuild
 from regard.masks import EMPTY, FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
 
-_BLOCK = 64  # the smallest block of queries or keys a mask is asked about
-_MOST_BLOCKS = 1 << 20  # longer sequences are asked about in larger blocks
-_CELLS = {"cpu": 1 << 19}  # scores in flight at once: fewer lose to starting strips, more to the cache
+_BLOCK = 64  # the smallest block of queries or keys that a mask grades
+_MOST_BLOCKS = 1 << 20  # longer sequences are graded in larger blocks
+_CELLS = {"cpu": 1 << 19}  # scores at once: with fewer, starting strips dominates; more do not fit the cache
 _CELLS_ELSEWHERE = 1 << 22
 _STRIP_COST = 1 << 14  # what starting one more strip costs, in scores
 
 
 class KeyRun(NamedTuple):
-    """A range of keys; `partial`: the mask has a say inside it."""
+    """A range of keys; `partial`: the mask hides some of its pairs."""
 
     start: int
     stop: int
@@ -70,7 +70,7 @@ def strips(
     elif mask.tensors:
         bands = _bands(mask, sizes, device, budget)
     else:
-        bands = _remembered_bands(mask.spec, sizes, budget)
+        bands = _cached_bands(mask.spec, sizes, budget)
     for band in bands:
         yield from _split(band, groups, shared, 2 * budget if light else budget)
 
@@ -113,7 +113,7 @@ def _split(band: RowBand, groups: int, shared: int, budget: int) -> Iterator[Str
 
 
 @lru_cache(maxsize=256)
-def _remembered_bands(spec: str, sizes: Sizes, budget: int) -> tuple[RowBand, ...]:
+def _cached_bands(spec: str, sizes: Sizes, budget: int) -> tuple[RowBand, ...]:
     """A mask without tensors has the same bands every time."""
     mask = rebuild(spec, ())
     assert isinstance(mask, Mask)
@@ -125,7 +125,7 @@ def _bands(mask: Mask, sizes: Sizes, device: torch.device, budget: int) -> tuple
     block = _BLOCK
     while -(-queries // block) * -(-keys // block) > _MOST_BLOCKS:
         block *= 2
-    # On a GPU the grades are computed on the host, from structure alone: to read the tensors would stall it.
+    # On a GPU the grades are computed on the host, from structure alone: reading the tensors would synchronize.
     on_cpu = device.type == "cpu"
     grades = mask.grades(cut(sizes, block, block, "cpu", read_tensors=on_cpu)).numpy()
     best, worst = grades.max(1), grades.min(1)  # over the heads, which a strip holds together
@@ -141,7 +141,7 @@ def _bands(mask: Mask, sizes: Sizes, device: torch.device, budget: int) -> tuple
 def _merged(
     states: np.ndarray, block: int, planes: int, budget: int
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Join neighbouring rows of blocks while that adds little work: fewer and larger strips."""
+    """Join neighbouring rows of blocks while that adds little work, for fewer and larger strips."""
     top, current = 0, states[0]
     spent = _count(current) * block * block * planes
     for row in range(1, len(states) + 1):
@@ -150,8 +150,8 @@ def _merged(
                 (current == states[row]), current, np.where(current + states[row] == EMPTY, EMPTY, PARTIAL)
             )
             cells = _count(joined) * (row + 1 - top) * block * block * planes
-            apart = spent + _count(states[row]) * block * block * planes + _STRIP_COST
-            if cells <= max(budget, spent) and cells <= 1.25 * apart:
+            separate = spent + _count(states[row]) * block * block * planes + _STRIP_COST
+            if cells <= max(budget, spent) and cells <= 1.25 * separate:
                 current, spent = joined, cells
                 continue
         yield top * block, row * block, current

@@ -1,7 +1,7 @@
 """`tiled` inside the transforms of `torch.func`: grad, vjp, jacrev, vmap and any nesting of them.
 
-An operator of `torch.library` has no rules for transforms. An `autograd.Function` with `setup_context` and `vmap` has,
-so the operator is wrapped in one, and its backward operator in another. Forward-mode transforms (jvp, jacfwd) and the
+An operator of `torch.library` has no rules for transforms; an `autograd.Function` with `setup_context` and `vmap` has.
+So the operator is wrapped in one, and its backward operator in another. Forward-mode transforms (jvp, jacfwd) and the
 second derivative go through the reference, in ordinary torch.
 """
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from regard.core.autocast import without_autocast
-from regard.core.request import Request
 from regard.implementations import reference
 from regard.implementations.packing import unpack
 
@@ -66,22 +65,8 @@ class TiledBackward(torch.autograd.Function):
     ) -> Tensors:  # fmt: skip
         with without_autocast(query.device):
             flags = [flag == "1" for flag in needed]
-            return tuple(
-                torch.ops.regard.tiled_backward.default(
-                    grad,
-                    grad_logsumexp,
-                    query,
-                    key,
-                    value,
-                    sink,
-                    seed,
-                    list(tensors),
-                    spec,
-                    scale,
-                    dropout,
-                    flags,
-                )
-            )
+            inputs = (query, key, value, sink, seed, list(tensors), spec, scale, dropout)
+            return tuple(torch.ops.regard.tiled_backward.default(grad, grad_logsumexp, *inputs, flags))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -90,7 +75,7 @@ class TiledBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upper: Tensor) -> tuple[Any, ...]:
-        """The derivative of the reference's own gradient, in functions of `torch.func`, so that others may follow."""
+        """The derivative of the reference's gradient, through `torch.func`, so that it can be differentiated again."""
         grad, grad_logsumexp, query, key, value, sink, seed, *tensors = ctx.saved_tensors
         inputs = [query, key, value, sink, *tensors]
         moving = [n for n, one in enumerate(inputs) if one is not None and one.is_floating_point()]
@@ -101,20 +86,9 @@ class TiledBackward(torch.autograd.Function):
             parts: list[Any] = list(inputs)
             for n, one in zip(moving, moved, strict=True):
                 parts[n] = one
-            score, mask, bias, normalizer = unpack(ctx.spec, parts[4:])
-            query, key, value, sink = parts[:4]
-            request = Request(
-                query,
-                key,
-                value,
-                score,
-                mask,
-                bias,
-                normalizer,
-                ctx.scale,
-                ctx.dropout,
-                sink,
-                len(heads) == 2,
+            query, key, value, sink, *values = parts
+            request = unpack(
+                query, key, value, sink, values, ctx.spec, ctx.scale, ctx.dropout, len(heads) == 2
             )
             output, logsumexp = reference.compute(request, seed)
             return (output,) if logsumexp is None else (output, logsumexp)

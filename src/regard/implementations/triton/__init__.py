@@ -1,7 +1,7 @@
-"""`triton`: fused kernels of our own, with the mask, the bias and the score inside.
+"""`triton`: our own fused kernels, which evaluate mask, bias and score inside.
 
-Nothing is compiled by `torch.compile`; one kernel serves every length, window, offset and table of the same form, and
-Triton keeps compiled kernels on disk.
+They do not use `torch.compile`. One compiled kernel runs every length, window, offset and table of the same form, and
+Triton caches compiled kernels on disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.biases import Bias, DenseBias, GaussianBias, SumBias
-from regard.core.arguments import is_hollow
+from regard.core.arguments import is_fake_or_meta
 from regard.core.differentiate import transforming
 from regard.core.dropout import draw_seed
 from regard.core.request import Request
@@ -32,7 +32,7 @@ _WIDEST = 256
 
 
 def refuse(request: Request) -> str | None:
-    """Why the kernels cannot run this request as promised, or None."""
+    """Why the kernels cannot run this request and keep the promises, or None."""
     if request.query.device.type != "cuda" and not INTERPRETED:
         return "its kernels run on a GPU"
     if not (request.score.is_dot or isinstance(request.score, (SoftcapScore, AdditiveScore, ConcatScore))):
@@ -43,7 +43,7 @@ def refuse(request: Request) -> str | None:
         return "an operator has no forward-mode derivative"
     if transforming():
         return "its operators have no rules for the transforms of torch.func"
-    if is_hollow(request.query) and not torch.compiler.is_compiling():
+    if is_fake_or_meta(request.query) and not torch.compiler.is_compiling():
         return "its kernels read contents, and fake and meta tensors have none"
     if request.query.dtype not in _DTYPES:
         return "its kernels compute in float32, bfloat16 and float16"
@@ -60,19 +60,19 @@ def refuse(request: Request) -> str | None:
             "tensors (as compiled by Triton 3.6)"
         )
     for value in (request.mask, request.bias):
-        stranger = None if value is None else unknown_part(value)
-        if stranger is not None:
-            return f"{stranger} is a class of your own, which its kernels do not know"
+        unknown = None if value is None else unknown_part(value)
+        if unknown is not None:
+            return f"{unknown} is a user-defined class, which its kernels cannot evaluate"
     return _refuse_bias(request)
 
 
 def _miscompiled(request: Request) -> bool:
-    """Whether the backward pass would need kernels that were seen to crash on an H200.
+    """Whether the backward pass needs kernels that crashed on an H200.
 
-    Float32 products are sums of bfloat16 products there. With blocks of two widths (64 and 32) those kernels read or
-    write outside of their tensors; with one width, or in half precision, they never did.
+    They compute float32 products as sums of bfloat16 products. With blocks of two widths (64 and 32) they read or wrote
+    outside of their tensors; with one width, or in half precision, they never did.
     """
-    additive = isinstance(request.score, (AdditiveScore, ConcatScore))  # these have kernels of their own
+    additive = isinstance(request.score, (AdditiveScore, ConcatScore))  # these have other kernels
     in_float32 = request.query.dtype == torch.float32 or request.leaves_range
     if INTERPRETED or additive or not (in_float32 and request.needs_grad):
         return False
@@ -80,7 +80,7 @@ def _miscompiled(request: Request) -> bool:
 
 
 def _refuse_bias(request: Request) -> str | None:
-    """Why the gradient of the bias cannot be had; additive scores leave that to the bias itself."""
+    """Why the gradient of the bias cannot be computed; for additive scores the bias itself computes it."""
     if request.bias is None or isinstance(request.score, (AdditiveScore, ConcatScore)):
         return None
     wanted = [leaf for leaf in _leaves(request.bias) if any(tensor.requires_grad for tensor in leaf.tensors)]
@@ -99,14 +99,14 @@ def _leaves(bias: Bias) -> list[Bias]:
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    """The output (b,h,q,v) and, where asked for, the log-sum-exp (b,h,q)."""
+    """The output (b,h,q,v) and, if wanted, the log-sum-exp (b,h,q)."""
     dtype = request.query.dtype
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
     kind = request.query.device.type
     with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         if isinstance(
             request.score, ConcatScore
-        ):  # its projections feed a tanh, where rounding in between would show
+        ):  # rounding its projections before the tanh would lose precision
             request = request.widened()
         request = request.for_kernels()
         found = few_queries(request) if not torch.compiler.is_compiling() else None

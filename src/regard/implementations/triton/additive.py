@@ -9,9 +9,15 @@ from torch import Tensor
 
 from regard.implementations.triton import block_sizes
 from regard.implementations.triton.additive_pairs import block_of
-from regard.implementations.triton.additive_strips import BLOCK, OF_VALUES, Rows, place
+from regard.implementations.triton.additive_strips import BLOCK, OF_VALUES, AdditiveRows, bounds
 from regard.implementations.triton.block_schedule import key_blocks
-from regard.implementations.triton.device_functions import finished, kept, row_state, tile, visible
+from regard.implementations.triton.device_functions import (
+    dropout_keeps,
+    final_scores,
+    row_state,
+    tile,
+    visible,
+)
 from regard.implementations.triton.launch import KernelWork, strides
 
 LENGTHS = [
@@ -22,7 +28,7 @@ LENGTHS = [
 
 def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
     """The output (b,h,q,v) and the log-sum-exp (b,h,q) without the sink, in float32."""
-    rows = Rows(work, backward=False)
+    rows = AdditiveRows(work, backward=False)
     across, device = rows.value.shape[3], rows.query.device
     output = torch.empty(*rows.query.shape[:3], across, dtype=rows.query.dtype, device=device)
     logsumexp = torch.empty(rows.query.shape[:3], dtype=torch.float32, device=device)
@@ -36,14 +42,15 @@ def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
         lines = strip.heads * strip.blocks
         splits, reach = OF_VALUES.splits(lines * columns, rows.k_blocks)
         parts = rows.scratch.new_empty(splits, lines * BLOCK, across)
-        facts = rows.scratch.new_empty(splits, 2, lines * BLOCK)
+        row_stats = rows.scratch.new_empty(splits, 2, lines * BLOCK)
         weigh_values[(lines * columns * splits,)](
-            PARTS=parts, FACTS=facts, splits=splits, reach=reach, BLOCK_V=width, **weighing, **place(strip),
+            PARTS=parts, ROW_STATS=row_stats, splits=splits, reach=reach, BLOCK_V=width, **weighing, **bounds(strip),
             num_warps=OF_VALUES.warps, num_stages=1,
         )  # fmt: skip
         join_parts[(lines * (BLOCK // 16),)](
-            PARTS=parts, FACTS=facts, OUT=output, LSE=logsumexp, SINK=logsumexp if work.sink is None else work.sink,
-            OUT_STRIDES=strides(output), heads=rows.heads, q_len=rows.query.shape[2], **place(strip), splits=splits,
+            PARTS=parts, ROW_STATS=row_stats, OUT=output, LSE=logsumexp,
+            SINK=logsumexp if work.sink is None else work.sink, OUT_STRIDES=strides(output), heads=rows.heads,
+            q_len=rows.query.shape[2], **bounds(strip), splits=splits,
             SINKS=work.sink is not None, WIDTH=across, BLOCK_V=block_sizes.padded(across), BLOCK_Q=BLOCK, PART=16,
             num_warps=4,
         )  # fmt: skip
@@ -52,7 +59,7 @@ def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
 
 @triton.jit(do_not_specialize=LENGTHS)
 def weigh_values(
-    STRIP, V, PARTS, FACTS, SEED, SEEN, LIST, COUNTS, TABLES, TABLE_STRIDES, NUMBERS, V_STRIDES, SEEN_STRIDES,
+    STRIP, V, PARTS, ROW_STATS, SEED, SEEN, LIST, COUNTS, TABLES, TABLE_STRIDES, NUMBERS, V_STRIDES, SEEN_STRIDES,
     LIST_STRIDES, heads, group, q_len, k_len, first_head, first_block, row_blocks, splits, reach, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr, PRECISION: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -89,7 +96,7 @@ def weigh_values(
         if HIDES:
             real &= tl.load(SEEN + columns, mask=real, other=0) != 0
         safe_columns = tl.minimum(columns, k_len - 1)
-        scores, _ = finished(
+        scores, _ = final_scores(
             tl.load(STRIP + start), BIAS, False, False, TABLES, TABLE_STRIDES, NUMBERS, 1.0, 1.0, batch, head,
             safe_rows[:, None], safe_columns[None, :],
         )  # fmt: skip
@@ -101,7 +108,7 @@ def weigh_values(
         fade = tl.exp2(largest - steady)
         total = total * fade + tl.sum(weights, 1)
         if DROPS:
-            weights = tl.where(kept(state, columns[None, :], threshold), weights * keep, 0.0)
+            weights = tl.where(dropout_keeps(state, columns[None, :], threshold), weights * keep, 0.0)
         pointers = V + columns[:, None].to(tl.int64) * V_STRIDES[2] + across[None, :]
         value = tile(pointers, real[:, None], across[None, :], WIDTH, COLUMNS * BLOCK_V, False)
         output = tl.dot(weights.to(value.dtype), value, output * fade[:, None], input_precision=PRECISION)
@@ -109,13 +116,13 @@ def weigh_values(
     pitch = tl.num_programs(0) // (COLUMNS * splits) * BLOCK_Q
     PARTS += (split * pitch + inner).to(tl.int64)[:, None] * WIDTH
     tl.store(PARTS + across[None, :], output, mask=across[None, :] < WIDTH)
-    tl.store(FACTS + split * 2 * pitch + inner, largest)  # every column of programs writes the same
-    tl.store(FACTS + (split * 2 + 1) * pitch + inner, total)
+    tl.store(ROW_STATS + split * 2 * pitch + inner, largest)  # every column of programs writes the same
+    tl.store(ROW_STATS + (split * 2 + 1) * pitch + inner, total)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def join_parts(
-    PARTS, FACTS, OUT, LSE, SINK, OUT_STRIDES, heads, q_len, first_head, first_block, row_blocks, splits,
+    PARTS, ROW_STATS, OUT, LSE, SINK, OUT_STRIDES, heads, q_len, first_head, first_block, row_blocks, splits,
     SINKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Join what the programs of `weigh_values` found of the same rows."""
@@ -128,11 +135,11 @@ def join_parts(
     total = tl.zeros([PART], tl.float32)
     output = tl.zeros([PART, BLOCK_V], tl.float32)
     for split in tl.range(0, splits):
-        mine = tl.load(FACTS + split * 2 * pitch + inner)
+        mine = tl.load(ROW_STATS + split * 2 * pitch + inner)
         highest = tl.maximum(largest, mine)
         steady = tl.where(highest == float("-inf"), 0.0, highest)
         fade, weight = tl.exp2(largest - steady), tl.exp2(mine - steady)
-        total = total * fade + tl.load(FACTS + (split * 2 + 1) * pitch + inner) * weight
+        total = total * fade + tl.load(ROW_STATS + (split * 2 + 1) * pitch + inner) * weight
         pointers = PARTS + (split * pitch + inner).to(tl.int64)[:, None] * WIDTH + across[None, :]
         found = tl.load(pointers, mask=across[None, :] < WIDTH, other=0.0)
         output = output * fade[:, None] + found * weight[:, None]

@@ -1,9 +1,9 @@
 """Attention with additive scores, backward.
 
-Of each strip the scores are computed again; they give the gradients of the values, are turned into their own
+Of each strip the scores are computed again; they give the gradients of the values, are transposed into their own
 gradients where they lie, and are then read twice: by blocks of queries and by blocks of keys (`additive_slopes`).
 Programs split the other side among them and write partial sums, which are added in a fixed order: equal inputs give
-equal bits, and long sums lose less to rounding.
+equal bits, and long sums lose expm1 to rounding.
 """
 
 from __future__ import annotations
@@ -17,15 +17,27 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.biases import Bias
-from regard.core.grid import whole
+from regard.core.grid import full_grid
 from regard.implementations.triton import additive_strips as cuts
 from regard.implementations.triton import block_sizes
 from regard.implementations.triton.additive import LENGTHS
 from regard.implementations.triton.additive_pairs import block_of
 from regard.implementations.triton.additive_slopes import of_additive_keys, of_additive_queries
-from regard.implementations.triton.additive_strips import BLOCK, AdditiveStrip, Rows, place, plain
+from regard.implementations.triton.additive_strips import (
+    BLOCK,
+    AdditiveRows,
+    AdditiveStrip,
+    bounds,
+    plain,
+)
 from regard.implementations.triton.block_schedule import key_blocks, query_blocks
-from regard.implementations.triton.device_functions import finished, kept, row_state, tile, visible
+from regard.implementations.triton.device_functions import (
+    dropout_keeps,
+    final_scores,
+    row_state,
+    tile,
+    visible,
+)
 from regard.implementations.triton.launch import Backward, strides
 
 
@@ -47,7 +59,7 @@ def run_backward(
 
     With a bias, also those of its tensors.
     """
-    rows = Rows(backward.work, backward=True)
+    rows = AdditiveRows(backward.work, backward=True)
     queries, width = rows.query.shape[2:]
     # One strip's gradients are the whole; of several, room for all of them is filled part by part.
     of_query, of_key, of_value = (
@@ -112,7 +124,7 @@ def _shaped(found: Tensor, rows: Tensor) -> Tensor:
     return found.reshape(rows.shape) if found.numel() else rows.new_zeros(rows.shape, dtype=torch.float32)
 
 
-def _of_values(backward: Backward, rows: Rows, strip: AdditiveStrip) -> Tensor:
+def _of_values(backward: Backward, rows: AdditiveRows, strip: AdditiveStrip) -> Tensor:
     """Partial gradients of values (splits, heads, keys, v), from the scores of a strip."""
     across, cut = rows.value.shape[3], cuts.OF_VALUES
     width = min(cut.dims, block_sizes.padded(across))
@@ -122,22 +134,22 @@ def _of_values(backward: Backward, rows: Rows, strip: AdditiveStrip) -> Tensor:
     parts = rows.scratch.new_empty(splits, strip.heads, rows.key.shape[2], across)
     of_values[(splits * programs,)](
         GRAD=grad, GRAD_STRIDES=strides(grad), LSE=backward.total.contiguous(), PARTS=parts, splits=splits,
-        reach=reach, BLOCK_V=width, **rows.weighing, **rows.by_key, **place(strip), num_warps=cut.warps, num_stages=1,
+        reach=reach, BLOCK_V=width, **rows.weighing, **rows.by_key, **bounds(strip), num_warps=cut.warps, num_stages=1,
     )  # fmt: skip
     return parts
 
 
-def _of_scores(backward: Backward, rows: Rows, strip: AdditiveStrip) -> None:
+def _of_scores(backward: Backward, rows: AdditiveRows, strip: AdditiveStrip) -> None:
     """Turn the scores of a strip into their gradients."""
     grad, width = plain(backward.grad), min(32, block_sizes.padded(rows.value.shape[3]))
     score_gradients[(strip.heads * strip.blocks * rows.k_blocks,)](
         V=rows.value, V_STRIDES=strides(rows.value), GRAD=grad, GRAD_STRIDES=strides(grad),
         LSE=backward.total.contiguous(), DELTA=backward.delta.contiguous(), BLOCK_V=width, **rows.weighing,
-        **rows.by_query, **rows.hiding, **place(strip), num_warps=4, num_stages=1,
+        **rows.by_query, **rows.hiding, **bounds(strip), num_warps=4, num_stages=1,
     )  # fmt: skip
 
 
-def _of_queries(rows: Rows, strip: AdditiveStrip) -> tuple[Tensor, Tensor]:
+def _of_queries(rows: AdditiveRows, strip: AdditiveStrip) -> tuple[Tensor, Tensor]:
     """Partial gradients of the queries of a strip (splits, heads, rows, wide); of the weight (heads, wide)."""
     cut = cuts.OF_QUERIES
     programs = strip.heads * strip.blocks * -(-rows.wide // cut.dims)
@@ -145,13 +157,13 @@ def _of_queries(rows: Rows, strip: AdditiveStrip) -> tuple[Tensor, Tensor]:
     parts = rows.scratch.new_empty(splits, strip.heads, strip.blocks * BLOCK, rows.wide)
     of_weight = rows.scratch.new_empty(strip.heads, strip.blocks * splits, rows.wide)
     of_additive_queries[(splits * programs,)](
-        POWERS=rows.powers_k, LESS=rows.less_k, PARTS=parts, OF_WEIGHT=of_weight, splits=splits, reach=reach,
-        BLOCK_D=min(cut.dims, rows.wide), **rows.pairwise, **rows.by_query, **place(strip), **cut.options(),
+        POWERS=rows.powers_k, EXPM1=rows.expm1_k, PARTS=parts, OF_WEIGHT=of_weight, splits=splits, reach=reach,
+        BLOCK_D=min(cut.dims, rows.wide), **rows.pairwise, **rows.by_query, **bounds(strip), **cut.options(),
     )  # fmt: skip
     return parts, of_weight.sum(1)
 
 
-def _of_keys(rows: Rows, strip: AdditiveStrip) -> Tensor:
+def _of_keys(rows: AdditiveRows, strip: AdditiveStrip) -> Tensor:
     """Partial gradients of keys (splits, heads, padded keys, wide)."""
     cut = cuts.OF_KEYS
     programs = strip.heads * rows.k_blocks * -(-rows.wide // cut.dims)
@@ -159,20 +171,20 @@ def _of_keys(rows: Rows, strip: AdditiveStrip) -> Tensor:
     parts = rows.scratch.new_empty(splits, strip.heads, rows.pitch, rows.wide)
     of_additive_keys[(splits * programs,)](
         POWERS_Q=rows.powers_q, POWERS_K=rows.powers_k, PARTS=parts, splits=splits, reach=reach,
-        BLOCK_D=min(cut.dims, rows.wide), **rows.pairwise, **rows.by_key, **place(strip), **cut.options(),
+        BLOCK_D=min(cut.dims, rows.wide), **rows.pairwise, **rows.by_key, **bounds(strip), **cut.options(),
     )  # fmt: skip
     return parts
 
 
 def _of_bias(
-    bias: Bias, rows: Rows, strip: AdditiveStrip, here: slice, some: slice, into: list[Tensor]
+    bias: Bias, rows: AdditiveRows, strip: AdditiveStrip, here: slice, some: slice, into: list[Tensor]
 ) -> None:
     """Add what a strip contributes to the gradients of a bias, by the bias's own formula."""
     slopes = rows.scratch[: strip.heads * strip.blocks * BLOCK * rows.pitch].view(strip.heads, -1, rows.pitch)
     slopes = slopes[:, : some.stop - some.start, : rows.key.shape[2]]
     entries, first = -(-strip.heads // rows.heads), strip.first_head // rows.heads
     heads = slice(here.start % rows.heads, here.start % rows.heads + strip.heads // entries)
-    grid = whole(rows.work.prepared.sizes, rows.scratch.device)
+    grid = full_grid(rows.work.prepared.sizes, rows.scratch.device)
     grid = grid.part(batch=slice(first, first + entries), heads=heads, rows=some)
     bias.accumulate(grid, slopes.unflatten(0, (entries, -1)), into)
 
@@ -186,10 +198,10 @@ def _weights(
     inner = line * rows.shape[0] + tl.arange(0, rows.shape[0])
     scratch = STRIP + inner[:, None].to(tl.int64) * pitch + columns[None, :]
     lse = tl.load(LSE + both.to(tl.int64) * q_len + rows, mask=rows < q_len, other=float("-inf"))
-    # Rows that see nothing weigh nothing.
+    # AdditiveRows that see nothing weigh nothing.
     lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
     safe_rows, safe_columns = tl.minimum(rows, q_len - 1)[:, None], tl.minimum(columns, k_len - 1)[None, :]
-    scores, _ = finished(
+    scores, _ = final_scores(
         tl.load(scratch), BIAS, False, False, TABLES, TABLE_STRIDES, NUMBERS, 1.0, 1.0, batch, head, safe_rows,
         safe_columns,
     )  # fmt: skip
@@ -205,7 +217,7 @@ def score_gradients(
     FORM: tl.constexpr, BIAS: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr, PRECISION: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the scores of one visible tile, written in their place."""
+    """Gradients of the scores of one visible tile, written in their bounds."""
     k_blocks = tl.cdiv(k_len, BLOCK_K)
     step, line = tl.program_id(0) % k_blocks, tl.program_id(0) // k_blocks
     block, both = first_block + line % row_blocks, first_head + line // row_blocks
@@ -236,7 +248,9 @@ def score_gradients(
             from_values = tl.dot(grad, value, from_values, input_precision=PRECISION)
         if DROPS:
             state = row_state(tl.load(SEED), batch, head, safe_rows)
-            from_values = tl.where(kept(state[:, None], columns[None, :], threshold), from_values * keep, 0.0)
+            from_values = tl.where(
+                dropout_keeps(state[:, None], columns[None, :], threshold), from_values * keep, 0.0
+            )
         delta = tl.load(DELTA + both.to(tl.int64) * q_len + rows, mask=rows < q_len, other=0.0)
         weights, seen, scratch = _weights(
             STRIP, LSE, BIAS, TABLES, TABLE_STRIDES, NUMBERS, batch, head, both, line, rows, columns, q_len, k_len,
@@ -283,7 +297,9 @@ def of_values(
             )  # fmt: skip
             if DROPS:
                 state = row_state(tl.load(SEED), batch, head, tl.minimum(rows, q_len - 1))
-                weights = tl.where(kept(state[:, None], columns[None, :], threshold), weights * keep, 0.0)
+                weights = tl.where(
+                    dropout_keeps(state[:, None], columns[None, :], threshold), weights * keep, 0.0
+                )
             pointers = grads + rows[:, None].to(tl.int64) * GRAD_STRIDES[2] + across[None, :]
             grad = tile(pointers, (rows < q_len)[:, None], across[None, :], WIDTH, 0, False)
             grad_value = tl.dot(tl.trans(weights.to(grad.dtype)), grad, grad_value, input_precision=PRECISION)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.block_schedule import key_blocks, place
+from regard.implementations.triton.block_schedule import block_of_step, key_blocks
 
 _LENGTHS = [
     "of_queries", "heads", "shared", "group", "q_len", "k_len", "first_head", "first_block", "row_blocks",
@@ -55,9 +55,9 @@ def exponentials(x):
     power = tl.floor(x * 1.4426950408889634 + 0.5)
     rest = (x - power * 0.693359375) + power * 2.12194440e-4
     series = 1.0 / 24 + rest * (1.0 / 120 + rest * (1.0 / 720 + rest * (1.0 / 5040)))
-    less = rest + rest * rest * (0.5 + rest * (1.0 / 6 + rest * series))
+    expm1 = rest + rest * rest * (0.5 + rest * (1.0 / 6 + rest * series))
     scale = ((power.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
-    return scale * less + scale, scale * less + (scale - 1.0)
+    return scale * expm1 + scale, scale * expm1 + (scale - 1.0)
 
 
 @triton.jit
@@ -74,33 +74,33 @@ def is_small(of_queries):
 
 @triton.jit(do_not_specialize=_LENGTHS)
 def prepare_rows(
-    Q, K, WEIGHT, TURNED_Q, TURNED_K, POWERS_Q, POWERS_K, LESS, LARGEST_Q, LARGEST_K, Q_STRIDES, K_STRIDES,
+    Q, K, WEIGHT, TRANSPOSED_Q, TRANSPOSED_K, POWERS_Q, POWERS_K, EXPM1, LARGEST_Q, LARGEST_K, Q_STRIDES, K_STRIDES,
     weight_stride, of_queries, heads, shared, q_len, k_len, scale,
     BACKWARD: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """What pairs need of each row: `of_queries` programs for queries, the others for keys."""
     if tl.program_id(0) < of_queries:
         _prepare(
-            tl.program_id(0), Q, WEIGHT, TURNED_Q, POWERS_Q, POWERS_Q, LARGEST_Q, Q_STRIDES, weight_stride, heads,
+            tl.program_id(0), Q, WEIGHT, TRANSPOSED_Q, POWERS_Q, POWERS_Q, LARGEST_Q, Q_STRIDES, weight_stride, heads,
             q_len, scale, True, BACKWARD, D, WIDE, BLOCK, BLOCK_D,
         )  # fmt: skip
     else:
         _prepare(
-            tl.program_id(0) - of_queries, K, WEIGHT, TURNED_K, POWERS_K, LESS, LARGEST_K, K_STRIDES, weight_stride,
-            shared, k_len, scale, False, BACKWARD, D, WIDE, BLOCK, BLOCK_D,
+            tl.program_id(0) - of_queries, K, WEIGHT, TRANSPOSED_K, POWERS_K, EXPM1, LARGEST_K, K_STRIDES,
+            weight_stride, shared, k_len, scale, False, BACKWARD, D, WIDE, BLOCK, BLOCK_D,
         )  # fmt: skip
 
 
 @triton.jit
 def _prepare(
-    program, ROWS, WEIGHT, TURNED, POWERS, LESS, LARGEST, STRIDES, weight_stride, heads, length, scale,
+    program, ROWS, WEIGHT, TRANSPOSED, POWERS, EXPM1, LARGEST, STRIDES, weight_stride, heads, length, scale,
     QUERY: tl.constexpr, BACKWARD: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """The largest magnitude of a block of rows (1e30 for what is not finite) and some dimensions' exponentials.
 
-    TURNED (WIDE, 2, length) holds for queries e^{2q} (e^{2q} − 1 in small blocks), plain and times the weight; for
-    keys e^{2k} and e^{2k} − 1. POWERS (length, WIDE) is e^{2x} and LESS is e^{2k} − 1. All lengths are padded.
+    TRANSPOSED (WIDE, 2, length) holds for queries e^{2q} (e^{2q} − 1 in small blocks), plain and times the weight; for
+    keys e^{2k} and e^{2k} − 1. POWERS (length, WIDE) is e^{2x} and EXPM1 is e^{2k} − 1. All lengths are padded.
     """
     COLUMNS: tl.constexpr = WIDE // BLOCK_D
     blocks, line = tl.cdiv(length, BLOCK), program // COLUMNS
@@ -123,38 +123,39 @@ def _prepare(
     across += program % COLUMNS * BLOCK_D
     real = (inside < length)[:, None] & (across < D)[None, :]
     found = tl.load(rows + across[None, :], mask=real, other=0.0).to(tl.float32)
-    power, less = exponentials(2.0 * tl.where(tl.abs(found) <= 20.0, found, 0.0))  # beyond, nobody asks
+    power, expm1 = exponentials(2.0 * tl.where(tl.abs(found) <= 20.0, found, 0.0))  # beyond, nobody asks
     base = both * blocks * BLOCK * WIDE
-    turned = TURNED + base * 2 + across[None, :] * (2 * blocks * BLOCK) + inside[:, None]
+    transposed = TRANSPOSED + base * 2 + across[None, :] * (2 * blocks * BLOCK) + inside[:, None]
     natural = base + inside[:, None] * WIDE + across[None, :]
     if QUERY:
-        left = tl.where(is_small(largest), less, power)
+        left = tl.where(is_small(largest), expm1, power)
         weight = tl.load(weights + across, mask=across < D, other=0.0).to(tl.float32) * scale
-        tl.store(turned, left)
-        tl.store(turned + blocks * BLOCK, left * weight[None, :])
+        tl.store(transposed, left)
+        tl.store(transposed + blocks * BLOCK, left * weight[None, :])
     else:
-        tl.store(turned, power)
-        tl.store(turned + blocks * BLOCK, less)
+        tl.store(transposed, power)
+        tl.store(transposed + blocks * BLOCK, expm1)
     if BACKWARD:
         tl.store(POWERS + natural, power)
         if not QUERY:
-            tl.store(LESS + natural, less)
+            tl.store(EXPM1 + natural, expm1)
 
 
 @triton.jit
 def block_of(FORM: tl.constexpr, LIST, step, first, before, full_first, full):
     """The block visited in step number `step`, where full ones come first."""
     if step < full:
-        block = place(FORM, LIST, step, first, before, full_first, True, full)
+        block = block_of_step(FORM, LIST, step, first, before, full_first, True, full)
     else:
-        block = place(FORM, LIST, step - full, first, before, full_first, False, full)
+        block = block_of_step(FORM, LIST, step - full, first, before, full_first, False, full)
     return block
 
 
 @triton.jit(do_not_specialize=_LENGTHS)
 def score_tiles(
-    TURNED_Q, TURNED_K, Q, K, WEIGHT, LARGEST_Q, LARGEST_K, STRIP, LIST, COUNTS, TABLES, TABLE_STRIDES, LIST_STRIDES,
-    Q_STRIDES, K_STRIDES, weight_stride, heads, group, q_len, k_len, first_head, first_block, row_blocks, scale,
+    TRANSPOSED_Q, TRANSPOSED_K, Q, K, WEIGHT, LARGEST_Q, LARGEST_K, STRIP, LIST, COUNTS, TABLES, TABLE_STRIDES,
+    LIST_STRIDES, Q_STRIDES, K_STRIDES, weight_stride, heads, group, q_len, k_len, first_head, first_block, row_blocks,
+    scale,
     FORM: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     GPU: tl.constexpr,
 ):  # fmt: skip
@@ -176,8 +177,8 @@ def score_tiles(
         columns = chosen * BLOCK_K + tl.arange(0, BLOCK_K)
         of_queries = tl.load(LARGEST_Q + both * q_blocks + block)
         WEIGHT += head * weight_stride
-        lefts = TURNED_Q + both.to(tl.int64) * q_pitch * (2 * WIDE) + rows
-        rights = TURNED_K + shared.to(tl.int64) * k_pitch * (2 * WIDE) + columns
+        lefts = TRANSPOSED_Q + both.to(tl.int64) * q_pitch * (2 * WIDE) + rows
+        rights = TRANSPOSED_K + shared.to(tl.int64) * k_pitch * (2 * WIDE) + columns
         scores = tl.zeros([BLOCK_Q, BLOCK_K], tl.float32)
         of_keys = tl.load(LARGEST_K + shared * k_blocks + chosen)
         if is_fast(of_queries, of_keys):

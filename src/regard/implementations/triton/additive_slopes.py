@@ -28,7 +28,7 @@ _LENGTHS = [
 
 @triton.jit(do_not_specialize=_LENGTHS)
 def of_additive_queries(
-    STRIP, Q, K, WEIGHT, POWERS, LESS, PARTS, OF_WEIGHT, LARGEST_Q, LARGEST_K, LIST, COUNTS, TABLES, TABLE_STRIDES,
+    STRIP, Q, K, WEIGHT, POWERS, EXPM1, PARTS, OF_WEIGHT, LARGEST_Q, LARGEST_K, LIST, COUNTS, TABLES, TABLE_STRIDES,
     LIST_STRIDES, Q_STRIDES, K_STRIDES, weight_stride, heads, group, q_len, k_len, first_head, first_block,
     row_blocks, splits, reach, scale,
     FORM: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -47,8 +47,8 @@ def of_additive_queries(
     queries += rows[:, None].to(tl.int64) * Q_STRIDES[2] + across[None, :]
     query = tl.load(queries, mask=(rows < q_len)[:, None] & (across < D)[None, :], other=0.0).to(tl.float32)
     of_queries = tl.load(LARGEST_Q + both * q_blocks + block)
-    power, less = exponentials(2.0 * tl.where(tl.abs(query) <= 20.0, query, 0.0))
-    left = tl.where(is_small(of_queries), less, power)
+    power, expm1 = exponentials(2.0 * tl.where(tl.abs(query) <= 20.0, query, 0.0))
+    left = tl.where(is_small(of_queries), expm1, power)
     entry = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
     LIST += entry.to(tl.int64) * LIST_STRIDES[2]
     partial, full, first, before, full_first = key_blocks(
@@ -63,7 +63,7 @@ def of_additive_queries(
         of_keys = tl.load(LARGEST_K + shared * k_blocks + start // BLOCK_K)
         if is_fast(of_queries, of_keys):
             offset = (shared.to(tl.int64) * (k_blocks * BLOCK_K) + start) * WIDE
-            powers, lesses = POWERS + offset + across, LESS + offset + across
+            powers, lesses = POWERS + offset + across, EXPM1 + offset + across
             if is_small(of_queries):
                 grad_query, grad_weight = _along_keys(
                     grad_query, grad_weight, left, slopes, powers, lesses, WIDE, BLOCK_K, True, GPU

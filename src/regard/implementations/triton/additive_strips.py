@@ -97,7 +97,7 @@ def _even(count: int, most: int) -> int:
 
 
 @dataclass
-class Rows:
+class AdditiveRows:
     """Queries and keys, prepared once for all pairs."""
 
     work: KernelWork
@@ -115,28 +115,30 @@ class Rows:
         block = min(max(OF_QUERIES.dims, OF_KEYS.dims), block_sizes.padded(width))
         self.wide = -(-width // block) * block
         shared = self.batch * self.key.shape[1]
-        self.turned_q, self.powers_q, _, self.largest_q = self._room(
+        self.transposed_q, self.powers_q, _, self.largest_q = self._room(
             self.batch * self.heads, self.q_blocks, False
         )
-        self.turned_k, self.powers_k, self.less_k, self.largest_k = self._room(shared, self.k_blocks, True)
+        self.transposed_k, self.powers_k, self.expm1_k, self.largest_k = self._room(
+            shared, self.k_blocks, True
+        )
         columns = self.wide // min(self.wide, 32)
         of_queries = self.batch * self.heads * self.q_blocks * columns
         prepare_rows[(of_queries + shared * self.k_blocks * columns,)](
-            self.query, self.key, self.weight, self.turned_q, self.turned_k, self.powers_q, self.powers_k, self.less_k,
-            self.largest_q, self.largest_k, strides(self.query), strides(self.key), self.weight_stride, of_queries,
-            self.heads, self.key.shape[1], queries, self.key.shape[2], work.scale, BACKWARD=self.backward, D=width,
-            WIDE=self.wide, BLOCK=BLOCK, BLOCK_D=min(self.wide, 32), num_warps=4,
+            self.query, self.key, self.weight, self.transposed_q, self.transposed_k, self.powers_q, self.powers_k,
+            self.expm1_k, self.largest_q, self.largest_k, strides(self.query), strides(self.key), self.weight_stride,
+            of_queries, self.heads, self.key.shape[1], queries, self.key.shape[2], work.scale, BACKWARD=self.backward,
+            D=width, WIDE=self.wide, BLOCK=BLOCK, BLOCK_D=min(self.wide, 32), num_warps=4,
         )  # fmt: skip
         self.strips = list(strips(self.batch, self.heads, self.group, self.q_blocks, self.pitch))
         largest = max(strip.heads * strip.blocks for strip in self.strips)
-        self.scratch = self.turned_q.new_empty(largest * BLOCK * self.pitch)  # the scores of a strip
+        self.scratch = self.transposed_q.new_empty(largest * BLOCK * self.pitch)  # the scores of a strip
 
     def _room(self, heads: int, blocks: int, keys: bool) -> tuple[Tensor, ...]:
-        turned = self.query.new_empty(heads, self.wide, 2, blocks * BLOCK, dtype=torch.float32)
+        transposed = self.query.new_empty(heads, self.wide, 2, blocks * BLOCK, dtype=torch.float32)
         natural = (heads, blocks * BLOCK, self.wide)
-        powers = turned.new_empty(natural) if self.backward else turned
-        less = turned.new_empty(natural) if self.backward and keys else turned
-        return turned, powers, less, turned.new_empty(heads, blocks)
+        powers = transposed.new_empty(natural) if self.backward else transposed
+        expm1 = transposed.new_empty(natural) if self.backward and keys else transposed
+        return transposed, powers, expm1, transposed.new_empty(heads, blocks)
 
     @property
     def weight_stride(self) -> int:
@@ -200,16 +202,16 @@ class Rows:
     def score(self, strip: AdditiveStrip) -> None:
         """Write the visible scores of a strip."""
         score_tiles[(strip.heads * strip.blocks * self.k_blocks,)](
-            TURNED_Q=self.turned_q, TURNED_K=self.turned_k, **self.pairwise, **self.by_query, **place(strip),
-            **OF_SCORES.options(),
+            TRANSPOSED_Q=self.transposed_q, TRANSPOSED_K=self.transposed_k, **self.pairwise, **self.by_query,
+            **bounds(strip), **OF_SCORES.options(),
         )  # fmt: skip
 
 
-def place(strip: AdditiveStrip) -> dict[str, int]:
+def bounds(strip: AdditiveStrip) -> dict[str, int]:
     """Where a strip lies, for a kernel."""
     return {"first_head": strip.first_head, "first_block": strip.first_block, "row_blocks": strip.blocks}
 
 
 def plain(rows: Tensor) -> Tensor:
-    """Rows for matrix products. The interpreter cannot multiply bfloat16."""
+    """AdditiveRows for matrix products. The interpreter cannot multiply bfloat16."""
     return laid_out(rows.float() if block_sizes.INTERPRETED else rows)

@@ -1,8 +1,8 @@
 """The backward kernels: gradients of keys and values by blocks of keys, of queries by blocks of queries.
 
-Both compute the weights of a tile again from the log-sum-exp. Each gradient is summed by one program in one order, so
-that equal inputs give equal bits. (To add up the gradient of the queries in the first kernel, too, by atomic
-operations, would save two of seven matrix products; measured on an H200 it took longer.)
+Both recompute the weights of a tile from the log-sum-exp. Each gradient is summed by one program in a fixed order, so
+that equal inputs give equal bits. (Summing the gradient of the queries in the first kernel as well, by atomic
+operations, would save two of seven matrix products, but took longer on an H200.)
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.block_schedule import key_blocks, seers, share, visit
+from regard.implementations.triton.block_schedule import (
+    key_blocks,
+    known_query_blocks,
+    next_block,
+    program_block,
+)
 from regard.implementations.triton.device_functions import (
-    facts_of,
-    finished,
-    kept,
+    dropout_keeps,
+    final_scores,
+    load_row_stats,
     row_state,
     rows_of,
     tile,
@@ -22,22 +27,22 @@ from regard.implementations.triton.device_functions import (
 )
 
 _DATA = [
-    "q_len", "k_len", "heads", "group", "room", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES", "BIAS_STRIDES",
+    "q_len", "k_len", "heads", "group", "padded_rows", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES", "BIAS_STRIDES",
     "threshold",
 ]  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["q_len", "heads", "room"])
-def describe_rows(
-    OUT, GRAD, LSE, SHARE, FACTS, OUT_STRIDES, GRAD_STRIDES, heads, q_len, room,
+@triton.jit(do_not_specialize=["q_len", "heads", "padded_rows"])
+def compute_row_stats(
+    OUT, GRAD, LSE, SHARE, ROW_STATS, OUT_STRIDES, GRAD_STRIDES, heads, q_len, padded_rows,
     SHARES: tl.constexpr, WIDTH: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """What the other kernels need to know of each row, (2, lines, room).
+    """Two numbers of each row for the other kernels, (2, lines, padded_rows).
 
-    First the log-sum-exp in powers of two, +inf for rows that see nothing and rows beyond the last, so that all their
-    weights become 0. Then what the gradient of every score has subtracted: Σ out · gradient, less `SHARE`.
+    First the log-sum-exp to base 2, +inf for rows that see nothing and rows beyond the last, so that all their weights
+    become 0. Then what is subtracted in the gradient of every score: Σ out · gradient − `SHARE`.
     """
-    blocks, lines = room // BLOCK_Q, tl.num_programs(0) // (room // BLOCK_Q)
+    blocks, lines = padded_rows // BLOCK_Q, tl.num_programs(0) // (padded_rows // BLOCK_Q)
     line = (tl.program_id(0) // blocks).to(tl.int64)
     rows, across = tl.program_id(0) % blocks * BLOCK_Q + tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_V)
     batch, head = line // heads, line % heads
@@ -55,15 +60,15 @@ def describe_rows(
     if SHARES:
         delta -= tl.load(SHARE + line * q_len + rows, mask=real, other=0.0)
     lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
-    tl.store(FACTS + line * room + rows, lse)
-    tl.store(FACTS + (lines + line) * room + rows, delta)
+    tl.store(ROW_STATS + line * padded_rows + rows, lse)
+    tl.store(ROW_STATS + (lines + line) * padded_rows + rows, delta)
 
 
 @triton.jit(do_not_specialize=_DATA)
 def of_keys(
     Q, K, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS, GRAD_K, GRAD_V,
     Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_K_STRIDES, GRAD_V_STRIDES,
-    SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, room, scale, cap, threshold, keep,
+    SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, padded_rows, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, GROUPED: tl.constexpr,
     BY_HEAD: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
@@ -75,7 +80,7 @@ def of_keys(
     Tiles lie keys × queries, so that no product needs its weights turned around.
     """
     groups, blocks = heads // group, tl.cdiv(k_len, BLOCK_K)
-    block, line = share(ORDER, blocks, ORDERED)
+    block, line = program_block(ORDER, blocks, ORDERED)
     batch, shared = line // groups, line % groups
     start = block * BLOCK_K
     columns, wide, across = start + tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
@@ -94,17 +99,19 @@ def of_keys(
     for part in range(0, group if GROUPED and BY_HEAD else 1):
         line = batch * LIST_STRIDES[0] + (shared * group + part) * LIST_STRIDES[1] + block
         lines = LIST + line.to(tl.int64) * LIST_STRIDES[2]
-        partial, full, first, before = seers(FORM, COUNTS, line, q_len, start, k_len, BLOCK_Q, BLOCK_K)
+        partial, full, first, before = known_query_blocks(
+            FORM, COUNTS, line, q_len, start, k_len, BLOCK_Q, BLOCK_K
+        )
         steps = partial + full
         for turn in tl.range(0, steps * group if GROUPED and not BY_HEAD else steps):
             head, step = shared * group + part, turn
             if GROUPED and not BY_HEAD:
                 head, step = shared * group + turn // steps, turn % steps
-            top, partly = visit(FORM, lines, step, first, before, full)
+            top, partly = next_block(FORM, lines, step, first, before, full)
             top *= BLOCK_Q
             rows = top + tl.arange(0, BLOCK_Q)
-            lse = facts_of(LSE, batch * heads + head, top, room, BLOCK_Q, BULK)
-            delta = facts_of(DELTA, batch * heads + head, top, room, BLOCK_Q, BULK)
+            lse = load_row_stats(LSE, batch * heads + head, top, padded_rows, BLOCK_Q, BULK)
+            delta = load_row_stats(DELTA, batch * heads + head, top, padded_rows, BLOCK_Q, BULK)
             shown = rows < q_len
             if HIDES_ROWS:
                 shown &= lse != float("inf")
@@ -112,7 +119,7 @@ def of_keys(
             grad = rows_of(GRAD, GRAD_STRIDES, batch, head, top, shown, WIDTH, BLOCK_Q, BLOCK_V, BULK)
             products = tl.dot(key, tl.trans(query), input_precision=PRECISION)
             safe_rows = tl.minimum(rows, q_len - 1)[None, :]
-            scores, flattened = finished(
+            scores, flattened = final_scores(
                 products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
                 safe_rows, safe_columns,
             )  # fmt: skip
@@ -123,7 +130,9 @@ def of_keys(
             from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
             dropped = weights
             if DROPS:
-                stays = kept(row_state(tl.load(SEED), batch, head, safe_rows), columns[:, None], threshold)
+                stays = dropout_keeps(
+                    row_state(tl.load(SEED), batch, head, safe_rows), columns[:, None], threshold
+                )
                 from_values = tl.where(stays, from_values * keep, 0.0)
                 dropped = tl.where(stays, weights * keep, 0.0)
             grad_value = tl.dot(dropped.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
@@ -150,7 +159,7 @@ def of_keys(
 def of_queries(
     Q, K, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS,
     GRAD_Q, CENTERS, GRAD_CENTERS, GRAD_BIAS, Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_Q_STRIDES,
-    BIAS_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, room, scale, cap, threshold, keep,
+    BIAS_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, padded_rows, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, CENTERED: tl.constexpr,
     DENSE: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -158,15 +167,15 @@ def of_queries(
 ):  # fmt: skip
     """Gradients of one block of queries; on the way of a Gaussian's centres (`CENTERED`) and a dense bias (`DENSE`)."""
     blocks = tl.cdiv(q_len, BLOCK_Q)
-    block, line = share(ORDER, blocks, ORDERED)
+    block, line = program_block(ORDER, blocks, ORDERED)
     if not ORDERED:
         block = blocks - 1 - block
     batch, head = line // heads, line % heads
     shared = head // group
     rows, wide = block * BLOCK_Q + tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_D)
     far, offset = rows[:, None].to(tl.int64), (batch * heads + head).to(tl.int64) * q_len
-    lse = facts_of(LSE, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
-    delta = facts_of(DELTA, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
+    lse = load_row_stats(LSE, batch * heads + head, block * BLOCK_Q, padded_rows, BLOCK_Q, False)
+    delta = load_row_stats(DELTA, batch * heads + head, block * BLOCK_Q, padded_rows, BLOCK_Q, False)
     shown = rows < q_len
     if HIDES_ROWS:
         shown &= lse != float("inf")
@@ -192,7 +201,7 @@ def of_queries(
         center = tl.load(CENTERS + offset + safe_rows)
     inside = tl.arange(0, BLOCK_K)
     for step in tl.range(0, partial + full):
-        start, partly = visit(FORM, LIST, step, first, before, full)
+        start, partly = next_block(FORM, LIST, step, first, before, full)
         start *= BLOCK_K
         columns = start + inside
         real = columns < k_len
@@ -202,14 +211,14 @@ def of_queries(
         value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
         products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         safe_columns = tl.minimum(columns, k_len - 1)
-        scores, flattened = finished(
+        scores, flattened = final_scores(
             products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
             safe_rows[:, None], safe_columns[None, :],
         )  # fmt: skip
         weights = tl.exp2(scores - lse[:, None])
         from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
         if DROPS:
-            from_values = tl.where(kept(state, columns[None, :], threshold), from_values * keep, 0.0)
+            from_values = tl.where(dropout_keeps(state, columns[None, :], threshold), from_values * keep, 0.0)
         grad_scores = weights * (from_values - delta[:, None])
         if partly:
             seen = visible(

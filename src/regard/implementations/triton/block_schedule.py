@@ -1,7 +1,7 @@
-"""Which blocks of keys a block of queries has to visit, and the other way round, decided inside the kernel.
+"""Which blocks of keys a block of queries visits, and which blocks of queries a block of keys, decided in the kernel.
 
-A mask that is one span (or none at all) needs no list: the ends of its rows say everything. Any other mask comes with
-lists of blocks, partly visible ones first, made by `blocks.py` from the structure of the expression.
+A mask that is one span, or none, needs no list: the ends of its rows suffice. Any other mask has lists of blocks,
+partly visible ones first, which `blocks.py` makes from the expression.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from regard.implementations.triton.device_functions import _by_row, kind, number
 
 
 @triton.jit
-def share(ORDER, blocks, ORDERED: tl.constexpr):
-    """The block this program has to do, and for which batch entry and head, as one number.
+def program_block(ORDER, blocks, ORDERED: tl.constexpr):
+    """The block that this program computes, and its batch entry and head, as one number.
 
-    `ORDERED`: blocks with much to do come first, for all heads, so that no program runs on alone in the end.
+    `ORDERED`: blocks with the most work come first, for all heads, so that no program runs alone at the end.
     """
     if ORDERED:
         lines = tl.num_programs(0) // blocks
@@ -27,7 +27,7 @@ def share(ORDER, blocks, ORDERED: tl.constexpr):
 
 @triton.jit
 def key_blocks(FORM: tl.constexpr, TABLES, STRIDES, COUNTS, batch, rows, k_len, SIZE: tl.constexpr):
-    """How many blocks of keys are partly visible to `rows` and how many fully; and three numbers for `place`."""
+    """How many blocks of keys `rows` see in part, how many in full, and three numbers for `block_of_step`."""
     if kind(FORM) == ".":
         full = k_len // SIZE
         partial = tl.cdiv(k_len, SIZE) - full
@@ -85,8 +85,10 @@ def query_blocks(
 
 
 @triton.jit
-def seers(FORM: tl.constexpr, COUNTS, line, q_len, start, k_len, SIZE: tl.constexpr, SPAN: tl.constexpr):
-    """The first four numbers of `query_blocks`, looked up where it has been asked before."""
+def known_query_blocks(
+    FORM: tl.constexpr, COUNTS, line, q_len, start, k_len, SIZE: tl.constexpr, SPAN: tl.constexpr
+):
+    """The first four numbers of `query_blocks`, read from COUNTS where they were computed before."""
     if kind(FORM) == "s":
         COUNTS += line * 4
         return tl.load(COUNTS), tl.load(COUNTS + 1), tl.load(COUNTS + 2), tl.load(COUNTS + 3)
@@ -98,8 +100,8 @@ def seers(FORM: tl.constexpr, COUNTS, line, q_len, start, k_len, SIZE: tl.conste
 
 
 @triton.jit
-def place(FORM: tl.constexpr, LIST, step, first, before, full_first, FULL: tl.constexpr, full):
-    """The block that step number `step` visits: fully visible ones follow each other, the others stand around them."""
+def block_of_step(FORM: tl.constexpr, LIST, step, first, before, full_first, FULL: tl.constexpr, full):
+    """The block that step `step` visits: the fully visible blocks are consecutive, the others lie around them."""
     if (kind(FORM) == ".") | (kind(FORM) == "s"):
         if FULL:
             return full_first + step
@@ -112,8 +114,8 @@ def place(FORM: tl.constexpr, LIST, step, first, before, full_first, FULL: tl.co
 
 
 @triton.jit
-def visit(FORM: tl.constexpr, LIST, step, first, before, full):
-    """The block that step number `step` of all visits, and whether it is only partly visible."""
+def next_block(FORM: tl.constexpr, LIST, step, first, before, full):
+    """The block that step `step` of all steps visits, and whether it is only partly visible."""
     partly = (step < before) | (step >= before + full)
     if (kind(FORM) == ".") | (kind(FORM) == "s"):
         return first + step, partly

@@ -1,4 +1,4 @@
-"""Sizes of blocks, warps and stages of the pipeline for each kernel, from measurements on an H200 (docs/results.md)."""
+"""Block sizes, warps and pipeline stages of each kernel, from measurements on an H200 (docs/results.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INTERPRETED: bool = knobs.runtime.interpret  # the kernels run on the CPU, in Py
 
 
 class BlockSizes(NamedTuple):
-    """How a kernel cuts its work."""
+    """The sizes of a kernel's blocks, and its numbers of warps and pipeline stages."""
 
     block_q: int
     block_k: int

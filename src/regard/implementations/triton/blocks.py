@@ -1,7 +1,7 @@
-"""A mask and a bias, prepared for the kernels: their form, their tables, the blocks to visit, the keys nobody sees.
+"""A mask and a bias, prepared for the kernels: form, tables, blocks to visit, keys that no query sees.
 
-What depends on structure alone is made once and remembered; what depends on tensors is made on the device, without
-waiting for it.
+What depends on structure alone is computed once and cached; what depends on tensors is computed on the device, without
+synchronizing with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from regard.biases import Bias
 from regard.core.grid import Sizes
 from regard.core.value import rebuild
 from regard.implementations.lowering import Lowering, capturing
-from regard.implementations.triton.block_schedule import place, query_blocks
+from regard.implementations.triton.block_schedule import block_of_step, query_blocks
 from regard.implementations.triton.device_functions import form_of, visible
 from regard.masks import FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
@@ -33,7 +33,9 @@ class BlockLists:
     """For each block along one axis the blocks to visit along the other: partly visible ones first, then full ones."""
 
     index: Tensor  # int32, lines × most
-    counts: Tensor  # int32, lines × 2: how many are partly visible, how many in all; or lines × 4, what `seers` reads
+    counts: (
+        Tensor  # int32, lines × 2: partly visible blocks, all blocks; or lines × 4, see `known_query_blocks`
+    )
     strides: tuple[int, int, int, int]  # of batch entries and heads in lines; of a line; of an entry's edges
     edges: Tensor  # where a mask is one span, the ends of each block of queries, (b|1, 4, blocks)
     order: Tensor | None = None  # int32: the blocks by the number of those to visit, most first
@@ -41,10 +43,10 @@ class BlockLists:
 
 @dataclass(frozen=True)
 class PreparedMask:
-    """What the kernels need to know of a mask and a bias for requests of some sizes."""
+    """What the kernels need of a mask and a bias for requests of some sizes."""
 
     given: Mask | None
-    mask: Mask | None  # the same; None where it shows everything
+    mask: Mask | None  # the same; None if it hides nothing
     sizes: Sizes
     device: torch.device
     form: str
@@ -52,28 +54,28 @@ class PreparedMask:
     tables: tuple[Tensor, ...]
     strides: tuple[int, ...]
     numbers: tuple[float, ...]
-    remembered: dict[tuple[int, int, bool], BlockLists] = field(default_factory=dict, compare=False)
-    # Which keys are seen, once that is known.
+    cached_lists: dict[tuple[int, int, bool], BlockLists] = field(default_factory=dict, compare=False)
+    # The cached result of `_seen`, if there is one.
     found: list[Tensor | None] = field(default_factory=list, compare=False)
-    launched: dict[Any, Any] = field(default_factory=dict, compare=False)  # see `repeat`
+    launched: dict[Any, Any] = field(default_factory=dict, compare=False)  # see `relaunch`
 
     def lists(self, block_q: int, block_k: int, by_key: bool = False) -> BlockLists:
-        """The blocks to visit: of keys for each block of queries, or the other way round."""
-        place = (block_q, block_k, by_key)
-        found = self.remembered.get(place)
+        """The blocks of keys to visit for each block of queries; `by_key`: of queries for each block of keys."""
+        key = (block_q, block_k, by_key)
+        found = self.cached_lists.get(key)
         if found is None:
-            found = self._lists(*place)
+            found = self._lists(*key)
             if not capturing():
-                self.remembered[place] = found
+                self.cached_lists[key] = found
         return found
 
     def _lists(self, block_q: int, block_k: int, by_key: bool) -> BlockLists:
-        nothing = torch.empty(0, dtype=torch.int32, device=self.device)
+        unused = torch.empty(0, dtype=torch.int32, device=self.device)
         if self.form == ".":
-            return BlockLists(nothing, nothing, (0, 0, 0, 0), nothing)
+            return BlockLists(unused, unused, (0, 0, 0, 0), unused)
         if self.form[0] == "s":
             if not by_key:
-                return BlockLists(nothing, nothing, (0, 0, 0, 0), nothing)
+                return BlockLists(unused, unused, (0, 0, 0, 0), unused)
             edges, lines = _edges(self, block_q), -(-self.sizes[3] // block_k)
             counts = torch.empty(edges.shape[0] * lines, 4, dtype=torch.int32, device=self.device)
             _spans[(edges.shape[0] * lines,)](
@@ -81,7 +83,7 @@ class PreparedMask:
             )
             alike = edges.shape[0] == 1
             return BlockLists(
-                nothing, counts, (0 if alike else lines, 0, 0, 0 if alike else 4 * edges.shape[2]), edges
+                unused, counts, (0 if alike else lines, 0, 0, 0 if alike else 4 * edges.shape[2]), edges
             )
         assert self.mask is not None
         grades = self.mask.grades(cut(self.sizes, block_q, block_k, self.device))
@@ -93,10 +95,10 @@ class PreparedMask:
         counts = torch.empty(batch * heads * lines, 2, dtype=torch.int32, device=self.device)
         _order[(batch * heads * lines,)](grades, index, counts, most, PARTIAL, FULL, 128)
         strides = (0 if batch == 1 else heads * lines, 0 if heads == 1 else lines, most, 0)
-        if self.mask.tensors:  # sorting for each call would take longer than it saves
-            return BlockLists(index, counts, strides, nothing)
+        if self.mask.tensors:  # sorting in every call would take longer than it saves
+            return BlockLists(index, counts, strides, unused)
         order = counts[:, 1].view(-1, lines).amax(0).argsort(descending=True, stable=True).to(torch.int32)
-        return BlockLists(index, counts, strides, nothing, order)
+        return BlockLists(index, counts, strides, unused, order)
 
     def seen(self, groups: int) -> Tensor | None:
         """int8 (b|1, g|1, k): which keys some query of a head that shares them sees; None when all are."""
@@ -115,14 +117,14 @@ class PreparedMask:
         if not self.mask.tensors or self.mask.by_key:
             found = visible_keys(self.mask, self.sizes, self.device)
             return None if found is None else found.to(torch.int8).contiguous()
-        return _look(self)
+        return _find_seen(self)
 
 
 def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.device) -> PreparedMask:
     """A mask and a bias for requests of these sizes.
 
-    Without tensors inside, it is remembered by what it says; a mask with tensors, which are its own and never change,
-    as long as that very object lives. A bias with tensors may be a parameter and is looked at each time.
+    Without tensors, the result is cached by their specs. For a mask with tensors, which never change, it is cached as
+    long as the mask object lives. A bias with tensors may be a parameter and is prepared in every call.
     """
     if (
         (bias is not None and bias.tensors)
@@ -130,34 +132,34 @@ def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.de
         or _get_current_dispatch_mode() is not None
     ):
         return _prepare(mask, bias, sizes, device)
-    place: tuple[Any, ...] = (
+    key: tuple[Any, ...] = (
         None if bias is None else bias.spec,
         sizes,
         device,
         torch.is_inference_mode_enabled(),
     )
     if mask is None or not mask.tensors:
-        kept, place, most = _BY_SPEC, (None if mask is None else mask.spec, *place), 64
+        cache, key, most = _BY_SPEC, (None if mask is None else mask.spec, *key), 64
     else:
-        # The versions matter for a mask of the user's own class, which need not have copied its tensors.
+        # A user-defined mask need not have copied its tensors, so their versions are part of the key.
         versions = tuple([0 if tensor.is_inference() else tensor._version for tensor in mask.tensors])
-        kept, place, most = _OF_MASKS.setdefault(mask, {}), (versions, *place), 8
-    found = kept.get(place)
+        cache, key, most = _OF_MASKS.setdefault(mask, {}), (versions, *key), 8
+    found = cache.get(key)
     if found is None:
-        # For an equal mask with the same tensors: what is kept must not keep the mask itself alive.
+        # Prepare an equal mask with the same tensors: the cached result must not keep the mask itself alive.
         equal: Any = None if mask is None else rebuild(mask.spec, mask.tensors)
         found = _prepare(equal, bias, sizes, device)
         if not capturing():
-            if len(kept) >= most:
-                kept.clear()
-            kept[place] = found
+            if len(cache) >= most:
+                cache.clear()
+            cache[key] = found
     if capturing():
-        _CAPTURED[id(found)] = found  # a graph goes on reading it, whatever else forgets it
+        _CAPTURED[id(found)] = found  # a CUDA graph reads it even after the caches drop it
     return found
 
 
 _BY_SPEC: dict[Any, PreparedMask] = {}
-_OF_MASKS: Any = WeakIdKeyDictionary()  # by the object, not by its contents, which would have to be read
+_OF_MASKS: Any = WeakIdKeyDictionary()  # by identity: comparing contents would have to read them
 _CAPTURED: dict[int, PreparedMask] = {}
 
 
@@ -183,7 +185,7 @@ def _edges(prepared: PreparedMask, block_q: int) -> Tensor:
     return torch.stack([low.amin(-1), high.amax(-1), low.amax(-1), high.amin(-1)], 1).contiguous()
 
 
-def _look(prepared: PreparedMask) -> Tensor:
+def _find_seen(prepared: PreparedMask) -> Tensor:
     batch, heads, queries, keys = prepared.sizes
     assert prepared.mask is not None
     block = 64
@@ -202,7 +204,7 @@ def _look(prepared: PreparedMask) -> Tensor:
 def _spans(
     COUNTS, EDGES, edges, q_len, k_len, FORM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr
 ):
-    """Look once which blocks of queries see a block of keys, for all heads."""
+    """Compute once, for all heads, which blocks of queries see a block of keys."""
     lines = tl.cdiv(k_len, BLOCK_K)
     start = tl.program_id(0) % lines * BLOCK_K
     EDGES += tl.program_id(0) // lines * 4 * edges
@@ -218,7 +220,7 @@ def _spans(
 
 @triton.jit(do_not_specialize=["most"])
 def _order(GRADES, INDEX, COUNTS, most, SOME: tl.constexpr, ALL: tl.constexpr, CHUNK: tl.constexpr):
-    """Write the places of the partly visible blocks of one line, then those of the full ones."""
+    """Write the indices of the partly visible blocks of one line, then those of the full ones."""
     line = tl.program_id(0).to(tl.int64)
     GRADES += line * most
     INDEX += line * most
@@ -254,7 +256,7 @@ def _seen(
     )  # fmt: skip
     found = tl.zeros([BLOCK], tl.int32) + (full > 0).to(tl.int32)
     for step in range(0, partial):
-        block = place(
+        block = block_of_step(
             FORM, INDEX + line.to(tl.int64) * LIST_STRIDES[2], step, first, before, full_first, False, full
         )
         rows = tl.minimum(block * BLOCK + tl.arange(0, BLOCK), q_len - 1)

@@ -1,8 +1,8 @@
-"""Decoding: a few queries over a long cache, split over its keys.
+"""Decoding: attention of a few queries over a long cache, split along its keys.
 
-One query has too little work for a GPU unless its keys are shared out. Every program takes one stretch of the keys of
-one key head, with all the queries that share it as the rows of one tile, so keys and values are read once. Each hands
-over a normalised sum and its log-sum-exp; a second small kernel joins the stretches. The time is that of reading.
+One query alone does not occupy a GPU, so its keys are split. Each program takes one split of the keys of one key head,
+with all the queries that share the head as the rows of one tile, so keys and values are read once. It writes a
+normalised sum and its log-sum-exp; a second small kernel joins the splits. The time is that of reading the cache.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.device_functions import nonfinite_rows, tanh
 
-_FAR = 1 << 30  # beyond every position
+_FAR = 1 << 30  # larger than any position
 _LOG2E = 1.4426950408889634
-_JOIN = 16  # stretches joined at a time
+_JOIN = 16  # splits joined at a time
 
 
 @triton.jit(
@@ -29,7 +29,7 @@ _JOIN = 16  # stretches joined at a time
         "groups", "queries", "keys", "before", "after", "splits", "rows",
     ]
 )  # fmt: skip
-def _stretch(
+def _attend_split(
     QUERY, KEY, VALUE, LOW, HIGH, POSITION, KEEP, SINK, OUT, LSE, PARTS,
     query_b, query_h, query_q, key_b, key_g, key_k, value_b, value_g, value_k, keep_b,
     groups, queries, keys, before, after, splits, rows, scale, cap,
@@ -37,23 +37,23 @@ def _stretch(
     WHOLE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr,
     VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one tile of rows over one stretch of keys: a normalised sum and its log-sum-exp.
+    """Attention of one tile of rows over one split of the keys: a normalised sum and its log-sum-exp.
 
     Strides come in units of STEP, which tells the compiler how they are aligned without a kernel for each stride.
     """
     tiles = tl.cdiv(queries * SHARED, ROWS)
     program, split = tl.program_id(0), tl.program_id(1)
-    tile, place = program % tiles, program // tiles
-    group, batch = (place % groups).to(tl.int64), (place // groups).to(tl.int64)
+    tile, entry = program % tiles, program // tiles
+    group, batch = (entry % groups).to(tl.int64), (entry // groups).to(tl.int64)
 
-    # The heads that share a key head, and the queries of each, lie below each other.
+    # The rows of a tile: the heads that share a key head, and the queries of each.
     row = tile * ROWS + tl.arange(0, ROWS)
     is_row = row < queries * SHARED
     head, query = group * SHARED + row // queries, row % queries
     d, v = tl.arange(0, DIM), tl.arange(0, VALUES)
     at = QUERY + (batch * query_b + head * query_h + query * query_q) * STEP
     q = tl.load(at[:, None] + d[None, :], mask=is_row[:, None] & (d < D)[None, :], other=0.0)
-    spoilt = nonfinite_rows(q)
+    nonfinite = nonfinite_rows(q)
 
     low, high, first = 0, keys, keys - queries
     if LOW is not None:
@@ -84,7 +84,7 @@ def _stretch(
         if SOFTCAP:  # `scale` is divided by the cap, and the scores are in powers of two
             scores = cap * tanh(scores, False)
         else:
-            scores += spoilt
+            scores += nonfinite
         value = tl.load(value_at, mask=real[:, None] & (v < V)[None, :], other=0.0)
         if KEEP is not None:
             kept = tl.load(KEEP + batch * keep_b + j, mask=real, other=0) != 0
@@ -121,7 +121,7 @@ def _stretch(
 
 @triton.jit
 def _share(lse, sink):
-    """What a sink leaves of a row's weight; `lse` is to base 2."""
+    """The fraction of a row's weight that the sink leaves to the keys; `lse` is to base 2."""
     sink = sink.to(tl.float32) * 1.4426950408889634
     top = tl.maximum(lse, sink)
     mine, other = tl.exp2(lse - top), tl.exp2(sink - top)
@@ -133,7 +133,7 @@ def _join(
     PARTS, SINK, OUT, LSE, queries, heads, splits,
     V: tl.constexpr, VALUES: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """One row from its stretches."""
+    """Join the splits of one row."""
     row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     v, step = tl.arange(0, VALUES), tl.arange(0, SPLITS)
     top, total = float("-inf"), 0.0
@@ -143,7 +143,7 @@ def _join(
         lse = tl.load(
             PARTS + rows.to(tl.int64) * splits * V + split, mask=begin + step < splits, other=float("-inf")
         )
-        # A stretch without a visible key wrote zeros; one that does not exist reads as zeros.
+        # A split without a visible key wrote zeros; one beyond the last reads as zeros.
         mask = (begin + step < splits)[:, None] & (v < V)[None, :]
         parts = tl.load(PARTS + split[:, None] * V + v[None, :], mask=mask, other=0.0)
         higher = tl.maximum(top, tl.max(lse, 0))
@@ -164,7 +164,7 @@ def _join(
 
 @lru_cache(maxsize=64)
 def processors(device: torch.device) -> int:
-    """How many programs the device runs side by side; a small number where the interpreter stands in for it."""
+    """How many programs the device runs at once; a small number in the interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
@@ -182,9 +182,9 @@ def _shape(rows: int, d: int, v: int, size: int) -> tuple[int, int, int, int, in
 
 
 def splits_for(programs: int, span: int, block: int, processors: int) -> int:
-    """Into how many stretches to cut the keys: enough to fill the device several times.
+    """Into how many splits to cut the keys: enough to occupy the device several times.
 
-    Where there are few keys, or programs enough, nothing is cut, and the second kernel is spared.
+    With few keys, or with enough programs, there is one split and no second kernel.
     """
     return 1 if span <= 8 * block else max(1, min(span // (2 * block), 4 * processors // programs, 1024))
 
@@ -195,9 +195,9 @@ _COMPILED: dict[Any, Any] = {}
 def _launch(
     kernel: Any, key: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], warps: int, stages: int
 ) -> None:
-    """Launch a kernel; the second time without Triton's look at every argument, which takes longer than the work.
+    """Launch a kernel; from the second time on without Triton's slow check of every argument.
 
-    `key` must tell apart whatever the compiled code depends on.
+    `key` must contain everything that the compiled code depends on.
     """
     compiled = _COMPILED.get(key)
     if compiled is not None:
@@ -247,7 +247,7 @@ def _run(
     kinds = [None if x is None else (x.dtype, x.data_ptr() % 16) for x in tensors]
     kinds.append((torch.int64, max(strides) >> 31))  # numbers of 32 or 64 bits
     _launch(
-        _stretch, (query.device, out.dtype, *kinds, form, warps, stages), (programs, splits, 1),
+        _attend_split, (query.device, out.dtype, *kinds, form, warps, stages), (programs, splits, 1),
         (
             *tensors, out, lse, parts, *strides, 0 if keep is None else keep.stride(0), groups, queries, keys, before,
             after, splits, rows, scale / cap if cap else scale * _LOG2E, cap * _LOG2E, *form,
@@ -301,16 +301,16 @@ def decode(
 
     Args:
         low, high: (b,) int32, keys from `low` up to before `high` are visible; None: from the first, to the last.
-        position: (b,) int32, where each entry's first query stands; None: the last query stands at the last key.
+        position: (b,) int32, the position of each entry's first query; None: the last query aligns with the last key.
         keep: (b,k) bool, which keys are real.
         before, after: how many keys besides its own a query sees on each side; None: all of them.
         cap: the scores are cap · tanh(scale · q·k / cap); 0: they are scale · q·k.
         sink: (h,), one more logit for each head.
-        splits: into how many stretches the keys are cut; 0: as many as suit the device.
+        splits: into how many parts the keys are split; 0: as many as suit the device.
     """
     before, after = (_FAR if side is None else min(side, _FAR) for side in (before, after))
     inputs = (query, key, value, scale, low, high, position, keep, sink, before, after, cap, splits)
     if type(query) is Tensor and not torch.compiler.is_compiling():
-        return _run(*inputs)  # an operator's dispatch costs as much as the kernel takes for a short cache
+        return _run(*inputs)  # for a short cache, an operator's dispatch costs as much as the kernel
     found: tuple[Tensor, Tensor] = torch.ops.regard.decode.default(*inputs)
     return found

@@ -1,4 +1,4 @@
-"""A few queries over a long cache: which requests the split kernel of `decode.py` can run, and how."""
+"""Which requests for a few queries over a long cache `decode.py` can run, and with which options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_QUERIES = 16  # as many as one tile of the kernel holds
 
 
 def few_queries(request: Request) -> tuple[Tensor, Tensor] | None:
-    """The output and log-sum-exp of a request for few queries without gradients; None where it is not one."""
+    """The output and log-sum-exp of a request for few queries without gradients; None if `decode` cannot run it."""
     if (
         request.sizes[2] > _MOST_QUERIES
         or request.needs_grad
@@ -32,35 +32,35 @@ def few_queries(request: Request) -> tuple[Tensor, Tensor] | None:
     if isinstance(request.score, AdditiveScore):
         return None
     options: dict[str, Any] = {}
-    if request.mask is not None and not _say(request.mask, request, options):
+    if request.mask is not None and not _add_options(request.mask, request, options):
         return None
     cap = request.score.cap if isinstance(request.score, SoftcapScore) else 0.0
     query, key, value = (laid_out(rows) for rows in (request.query, request.key, request.value))
     return decode(query, key, value, request.scale, cap=cap, sink=request.sink, **options)
 
 
-def _say(mask: Mask, request: Request, options: dict[str, Any]) -> bool:
-    """Put a mask into words of `decode`; False where it has none."""
+def _add_options(mask: Mask, request: Request, options: dict[str, Any]) -> bool:
+    """Add the options of `decode` that express a mask; False where there are none."""
     batch = request.sizes[0]
     if isinstance(mask, And):
-        return _say(mask.left, request, options) and _say(mask.right, request, options)
-    said: dict[str, Any] = {}
+        return _add_options(mask.left, request, options) and _add_options(mask.right, request, options)
+    new: dict[str, Any] = {}
     if isinstance(mask, LengthsMask) and mask.query_lengths is None:
-        said["high"] = mask.key_lengths.to(torch.int32).expand(batch)
+        new["high"] = mask.key_lengths.to(torch.int32).expand(batch)
     elif isinstance(mask, PaddingMask) and mask.query_keep is None:
-        said["keep"] = mask.keep_keys.expand(batch, -1)
-    elif isinstance(mask, (CausalMask, WindowMask)) and _at_the_end(mask, request):
-        said["after"] = 0 if isinstance(mask, CausalMask) else mask.reach
+        new["keep"] = mask.keep_keys.expand(batch, -1)
+    elif isinstance(mask, (CausalMask, WindowMask)) and _aligned_at_end(mask, request):
+        new["after"] = 0 if isinstance(mask, CausalMask) else mask.reach
         if isinstance(mask, WindowMask):
-            said["before"] = mask.before
+            new["before"] = mask.before
     elif not isinstance(mask, FullMask):
         return False
-    if any(word in options for word in said):
+    if any(name in options for name in new):
         return False
-    options.update(said)
+    options.update(new)
     return True
 
 
-def _at_the_end(mask: CausalMask | WindowMask, request: Request) -> bool:
-    """Whether the last query stands at the last key, as `decode` takes it."""
+def _aligned_at_end(mask: CausalMask | WindowMask, request: Request) -> bool:
+    """Whether the last query aligns with the last key, as `decode` assumes."""
     return mask.offset is None and (mask.align == "bottom-right" or request.sizes[2] == request.sizes[3])

@@ -1,8 +1,8 @@
-"""Masks, biases, scores and dropout inside a kernel, inlined while it is compiled.
+"""Device functions for masks, biases, scores and dropout, inlined into a kernel when it is compiled.
 
-A mask or bias arrives as a short text, the *form* (`form_of`), which the compiler of the kernel reads:
-`&(s0,0,1,4)(e2,8,3,12)` is a span joined with equal ids. All numbers (tables, their strides, widths of Gaussians) are
-data, so that one kernel serves every length, offset and window of the same form.
+A mask or bias is a compile-time string, the *form* (`form_of`): `&(s0,0,1,4)(e2,8,3,12)` is a span joined with equal
+ids. All numbers (tables, their strides, widths of Gaussians) are data, so that one compiled kernel runs every length,
+offset and window of the same form.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEAVES = {
 
 
 def form_of(node: Node | None) -> str:
-    """A node of `lowering` as text; everything is visible, or nothing is added, where there is none."""
+    """A node of `lowering` as text; "." for none: everything is visible, or nothing is added."""
     if node is None:
         return "."
     if node[0] in _KINDS:
@@ -45,37 +45,37 @@ def kind(form: Any) -> Any:
 
 
 @triton.constexpr_function
-def number(form: Any, place: Any) -> Any:
-    """The place-th whole number of a leaf."""
-    return int(form[1:].split(",")[place])
+def number(form: Any, index: Any) -> Any:
+    """The index-th whole number of a leaf."""
+    return int(form[1:].split(",")[index])
 
 
 @triton.constexpr_function
-def part(form: Any, place: Any) -> Any:
-    """The place-th bracket of a join."""
+def subform(form: Any, index: Any) -> Any:
+    """The index-th bracket of a join."""
     depth, start, found = 0, 0, []
-    for index, letter in enumerate(form):
+    for at, letter in enumerate(form):
         if letter == "(":
             depth += 1
-            start = index + 1 if depth == 1 else start
+            start = at + 1 if depth == 1 else start
         elif letter == ")":
             depth -= 1
             if depth == 0:
-                found.append(form[start:index])
-    return found[place]
+                found.append(form[start:at])
+    return found[index]
 
 
 @triton.jit
 def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
     """Whether each query of `rows` sees each key of `columns`: two index tensors that broadcast to a tile."""
     if kind(FORM) == "&":
-        left = visible(part(FORM, 0), TABLES, STRIDES, batch, head, rows, columns)
-        return left & visible(part(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
+        left = visible(subform(FORM, 0), TABLES, STRIDES, batch, head, rows, columns)
+        return left & visible(subform(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
     elif kind(FORM) == "|":
-        left = visible(part(FORM, 0), TABLES, STRIDES, batch, head, rows, columns)
-        return left | visible(part(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
+        left = visible(subform(FORM, 0), TABLES, STRIDES, batch, head, rows, columns)
+        return left | visible(subform(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
     elif kind(FORM) == "~":
-        return visible(part(FORM, 0), TABLES, STRIDES, batch, head, rows, columns) == 0
+        return visible(subform(FORM, 0), TABLES, STRIDES, batch, head, rows, columns) == 0
     elif kind(FORM) == "s":
         low = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
         high = _by_row(TABLES[number(FORM, 2)], STRIDES, number(FORM, 3), batch, rows)
@@ -107,12 +107,12 @@ def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
 
 
 @triton.jit
-def added(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, columns):
-    """The bias of a tile in float32, in powers of two as all scores."""
+def bias_tile(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, columns):
+    """The bias of a tile in float32, to base 2 as all scores."""
     LOG2E: tl.constexpr = 1.4426950408889634
     if kind(FORM) == "+":
-        left = added(part(FORM, 0), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
-        return left + added(part(FORM, 1), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+        left = bias_tile(subform(FORM, 0), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+        return left + bias_tile(subform(FORM, 1), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
     elif kind(FORM) == "l":
         slope = tl.load(TABLES[number(FORM, 1)] + head * STRIDES[number(FORM, 2) + 1])
         away = columns.to(tl.float32) - (rows + STRIDES[number(FORM, 0)]).to(tl.float32)
@@ -127,7 +127,7 @@ def added(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, colum
         return tl.load(base + (columns - rows + STRIDES[number(FORM, 0)])).to(tl.float32) * LOG2E
     else:
         entry = _entry(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, head, rows, columns)
-        # Scores are counted in powers of two, in which the lowest finite number must stay finite.
+        # The lowest finite number must stay finite after the conversion to base 2.
         entry = entry.to(tl.float32)
         lowest = tl.maximum(entry, -1e38, propagate_nan=tl.PropagateNan.ALL)
         return tl.where(entry == float("-inf"), entry, lowest * LOG2E)
@@ -146,7 +146,7 @@ def _entry(table, STRIDES, START: tl.constexpr, batch, head, rows, columns):
 
 @triton.jit
 def tanh(x, APPROXIMATE: tl.constexpr):
-    """tanh; approximately (to 2⁻¹¹) by one instruction of the GPU, where the inputs are as coarse as that."""
+    """tanh. `APPROXIMATE`: to 2⁻¹¹, by one GPU instruction, for inputs of half precision."""
     if APPROXIMATE:
         return tl.inline_asm_elementwise(
             "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -164,9 +164,9 @@ def tanh(x, APPROXIMATE: tl.constexpr):
 
 
 @triton.jit
-def finished(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.constexpr,
+def final_scores(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.constexpr,
              TABLES, STRIDES, NUMBERS, scale, cap, batch, head, rows, columns):  # fmt: skip
-    """Scores in powers of two from dot products, and what tanh gave where they are capped."""
+    """Scores to base 2 from dot products, and the tanh if they are capped."""
     LOG2E: tl.constexpr = 1.4426950408889634
     flattened = products
     if CAP:
@@ -175,16 +175,16 @@ def finished(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.co
     else:
         scores = products * (scale * LOG2E)
     if kind(BIAS) != ".":
-        scores += added(BIAS, TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+        scores += bias_tile(BIAS, TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
     return scores, flattened
 
 
 @triton.jit
 def nonfinite_rows(query):
-    """What to add to the scores of each row (rows, 1): NaN where a query holds ±inf, else 0.
+    """What to add to the scores of each row (rows, 1): NaN where a query contains ±inf, else 0.
 
-    Its scores would be ±inf, and a row of −inf alone would look as if it saw nothing. The queries themselves stay as
-    they were loaded, so that they can go from memory to the matrix units without passing through registers.
+    Its scores would be ±inf, and a row of only −inf would count as empty. The queries themselves are not changed, so
+    that they can go from memory to the matrix units without passing through registers.
     """
     infinite = tl.max(tl.where(tl.abs(query.to(tl.float32)) == float("inf"), 1, 0), 1)
     return tl.where(infinite == 1, float("nan"), 0.0)[:, None]
@@ -201,8 +201,8 @@ def row_state(seed, batch, head, rows):
 
 
 @triton.jit
-def kept(state, columns, threshold):
-    """True where a weight survives; the threshold is the share to drop, as 32 bits, less 2³¹."""
+def dropout_keeps(state, columns, threshold):
+    """True where a weight is kept; the threshold is the fraction to drop in units of 2⁻³², minus 2³¹."""
     bits = _mix(state ^ (columns.to(tl.uint32) * 0x9E3779B1))
     return (bits ^ 0x80000000).to(tl.int32, bitcast=True) >= threshold
 
@@ -235,13 +235,13 @@ def rows_of(SOURCE, STRIDES, batch, head, start, real, WIDTH: tl.constexpr, BLOC
             BULK: tl.constexpr):  # fmt: skip
     """`BLOCK` rows of one head from `start` on, zeros beyond the end and where they are not `real`.
 
-    `BULK`: `SOURCE` describes a tensor to the copy engine, which needs neither addresses in registers nor `real`.
+    `BULK`: `SOURCE` is a descriptor for the copy engine, which needs neither addresses in registers nor `real`.
     """
     if BULK:
         return SOURCE.load([batch, head, start, 0]).reshape([BLOCK, ACROSS])
     else:
         across = tl.arange(0, ACROSS)[None, :]
-        # Only the start is counted in 64 bits: offsets inside a tile stay the same and small.
+        # Only the start needs 64 bits: offsets inside a tile are small.
         base = (
             SOURCE
             + batch.to(tl.int64) * STRIDES[0]
@@ -259,9 +259,9 @@ def rows_of(SOURCE, STRIDES, batch, head, start, real, WIDTH: tl.constexpr, BLOC
 
 
 @triton.jit
-def facts_of(SOURCE, line, start, room, BLOCK: tl.constexpr, BULK: tl.constexpr):
-    """A number for each of `BLOCK` rows of one line from `start` on; a line has room for whole blocks."""
+def load_row_stats(SOURCE, line, start, padded_rows, BLOCK: tl.constexpr, BULK: tl.constexpr):
+    """A number for each of `BLOCK` rows of one line from `start` on; lines are padded to whole blocks."""
     if BULK:
         return SOURCE.load([line, start]).reshape([BLOCK])
     else:
-        return tl.load(SOURCE + line.to(tl.int64) * room + start + tl.arange(0, BLOCK))
+        return tl.load(SOURCE + line.to(tl.int64) * padded_rows + start + tl.arange(0, BLOCK))

@@ -1,9 +1,8 @@
 """Gradient of a bias that depends on the distance between query and key: sums of the score gradients along diagonals.
 
-One program walks the blocks of one diagonal of blocks, through the whole batch, and keeps its sums in registers: no
-atomic operation, so that equal inputs give equal bits. Inside a block of size B, entry (r, c) belongs to the diagonal
-c − r; rows are turned by r so that these entries stand below each other, and the part that wraps around is summed on
-its own.
+One program visits the blocks of one diagonal of blocks, for all batch entries, and keeps its sums in registers: no
+atomic operations, so that equal inputs give equal bits. Inside a block of size B, entry (r, c) belongs to the diagonal
+c − r; rows are rotated by r so that these entries form columns, and the part that wraps around is summed separately.
 """
 
 from __future__ import annotations
@@ -11,7 +10,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.device_functions import facts_of, finished, kept, row_state, tile, visible
+from regard.implementations.triton.device_functions import (
+    dropout_keeps,
+    final_scores,
+    load_row_stats,
+    row_state,
+    tile,
+    visible,
+)
 
 _DATA = [
     "q_len",
@@ -19,7 +25,7 @@ _DATA = [
     "heads",
     "group",
     "batches",
-    "room",
+    "padded_rows",
     "TABLE_STRIDES",
     "LIST_STRIDES",
     "SEEN_STRIDES",
@@ -31,7 +37,7 @@ _DATA = [
 def of_distances(
     Q, K, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, TABLES, TABLE_STRIDES, NUMBERS, AHEAD, BEHIND,
     Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, SEEN_STRIDES, LIST_STRIDES,
-    batches, heads, group, q_len, k_len, room, scale, cap, threshold, keep,
+    batches, heads, group, q_len, k_len, padded_rows, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -44,7 +50,7 @@ def of_distances(
     lead = diagonal - (across_q - 1)  # block of keys minus block of queries
     shared = head // group
     wide, across, inside = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_K)
-    turned = (inside[None, :] + tl.arange(0, BLOCK_Q)[:, None]) % BLOCK_K
+    rotated = (inside[None, :] + tl.arange(0, BLOCK_Q)[:, None]) % BLOCK_K
     wraps = inside[None, :] + tl.arange(0, BLOCK_Q)[:, None] >= BLOCK_K
     ahead, behind = tl.zeros([BLOCK_K], tl.float32), tl.zeros([BLOCK_K], tl.float32)
     first = tl.maximum(0, -lead)
@@ -52,8 +58,8 @@ def of_distances(
     for step in range(0, count * batches):
         batch, block = step // count + head * 0, first + step % count
         rows, columns = block * BLOCK_Q + tl.arange(0, BLOCK_Q), (block + lead) * BLOCK_K + inside
-        lse = facts_of(LSE, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
-        delta = facts_of(DELTA, batch * heads + head, block * BLOCK_Q, room, BLOCK_Q, False)
+        lse = load_row_stats(LSE, batch * heads + head, block * BLOCK_Q, padded_rows, BLOCK_Q, False)
+        delta = load_row_stats(DELTA, batch * heads + head, block * BLOCK_Q, padded_rows, BLOCK_Q, False)
         shown, real = rows < q_len, columns < k_len
         safe_rows, safe_columns = tl.minimum(rows, q_len - 1), tl.minimum(columns, k_len - 1)
         seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :])
@@ -87,16 +93,16 @@ def of_distances(
             + across[:, None]
         )
         value = tile(pointers, real[None, :], across[:, None], WIDTH, BLOCK_V, False)
-        scores, _ = finished(
+        scores, _ = final_scores(
             tl.dot(query, key, input_precision=PRECISION), BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS,
             scale, cap, batch, head, safe_rows[:, None], safe_columns[None, :],
         )  # fmt: skip
         from_values = tl.dot(grad, value, input_precision=PRECISION)
         if DROPS:
             state = row_state(tl.load(SEED), batch, head, safe_rows)[:, None]
-            from_values = tl.where(kept(state, columns[None, :], threshold), from_values * keep, 0.0)
+            from_values = tl.where(dropout_keeps(state, columns[None, :], threshold), from_values * keep, 0.0)
         grad_scores = tl.where(seen, tl.exp2(scores - lse[:, None]) * (from_values - delta[:, None]), 0.0)
-        grad_scores = tl.gather(grad_scores, turned, 1)
+        grad_scores = tl.gather(grad_scores, rotated, 1)
         ahead += tl.sum(tl.where(wraps, 0.0, grad_scores), 0)
         behind += tl.sum(tl.where(wraps, grad_scores, 0.0), 0)
     into = (head * diagonals + diagonal).to(tl.int64) * BLOCK_K + inside

@@ -5,10 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.block_schedule import key_blocks, share, visit
+from regard.implementations.triton.block_schedule import key_blocks, next_block, program_block
 from regard.implementations.triton.device_functions import (
-    finished,
-    kept,
+    dropout_keeps,
+    final_scores,
     nonfinite_rows,
     row_state,
     rows_of,
@@ -30,7 +30,7 @@ def forward(
 ):  # fmt: skip
     """One program for each block of queries, head and batch entry."""
     blocks = tl.cdiv(q_len, BLOCK_Q)
-    block, line = share(ORDER, blocks, ORDERED)
+    block, line = program_block(ORDER, blocks, ORDERED)
     if not ORDERED:
         block = blocks - 1 - block  # under a causal mask the last has most to do and starts first
     batch, head = line // heads, line % heads
@@ -41,7 +41,7 @@ def forward(
     line = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
     LIST += line.to(tl.int64) * LIST_STRIDES[2]
     query = rows_of(Q, Q_STRIDES, batch, head, start_q, rows < q_len, D, BLOCK_Q, BLOCK_D, False)
-    spoilt = nonfinite_rows(query)
+    nonfinite = nonfinite_rows(query)
     safe_rows = tl.minimum(rows, q_len - 1)
     state = safe_rows[:, None]
     if DROPS:
@@ -54,7 +54,7 @@ def forward(
     output = tl.zeros([BLOCK_Q, BLOCK_V], tl.float32)
     inside = tl.arange(0, BLOCK_K)
     for step in tl.range(0, partial + full):
-        start, partly = visit(FORM, LIST, step, first, before, full)
+        start, partly = next_block(FORM, LIST, step, first, before, full)
         start *= BLOCK_K
         columns = start + inside
         real = columns < k_len
@@ -63,12 +63,12 @@ def forward(
         key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
         products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         safe_columns = tl.minimum(columns, k_len - 1)
-        scores, _ = finished(
+        scores, _ = final_scores(
             products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
             safe_rows[:, None], safe_columns[None, :],
         )  # fmt: skip
         if not CAP:
-            scores += spoilt
+            scores += nonfinite
         if partly:
             seen = visible(
                 FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :]
@@ -80,7 +80,7 @@ def forward(
         fade = tl.exp2(largest - steady)
         total = total * fade + tl.sum(weights, 1)
         if DROPS:
-            weights = tl.where(kept(state, columns[None, :], threshold), weights * keep, 0.0)
+            weights = tl.where(dropout_keeps(state, columns[None, :], threshold), weights * keep, 0.0)
         value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
         output = tl.dot(weights.to(value.dtype), value, output * fade[:, None], input_precision=PRECISION)
         largest = highest

@@ -1,4 +1,4 @@
-"""From what the backward kernels find to the gradient of each tensor of a request."""
+"""The gradient of each tensor of a request, from the results of the backward kernels."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ def of_additive(
 
 
 def of_dot(backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Gradients) -> None:
-    """Dot products, capped or not; only what is needed is computed."""
+    """Dot products, capped or not; only gradients that are needed are computed."""
     if needed[1] or needed[2]:
         found[1], found[2] = backward.keys()
     wanted = _wanted(bias, needed[4 + first :])
     gaussian, dense = _first(wanted, GaussianBias), _first(wanted, DenseBias)
     if needed[0] or gaussian or dense:
-        into = None if dense is None else _room(dense[0].tensor)
+        into = None if dense is None else _zeros_of_four_axes(dense[0].tensor)
         found[0], pull = backward.queries(
             None if gaussian is None else _centers(gaussian[0], backward.query), into
         )
         if gaussian is not None:
             assert pull is not None
-            center, place = gaussian[0].center, gaussian[1]
+            center, index = gaussian[0].center, gaussian[1]
             pull = (pull / gaussian[0].sigma ** 2).masked_fill(~center.isfinite().expand_as(pull), 0)
-            found[4 + first + place] = pull.sum_to_size(center.shape)
+            found[4 + first + index] = pull.sum_to_size(center.shape)
         if dense is not None:
             assert into is not None
             found[4 + first + dense[1]] = into.view(dense[0].tensor.shape)
-    tables = [(leaf, place) for leaf, place in wanted if isinstance(leaf, (RelativeBias, T5Bias))]
+    tables = [(leaf, index) for leaf, index in wanted if isinstance(leaf, (RelativeBias, T5Bias))]
     if tables:
         along = backward.distances()
-        for leaf, place in tables:
-            found[4 + first + place] = _to_table(leaf, backward.work, along)
+        for leaf, index in tables:
+            found[4 + first + index] = _to_table(leaf, backward.work, along)
 
 
 def _first(wanted: list[tuple[Any, int]], kind: type) -> tuple[Any, int] | None:
-    return next(((leaf, place) for leaf, place in wanted if isinstance(leaf, kind)), None)
+    return next(((leaf, index) for leaf, index in wanted if isinstance(leaf, kind)), None)
 
 
-def _room(tensor: Tensor) -> Tensor:
-    """Zeros of four axes to add a dense bias's gradient to."""
+def _zeros_of_four_axes(tensor: Tensor) -> Tensor:
+    """Zeros of four axes into which the gradient of a dense bias is summed."""
     return torch.zeros(
         (1,) * (4 - tensor.dim()) + tuple(tensor.shape), dtype=torch.float32, device=tensor.device
     )
@@ -82,11 +82,11 @@ def _to_table(bias: Bias, work: KernelWork, along: Tensor) -> Tensor:
 
 
 def _wanted(bias: Bias | None, needed: list[bool]) -> list[tuple[Bias, int]]:
-    """The parts of a bias whose tensor wants a gradient, and the place of that tensor."""
+    """The parts of a bias whose tensor needs a gradient, and the index of that tensor."""
     if bias is None:
         return []
     if isinstance(bias, SumBias):
         split = len(bias.left.tensors)
         right = _wanted(bias.right, needed[split:])
-        return [*_wanted(bias.left, needed[:split]), *[(leaf, place + split) for leaf, place in right]]
+        return [*_wanted(bias.left, needed[:split]), *[(leaf, index + split) for leaf, index in right]]
     return [(bias, 0)] if bias.tensors and needed[0] else []

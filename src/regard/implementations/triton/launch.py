@@ -1,4 +1,4 @@
-"""Launching the kernels for dot products: what they take, from what an operator was given."""
+"""Launching the kernels for dot products: their arguments, from those of an operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from regard.implementations.triton import block_sizes
-from regard.implementations.triton.backward import describe_rows, of_keys, of_queries
+from regard.implementations.triton.backward import compute_row_stats, of_keys, of_queries
 from regard.implementations.triton.blocks import BlockLists, PreparedMask
 from regard.implementations.triton.distance_gradient import of_distances
 from regard.implementations.triton.forward import forward
@@ -23,7 +23,7 @@ from regard.scores.dot import SoftcapScore
 
 @dataclass(frozen=True)
 class KernelWork:
-    """One attention, in the form in which every kernel takes it."""
+    """One attention, in the form that every kernel takes."""
 
     query: Tensor
     key: Tensor
@@ -62,23 +62,23 @@ class KernelWork:
         }  # fmt: skip
 
     @property
-    def nothing(self) -> Tensor:
-        """What a kernel gets in the place of a tensor that it does not read."""
+    def unused(self) -> Tensor:
+        """A tensor to pass where a kernel does not read the argument."""
         return self.prepared.tables[0]
 
     def ordered(self, lists: BlockLists) -> dict[str, Any]:
         """The arguments that say which blocks come first."""
         return {
-            "ORDER": self.nothing if lists.order is None else lists.order,
+            "ORDER": self.unused if lists.order is None else lists.order,
             "ORDERED": lists.order is not None,
         }
 
     def optional(self) -> dict[str, Tensor]:
-        """The seed, where there is one."""
+        """The seed, if there is one."""
         return {} if self.seed is None else {"SEED": self.seed}
 
     def key_of(self, name: str, *rows: Tensor) -> tuple[Any, ...]:
-        """What a kernel's code and numbers depend on, beside the mask and the sizes of the request."""
+        """What a kernel's code and numbers depend on, besides the mask and the sizes of the request."""
         cap = self.score.cap if isinstance(self.score, SoftcapScore) else None
         sink = None if self.sink is None else self.sink.dtype
         layout = [(part.dtype, part.shape[1], part.shape[3], part.stride()) for part in rows]
@@ -86,29 +86,29 @@ class KernelWork:
 
     @cached_property
     def seen(self) -> Tensor | None:
-        """Which keys somebody sees; None when all are."""
+        """Which keys some query sees; None if every key is seen."""
         return self.prepared.seen(self.key.shape[1])
 
     def tables(self, lists: BlockLists) -> dict[str, Any]:
-        """The arguments that say which keys are visible to whom."""
+        """The arguments that say which keys each query sees."""
         seen, prepared = self.seen, self.prepared
         strides = (
             (0, 0)
             if seen is None
             else tuple(0 if seen.shape[axis] == 1 else seen.stride(axis) for axis in (0, 1))
         )
-        nothing = prepared.tables[0]
+        unused = prepared.tables[0]
         return {
-            "SEED": nothing if self.seed is None else self.seed, "SEEN": nothing if seen is None else seen,
-            "LIST": lists.index if lists.index.numel() else nothing,
-            "COUNTS": lists.counts if lists.counts.numel() else nothing,
+            "SEED": unused if self.seed is None else self.seed, "SEEN": unused if seen is None else seen,
+            "LIST": lists.index if lists.index.numel() else unused,
+            "COUNTS": lists.counts if lists.counts.numel() else unused,
             "TABLES": prepared.tables, "TABLE_STRIDES": prepared.strides, "NUMBERS": prepared.numbers,
             "SEEN_STRIDES": strides, "LIST_STRIDES": lists.strides,
         }  # fmt: skip
 
 
 def laid_out(rows: Tensor) -> Tensor:
-    """Rows whose entries lie side by side."""
+    """Rows whose entries are contiguous."""
     return rows if rows.stride(3) == 1 or rows.shape[3] == 1 else rows.contiguous()
 
 
@@ -118,7 +118,7 @@ def strides(rows: Tensor) -> tuple[int, ...]:
 
 
 def copied_in_bulk(*all_rows: Tensor) -> bool:
-    """Whether the GPU's copy engine can read rows: they have a padded width and lie at multiples of 16 bytes."""
+    """Whether the GPU's copy engine can read rows: a padded width, and addresses at multiples of 16 bytes."""
     for rows in all_rows:
         step, width = 16 // rows.element_size(), rows.shape[3]
         if width != block_sizes.padded(width) or rows.data_ptr() % 16:
@@ -130,9 +130,9 @@ def copied_in_bulk(*all_rows: Tensor) -> bool:
 
 
 def described(rows: Tensor, block: int) -> TensorDescriptor:
-    """A tensor and the size of the blocks of rows to read, for the copy engine."""
+    """A descriptor for the copy engine: a tensor and the size of the blocks of rows to read."""
     width = rows.shape[3]
-    # The stride of an axis of one has no meaning, but must be a multiple of 16 bytes.
+    # The stride of an axis of one is arbitrary, but must be a multiple of 16 bytes.
     steps = [stride if size > 1 else width for size, stride in zip(rows.shape, strides(rows), strict=False)]
     return TensorDescriptor(rows, list(rows.shape), [*steps, 1], [1, 1, block, width])
 
@@ -145,7 +145,7 @@ def cut(shape: block_sizes.BlockSizes) -> dict[str, int]:
 
 
 def _new(rows: Tensor) -> Tensor:
-    """Room for a gradient, laid out plainly however `rows` are."""
+    """An uninitialised contiguous tensor for a gradient, whatever the strides of `rows`."""
     return torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
 
 
@@ -163,7 +163,7 @@ def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
         walked = [described(rows, shape.block_k) if bulk else rows for rows in (key, value)]
         return {
             "Q": query, "K": walked[0], "V": walked[1], "OUT": output, "LSE": logsumexp,
-            "SINK": work.nothing if work.sink is None else work.sink, "Q_STRIDES": strides(query),
+            "SINK": work.unused if work.sink is None else work.sink, "Q_STRIDES": strides(query),
             "K_STRIDES": strides(key), "V_STRIDES": strides(value), "OUT_STRIDES": strides(output), "BULK": bulk,
             "SINKS": work.sink is not None, **work.tables(lists), **work.ordered(lists), **work.numbers(),
             **work.form(), **cut(shape),
@@ -199,8 +199,8 @@ class Backward:
         self.grad = laid_out(self.grad)
         self.query, self.key, self.value = (laid_out(rows) for rows in (work.query, work.key, work.value))
         batch, heads, queries, _ = work.prepared.sizes
-        # `total` is the logarithm of what weights are divided by, `share` what a row's sum of gradients keeps for the
-        # log-sum-exp.
+        # `total` is the logarithm of the normaliser of the weights, `share` the gradient of the log-sum-exp, which is
+        # subtracted from a row's Σ out · gradient.
         self.total, self.share = self.logsumexp, None
         empty = self.logsumexp == -torch.inf
         if work.sink is not None:
@@ -210,45 +210,50 @@ class Backward:
             if self.grad_logsumexp is None:
                 self.total = self.with_sink
             else:
-                # The gradient of the log-sum-exp is shared out by weights without the sink. Those with it are smaller
-                # by a factor for each row, which goes to the gradient of the output. Its inverse, which would go to
-                # the share, overflows where the sink lies far above the scores.
+                # The gradient of the log-sum-exp is distributed by weights without the sink. Those with it are smaller
+                # by a factor for each row, by which the gradient of the output is multiplied. Multiplying the share
+                # by its inverse instead would overflow where the sink lies far above the scores.
                 self.inner = (self.output.float() * self.grad.float()).sum(-1)
                 fade = torch.exp(self.logsumexp - self.with_sink).masked_fill(empty, 0)
                 self.grad = (self.grad * fade[..., None]).to(self.grad.dtype)
         if self.grad_logsumexp is not None:
             self.share = self.grad_logsumexp.masked_fill(empty, 0).contiguous()
-        self.room = -(-queries // 128) * 128  # whole blocks of every size
-        self.facts = torch.empty(2, batch * heads, self.room, device=self.query.device)
-        self._describe()
-        self.delta = self.facts[1].view(batch, heads, self.room)[..., :queries]
+        self.padded_rows = -(-queries // 128) * 128  # whole blocks of every size
+        self.row_stats = torch.empty(2, batch * heads, self.padded_rows, device=self.query.device)
+        self._compute_row_stats()
+        self.delta = self.row_stats[1].view(batch, heads, self.padded_rows)[..., :queries]
         self.tensors = {
-            "Q": self.query, "K": self.key, "V": self.value, "GRAD": self.grad, "LSE": self.facts[0],
-            "DELTA": self.facts[1], **work.optional(),
+            "Q": self.query, "K": self.key, "V": self.value, "GRAD": self.grad, "LSE": self.row_stats[0],
+            "DELTA": self.row_stats[1], **work.optional(),
         }  # fmt: skip
         mask = work.prepared.mask
         self.hides_rows = mask is not None and hidden_queries(mask, queries, self.query.device) is not None
 
-    def _describe(self) -> None:
-        """Fill `facts`."""
+    def _compute_row_stats(self) -> None:
+        """Fill `row_stats`, see the kernel."""
         batch, heads, queries, _ = self.work.prepared.sizes
         width, block = self.value.shape[3], 16 if block_sizes.INTERPRETED else 64
-        tensors = {"OUT": self.output, "GRAD": self.grad, "LSE": self.total.contiguous(), "FACTS": self.facts}
+        tensors = {
+            "OUT": self.output,
+            "GRAD": self.grad,
+            "LSE": self.total.contiguous(),
+            "ROW_STATS": self.row_stats,
+        }
         if self.share is not None:
             tensors["SHARE"] = self.share
 
         def arguments() -> dict[str, Any]:
             return {
-                "SHARE": self.work.nothing, **tensors, "OUT_STRIDES": strides(self.output),
-                "GRAD_STRIDES": strides(self.grad), "heads": heads, "q_len": queries, "room": self.room,
+                "SHARE": self.work.unused, **tensors, "OUT_STRIDES": strides(self.output),
+                "GRAD_STRIDES": strides(self.grad), "heads": heads, "q_len": queries, "padded_rows": self.padded_rows,
                 "SHARES": self.share is not None, "WIDTH": width, "BLOCK_V": block_sizes.padded(width),
                 "BLOCK_Q": block,
             }  # fmt: skip
 
-        key = (*self.work.key_of("facts", self.output, self.grad), self.share is None)
+        key = (*self.work.key_of("row_stats", self.output, self.grad), self.share is None)
         launch(
-            describe_rows,
-            self.room // block * batch * heads,
+            compute_row_stats,
+            self.padded_rows // block * batch * heads,
             self.work.prepared.launched,
             key,
             tensors,
@@ -258,13 +263,14 @@ class Backward:
     def common(self, lists: BlockLists, shape: block_sizes.BlockSizes) -> dict[str, Any]:
         """What all kernels take."""
         return {
-            **self.tensors, "room": self.room, "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key),
-            "V_STRIDES": strides(self.value), "GRAD_STRIDES": strides(self.grad), **self.work.tables(lists),
+            **self.tensors, "padded_rows": self.padded_rows, "Q_STRIDES": strides(self.query),
+            "K_STRIDES": strides(self.key), "V_STRIDES": strides(self.value),
+            "GRAD_STRIDES": strides(self.grad), **self.work.tables(lists),
             **self.work.numbers(), **self.work.form(), "HIDES_ROWS": self.hides_rows, **cut(shape),
         }  # fmt: skip
 
     def walked(self, names: tuple[str, str], block: int) -> dict[str, Any]:
-        """The arguments for rows read block by block: described to the copy engine where that can read them."""
+        """The arguments for rows read block by block: descriptors where the copy engine can read them."""
         rows = {"Q": self.query, "K": self.key, "V": self.value, "GRAD": self.grad}
         chosen = [rows[name] for name in names]
         if self.work.seen is not None or self.hides_rows or not copied_in_bulk(*chosen):
@@ -278,7 +284,7 @@ class Backward:
         return self.work.key_of(name, self.query, self.key, self.value, self.grad)
 
     def sink(self) -> Tensor:
-        """The gradient of the sink: its weight times what each row loses to it."""
+        """The gradient of the sink: −Σ of its weight times Σ out · gradient of each row."""
         assert self.work.sink is not None
         sink = self.work.sink.float().view(1, -1, 1)
         share = torch.exp(sink - self.with_sink).masked_fill(self.logsumexp == -torch.inf, 1)
@@ -293,8 +299,10 @@ class Backward:
             lists = self.work.prepared.lists(shape.block_q, shape.block_k, by_key=True)
             walked = self.walked(("Q", "GRAD"), shape.block_q)
             if walked["BULK"]:
-                facts = (TensorDescriptor.from_tensor(part, [1, shape.block_q]) for part in self.facts)
-                walked.update(zip(("LSE", "DELTA"), facts, strict=True))
+                row_stats = (
+                    TensorDescriptor.from_tensor(part, [1, shape.block_q]) for part in self.row_stats
+                )
+                walked.update(zip(("LSE", "DELTA"), row_stats, strict=True))
             return {
                 **self.common(lists, shape), **walked, **self.work.ordered(lists), "GRAD_K": grad_key,
                 "GRAD_V": grad_value, "GRAD_K_STRIDES": strides(grad_key), "GRAD_V_STRIDES": strides(grad_value),
@@ -320,7 +328,7 @@ class Backward:
         def arguments() -> dict[str, Any]:
             lists = self.work.prepared.lists(shape.block_q, shape.block_k)
             return {
-                **dict.fromkeys(others, self.work.nothing), **self.common(lists, shape), **tensors,
+                **dict.fromkeys(others, self.work.unused), **self.common(lists, shape), **tensors,
                 **self.walked(("K", "V"), shape.block_k), **self.work.ordered(lists), "BIAS_STRIDES": spread,
                 "GRAD_Q_STRIDES": strides(grad_query), "CENTERED": centers is not None, "DENSE": dense is not None,
             }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The kernels as operators of torch, so that `torch.compile` and `export` see single nodes."""
+"""The kernels as torch operators, so that `torch.compile` and `export` see single nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from regard.biases import Bias
 from regard.core.autocast import without_autocast
 from regard.core.request import Request
-from regard.implementations.packing import pack, recorded, unpack
+from regard.implementations.packing import SCHEMA, pack, recorded_backward, unpack_values
 from regard.implementations.triton import additive
 from regard.implementations.triton.block_sizes import INTERPRETED
 from regard.implementations.triton.blocks import prepare
@@ -20,27 +20,23 @@ from regard.implementations.triton.launch import Backward, KernelWork, run_forwa
 from regard.scores.additive import AdditiveScore
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
-_INPUTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? seed, Tensor[] tensors, str spec, float scale, "
-    "float dropout"
-)
-_LIBRARY.define(f"fused({_INPUTS}) -> (Tensor, Tensor)")
+_LIBRARY.define(f"fused({SCHEMA}) -> (Tensor, Tensor)")
 _LIBRARY.define(
-    f"fused_backward(Tensor grad, Tensor? grad_logsumexp, Tensor output, Tensor logsumexp, {_INPUTS}, bool[] needed) "
+    f"fused_backward(Tensor grad, Tensor? grad_logsumexp, Tensor output, Tensor logsumexp, {SCHEMA}, bool[] needed) "
     "-> Tensor[]"
 )
 
 
-def _work(
+def _work_of(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float,
 ) -> tuple[KernelWork, Bias | None]:  # fmt: skip
-    score, mask, bias, _ = unpack(spec, tensors)
+    score, mask, bias, _ = unpack_values(spec, tensors)
     prepared = prepare(mask, bias, (*query.shape[:3], key.shape[2]), query.device)
-    return _rows_of(query, key, value, sink, seed, score, prepared, scale, dropout), bias
+    return _kernel_work(query, key, value, sink, seed, score, prepared, scale, dropout), bias
 
 
-def _rows_of(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> KernelWork:
+def _kernel_work(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> KernelWork:
     return KernelWork(_for_kernels(query), _for_kernels(key), _for_kernels(value), *rest)
 
 
@@ -50,10 +46,10 @@ def _for_kernels(rows: Tensor) -> Tensor:
 
 
 def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return _computed(_work(query, *rest)[0], query.dtype)
+    return _run_forward(_work_of(query, *rest)[0], query.dtype)
 
 
-def _computed(work: KernelWork, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _run_forward(work: KernelWork, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     with torch.cuda.device_of(work.query):  # Triton launches on the current device
         output, logsumexp = (
             additive.run_forward(work) if isinstance(work.score, AdditiveScore) else run_forward(work)
@@ -66,9 +62,9 @@ def _backward(
     value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float,
     dropout: float, needed: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    work, bias = _work(query, key, value, sink, seed, tensors, spec, scale, dropout)
+    work, bias = _work_of(query, key, value, sink, seed, tensors, spec, scale, dropout)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
-    found = _graded(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
+    found = _gradients_of(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
     return [
         tensor.new_zeros(0)
         if not need
@@ -79,11 +75,11 @@ def _backward(
     ]
 
 
-def _graded(
+def _gradients_of(
     work: KernelWork, bias: Bias | None, grad: Tensor, grad_logsumexp: Tensor | None, output: Tensor,
     logsumexp: Tensor, needed: list[bool],
 ) -> Gradients:  # fmt: skip
-    """The gradients that are needed, and perhaps more; None where there is none."""
+    """The gradients that are needed, and possibly others; None where there is none."""
     mask = work.prepared.given
     first = len(work.score.tensors) + (
         0 if mask is None else len(mask.tensors)
@@ -100,8 +96,8 @@ def _graded(
     return found
 
 
-class Direct(torch.autograd.Function):
-    """The same without an operator around it: for small requests, torch's dispatch costs more than the kernels."""
+class DirectFunction(torch.autograd.Function):
+    """The same without a torch operator: for small requests, torch's dispatch costs more than the kernels."""
 
     @staticmethod
     def forward(
@@ -109,11 +105,11 @@ class Direct(torch.autograd.Function):
         seed: Tensor | None, *tensors: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         prepared = prepare(request.mask, request.bias, request.sizes, query.device)
-        work = _rows_of(
+        work = _kernel_work(
             query, key, value, sink, seed, request.score, prepared, request.scale, request.dropout
         )
-        output, logsumexp = _computed(work, query.dtype)
-        # Tensors are kept by autograd, which watches over changes of them.
+        output, logsumexp = _run_forward(work, query.dtype)
+        # Saved by autograd, which detects in-place changes.
         ctx.save_for_backward(output, logsumexp, query, key, value, sink, seed, *tensors)
         ctx.set_materialize_grads(False)
         ctx.values, ctx.spec = (request.score, prepared, request.scale, request.dropout, request.bias), spec
@@ -130,10 +126,10 @@ class Direct(torch.autograd.Function):
         with without_autocast(query.device):
             inputs = [query, key, value, sink, *tensors]
             if torch.is_grad_enabled():
-                found = recorded(inputs, seed, ctx.spec, scale, dropout, grad, grad_logsumexp)
+                found = recorded_backward(inputs, seed, ctx.spec, scale, dropout, grad, grad_logsumexp)
             else:
-                work = _rows_of(query, key, value, sink, seed, score, prepared, scale, dropout)
-                found = _graded(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
+                work = _kernel_work(query, key, value, sink, seed, score, prepared, scale, dropout)
+                found = _gradients_of(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
                 found = [
                     part.to(tensor.dtype) if part is not None and need else None
                     for tensor, part, need in zip(inputs, found, needed, strict=True)
@@ -142,7 +138,10 @@ class Direct(torch.autograd.Function):
 
 
 def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of a request whose score is one of pairs; as an operator only where somebody looks."""
+    """Output and log-sum-exp of a request whose score is one of pairs.
+
+    Runs as a torch operator only under a compiler, a dispatch mode or a tensor subclass.
+    """
     query, key, value = request.query, request.key, request.value
     if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None or type(query) is not Tensor:
         tensors, spec = pack(request)
@@ -153,9 +152,9 @@ def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     if not request.needs_grad:
         prepared = prepare(request.mask, request.bias, request.sizes, query.device)
         rest = (request.sink, seed, request.score, prepared, request.scale, request.dropout)
-        return _computed(_rows_of(query, key, value, *rest), query.dtype)
+        return _run_forward(_kernel_work(query, key, value, *rest), query.dtype)
     tensors, spec = pack(request)
-    found = Direct.apply(request, spec, query, key, value, request.sink, seed, *tensors)
+    found = DirectFunction.apply(request, spec, query, key, value, request.sink, seed, *tensors)
     return found
 
 
@@ -176,7 +175,7 @@ def _backward_shapes(
     ]
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     query, key, value, sink, seed, tensors, *ctx.rest = inputs
     ctx.save_for_backward(*output, query, key, value, sink, seed, *tensors)
     ctx.set_materialize_grads(False)
@@ -193,7 +192,7 @@ def _differentiate(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None)
     with without_autocast(query.device):
         if torch.is_grad_enabled():
             inputs = [query, key, value, sink, *tensors]
-            found = recorded(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
+            found = recorded_backward(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
         else:
             parts = torch.ops.regard.fused_backward.default(
                 grad, grad_logsumexp, output, logsumexp, query, key, value, sink, seed, tensors, spec, scale, dropout,
@@ -207,4 +206,4 @@ _LIBRARY.impl("fused", _forward, "CompositeExplicitAutograd")
 _LIBRARY.impl("fused_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_backward", _backward_shapes, lib=_LIBRARY)
-torch.library.register_autograd("regard::fused", _differentiate, setup_context=_remember, lib=_LIBRARY)
+torch.library.register_autograd("regard::fused", _differentiate, setup_context=_save, lib=_LIBRARY)

@@ -1,7 +1,7 @@
-"""Launching a kernel once more with other tensors, without Triton's look at each of its many arguments.
+"""Launching a kernel again with other tensors, without Triton's check of each of its many arguments.
 
-The first launch tells how Triton has compiled the kernel. All that does not change from call to call is kept beside the
-mask it belongs to (`Prepared.launched`), no tensor of a request among it.
+The first launch yields the compiled kernel. It and the arguments that stay the same from call to call are kept with the
+mask (`PreparedMask.launched`); tensors of a request are not.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _MOST = 64
 
 
 class Launched(NamedTuple):
-    """A compiled kernel and its arguments, with gaps where tensors of a request go."""
+    """A compiled kernel and its arguments, with gaps for the tensors of a request."""
 
     compiled: Any
     grid: tuple[int, int, int]
     values: list[Any]
-    places: dict[str, int]
+    indices: dict[str, int]
 
     def again(self, tensors: dict[str, Tensor]) -> None:
         """Launch it with these tensors."""
         values = self.values.copy()
         for name, tensor in tensors.items():
-            place = self.places[name]
-            if values[place] is None:
-                values[place] = tensor
+            index = self.indices[name]
+            if values[index] is None:
+                values[index] = tensor
             else:
-                values[place] = _described(values[place], tensor)
+                values[index] = _described(values[index], tensor)
         self.compiled[self.grid](*values)
 
 
@@ -43,8 +43,8 @@ def launch(
 ) -> None:  # fmt: skip
     """Launch a kernel.
 
-    `key` tells apart whatever the compiled code and the other arguments depend on; `tensors` are those that change from
-    call to call, by the names of the arguments; `arguments` gives all, some perhaps described to the copy engine.
+    `key` contains everything that the compiled code and the other arguments depend on; `tensors` are the arguments that
+    change from call to call; `arguments` returns all of them, some possibly as descriptors for the copy engine.
     """
     aligned = not any(tensor.data_ptr() % 16 for tensor in tensors.values())
     known = memory.get(key) if aligned else None
@@ -58,16 +58,16 @@ def launch(
     if len(memory) >= _MOST:
         memory.clear()
     names = list(kernel.arg_names)
-    places = {name: names.index(name) for name in tensors}
+    indices = {name: names.index(name) for name in tensors}
     values = [given[name] for name in names]
-    for place in places.values():
-        described = isinstance(values[place], TensorDescriptor)
-        values[place] = _described(values[place], None) if described else None
-    memory[key] = Launched(compiled, (programs, 1, 1), values, places)
+    for index in indices.values():
+        described = isinstance(values[index], TensorDescriptor)
+        values[index] = _described(values[index], None) if described else None
+    memory[key] = Launched(compiled, (programs, 1, 1), values, indices)
 
 
 def _described(pattern: TensorDescriptor, tensor: Tensor | None) -> TensorDescriptor:
-    """The same description of another tensor; what it was checked for has not changed."""
+    """The same descriptor for another tensor, without checking it again."""
     found = object.__new__(TensorDescriptor)
     found.__dict__.update(pattern.__dict__, base=tensor)
     return found

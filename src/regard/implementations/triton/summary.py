@@ -1,4 +1,4 @@
-"""`summarize` by kernels: what they can take, their shapes, and the operator that runs them."""
+"""`summarize` by kernels: which requests they run, their block sizes, and the operator that runs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
-from regard.implementations.packing import pack, unpack
+from regard.implementations.packing import pack, unpack_values
 from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.summary_kernels import along_columns, along_rows
@@ -53,7 +53,7 @@ def run(request: Request, top: int) -> SummaryTensors:
 
 
 class SummaryBlockSizes(NamedTuple):
-    """How a walk cuts its work."""
+    """The sizes of a pass's blocks, and what its compiler is told."""
 
     block_q: int
     block_k: int
@@ -98,7 +98,7 @@ def _run(
         return found
     if INTERPRETED:  # which cannot multiply bfloat16
         query, key = query.float(), key.float()
-    score, mask, bias, _ = unpack(spec, tensors)
+    score, mask, bias, _ = unpack_values(spec, tensors)
     cap = score.cap if isinstance(score, SoftcapScore) else 0.0
     if scale < 0 and bias is None and not cap:  # plain products are compared before they are scaled
         query, scale = -query, -scale

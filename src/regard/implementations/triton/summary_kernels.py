@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.block_schedule import key_blocks, place, query_blocks
-from regard.implementations.triton.device_functions import finished, kind, visible
+from regard.implementations.triton.block_schedule import block_of_step, key_blocks, query_blocks
+from regard.implementations.triton.device_functions import final_scores, kind, visible
 
 LENGTHS = ["q_len", "k_len", "heads", "group", "top", "edges", "TABLE_STRIDES", "LIST_STRIDES"]
 
@@ -46,7 +46,7 @@ def _shown(
     safe = columns if FULL else tl.minimum(columns, k_len - 1)
     scores = products
     if CAP or kind(BIAS) != ".":
-        scores, _ = finished(
+        scores, _ = final_scores(
             products, BIAS, CAP, False, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
             rows[:, None], safe[None, :],
         )  # fmt: skip
@@ -96,7 +96,7 @@ def along_rows(
     lanes = tl.full([BLOCK_Q, LANES], float("-inf"), tl.float32)
     unit = worth(scale, BIAS, CAP)
     for step in tl.range(0, full):
-        start = place(FORM, LIST, step, first, before, full_first, True, full) * BLOCK_K
+        start = block_of_step(FORM, LIST, step, first, before, full_first, True, full) * BLOCK_K
         scores = scored(
             query, K, start, K_STRIDES, TABLES, TABLE_STRIDES, NUMBERS, batch, head, safe_rows, k_len, scale, cap,
             FORM, BIAS, CAP, PRECISION, D, BLOCK_D, BLOCK_K, True,
@@ -105,7 +105,7 @@ def along_rows(
             peak, total, spread, lanes, scores, unit, BLOCK_Q, BLOCK_K, LANES
         )
     for step in tl.range(0, partial):
-        start = place(FORM, LIST, step, first, before, full_first, False, full) * BLOCK_K
+        start = block_of_step(FORM, LIST, step, first, before, full_first, False, full) * BLOCK_K
         scores = scored(
             query, K, start, K_STRIDES, TABLES, TABLE_STRIDES, NUMBERS, batch, head, safe_rows, k_len, scale, cap,
             FORM, BIAS, CAP, PRECISION, D, BLOCK_D, BLOCK_K, False,
@@ -217,7 +217,7 @@ def along_columns(
         for stretch in range(0, steps, STRETCH):
             end = tl.minimum(stretch + STRETCH, steps)
             for step in tl.range(stretch, end):
-                begin = place(FORM, LIST, step, first, before, full_first, FULL, full) * BLOCK_Q
+                begin = block_of_step(FORM, LIST, step, first, before, full_first, FULL, full) * BLOCK_Q
                 rows = begin + inside
                 sizes = _sizes(
                     Q + begin.to(tl.int64) * Q_STRIDES[2], tl.minimum(inside, q_len - 1 - begin), key, rows,
@@ -281,7 +281,7 @@ def _collect(
     """Write the flagged rows of a stretch one after the other; how many there are."""
     index = tl.arange(0, STRETCH * BLOCK_Q)
     step = tl.minimum(stretch + index // BLOCK_Q, end - 1)
-    rows = place(FORM, LIST, step, first, before, full_first, FULL, full) * BLOCK_Q + index % BLOCK_Q
+    rows = block_of_step(FORM, LIST, step, first, before, full_first, FULL, full) * BLOCK_Q + index % BLOCK_Q
     flagged = tl.load(FLAGS + index, mask=index < (end - stretch) * BLOCK_Q, other=0).to(tl.int32)
     tl.store(LINES + tl.cumsum(flagged, 0) - 1, rows, mask=flagged != 0)
     return tl.sum(flagged, 0)

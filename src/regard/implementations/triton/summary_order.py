@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.block_schedule import key_blocks, place
+from regard.implementations.triton.block_schedule import block_of_step, key_blocks
 from regard.implementations.triton.summary_kernels import LENGTHS, packed, scored, worth
 
 
@@ -102,9 +102,11 @@ def search(
         best = tl.where(place_of < top, -1, 0x7FFFFFFFFFFFFFFF) + tl.zeros([PART, TOP], tl.int64)
         for step in range(0, partial + full):
             if step < full:
-                start = place(FORM, LIST, step, first, before, full_first, True, full) * BLOCK_K
+                start = block_of_step(FORM, LIST, step, first, before, full_first, True, full) * BLOCK_K
             else:
-                start = place(FORM, LIST, step - full, first, before, full_first, False, full) * BLOCK_K
+                start = (
+                    block_of_step(FORM, LIST, step - full, first, before, full_first, False, full) * BLOCK_K
+                )
             scores = scored(
                 query, K, start, K_STRIDES, TABLES, TABLE_STRIDES, NUMBERS, batch, head, safe_rows, k_len, scale, cap,
                 FORM, BIAS, CAP, PRECISION, D, BLOCK_D, BLOCK_K, False,

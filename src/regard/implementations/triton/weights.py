@@ -16,11 +16,11 @@ from torch import Tensor
 from regard.core.grid import Part
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
-from regard.implementations.packing import pack, unpack
+from regard.implementations.packing import pack, unpack_values
 from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.decode import processors
-from regard.implementations.triton.device_functions import finished, visible
+from regard.implementations.triton.device_functions import final_scores, visible
 from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, SoftcapScore
 
@@ -55,7 +55,7 @@ def _scores(
         mask=(column < k_len)[None, :] & (wide < D)[:, None], other=0.0,
     )  # fmt: skip
     safe = tl.minimum(column, k_len - 1)
-    scores, _ = finished(
+    scores, _ = final_scores(
         tl.dot(query, key, input_precision=PRECISION), BIAS, CAP, False, TABLES, TABLE_STRIDES, NUMBERS, scale, cap,
         batch, head, row[:, None], safe[None, :],
     )  # fmt: skip
@@ -174,7 +174,7 @@ def _run(
     if INTERPRETED:  # which cannot multiply bfloat16
         query, key = query.float(), key.float()
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
-    score, mask, bias, _ = unpack(spec, tensors)
+    score, mask, bias, _ = unpack_values(spec, tensors)
     prepared = prepare(mask, bias, (batch, all_heads, queries, keys), query.device)
     exact = query.dtype == torch.float32
     block_r = 16 if row_count <= 16 or exact else 64

@@ -15,7 +15,7 @@ import regard.core.attention as core
 from regard import scores
 from regard.core.arguments import float_tensor
 from regard.core.autocast import autocasts
-from regard.core.formula import accumulator
+from regard.core.formula import accumulation_dtype
 from regard.errors import BadType, BadValue
 
 
@@ -69,7 +69,7 @@ def sharpen(weights: Tensor, gamma: Tensor) -> Tensor:
     weights, gamma = _checked(weights=(weights, "b,n"), gamma=(gamma, "b,1"))
     if weights.shape[1] == 0:
         return weights.clone()
-    wide, least = weights.to(accumulator(weights.dtype)), floor(accumulator(weights.dtype))
+    wide, least = weights.to(accumulation_dtype(weights.dtype)), floor(accumulation_dtype(weights.dtype))
     # The result does not depend on the scale, so the scale needs no gradient.
     largest = wide.detach().amax(-1, keepdim=True)
     alone = largest <= 0

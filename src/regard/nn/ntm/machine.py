@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.arguments import described, float_tensor, whole_number
-from regard.core.formula import accumulator
+from regard.core.formula import accumulation_dtype
 from regard.errors import BadType, BadValue, unknown_name
 from regard.masks import Mask
 from regard.nn.masking import without_padding
@@ -109,7 +109,7 @@ class MachineCore(nn.Module):
         layout, real = self.layout, self.real_steps(x, state, keep)
         state = self.initial_state(x.shape[0], x.device) if state is None else state
         drive = self.controller(without_padding(x, real))
-        wide = accumulator(self.heads.weight.dtype)  # for sums over many steps, also under autocast
+        wide = accumulation_dtype(self.heads.weight.dtype)  # for sums over many steps, also under autocast
         trained = (self.controller.recurrent, self.heads.weight, self.heads.bias)
         seen, cell, weights, memory = op.sequence(
             layout,

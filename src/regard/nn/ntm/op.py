@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.core.autocast import without_autocast
-from regard.core.differentiate import apart, gradients, needs_plain_torch
+from regard.core.differentiate import fresh_views, gradients, needs_plain_torch
 from regard.nn.ntm import backward, forward, fused, plain
 from regard.nn.ntm.forward import Record, make_record
 from regard.nn.ntm.layout import MachineLayout
@@ -131,7 +131,7 @@ def _recorded(
     grads: tuple[Tensor | None, ...],
 ) -> list[Tensor | None]:  # fmt: skip
     """Return the same gradients with an autograd graph, from the steps in plain torch."""
-    inputs = [view for view in apart(inputs) if view is not None]
+    inputs = [view for view in fresh_views(inputs) if view is not None]
     layout = layout_of(inputs[2], inputs[6], inputs[7].shape[1], inputs[7].shape[2], read_heads, lstm)
     results = _plain_sequence(layout, inputs[0], Weights(*inputs[1:4]), Carried(*inputs[4:]), keep)
     return gradients(zip(results, grads, strict=True), inputs, again=True)

@@ -88,7 +88,7 @@ class Flexed(Reading):
                 (queries, core.selection("rows", rows, queries, device)),
             )
         ]
-        wide = formula.accumulator(query.dtype)
+        wide = formula.accumulation_dtype(query.dtype)
         query, key = (
             query[:, chosen[0]][:, :, chosen[1]].to(wide),
             spread_heads(key, count)[:, chosen[0]].to(wide),

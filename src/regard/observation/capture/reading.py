@@ -14,7 +14,8 @@ from regard import masks
 from regard.biases import Bias
 from regard.core import formula, request
 from regard.core.attention import Rows
-from regard.core.grid import Sizes, whole
+from regard.core.call import Call
+from regard.core.grid import Sizes, full_grid
 from regard.core.summary import Summary, strongest
 from regard.errors import RegardError
 from regard.masks import Mask
@@ -184,26 +185,14 @@ class Pairs(Reading):
         query, key, options = self._asked()
         if self._logsumexp is None:
             self._logsumexp = core.summarize(query, key, **options, top=0).logsumexp
-        asked = request.build(
-            query,
-            key,
-            key,
-            options["score"],
-            options["mask"],
-            options["bias"],
-            "softmax",
-            self.scale,
-            0.0,
-            None,
-            False,
-        )
+        asked = request.build(Call(query, key, key, **options))
         columns = core.selection("keys", keys, self.sizes[3], query.device)
         chosen = core.selection("heads", heads, self.sizes[1], query.device)
-        wide = formula.accumulator(query.dtype)
+        wide = formula.accumulation_dtype(query.dtype)
         score, query, key = asked.score.reduce(
             asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
         )
-        grid = whole(self.sizes, query.device).part(heads=chosen, columns=columns)
+        grid = full_grid(self.sizes, query.device).part(heads=chosen, columns=columns)
         logsumexp = self._logsumexp
         key = spread_heads(key, self.sizes[1])
         if chosen is not None:

@@ -81,7 +81,8 @@ class _Collector:
     """A listener that stores the `attend` calls of one layer, in their order."""
 
     def __init__(self, layer: nn.Module) -> None:
-        self.model, self.parts = layer, {id(module) for module in layer.modules()}
+        self.model: nn.Module | None = layer
+        self.parts = {id(module) for module in layer.modules()}
         self.known: set[int] = set()
         self.ran: set[int] = set()
         self.found: list[Reading] = []

@@ -1,0 +1,298 @@
+"""`regard.train`, `evaluate`, `compare` and `view`: the verbs of the command line as functions with typed results.
+
+    result = regard.train("dates", steps=500)
+    regard.evaluate(result)["exact_match"]
+    regard.compare("digits", models=["encoder", "lstm-attention"], seeds=3)    # in a notebook: table and figures
+    regard.view(result, text="3rd of May, 1979")                               # in a notebook: the page
+
+They run what the commands run, so a run folder of one is a run folder of the other. They need the extra `workbench`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from regard.core.display import html_frame
+from regard.errors import BadType, BadValue, RegardError
+
+if TYPE_CHECKING:
+    from regard.comparison.comparison import Comparison
+    from regard.comparison.evaluate import Evaluation
+    from regard.observation.seen import Seen
+    from regard.training.run import Result
+    from regard.viewer.page_model import PageModel
+
+Arguments = ParamSpec("Arguments")
+Found = TypeVar("Found")
+Files = str | Path | Sequence[str | Path]
+
+
+class MissingPackage(RegardError, ImportError):
+    """A package that the light install does not bring; the text says which extra does."""
+
+
+def _needs_workbench(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]:
+    """The function with an error that names the extra where one of its packages is not installed."""
+
+    @functools.wraps(function)
+    def wrapped(*arguments: Arguments.args, **options: Arguments.kwargs) -> Found:
+        try:
+            return function(*arguments, **options)
+        except ModuleNotFoundError as missing:
+            if missing.name is None or missing.name.partition(".")[0] == "regard":
+                raise
+            raise MissingPackage(
+                f"regard.{function.__name__} needs the package {missing.name.partition('.')[0]}, which is not "
+                'installed. Try pip install "regard[workbench]".'
+            ) from missing
+
+    return wrapped
+
+
+@_needs_workbench
+def train(
+    task: str | None = None,
+    *,
+    model: str | None = None,
+    attention: str | None = None,
+    data: Files | None = None,
+    steps: int | None = None,
+    budget: str | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    precision: str | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    use: Files = (),
+    quiet: bool = False,
+    **settings: Any,
+) -> Result:
+    """Train a model on a task, as `regard train` does. What is not given comes from the task's recipe.
+
+    resume: the folder of a run or checkpoint to go on with, or "auto" for the run in `out` if there is one.
+    use: files that register mechanisms, models or tasks of yours.
+    quiet: show no progress on stderr.
+    settings: any other setting of `regard train --help`: `batch_size=16`, `optim={"lr": 3e-4}`.
+
+    >>> # result = regard.train("dates", steps=500, optim={"lr": 2e-3})
+    >>> # result.metrics["exact_match"], result.folder
+    """
+    from regard.training.run import train as run
+
+    _load(use)
+    named = {
+        "task": task, "model": model, "attention": attention, "data": _joined(data), "steps": steps, "budget": budget,
+        "seed": seed, "device": device, "precision": precision, "out": None if out is None else str(out),
+    }  # fmt: skip
+    return run(_settings(named, settings), resume=None if resume is None else str(resume), quiet=quiet)
+
+
+@_needs_workbench
+def evaluate(
+    run: str | Path | Result,
+    split: str = "test",
+    *,
+    checkpoint: str | None = None,
+    data: Files | None = None,
+    device: str = "auto",
+    batch_size: int | None = None,
+    beam: int | None = None,
+    limit: int | None = None,
+) -> Evaluation:
+    """Measure a run on a split, as `regard evaluate` does: every metric of its task, and what exactly was measured.
+
+    run: the folder of a run or of one of its checkpoints, or what `train` returned.
+    data: other files than the run's own. beam: write with so many beams. limit: only the first examples.
+    """
+    from regard.comparison.evaluate import evaluate_run
+
+    return evaluate_run(
+        _folder(run), split, checkpoint=checkpoint, data=_joined(data), device=device, batch_size=batch_size, beam=beam,
+        limit=limit,
+    )  # fmt: skip
+
+
+@_needs_workbench
+def compare(
+    task: str | None = None,
+    *,
+    models: str | Sequence[str] | None = None,
+    attention: str | Sequence[str] | None = None,
+    data: Files | None = None,
+    seeds: int | Sequence[int] = 3,
+    steps: int | None = None,
+    budget: str | None = None,
+    sweep: int = 0,
+    out: str | Path | None = None,
+    engine: str = "local",
+    workers: int | None = None,
+    beam: int | None = None,
+    use: Files = (),
+    quiet: bool = False,
+    **settings: Any,
+) -> Comparison:
+    """Train models × attentions × seeds on one task, as `regard compare` does; in a notebook it shows its report.
+
+    seeds: how many, or which. sweep: tune each contestant with so many trials first, by validation alone.
+    settings: any other setting of the runs, as in `train`.
+
+    >>> # comparison = regard.compare("digits", models=["encoder", "lstm-attention"], steps=300)
+    >>> # comparison.rows[0]["test"]["accuracy"], comparison.report
+    """
+    from regard.cli.compare import ProgressDisplay
+    from regard.comparison.compare import compare as run
+    from regard.comparison.plan import make_plan
+
+    _load(use)
+    named = {"task": task, "data": _joined(data), "steps": steps, "budget": budget}
+    given = {"models": models, "attention": attention, "seeds": seeds, "sweep": sweep, "out": out, "engine": engine,
+             "workers": workers, "beam": beam}  # fmt: skip
+    shown = {name: value for name, value in {**named, **given, **settings}.items() if value is not None}
+    command = f"regard.compare({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+    plan = make_plan(
+        _settings(named, settings), models=models, attention=attention, seeds=seeds, sweep=sweep, out=out,
+        engine=engine, workers=workers, beam=beam, command=command,
+    )  # fmt: skip
+    if quiet:
+        return run(plan)
+    with ProgressDisplay() as display:
+        return run(plan, display.on_event, display.tell)
+
+
+@dataclass(frozen=True)
+class View:
+    """A page that shows what a model attends to. The last line of a notebook's cell shows it there."""
+
+    page_model: PageModel = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """What the page is about."""
+        return self.page_model.title
+
+    @property
+    def sites(self) -> list[str]:
+        """The names of the attentions on the page."""
+        return [site.name for site in self.page_model.page_sites]
+
+    def __str__(self) -> str:
+        return f"{self.title}: {len(self.sites)} attentions"
+
+    def export(self, path: str | Path) -> Path:
+        """Write the page as one HTML file that works offline."""
+        from regard.viewer.export import export
+
+        return export(self.page_model, path)
+
+    def serve(self, *, port: int = 0, browser: bool = True) -> None:
+        """Serve the page on this machine until Ctrl-C."""
+        from regard.viewer import serve
+
+        serve(self.page_model, port=port, browser=browser)
+
+    def _repr_html_(self) -> str:
+        from regard.viewer.export import rendered
+        from regard.viewer.payload import payload
+
+        return html_frame(rendered(self.page_model, payload(self.page_model)), self.title)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        """The widget, whose questions the kernel answers, where anywidget is installed; else the page in a frame."""
+        from regard.viewer.widget import show
+
+        try:
+            widget = show(self.page_model)
+        except BadValue:  # anywidget is not installed
+            return {"text/html": self._repr_html_(), "text/plain": str(self)}
+        return widget._repr_mimebundle_(include=include, exclude=exclude)
+
+
+@_needs_workbench
+def view(
+    what: str | Path | Result | Seen,
+    *,
+    text: str | None = None,
+    target: str | None = None,
+    image: str | Path | None = None,
+    generate: int | None = None,
+    beams: int = 1,
+    against: str | Path | None = None,
+    checkpoint: str | None = None,
+    checkpoints: bool = False,
+    importance: bool = False,
+    device: str = "auto",
+    tokens: Sequence[str] | None = None,
+) -> View:
+    """What a model attends to, as `regard view` shows it.
+
+    what: a run (its folder, or what `train` returned), the folder of a Hugging Face model, or what `regard.observe`
+        saw; for the last, `tokens` are the names of the positions and the other arguments do not apply.
+    text, image: what the model reads; without them an example of its task. target: what it writes, in place of its own
+        words. generate: let it write so many tokens, step by step, with `beams`.
+    against: a second model on the same input. checkpoints: every checkpoint of a run, as a timeline.
+    importance: also run the model without each head.
+
+    >>> # regard.view("runs/dates-1", text="3rd of May, 1979").export("page.html")
+    """
+    from regard.observation.seen import Seen
+    from regard.viewer.opening import ViewOptions, open_page
+    from regard.viewer.page_model import page_model_of
+
+    if isinstance(what, Seen):
+        opening = (text, target, image, generate, against, checkpoint)
+        if any(value is not None for value in opening) or checkpoints or importance or beams != 1:
+            raise BadValue(
+                "what: this was already observed, so nothing is opened or run. Give `tokens` alone, or the folder of a "
+                "model with text, image or generate."
+            )
+        return View(page_model_of(what, tokens))
+    if tokens is not None:
+        raise BadValue(
+            "tokens: a model's own tokenizer says them. Leave it out, or pass what regard.observe saw."
+        )
+    options = ViewOptions(
+        str(_folder(what)), text=text, target=target, image=None if image is None else str(image), generate=generate,
+        beams=beams, against=None if against is None else str(against), checkpoint=checkpoint, checkpoints=checkpoints,
+        importance=importance, device=device,
+    )  # fmt: skip
+    return View(open_page(options))
+
+
+def _folder(run: object) -> str | Path:
+    """The folder of a run that was given as a path or as the result of its training."""
+    found = getattr(run, "folder", run)
+    if not isinstance(found, str | Path):
+        raise BadType(
+            f"run: expected the folder of a run, or what regard.train returned, got {type(run).__name__}."
+        )
+    return found
+
+
+def _joined(files: Files | None) -> str | None:
+    """Files as the command line takes them."""
+    if files is None or isinstance(files, str):
+        return files
+    return ",".join(map(str, [files] if isinstance(files, Path) else files))
+
+
+def _settings(named: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted name, without those that were not given."""
+    return {name: value for name, value in [*named.items(), *_dotted(more)] if value is not None}
+
+
+def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _load(use: Files) -> None:
+    from regard.plugins import load
+
+    load([use] if isinstance(use, str | Path) else use)
