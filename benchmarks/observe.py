@@ -64,7 +64,7 @@ def _difference(model: Any, given: dict[str, Any] | None = None, **named: Any) -
 
 
 def overhead() -> Iterator[Row]:
-    """A forward inside `observe`, including enter and exit, against a plain one: medians of alternating runs, one thread."""
+    """A forward pass inside `observe`, enter and exit included, against a plain one: medians, one thread."""
     torch.set_num_threads(1)
     from transformers import AutoModel, LlamaConfig, LlamaModel
 

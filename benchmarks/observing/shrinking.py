@@ -127,9 +127,7 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
             given[name] = len(kept)
         else:
             given[name] = _shrunk(name, value, rules)
-    if (
-        "num_random_blocks" in raw and rules.layers
-    ):  # short texts need short blocks
+    if "num_random_blocks" in raw and rules.layers:  # short texts need short blocks
         given["block_size"] = 1
     text = getattr(given.get("text_config"), "hidden_size", None)
     for part in given.values():  # towers end where the text begins; defaults of both need not fit
@@ -261,9 +259,7 @@ def _number(name: str, value: int, rules: Rules) -> int:
     if width and value > 7 and value > rules.widths_above:
         if value % rules.divide == 0:
             return value // rules.divide
-        return (
-            value if value <= 512 else value // rules.divide // 8 * 8
-        )  # small odd sizes are kept
+        return value if value <= 512 else value // rules.divide // 8 * 8  # small odd sizes are kept
     return value
 
 
