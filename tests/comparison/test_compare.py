@@ -89,7 +89,7 @@ def test_a_finished_run_is_not_repeated(story):
 def test_the_interrupted_run_saved_and_was_resumed(story):
     log = (story.third() / "log.txt").read_text()
     assert log.count("--- ") == 2
-    assert "SIGTERM: saving" in log and "Going on from step-" in log
+    assert "SIGTERM: saving" in log and "Resuming from step-" in log
     assert [line["step"] for line in metrics_file.read(story.third() / "metrics.jsonl")] == list(range(1, 31))
 
 

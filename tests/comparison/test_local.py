@@ -108,7 +108,7 @@ def test_side_by_side_and_killed_in_the_middle_runs_end_with_the_same_bits(
         assert logged(tmp_path / str(job.seed)) == logged(job.folder)
     again = next(event for event in heard if event.news == "again")
     assert again.step >= 8 and "SIGKILL" in again.text
-    assert f"Going on from step-{again.step:08}" in (tmp_path / "0" / "log.txt").read_text()
+    assert f"Resuming from step-{again.step:08}" in (tmp_path / "0" / "log.txt").read_text()
 
 
 def test_a_run_that_always_dies_fails_and_the_next_one_runs(tmp_path, monkeypatch, started):
