@@ -97,9 +97,9 @@ def test_masked_positions_are_never_read(causal, poison, short_chunks):
     outputs = [regard.nn.global_query(*x, keep, causal) for x in (clean, dirty)]
     assert torch.equal(*outputs)
     assert (outputs[0][~keep] == 0).all()
-    spoilt = upstream.masked_fill(~keep[..., None], poison)
+    nonfinite = upstream.masked_fill(~keep[..., None], poison)
     for mine, other in zip(
-        torch.autograd.grad(outputs[0], clean, upstream), torch.autograd.grad(outputs[1], dirty, spoilt), strict=True
+        torch.autograd.grad(outputs[0], clean, upstream), torch.autograd.grad(outputs[1], dirty, nonfinite), strict=True
     ):  # fmt: skip
         assert torch.equal(mine, other)
         assert (other[~keep] == 0).all()

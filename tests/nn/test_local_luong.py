@@ -359,8 +359,8 @@ def test_keys_that_are_hidden_or_out_of_reach_are_not_read(name, options):
         (out * rows(*out.shape, seed=3)).sum().backward()
         results.append([out.detach(), source.grad, *[p.grad.clone() for p in layer.parameters()]])
     assert (results[0][0][1] == 0).all()
-    for spoilt in results[1:]:
-        for clean, other in zip(results[0], spoilt, strict=True):
+    for nonfinite in results[1:]:
+        for clean, other in zip(results[0], nonfinite, strict=True):
             close(other, clean)
 
 
