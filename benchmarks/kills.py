@@ -1,7 +1,8 @@
 """Kill `train` and `compare`'s worker again and again, ask every reader each time, and print the counts.
 
     python -m benchmarks.kills --kills 1000
-    python -m benchmarks.kills --calls all      every file-system call: killed, half written, unsynced lost, failing
+    python -m benchmarks.kills --calls all      every file-system call: killed, half written, unsynced lost,
+                                                failing, disk full from there on
 
 Readers: evaluate, predict, view, resume, compare. A count under "wrong" is a reader that took another checkpoint than
 the newest whole one calls the best, a traceback, a hang, or a run that did not end bit for bit as one nobody touched.
@@ -29,6 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kills", description=__doc__.split("\n")[0])  # type: ignore
     parser.add_argument("--kills", type=int, default=0, help="kills at random moments")
     parser.add_argument("--calls", default="0", help="trials at file-system calls, a number or all")
+    parser.add_argument("--how", choices=HOW, help="only these of the trials at calls")
+    parser.add_argument(
+        "--part", default="1/1", help="the I-th of N parts of the calls, so that N processes share them"
+    )
     parser.add_argument("--lies", type=int, default=0, help="kills on a disk whose fsync lied")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
     parser.add_argument("--seed", type=int, default=0)
@@ -55,9 +60,12 @@ def run(ground: Ground, options: argparse.Namespace) -> dict[str, object]:
     def left() -> bool:
         return time.monotonic() - started < options.seconds
 
-    places = [(how, at) for how in HOW for at in range(1, len(ground.calls) + 1)]
+    ways = [options.how] if options.how else HOW
+    places = [(how, at) for how in ways for at in range(1, len(ground.calls) + 1)]
     own.shuffle(places)
-    for how, at in places if options.calls == "all" else places[: int(options.calls)]:
+    part, parts = map(int, options.part.split("/"))
+    chosen = places if options.calls == "all" else places[: int(options.calls)]
+    for how, at in chosen[part - 1 :: parts]:
         if left():
             note(how, 1, ground.at_call(at, how))
     for number in range(options.lies):
@@ -67,6 +75,7 @@ def run(ground: Ground, options: argparse.Namespace) -> dict[str, object]:
         count = min(own.randint(1, CHAIN), options.kills - done["random moment"])
         note("random moment", count, ground.at_moments(own, count))
     return {
+        "tried": done.total(),
         "trials": dict(done),
         "calls_of_a_run": len(ground.calls),
         "wrong": len(wrong),

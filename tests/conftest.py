@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -30,6 +31,9 @@ else:
     settings.load_profile("regard")
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+
+# A shell script starts background jobs with SIGINT ignored, and processes inherit that: tests of Ctrl-C would hang.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Promise 10: a mistake is answered by name: the argument, what came, what was expected, what to try."""
+"""Promise 10: an error names the argument, what was given, what was expected, what to try."""
 
 import math
 import re

@@ -88,7 +88,9 @@ def test_one_graph_serves_every_length_with_arguments_built_inside(name, impl):
     assert_one_graph(function, draw)
 
 
-@pytest.mark.parametrize(("name", "impl"), paths({name: {"mask": make(37)} for name, make in OUTSIDE.items()}))
+@pytest.mark.parametrize(
+    ("name", "impl"), paths({name: {"mask": make(37)} for name, make in OUTSIDE.items()})
+)
 def test_one_graph_serves_every_length_with_a_mask_from_outside(name, impl):
     def function(query, key, value, mask):
         return regard.attend(query, key, value, mask=mask, impl=impl)

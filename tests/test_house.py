@@ -35,7 +35,7 @@ FLOORS = [
     ["__main__"],
 ]
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-STRANGERS = [("tasks", "models"), ("viewer", "nn")]
+FORBIDDEN = [("tasks", "models"), ("viewer", "nn")]
 # Imports that the order does not allow, made inside functions, and why each has to exist.
 UPWARD = {
     ("regard.observation.seen", "viewer"): "seen.show() and seen.export() are methods that open the viewer",
@@ -159,8 +159,8 @@ def test_imports_point_one_way():
                 )
             elif there in FLOOR and FLOOR[there] > FLOOR[here]:
                 wrong.append(f"{where}:{line} imports {there}, which stands above {here}")
-            elif (here, there) in STRANGERS:
-                wrong.append(f"{where}:{line} imports {there}, a stranger to {here}")
+            elif (here, there) in FORBIDDEN:
+                wrong.append(f"{where}:{line} imports {there}, which {here} may not import")
     assert not wrong, "\n".join(wrong)
     assert used == set(UPWARD), "UPWARD lists imports that no longer exist"
 
@@ -244,6 +244,17 @@ def test_no_file_names_a_place_on_one_machine():
             if places.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
     assert not found, "\n".join(found)
+
+
+def test_no_class_name_is_used_twice():
+    """A name that two rooms use for different things has to be read twice."""
+    found = {}
+    for path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    twice = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert not twice, f"rename the less general one: {twice}"
 
 
 def test_no_file_is_called_utils():

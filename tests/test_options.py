@@ -125,7 +125,7 @@ def test_the_declared_type_decides_what_a_value_means(given, kind, found):
     [("x", int), ("1,x", tuple[int, ...]), ((1, 2, 3), tuple[int, int]), ("all", Literal["one", "both"]),
      (3, Sequence[int]), (1.5, bool), ("", bool), ("", int), ([], str)],
 )  # fmt: skip
-def test_what_a_type_does_not_understand_is_refused(given, kind):
+def test_a_value_that_does_not_convert_is_refused(given, kind):
     with pytest.raises(regard.RegardError, match="it: this takes"):
         converted("it", given, kind, "this")
 
@@ -135,7 +135,7 @@ class Unannotated:
         pass
 
 
-def test_without_a_declared_type_the_default_tells_it():
+def test_without_a_declared_type_that_of_the_default_counts():
     def read(**given):
         return read_options("thing", Unannotated, given, options_of(Unannotated, leading=0))
 
@@ -149,7 +149,7 @@ def test_without_a_declared_type_the_default_tells_it():
         read(flag="perhaps")
 
 
-def test_an_object_is_handed_on_for_the_class_to_judge():
+def test_an_object_is_passed_on_unchanged():
     own = regard.normalizers.Sparsemax()
     assert converted("normalize", own, str, "multihead") is own
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -17,15 +18,24 @@ from typing import Any
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 ONE_PATH = ("mkdir", "unlink", "rmdir", "remove")
 TWO_PATHS = ("rename", "replace")
+NEED_SPACE = ("open", "write", "mkdir")
 
 
 class Disk:
-    """Counts calls that change files under `base`; `strike` is called in the one numbered `at` (0: in none)."""
+    """Counts calls that change files under `base`; `strike` is called in the one numbered `at` (0: in none).
+
+    `half`: half of what that call writes is written first. `full`: from that call on, what needs space fails.
+    """
 
     def __init__(
-        self, base: Path, at: int = 0, strike: Callable[[], None] = lambda: None, half: bool = False
+        self,
+        base: Path,
+        at: int = 0,
+        strike: Callable[[], None] = lambda: None,
+        half: bool = False,
+        full: bool = False,
     ) -> None:
-        self.base, self.at, self.strike, self.half = str(base), at, strike, half
+        self.base, self.at, self.strike, self.half, self.full = str(base), at, strike, half, full
         self.calls = 0
         self.log: list[str] = []
         self.handles: dict[int, str] = {}
@@ -55,7 +65,12 @@ class Disk:
     def _count(self, words: str, half: Callable[[], object] | None = None) -> None:
         self.calls += 1
         self.log.append(words)
-        if self.calls == self.at:
+        if self.full and 0 < self.at <= self.calls:
+            if words.startswith(NEED_SPACE):
+                if half is not None:
+                    half()
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        elif self.calls == self.at:
             if self.half and half is not None:
                 half()
             self.strike()

@@ -73,9 +73,9 @@ class Ground:
         """Strike in one call of a run that begins; what is wrong afterwards."""
         base = self.fresh()
         code = self.part(trial.work, str(base), str(self.text), at, how)
-        if how == "error" and (code not in (0, 1, 2) or "Traceback" in self.words):
+        if how in trial.SURVIVED and (code not in (0, 1, 2) or "Traceback" in self.words):
             return [f"the run ended with {code}: {self.words[-300:]}"]
-        if how != "error" and code != -signal.SIGKILL:
+        if how not in trial.SURVIVED and code != -signal.SIGKILL:
             return [f"the run ended with {code}: {self.words[-300:]}"]
         trial.after_power_cut(base)
         return self.judged(base)

@@ -29,7 +29,8 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 TEXT = "Once upon a time there was a little girl named Lily who loved to play in the park. " * 12
 PROMPT = "Once"
-HOW = ("kill", "half", "drop", "error")  # what happens in the chosen call
+HOW = ("kill", "half", "drop", "error", "full")  # what happens in the chosen call
+SURVIVED = ("error", "full")  # the run can say what is wrong
 
 
 def settings(text: Path, **changes: Any) -> dict[str, Any]:
@@ -48,12 +49,13 @@ def work(base: str, text: str, at: int, how: str) -> int:
         "half": disk.kill,
         "drop": lambda: _drop(hurt, place),
         "error": _fail,
+        "full": _fail,
     }[how]
-    hurt = Disk(place, at, strike, half=how == "half")
+    hurt = Disk(place, at, strike, half=how == "half", full=how == "full")
     run = place / "runs" / "one"
     values = settings(Path(text))
     hurt.install()
-    if how == "error":
+    if how in SURVIVED:
         return _main(["train", "--resume", "auto", "--out", str(run), *_flags(values)])[0]
     perform(Job(Contestant(MODEL), SEED, values, str(run)))
     hurt.at = 0

@@ -1,4 +1,4 @@
-"""What a case is: which one a name means, who judges it, what a broken one leaves behind, how it is shown."""
+"""Benchmark cases: selection by name, bars, the record of a case that fails, and the table."""
 
 import io
 import json
@@ -64,7 +64,7 @@ def test_what_matters_most_is_measured_first():
     assert gpu.index("window-4k-d64-train") < gpu.index("window-16k-d64-forward")
 
 
-def test_no_case_is_begun_when_the_time_is_over_and_rows_are_handed_on_one_by_one():
+def test_no_case_starts_when_the_time_is_over_and_rows_are_passed_on_one_by_one():
     heard, seen = [], []
     cases = [made(fine, "cpu", name=name) for name in "abc"]
     rows = run(cases, Setting(device="cpu"), heard.append, lambda rows: seen.append(len(rows)))
@@ -77,7 +77,7 @@ def test_no_case_is_begun_when_the_time_is_over_and_rows_are_handed_on_one_by_on
     assert "RuntimeError: out of memory" in heard[-1]
 
 
-def test_names_families_and_beginnings_choose_cases():
+def test_names_families_and_prefixes_select_cases():
     assert named(select("window-16k", "cuda")) == [
         f"window-16k-{rest}" for rest in ("d128-forward", "d128-train", "d64-forward", "d64-train")
     ]
@@ -128,7 +128,7 @@ def shown(rows):
     return console.file.getvalue()
 
 
-def test_what_is_wrong_or_breaks_is_reported_and_the_others_are_measured():
+def test_a_case_that_is_wrong_or_raises_is_reported_and_the_others_are_measured():
     cases = [made(wrong, "cpu", name="w"), made(broken, "cpu", name="b"), made(fine, "cpu", name="f")]
     rows = run(cases, Setting(device="cpu"))
     assert [row["met"] for row in rows] == [False, False, True]
@@ -161,26 +161,18 @@ def test_the_picture_has_a_bar_for_each_row_with_a_peer_and_a_tick_where_its_bar
     figure.savefig(tmp_path / "speed.svg")
 
 
+@pytest.mark.slow
 def test_the_command_lists_draws_and_refuses(tmp_path, capsys):
     assert main.main(["bench", "--device", "cuda", "--list", "--json", "--only", "decode"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)
     assert entry["bar"] == 70 and entry["relation"] == ">="
-    picture = tmp_path / "speed.png"
-    assert (
-        main.main(
-            ["bench", "--device", "cpu", "--quick", "--only", "overhead-plain", "--figure", str(picture)]
-        )
-        == 0
-    )
+    picture, kept = tmp_path / "speed.png", tmp_path / "rows.json"
+    measure = ["bench", "--device", "cpu", "--quick", "--only", "overhead-plain"]
+    assert main.main([*measure, "--figure", str(picture), "--json", str(kept)]) == 0
     assert picture.stat().st_size > 1000
-    kept = tmp_path / "rows.json"
-    assert (
-        main.main(["bench", "--device", "cpu", "--quick", "--only", "overhead-plain", "--json", str(kept)])
-        == 0
-    )
     assert json.loads(kept.read_text())[0]["name"] == "overhead-plain"
     capsys.readouterr()
-    assert main.main(["bench", "--device", "cpu", "--quick", "--only", "overhead-plain", "--json"]) == 0
+    assert main.main([*measure, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["met"] in (True, False)
     assert main.main(["bench", "--figure", str(tmp_path / "speed.doc"), "--device", "cpu"]) == 2
     assert "--figure" in capsys.readouterr().err

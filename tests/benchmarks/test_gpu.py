@@ -26,6 +26,7 @@ from regard.benchmarks.gpu.events import Times, alone, compared, side_by_side
 from regard.benchmarks.gpu.structured import SPARSE, STRUCTURED, document_ends
 from regard.benchmarks.gpu.work import Size, Work, gradient, inputs
 
+pytestmark = pytest.mark.slow
 TINY = Size(2, 3, 131, 16)
 QUICK = Setting(device="cpu", quick=True)
 WORKS = [FULL, CAUSAL, *SPARSE, *STRUCTURED]
@@ -80,7 +81,7 @@ def test_documents_cover_everything_and_differ_in_length():
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_a_comparison_times_every_peer_that_runs_and_keeps_the_words_of_the_others(train):
+def test_a_comparison_times_every_peer_that_runs_and_keeps_the_errors_of_the_others(train):
     found = compare.measured(QUICK, CAUSAL, TINY, train, faster=False, dtype=torch.float32)
     assert found.best in ("SDPA flash", "SDPA efficient") and found.samples == 3
     assert found.value == pytest.approx(found.ours / found.peer, rel=0.9) and found.impl == "sdpa"
@@ -104,13 +105,13 @@ def test_a_peer_that_computes_something_else_is_left_out(monkeypatch):
 def test_what_is_wrong_is_not_timed(monkeypatch, damage):
     real = check.attend
 
-    def spoilt(*tensors, impl="auto", **options):
+    def wrong(*tensors, impl="auto", **options):
         found = real(*tensors, impl=impl, **options)
         return (
             found if impl == "reference" else torch.cat([found[..., :-1, :], damage * found[..., -1:, :]], -2)
         )
 
-    monkeypatch.setattr(check, "attend", spoilt)
+    monkeypatch.setattr(check, "attend", wrong)
     with pytest.raises(Wrong, match="not timed, because it is wrong: relative error of output"):
         compare.measured(QUICK, FULL, TINY, False, faster=False, dtype=torch.float32)
 

@@ -138,7 +138,13 @@ def test_a_link_restores_the_state(page, context, address):
 
 
 @pytest.mark.parametrize(
-    "link", ["#view=nothing&site=999&head=-4&row=1e9", "#%E0%A4%A", "#site=NaN&__proto__=1"]
+    "link",
+    [
+        "#view=nothing&site=999&head=-4&row=1e9",
+        "#%E0%A4%A",
+        "#site=NaN&__proto__=1",
+        "#view=<img src=x onerror=\"document.title='broken'\">",
+    ],
 )
 def test_a_broken_link_opens_the_nearest_state(page, address, link):
     page.goto(address + link)

@@ -157,7 +157,7 @@ def test_list_shows_every_mechanism_with_its_sentence_and_ends_with_a_hint(capsy
 def test_a_wide_list_puts_the_sentence_beside_the_name(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     _, text = printed(capsys, "list")
-    assert re.search(r"^  global +Every query weighs every key", text, flags=re.M)
+    assert re.search(r"^  global +Every query attends to every key", text, flags=re.M)
 
 
 def test_list_as_json_is_a_list_of_objects(capsys):

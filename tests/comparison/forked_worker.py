@@ -1,6 +1,6 @@
 """`subprocess.Popen` whose workers of a comparison are forked by a server that has imported everything.
 
-A new interpreter needs three seconds for its imports. `test_compare.py` runs the command as users do, in new ones.
+A new interpreter needs three seconds for its imports. In `test_compare.py` a command starts real ones, as for users.
 """
 
 import fcntl

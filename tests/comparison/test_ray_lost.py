@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -89,7 +90,7 @@ def test_a_worker_is_stuck_if_it_is_silent_for_longer_than_a_run_may_be(monkeypa
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("who", ["gcs_server", "raylet", "command"])
+@pytest.mark.parametrize("who", ["gcs_server", "raylet", "command", "all"])
 def test_whoever_is_killed_nothing_is_left_and_the_run_goes_on(tmp_path, who):
     file, pauses = pauses_of(tmp_path, PAUSES)
     job = job_of(tmp_path, use=(STRANGERS, file))
@@ -99,15 +100,18 @@ def test_whoever_is_killed_nothing_is_left_and_the_run_goes_on(tmp_path, who):
         (training,) = processes("regard.comparison.worker", job.folder)
         worker = parent_of(training)
         (session,) = set(sessions_of(own.pid))
-        if who == "command":
+        commanded = who in ("command", "all")
+        if commanded:
             own.kill()
-        else:
-            for number in processes(session, f"/{who} "):
-                os.kill(number, signal.SIGKILL)
+        if who != "command":
+            every = [*processes(session), training, worker]
+            for number in every if who == "all" else processes(session, f"/{who} "):
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(number, signal.SIGKILL)
         code = own.wait(300)
     text = (tmp_path / "log.txt").read_text()
-    assert code == (-signal.SIGKILL if who == "command" else 1), text
-    assert who == "command" or ("is lost" in text and "the same command goes on" in text)
+    assert code == (-signal.SIGKILL if commanded else 1), text
+    assert commanded or ("is lost" in text and "the same command goes on" in text)
     assert "Traceback" not in text
     for pause in pauses:
         pause.touch()

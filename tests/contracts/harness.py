@@ -1,7 +1,7 @@
 """One case, computed three times: by the oracle in float64, by the plain formula in its dtype, by regard.
 
-The plain formula is computed in several orders of summation. How far it is off in a single one is luck: it differs
-between processors, and a bound made of it lets a right implementation fail on another machine.
+The plain formula is computed in several orders of summation. Its error in a single order is accidental: it differs
+between processors, and a bound made of it would let a right implementation fail on another machine.
 """
 
 import zlib

@@ -166,16 +166,16 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-@pytest.mark.parametrize("junk", [float("nan"), float("inf")])
-def test_what_is_hidden_is_never_read(name, junk):
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_what_is_hidden_is_never_read(name, poison):
     mask = HIDDEN[name]
     query, key, value = draw(2, 30, 40)
     expected = regard.attend(query, key, value, mask=mask, impl="reference")
     seen = mask.dense(30, 40, batch=2)
-    key[~seen.any(2).expand(2, 2, 40)] = junk
-    value[~seen.any(2).expand(2, 2, 40)] = junk
+    key[~seen.any(2).expand(2, 2, 40)] = poison
+    value[~seen.any(2).expand(2, 2, 40)] = poison
     if name == "lengths":
-        query[0, :, 19:] = junk
+        query[0, :, 19:] = poison
     torch.testing.assert_close(regard.attend(query, key, value, mask=mask, impl="flex"), expected)
 
 
@@ -257,8 +257,8 @@ REFUSED = {
     "sink": lambda q: {"sink": torch.randn(4)},
     "dropout": lambda q: {"dropout": 0.1},
     "log-sum-exp": lambda q: {"return_logsumexp": True},
-    "class of your own": lambda q: {"mask": masks.causal() & ~own_mask()},
-    "Derived is a class of your own": lambda q: {"mask": masks.window(3) | derived_mask()},
+    "user-defined class": lambda q: {"mask": masks.causal() & ~own_mask()},
+    "Derived is a user-defined class": lambda q: {"mask": masks.window(3) | derived_mask()},
     "bias that needs gradient": lambda q: {"bias": biases.relative(torch.randn(4, 9, requires_grad=True))},
 }
 

@@ -85,12 +85,12 @@ def test_hidden_things_reach_no_gradient():
     ):
         seen = mask.dense(30, 40, batch=2)
         rows = draw(2, 30, 40)
-        spoilt = [x.clone() for x in rows]
-        spoilt[0][~seen.any(3).expand(2, 4, 30)] = torch.nan
-        for x in spoilt[1:]:
+        poisoned = [x.clone() for x in rows]
+        poisoned[0][~seen.any(3).expand(2, 4, 30)] = torch.nan
+        for x in poisoned[1:]:
             x[~seen.any(2).expand(2, 2, 40)] = torch.nan
         results = []
-        for given, impl in ((rows, "reference"), (spoilt, "flex")):
+        for given, impl in ((rows, "reference"), (poisoned, "flex")):
             given = [x.cuda().requires_grad_() for x in given]
             out = regard.attend(*given, mask=mask.to("cuda"), impl=impl)
             results.append([out, *torch.autograd.grad(out.square().sum(), given)])

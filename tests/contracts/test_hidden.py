@@ -40,7 +40,7 @@ def negation(s, device):
 
 
 def one_group(wrap):
-    """Key 4 is seen by no head of the first group, by one head of the second; key 9 by nobody."""
+    """Key 4 is seen by no head of the first group, by one head of the second; key 9 by no head."""
 
     def build(s, device):
         def seen(n, m, i, j):
@@ -226,7 +226,7 @@ def test_a_dense_bias_is_not_read_at_hidden_keys(impl, device):
 )
 @pytest.mark.parametrize("normalize", entries.NORMALIZERS)
 def test_the_reference_reads_no_hidden_pair(name, normalize, device):
-    """A key that some may see is poison to them alone; the other rows and their query gradients stay clean."""
+    """A NaN key changes only the rows that see it; other rows and their query gradients stay the same."""
     s = MANY_QUERIES
     case = Case(mask=name, normalize=normalize, sizes=s)
     mask, predicate = entries.MASKS[name].build(s, device)
@@ -236,9 +236,9 @@ def test_the_reference_reads_no_hidden_pair(name, normalize, device):
     untouched = ~seen[..., s.k // 2]
     assert untouched.any()
     assert not untouched.all()
-    nobody = torch.zeros(s.b, s.q, dtype=torch.bool)
+    no_query = torch.zeros(s.b, s.q, dtype=torch.bool)
     clean = results(case, mask, "reference", device)
-    dirty = results(case, mask, "reference", device, lambda found: poisoned(found, keys, nobody, math.nan))
+    dirty = results(case, mask, "reference", device, lambda found: poisoned(found, keys, no_query, math.nan))
     for part in ("out", "logsumexp", "gradient of query"):
         assert torch.equal(clean[part].cpu()[untouched], dirty[part].cpu()[untouched]), part
     assert dirty["out"].cpu()[~untouched].isnan().all()

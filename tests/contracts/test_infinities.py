@@ -87,7 +87,7 @@ def test_an_infinite_bias_leaves_no_row_of_zeros(dtype, k, impl):
 @pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
 @pytest.mark.parametrize("mask", [None, masks.lengths(torch.tensor([K, K - 6]))], ids=["all", "lengths"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_row_whose_scores_all_sink_to_minus_infinity_is_nan(dtype, mask, impl):
+def test_a_row_whose_own_scores_are_all_minus_infinity_is_nan(dtype, mask, impl):
     """An infinite query over keys of one sign; and every key infinite."""
     for part in (0, 1):
         qkv = draw(dtype)
@@ -137,7 +137,7 @@ def test_values_of_zero_are_no_sign_of_an_infinity(dtype):
     bias = torch.zeros(Q, K, dtype=dtype)
     bias[2] = -math.inf
     assert (regard.attend(query, key, value, bias=bias)[:, :, 2] == 0).all()
-    key[:, :, K - 1] = math.inf  # hidden, so it may not be blamed
+    key[:, :, K - 1] = math.inf  # hidden, so it must have no effect
     lengths = masks.lengths(torch.tensor([0, K - 1]))
     out = regard.attend(query, key, value, mask=lengths)
     assert (out[0] == 0).all() and out[1].isfinite().all()

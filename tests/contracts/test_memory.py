@@ -13,6 +13,7 @@ import regard
 from regard import masks
 from tests.contracts.memory_probe import PROBES
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 SHORT, LONG = 2048, 4096
 TABLE = LONG * LONG * 4  # bytes of one n×n float32 array at the greater length: 64 MiB

@@ -1,4 +1,4 @@
-"""Promise 2 for pairs, in `reference`: a loss on rows that see no NaN knows nothing of the rows that do."""
+"""Promise 2 for pairs, in `reference`: a loss on rows that see no NaN does not depend on the rows that do."""
 
 import math
 
@@ -10,7 +10,7 @@ from regard import masks
 from tests.contracts import entries
 
 B, H, G, N, D, V = 2, 4, 2, 11, 5, 3
-SPOILT = 7  # the key, query or row that is not finite
+NONFINITE = 7  # the index of the non-finite key, query or row
 MASKS = {
     "causal": (masks.causal(), lambda i, j: j <= i),
     "window": (masks.window(2), lambda i, j: abs(i - j) <= 2),
@@ -39,15 +39,15 @@ def spoil(leaves, place, number):
     """Put a number into one row of one batch entry; for a bias, into the pair (7, 7)."""
     leaves = {name: x.clone() for name, x in leaves.items()}
     if place == "bias":
-        leaves["bias"][1, :, SPOILT, SPOILT] = number
+        leaves["bias"][1, :, NONFINITE, NONFINITE] = number
     else:
-        leaves[place][1, :, SPOILT] = number
+        leaves[place][1, :, NONFINITE] = number
     return leaves
 
 
 def touched(sees, place):
-    """Rows of batch entry 1 that see what is spoilt."""
-    return [i for i in range(N) if (i == SPOILT if place in ("query", "bias") else sees(i, SPOILT))]
+    """Rows of batch entry 1 that see the non-finite entry."""
+    return [i for i in range(N) if (i == NONFINITE if place in ("query", "bias") else sees(i, NONFINITE))]
 
 
 def gradients(leaves, mask, normalize, pull, with_lse=True, dropout=0.0):
@@ -101,21 +101,21 @@ def test_the_same_for_a_sink_of_one_head():
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_gradient_that_reaches_a_spoilt_row_shows(place):
+def test_a_gradient_that_reaches_a_nonfinite_row_is_not_finite(place):
     """A loss that is NaN must not leave gradients with which training would go on."""
     leaves, pull = draw(), torch.randn(B, H, N, V, dtype=torch.float64)
     found = gradients(spoil(leaves, place, math.nan), masks.causal(), "softmax", pull, with_lse=False)
     assert not all(grad.isfinite().all() for grad in found if grad is not None)
 
 
-def test_what_a_spoilt_row_does_not_see_gets_no_gradient_from_it():
+def test_keys_that_a_nonfinite_row_does_not_see_get_no_gradient_from_it():
     """Row 7 sees keys up to 7; its infinite gradient stays with those."""
     leaves, pull = draw(), torch.randn(B, H, N, V, dtype=torch.float64)
     query, key, value, *_ = gradients(spoil(leaves, "query", math.nan), masks.causal(), "softmax", pull)
-    assert value[1, :, SPOILT + 1 :].isfinite().all()
-    assert key[1, :, SPOILT + 1 :].isfinite().all()
-    assert query[1, :, :SPOILT].isfinite().all()
-    assert not value[1, :, : SPOILT + 1].isfinite().all()
+    assert value[1, :, NONFINITE + 1 :].isfinite().all()
+    assert key[1, :, NONFINITE + 1 :].isfinite().all()
+    assert query[1, :, :NONFINITE].isfinite().all()
+    assert not value[1, :, : NONFINITE + 1].isfinite().all()
     assert all(grad[0].isfinite().all() for grad in (query, key, value))
 
 
@@ -126,7 +126,7 @@ def test_the_weights_of_other_rows_have_the_gradients_of_finite_inputs(normalize
         leaves = spoil(draw(), "key", number)
         query, key = (leaves[name].requires_grad_() for name in ("query", "key"))
         weights = regard.weights(query, key, mask=masks.causal(), normalize=EVERY[normalize][0])
-        loss = (weights[:, :, :SPOILT] * torch.arange(1.0, N + 1)).sum()
+        loss = (weights[:, :, :NONFINITE] * torch.arange(1.0, N + 1)).sum()
         results.append(torch.autograd.grad(loss, (query, key)))
     for mine, true in zip(*reversed(results), strict=True):
         torch.testing.assert_close(mine, true)

@@ -24,6 +24,6 @@ def test_every_two_entries_meet():
         assert not missing, f"{a} × {b}: {missing[:5]}"
 
 
-def test_each_implementation_runs_a_healthy_share():
+def test_each_implementation_runs_enough_of_the_cases():
     share = {name: sum(impl == name for _, impl in CASES) / len(CASES) for name in FACTORS["impl"]}
     assert min(share.values()) > 0.25, share

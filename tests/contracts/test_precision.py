@@ -212,7 +212,7 @@ def test_autocast_casts_the_bias_and_gradients_come_back_in_float32(impl, device
 @pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
 @pytest.mark.parametrize("mask", [None, masks.causal()], ids=str)
 def test_autocast_leaves_float64_alone_as_torch_does(mask, impl, device):
-    """float64 is asked for by those who want it: tests, scientific code."""
+    """Whoever uses float64 wants it: tests, scientific code."""
     query, key, value = (torch.randn(2, 3, 19, 8, device=device, dtype=torch.float64) for _ in range(3))
     exact = oracle.attend(
         query.cpu(), key.cpu(), value.cpu(), seen=None if mask is None else mask.dense(19, 19)
@@ -236,7 +236,7 @@ def test_autocast_leaves_a_float64_bias_and_sink_alone(device):
 
 
 def test_autocast_does_not_mix_float64_with_what_it_casts(device):
-    """torch raises there too: autocast would bring the one to bfloat16 and leave the other."""
+    """torch raises there too: autocast would cast one to bfloat16 and leave the other."""
     wide, narrow = torch.randn(1, 2, 17, 8, device=device).double(), torch.randn(1, 2, 17, 8, device=device)
     with torch.autocast(device, dtype=torch.bfloat16):
         for query, key, value in ((wide, narrow, narrow), (narrow, wide, narrow), (narrow, narrow, wide)):

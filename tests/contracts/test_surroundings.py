@@ -100,7 +100,7 @@ def test_a_subclass_of_tensor_and_a_parameter_are_tensors(impl, device):
 
 @pytest.mark.filterwarnings("ignore:.*batching rule.*")
 @pytest.mark.parametrize("impl", EVERYTHING)
-def test_vmap_is_right_or_says_no(impl, device):
+def test_vmap_is_right_or_refused(impl, device):
     query, key, value = (torch.randn(4, 2, 3, 19, 5, device=device) for _ in range(3))
     expected = torch.stack(
         [
@@ -119,7 +119,7 @@ def test_vmap_is_right_or_says_no(impl, device):
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)
-def test_forward_derivatives_are_right_or_say_no(impl, device):
+def test_forward_derivatives_are_right_or_refused(impl, device):
     query, key, value, along = (
         torch.randn(2, 3, 19, 5, dtype=torch.float64, device=device) for _ in range(4)
     )

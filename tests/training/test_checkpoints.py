@@ -39,6 +39,24 @@ def test_a_checkpoint_is_read_back_unchanged(tmp_path):
         assert manifest[name]["sha256"] == hashlib.sha256((path / name).read_bytes()).hexdigest()
 
 
+def test_a_checkpoint_of_format_1_is_read_by_the_names_of_today(tmp_path):
+    """Runs made before streams and heads called these modules entrance and exit."""
+    old = ["entrance.rows.weight", "target_entrance.rows.weight", "exit.logits.bias", "stack.exit.weight"]
+    tensors = {name: torch.full((2,), float(number)) for number, name in enumerate(old)}
+    memory = {f"{name}:exp_avg": tensor for name, tensor in tensors.items()}
+    given = checkpoint(3)
+    path = checkpoints.save(tmp_path, Checkpoint(given.name, tensors, memory, given.random, given.state))
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 1}))
+    found = checkpoints.load(path)
+    new = ["embedding.rows.weight", "target_embedding.rows.weight", "head.logits.bias", "stack.exit.weight"]
+    assert {name: float(found.weights[name][0]) for name in new} == dict(zip(new, range(4), strict=True))
+    assert set(found.optimizer) == {f"{name}:exp_avg" for name in new}
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 3}))
+    with pytest.raises(Damaged, match="of another version of regard"):
+        checkpoints.load(path)
+
+
 def test_no_file_is_a_pickle(tmp_path):
     for path in checkpoints.save(tmp_path, checkpoint(7)).iterdir():
         assert path.suffix in (".safetensors", ".json")

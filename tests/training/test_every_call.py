@@ -69,5 +69,5 @@ def test_if_fsync_did_not_write_an_answer_is_right_or_refused_many(ground, seed)
 
 @pytest.mark.nightly
 def test_a_thousand_kills_at_random_moments(ground):
-    options = argparse.Namespace(kills=1000, calls="0", lies=0, seconds=1e9, seed=0)
+    options = argparse.Namespace(kills=1000, calls="0", lies=0, seconds=1e9, seed=0, part="1/1", how=None)
     assert kills.run(ground, options)["wrong"] == 0

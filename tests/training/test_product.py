@@ -11,13 +11,13 @@ from regard.training import train
 
 SMALL = {"language": "language(context=24)", "copy": "copy(max_length=3)"}
 
-
 EVERY_TASK, EVERY_MODEL = set(tasks.names()), set(models.names())
+PROBLEMS = {task: list(tasks.build(task).problems()) for task in tasks.names()}
 PAIRS = [
     (task, model)
-    for task in tasks.names()
+    for task, problems in PROBLEMS.items()
     for model in models.names()
-    if any(models.fits(MODELS[model], problem) for problem in tasks.build(task).problems())
+    if any(models.fits(MODELS[model], problem) for problem in problems)
 ]
 
 

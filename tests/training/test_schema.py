@@ -13,7 +13,7 @@ from regard.cli.main import main
 from regard.errors import RegardError
 from regard.training import train
 from regard.training.loading import load
-from regard.training.run_folder import checkpoints
+from regard.training.run_folder import checkpoints, schema
 from regard.training.state import RandomState
 from tests.training.toy import assert_same
 
@@ -216,12 +216,63 @@ def test_a_state_changed_anywhere_gives_an_answer_or_an_error_many(run, capsys, 
     test_a_state_changed_anywhere_gives_an_answer_or_an_error(run, capsys, seed)
 
 
+def changed_tensor_at_random(run, own):
+    file = own.choice(["model", "optimizer", "random"])
+    path = run / LAST / f"{file}.safetensors"
+    tensors = load_file(path)
+    name, how = own.choice(sorted(tensors)), own.choice([*WRONG_TENSORS, "missing", "extra"])
+    if how in WRONG_TENSORS and not (how in ("not a number", "infinite") and file == "random"):
+        tensors[name] = WRONG_TENSORS[how](tensors[name])
+    elif how == "missing":
+        del tensors[name]
+    else:
+        tensors["extra.evil"] = torch.zeros(2)
+    save_file(tensors, path)
+    update_manifest(run / LAST)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(120))
+def test_a_tensor_changed_anywhere_is_an_answer_or_one_line(run, capsys, seed):
+    changed_tensor_at_random(run, random.Random(seed))
+    for words in (["evaluate", run, "--limit", 3], ["train", "--resume", run, "--steps", 5]):
+        code = main(list(map(str, words)))
+        assert_no_traceback(code, capsys.readouterr().err)
+
+
 def test_with_invalid_counters_a_resume_uses_the_checkpoint_before(run, made):
     told = []
     change_state(run, lambda state: state["progress"].update(step=10**30))
     train({}, resume=str(run), tell=told.append)
     assert any("progress.step" in text for text in told)
     assert_same(run, made)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: state.pop("random"), "random: expected an object"),
+        (lambda state: state["random"].pop("numpy"), "random: expected python and numpy"),
+        (lambda state: state["random"]["python"].pop("gauss"), r"random\.python\.gauss"),
+        (lambda state: state["random"].update(others=[None]), "random: expected an object"),
+    ],
+)
+def test_a_state_that_lacks_a_random_generator_is_refused(run, change, words):
+    """Found as tracebacks by the changes at random above."""
+    change_state(run, change)
+    with pytest.raises(RegardError, match=words):
+        train({"steps": 6}, resume=str(run), tell=lambda text: None)
+
+
+@pytest.mark.parametrize("missing", [None, *schema.SCALER])
+def test_the_state_of_a_loss_scaler_is_refused_unless_it_is_whole(missing):
+    scaler = torch.amp.GradScaler("cpu").state_dict()
+    state = {"progress": {"step": 4}, "scaler": {name: scaler[name] for name in scaler if name != missing}}
+    if missing is None:
+        assert schema.check_state(state, 4) == state
+        return
+    with pytest.raises(RegardError, match=rf"scaler\.{missing}"):
+        schema.check_state(state, 4)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "state.json", "model.safetensors"])

@@ -17,7 +17,18 @@ if not GPU and os.environ.get("TRITON_INTERPRET") != "1":
 
 
 def pytest_collection_modifyitems(items):
-    """numpy, by which the interpreter computes, warns of what a GPU does without a word: inf − inf, e^1000."""
+    """Ignore numpy's warnings in the interpreter (inf − inf, e^1000), which a GPU does not give."""
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"))
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fast_interpreter():
+    if GPU:
+        yield
+        return
+    from tests.triton.interpreting import prepared_once
+
+    with prepared_once():
+        yield

@@ -214,17 +214,17 @@ def test_what_is_hidden_is_never_read(value):
     asked = request(shape=FEW, mask=masks.padding(keys, queries).to(DEVICE))
     grads = upstream(asked)
     clean = by_kernels(asked, grads)
-    spoilt = replace(asked, query=asked.query.clone(), key=asked.key.clone(), value=asked.value.clone())
-    spoilt.query[:, :, 4] = value
-    for rows in (spoilt.key, spoilt.value):
+    poisoned = replace(asked, query=asked.query.clone(), key=asked.key.clone(), value=asked.value.clone())
+    poisoned.query[:, :, 4] = value
+    for rows in (poisoned.key, poisoned.value):
         rows.masked_fill_(~keys.to(DEVICE)[:, None, :, None], value)
-    for name, mine, before in zip(NAMES, by_kernels(spoilt, grads), clean, strict=False):
+    for name, mine, before in zip(NAMES, by_kernels(poisoned, grads), clean, strict=False):
         if name == "logsumexp":
             assert bool((mine[:, :, 4] == -torch.inf).all())
         assert torch.allclose(mine, before, rtol=1e-5, atol=1e-5), name
 
 
-def test_what_is_seen_and_not_a_number_shows():
+def test_a_visible_nan_shows():
     asked = request(shape=(2, 1, 1, 7, 19, 3, 5), mask=masks.causal())
     asked.key[0, 0, 15] = torch.nan  # seen by the queries from 15 − (19 − 7) = 3 on
     found = by_kernels(asked, upstream(asked))

@@ -87,12 +87,12 @@ def _decoder(task: Letters) -> models.Model:
 def _bare_step(model: models.Model, rows: Tensor) -> TimedCall:
     """What one would write by hand, with the optimiser we use: a faster one must not hide what the loop costs."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    place = 0
+    position = 0
 
     def step() -> float:
-        nonlocal place
-        chosen = rows[place % ROWS : place % ROWS + BATCH]
-        place += BATCH
+        nonlocal position
+        chosen = rows[position % ROWS : position % ROWS + BATCH]
+        position += BATCH
         optimizer.zero_grad()
         logits = model(Batch.of(chosen[:, :-1]))
         loss = F.cross_entropy(logits.flatten(0, 1), chosen[:, 1:].flatten())

@@ -122,9 +122,12 @@ def build(call: Call, check: bool = True) -> Request:
         query, key, value = (part.to(autocast_dtype(part)) for part in (query, key, value))
         if isinstance(bias, biases.DenseBias):
             bias = biases.DenseBias(bias.tensor.to(autocast_dtype(bias.tensor)))
+    sink = (
+        call.sink.contiguous() if isinstance(call.sink, Tensor) else call.sink
+    )  # kernels read it as one row
     request = Request(
         query, key, value, score, mask, bias, normalizer, score.factor(scale, query.shape[3]), float(dropout),
-        call.sink, call.return_logsumexp,
+        sink, call.return_logsumexp,
     )  # fmt: skip
     if check:
         _check_values(request)

@@ -212,19 +212,17 @@ def _starts_at_first(mask: Mask) -> bool:
 
 def constant(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers as a tensor on `device`, without synchronizing with it."""
-    if device.type == "cpu" or not may_remember():
+    if device.type == "cpu" or not may_cache():
         return torch.tensor(numbers, dtype=dtype, device=device)
-    return _remembered(numbers, dtype, device, torch.is_inference_mode_enabled())
+    return _cached(numbers, dtype, device, torch.is_inference_mode_enabled())
 
 
 @lru_cache(maxsize=256)
-def _remembered(
-    numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device, inference: bool
-) -> Tensor:
+def _cached(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device, inference: bool) -> Tensor:
     return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
-def may_remember() -> bool:
+def may_cache() -> bool:
     """Whether tensors made now are ordinary ones that later calls can use: not traced, faked or captured."""
     return not torch.compiler.is_compiling() and _get_current_dispatch_mode() is None and not capturing()
 

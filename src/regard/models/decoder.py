@@ -1,4 +1,4 @@
-"""`decoder`: a language model. It reads what came before and says what comes next."""
+"""`decoder`: a causal language model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.tasks.problem import Problem
 
 @model("decoder", gives=("past",))
 class Decoder(Reader):
-    """A Transformer decoder without an encoder: causal layers, and a guess of the next token at every position.
+    """A Transformer decoder without an encoder: causal layers and next-token logits at every position.
 
     Paper: Radford et al. 2018; the layers of Vaswani et al. 2017.
     """
@@ -35,18 +35,18 @@ class Decoder(Reader):
         return self.head(self.rows(batch), batch)
 
     def step(self, tokens: Tensor, state: StackState) -> tuple[Tensor, StackState]:
-        """Logits (b,n,outputs) for tokens that go on from a state, and the state that follows."""
+        """Logits (b,n,outputs) for the next tokens, and the new state."""
         rows, state = self.stack.step(self.embedding(tokens, offset=state.passed), state)
         return self.head(rows, Batch.of(tokens)), state
 
     def initial_state(self, batch: int) -> StackState:
-        """The state before anything was read."""
+        """The initial state."""
         weight = next(self.head.parameters())
         return self.stack.initial_state(batch, weight.device, weight.dtype)
 
     @torch.no_grad()
     def generate(self, batch: Batch, *, cached: bool = True, **options: Any) -> list[list[Hypothesis]]:
-        """Continuations of the inputs, without them. Options: see `write`.
+        """Continuations of the inputs, prompts not included. Options: see `write`.
 
         `cached=False` reads everything again for each token: the same answer, slowly.
         """
@@ -54,7 +54,7 @@ class Decoder(Reader):
 
 
 class Continues(Protocol):
-    """A model that reads tokens step by step and says what comes next."""
+    """A model that decodes token by token."""
 
     problem: Problem
 
@@ -64,7 +64,7 @@ class Continues(Protocol):
 
 
 def prompted(owner: Continues, batch: Batch, cached: bool, **options: Any) -> list[list[Hypothesis]]:
-    """What a model continues the inputs of a batch with, padding left out wherever it stands.
+    """Continuations of the inputs of a batch; padding is removed wherever it is.
 
     Prompts of different lengths are continued one by one.
     """
@@ -86,7 +86,7 @@ def prompted(owner: Continues, batch: Batch, cached: bool, **options: Any) -> li
     end = answer.end
 
     def endless(logits: Tensor) -> Tensor:
-        """Where the task has no end, one more token stands for it, which never comes: the length ends the text."""
+        """Without an end token, add one of probability zero: only the length ends a text."""
         return logits if end is not None else torch.nn.functional.pad(logits, (0, 1), value=-torch.inf)
 
     def advance(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:

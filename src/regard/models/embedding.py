@@ -1,6 +1,6 @@
-"""How models read streams: positions become rows (b,n,dim). One place for all models.
+"""Stream embeddings: the data of a stream as rows (b,n,dim).
 
-`embeds` says how a sort of stream becomes rows; a task that brings its own sort brings this along.
+`embeds` registers the embedding of a kind of stream; a task with a new kind registers one beside it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EMBEDDERS: dict[type[Any], Callable[[Any, int], nn.Module]] = {}
 
 
 def embeds(spec: type[Any]) -> Callable[[Callable[[Any, int], nn.Module]], Callable[[Any, int], nn.Module]]:
-    """Register how a sort of stream becomes rows: a function of the spec and the width that returns a module."""
+    """Register the embedding of a stream specification: a function of the specification and the width."""
 
     def register(make: Callable[[Any, int], nn.Module]) -> Callable[[Any, int], nn.Module]:
         _EMBEDDERS[spec] = make
@@ -33,7 +33,7 @@ def embeds(spec: type[Any]) -> Callable[[Callable[[Any, int], nn.Module]], Calla
 
 
 def readable() -> tuple[type[Any], ...]:
-    """The sorts of streams that can become rows."""
+    """The stream specifications that have an embedding."""
     return tuple(_EMBEDDERS)
 
 
@@ -64,7 +64,7 @@ class StreamEmbedding(nn.Module):
         super().__init__()
         self.spec = spec
         self.rows = _EMBEDDERS[type(spec)](spec, dim)
-        # Embeddings begin small so that they can also serve as the output's weights; sinusoids do not.
+        # Embeddings are initialised small, so that the head can share them; scale them to the size of sinusoids.
         self.scale = math.sqrt(dim) if isinstance(self.rows, nn.Embedding) else 1.0
         chosen = "none" if isinstance(spec, Nodes) else positions
         self.positions = encodings.build(chosen, dim, spec.length)
@@ -84,7 +84,7 @@ class StreamEmbedding(nn.Module):
 
 
 def pooled(rows: Tensor, keep: Tensor | None) -> Tensor:
-    """The mean of the real rows, (b,dim); zeros where there is none."""
+    """The mean over real positions, (b,dim); zeros if there are none."""
     if keep is None:
         return rows.mean(1)
     kept = rows.masked_fill(~keep[..., None], 0)
@@ -92,12 +92,12 @@ def pooled(rows: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def padding_mask(keep: Tensor | None) -> Mask | None:
-    """The mask that hides what is not real."""
+    """A mask that hides padding."""
     return None if keep is None else PaddingMask(keep)
 
 
 def joined_keep(streams: Iterable[Stream]) -> Tensor | None:
-    """Where the rows of several streams, one after the other, are real; None: everywhere."""
+    """The padding mask of several concatenated streams; None if nothing is padded."""
     streams = list(streams)
     if len(streams) == 1 or all(stream.keep is None for stream in streams):
         return streams[0].keep
@@ -109,7 +109,7 @@ def _all_kept(stream: Stream) -> Tensor:
 
 
 def stream_mask(streams: Iterable[Stream]) -> Mask | None:
-    """What rows of streams, one after the other, may attend to: real positions, in a graph along the edges alone."""
+    """The mask of concatenated streams: real positions; in a graph, edges and the node itself."""
     streams = list(streams)
     mask = padding_mask(joined_keep(streams))
     edges = streams[0].edges
@@ -126,5 +126,5 @@ def stream_mask(streams: Iterable[Stream]) -> Mask | None:
 
 
 def shifted(targets: Tensor, start: int) -> Tensor:
-    """What a decoder is given so that it writes `targets` (b,t): the start, then everything but the last."""
+    """Decoder inputs for targets (b,t): the start token, then all targets but the last."""
     return torch.cat([torch.full_like(targets[:, :1], start), targets[:, :-1]], 1)

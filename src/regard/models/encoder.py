@@ -1,4 +1,4 @@
-"""`encoder`: reads a whole sequence in both directions. Pre-trained by filling blanks, then it classifies."""
+"""`encoder`: a bidirectional Transformer encoder, for masked pre-training and classification."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.tasks.batch import Batch
 
 @model("encoder", gives=("pooled", "rows"), reads=None, several_streams=True)
 class Encoder(Reader):
-    """A Transformer encoder: it answers for each position, for instance with hidden words, or for the mean of all.
+    """A Transformer encoder with a head for each position or for the mean over positions.
 
     Paper: Devlin et al. 2019; the layers of Vaswani et al. 2017.
     All weights but the head's have the same names in both uses, so that `--init-from` carries them over.

@@ -1,4 +1,4 @@
-"""`lstm-attention`: an LSTM whose rows attend to each other. The model to beat before Transformers."""
+"""`lstm-attention`: an LSTM with attention over its hidden rows."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LSTMAttention(Model):
         both = needs in ("pooled", "rows")
         self.embedding = StreamEmbedding(problem.inputs, dim, positions="none", dropout=dropout)
         self.recurrent = Recurrent(dim, layers, cell, both=both, dropout=dropout)
-        # A question that stood at the end of its rows would stand elsewhere in a padded batch: it stands before them.
+        # The pooled query is placed before the keys: behind them, its position would depend on padding.
         make = {"pooled": build_across, "rows": build}.get(needs, build_causal)
         chosen, common = attention or self.attention_default, {"num_heads": num_heads}
         self.attention: Mechanism = mechanism_of("attention", chosen, dim, make, common)
@@ -79,13 +79,13 @@ class LSTMAttention(Model):
         return self.head(found, batch)
 
     def step(self, tokens: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        """Logits for tokens that go on from a state, and the state that follows."""
+        """Logits for the next tokens, and the new state."""
         rows, recurrent = self.recurrent(self.embedding(tokens), state=state.recurrent)
         context, attention = self.attention(rows, state=state.attention)
         return self.head(self.join(context, rows), Batch.of(tokens)), LSTMState(recurrent, attention)
 
     def initial_state(self, batch: int) -> LSTMState:
-        """The state before anything was read."""
+        """The initial state."""
         weight = self.join.map.weight
         rows = weight.new_zeros(batch, 0, len(weight))
         return LSTMState(
@@ -95,5 +95,5 @@ class LSTMAttention(Model):
 
     @torch.no_grad()
     def generate(self, batch: Batch, *, cached: bool = True, **options: Any) -> list[list[Hypothesis]]:
-        """Continuations of the inputs, without them. Options: see `write`."""
+        """Continuations of the inputs, prompts not included. Options: see `write`."""
         return prompted(self, batch, cached, **options)

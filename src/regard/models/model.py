@@ -59,10 +59,8 @@ class Model(nn.Module):
     gives: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[type[Any], ...] | None] = ()
     several_streams: ClassVar[bool] = False
-    takes_attention: ClassVar[str] = (
-        ""  # where `attention=` goes, in words; empty: nowhere, and it is refused
-    )
-    attention_default: ClassVar[str] = ""  # the mechanism it attends with when none is asked for, by name
+    takes_attention: ClassVar[str] = ""  # what `attention=` replaces, in words; empty: the option is refused
+    attention_default: ClassVar[str] = ""  # its default mechanism, by name
     # The attention that reports and `predict` show, most telling first: the path of a module (`layers.-1`: the last
     # one) and what it is, in words with {name} for its mechanism. A model with a decoder begins with the decoder's
     # attention to the input. Empty: the last layer that attended.
@@ -87,7 +85,7 @@ class Model(nn.Module):
         return self.head.predict(outputs, batch)
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
-        """What the model writes for each example, best first; for problems that write sequences."""
+        """Hypotheses for each example, best first, for answers that are sequences."""
         raise BadValue(f"model: {self.name} writes no sequences.")
 
 

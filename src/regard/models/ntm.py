@@ -12,7 +12,7 @@ from regard.tasks.streams import Vectors
 
 
 @model("ntm", gives=("past",), reads=(Vectors,))
-class NTM(Model):
+class NTMModel(Model):
     """A controller with read and write heads over a memory of slots; logits at every step.
 
     Paper: Graves et al. 2014. The defaults are those of its copy experiment with an LSTM controller.

@@ -1,4 +1,4 @@
-"""What `encoder` and `decoder` are made of: embeddings of the streams, one stack of layers, a head."""
+"""The base of `encoder` and `decoder`: stream embeddings, one stack of layers, a head."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from regard.tasks.problem import Problem
 
 
 class Reader(Model):
-    """Reads streams, one after the other, into rows. The base of models; not one itself."""
+    """Embeds all streams and runs one stack of layers over their concatenated rows. A base class."""
 
     attention_default: ClassVar[str] = "multihead"
     shows: ClassVar[dict[str, str]] = {"stack.layers.-1.attention": "{name} of the last layer"}
-    causal: ClassVar[bool] = False  # whether a layer may not look ahead
+    causal: ClassVar[bool] = False  # whether layers are causal
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Reader(Model):
             self.origin = nn.Parameter(torch.randn(len(problem.streams), dim) * dim**-0.5)
 
     def rows(self, batch: Batch) -> Tensor:
-        """What the layers make of a batch, (b,n,dim): the rows of all streams, one after the other."""
+        """The output rows of the layers, (b,n,dim), for all streams concatenated."""
         rows = self.embedding(batch.inputs)
         if self.further:
             more = [embed(batch.streams[name].data) for name, embed in self.further.items()]

@@ -41,7 +41,7 @@ class Recurrent(nn.Module):
     def forward(
         self, rows: Tensor, keep: Tensor | None = None, state: RecurrentState | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        """The hidden row at each position, zeros where there is padding, and the state behind the last real one.
+        """The hidden row at each position (zeros at padding), and the state after the last real one.
 
         Padding (`keep` (b,n), True = real) must stand on the right.
         """
@@ -51,7 +51,7 @@ class Recurrent(nn.Module):
         if keep is None:
             found, after = self.cells(rows, before)
         else:
-            lengths = keep.sum(1).clamp(min=1).cpu()  # torch's packing knows no empty sequence
+            lengths = keep.sum(1).clamp(min=1).cpu()  # pack_padded_sequence refuses empty sequences
             packed = pack_padded_sequence(
                 rows.masked_fill(~keep[..., None], 0), lengths, batch_first=True, enforce_sorted=False
             )
@@ -61,7 +61,7 @@ class Recurrent(nn.Module):
         return (found if self.widen is None else self.widen(found)), self._kept(after)
 
     def initial_state(self, rows: Tensor) -> RecurrentState:
-        """Zeros, as every sequence begins."""
+        """Zeros."""
         sides = 2 if self.both else 1
         zeros = rows.new_zeros(rows.shape[0], self.cells.num_layers * sides, self.cells.hidden_size)
         return RecurrentState(zeros, zeros if isinstance(self.cells, nn.LSTM) else None)
@@ -77,7 +77,7 @@ class Recurrent(nn.Module):
 
 
 class Joined(nn.Module):
-    """What was attended to and the row that looked, as one row: tanh(W [c; h]). Luong et al. 2015, equation 5."""
+    """Combine context and decoder row: tanh(W [c; h]) (Luong et al. 2015, equation 5)."""
 
     def __init__(self, dim: int, dropout: float = 0.0) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ from regard.tasks.streams import Tokens
 
 @dataclass(frozen=True)
 class Seq2seqState(State):
-    """The decoder's recurrent state, that of each attention, what was read and which of it is real."""
+    """The decoder's recurrent state, the state of each attention, the encoder's rows and their padding mask."""
 
     recurrent: RecurrentState
     attentions: tuple[State, ...]
@@ -35,7 +35,7 @@ class Seq2seqState(State):
 
 @model("seq2seq", gives=("decoder",))
 class Seq2seq(Model):
-    """A bidirectional GRU or LSTM reads; another one writes, and each of its rows attends to what was read.
+    """A bidirectional recurrent encoder; a recurrent decoder whose rows attend to the encoder's rows.
 
     Paper: Bahdanau et al. 2014 (attention between encoder and decoder); Luong et al. 2015, section 3 (the attended row
     joins the decoder's row after the recurrence). `attention_layers` puts several attentions, one after the other,
@@ -77,7 +77,7 @@ class Seq2seq(Model):
         self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.count) if tied else None)
 
     def read(self, batch: Batch) -> tuple[Tensor, RecurrentState]:
-        """The encoder's rows (b,n,dim), and the state with which the decoder begins."""
+        """The encoder's rows (b,n,dim) and the decoder's initial state."""
         rows, _ = self.encoder(self.embedding(batch.inputs), batch.keep)
         kept = rows if batch.keep is None else rows.masked_fill(~batch.keep[..., None], 0)
         count = max(1, rows.shape[1]) if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
@@ -103,7 +103,7 @@ class Seq2seq(Model):
         return found
 
     def step(self, tokens: Tensor, state: Seq2seqState) -> tuple[Tensor, Seq2seqState]:
-        """Logits for target tokens that go on from a state, and the state that follows."""
+        """Logits for the next target tokens, and the new state."""
         rows, recurrent = self.decoder(self.target_embedding(tokens), state=state.recurrent)
         mask, after = padding_mask(state.keep), []
         for attention, join, before in zip(self.attentions, self.joins, state.attentions, strict=True):
@@ -113,14 +113,14 @@ class Seq2seq(Model):
         return self.head(rows, Batch.of(tokens)), replace(state, recurrent=recurrent, attentions=tuple(after))
 
     def initial_state(self, batch: Batch) -> Seq2seqState:
-        """The state before anything was written: the source, read once."""
+        """The initial decoding state; the source is encoded once."""
         source, recurrent = self.read(batch)
         states = [layer.initial_state(batch.size, source.device, source.dtype) for layer in self.attentions]  # type: ignore[operator]
         return Seq2seqState(recurrent, tuple(states), source, batch.keep)
 
     @torch.no_grad()
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
-        """What the decoder writes for each source, best first. Options: see `write`."""
+        """Hypotheses for each source, best first. Options: see `write`."""
         start = batch.inputs.new_full((batch.size, 1), self.answer.start, dtype=torch.long)
         options.setdefault("max_length", self.answer.length)
         return write(CachedStep(self.step, self.initial_state(batch)), start, end=self.answer.end, **options)

@@ -1,4 +1,4 @@
-"""Layers on top of each other, with one state for all of them, and the step that decoding takes through it."""
+"""A stack of layers with one decoding state for all of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Stack(nn.Module):
         return found
 
     def step(self, rows: Tensor, state: StackState, **source: Any) -> tuple[Tensor, StackState]:
-        """The same for positions that go on from a state, and the state that follows."""
+        """The same for the next positions, and the new state."""
         states = []
         for layer, before in zip(self.layers, state.layers, strict=True):
             rows, after = layer(rows, state=before, **source)
@@ -71,12 +71,12 @@ class Stack(nn.Module):
         return self.norm(rows), StackState(tuple(states), state.passed + rows.shape[1])
 
     def initial_state(self, batch: int, device: torch.device, dtype: torch.dtype) -> StackState:
-        """The state before anything was seen."""
+        """The initial state."""
         return StackState(tuple(layer.initial_state(batch, device, dtype) for layer in self.layers))  # type: ignore[operator]
 
 
 class CachedStep:
-    """A step of decoding that feeds each token once: what came before lives in the state."""
+    """A decoding step with a cache: each token is fed once."""
 
     def __init__(self, advance: Callable[[Tensor, Any], tuple[Tensor, Any]], state: State) -> None:
         self.advance, self.state, self.seen = advance, state, 0
@@ -87,7 +87,7 @@ class CachedStep:
         return logits[:, -1].float().log_softmax(-1)
 
     def reorder(self, index: Tensor) -> None:
-        """Row i goes on from what row index[i] was."""
+        """Row i continues from the state of row index[i]."""
         self.state = self.state.reorder(index)
 
 

@@ -1,4 +1,4 @@
-"""`transformer`: an encoder reads, a decoder writes and looks at what was read."""
+"""`transformer`: an encoder, and a decoder with cross-attention."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.tasks.streams import Tokens
 
 @dataclass(frozen=True)
 class WritingState(State):
-    """What the decoder remembers, what was read, and which of it is real."""
+    """The decoder's state, the encoder's rows and their padding mask."""
 
     stack: StackState
     source: Tensor
@@ -87,19 +87,19 @@ class Transformer(Model):
     def forward(self, batch: Batch) -> Any:
         assert batch.targets is not None
         rows = self.target_embedding(shifted(batch.targets, self.answer.start))
-        # Behind a target's end there is only padding, which looks back and is never looked back at by what counts.
+        # Target padding needs no mask: it lies behind the end, where causal attention of real positions never looks.
         rows = self.decoder(rows, source=self.read(batch), source_mask=padding_mask(batch.keep))
         return self.head(rows, batch)
 
     def step(self, tokens: Tensor, state: WritingState) -> tuple[Tensor, WritingState]:
-        """Logits for target tokens that go on from a state, and the state that follows."""
+        """Logits for the next target tokens, and the new state."""
         mask: Mask | None = padding_mask(state.keep)
         rows = self.target_embedding(tokens, offset=state.stack.passed)
         rows, after = self.decoder.step(rows, state.stack, source=state.source, source_mask=mask)
         return self.head(rows, Batch.of(tokens)), WritingState(after, state.source, state.keep)
 
     def initial_state(self, batch: Batch) -> WritingState:
-        """The state before anything was written: the source, read once."""
+        """The initial decoding state; the source is encoded once."""
         source = self.read(batch)
         return WritingState(
             self.decoder.initial_state(batch.size, source.device, source.dtype), source, batch.keep
@@ -107,7 +107,7 @@ class Transformer(Model):
 
     @torch.no_grad()
     def generate(self, batch: Batch, *, cached: bool = True, **options: Any) -> list[list[Hypothesis]]:
-        """What the decoder writes for each source, best first. Options: see `write`."""
+        """Hypotheses for each source, best first. Options: see `write`."""
         start = batch.inputs.new_full((batch.size, 1), self.answer.start, dtype=torch.long)
         options.setdefault("max_length", self.answer.length)
         state = self.initial_state(batch)
@@ -116,7 +116,7 @@ class Transformer(Model):
 
 
 class Rewriting:
-    """The step without a cache of the target: every prefix is read again. For checking, and for measuring the cache."""
+    """A decoding step without a cache: every prefix is decoded again. For tests and for measuring the cache."""
 
     def __init__(self, owner: Transformer, state: WritingState) -> None:
         self.owner, self.state = owner, state
@@ -126,5 +126,5 @@ class Rewriting:
         return logits[:, -1].float().log_softmax(-1)
 
     def reorder(self, index: Tensor) -> None:
-        """Row i goes on from what row index[i] was."""
+        """Row i continues from the state of row index[i]."""
         self.state = self.state.reorder(index)

@@ -19,7 +19,7 @@ from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn.heads import head_width
-from regard.nn.state import State
+from regard.nn.state import AnyState, State
 from regard.registry import Registry, refuse_unknown
 
 Causality = Literal["yes", "no", "option"]
@@ -42,6 +42,7 @@ MECHANISMS: Registry[Entry] = Registry("mechanism")
 _ALIASES: dict[str, str] = {}
 
 Layer = TypeVar("Layer", bound="type[Mechanism]")
+AnyState = TypeVar("AnyState", bound=State)  # a call returns the sort of state it was given
 
 
 def mechanism(
@@ -105,8 +106,8 @@ class Mechanism(nn.Module):
             source: Tensor | None = None,
             *,
             mask: Mask | Tensor | None = None,
-            state: State,
-        ) -> tuple[Tensor, State]: ...
+            state: AnyState,
+        ) -> tuple[Tensor, AnyState]: ...
         def __call__(self, *args: Any, **options: Any) -> Any: ...
 
     def forward(

@@ -38,7 +38,7 @@ class Labelled(NamedTuple):
 
 
 def _of_classes(answered: Answered) -> dict[str, float]:
-    """For each class the hits, how often it was guessed and how often it was right."""
+    """For each class: the number of correct predictions, of predictions and of targets."""
     guessed, true = answered.outputs.argmax(-1), answered.batch.targets
     assert true is not None
     found: dict[str, float] = {"texts": len(true)}
@@ -50,7 +50,7 @@ def _of_classes(answered: Answered) -> dict[str, float]:
 
 
 def _macro_f1(counts: Mapping[str, float]) -> float:
-    """The mean F1 of the classes that occur or were guessed."""
+    """The mean F1 over the classes that occur in targets or predictions."""
     numbers = {name.rpartition(" ")[2] for name in counts if name.startswith(("guessed ", "true "))}
     scores = []
     for number in sorted(numbers, key=int):
@@ -65,7 +65,7 @@ MACRO_F1 = Counts("macro_f1", unit=SHARE, look=_of_classes, made=_macro_f1, tota
 
 @task("classify")
 class Classify(Task):
-    """Says to which class a text belongs; generated praise and blame where no file is given.
+    """Classifies texts; without a file, generated sentences that praise or blame.
 
     Args:
         data: a TSV, CSV or JSON-lines file, plain or .gz, a folder with train, dev and test files, or hf:NAME
@@ -153,7 +153,7 @@ class Classify(Task):
                 )
         found: dict[str, list[Row]] = {}
         columns: Columns | None = None
-        for split, path in files.items():  # the training file comes first, and says where the columns are
+        for split, path in files.items():  # the training file comes first and determines the columns
             other = self.typed(encoding="latin-1")
             table = read_table(path, self.encoding, self.text_column, self.label_column, other)
             columns = columns or find_columns(table, self.text_column, self.label_column, self.typed)
@@ -161,7 +161,7 @@ class Classify(Task):
         return found
 
     def _prepare(self) -> None:
-        """Labels and vocabulary, from the training texts alone (without any: until a state is restored)."""
+        """Make labels and vocabulary from the training texts alone; without training texts, from the first split."""
         rows = self._split("train" if "train" in self.rows else next(iter(self.rows)))
         self.labels = sorted({row.label for row in rows}, key=_in_order)
         if len(self.labels) < 2:
@@ -241,7 +241,7 @@ class Classify(Task):
         return self.encode(given["text"]) if set(given) == {"text"} else super().parse(given)
 
     def understood(self, given: Mapping[str, str], example: Labelled) -> Understood:
-        """Of a long text the beginning was read."""
+        """Compare the typed text with what was read: the first pieces of a long text."""
         return understood(self._known(), example.tokens, given["text"].strip(), "first")
 
     def show(self, example: Labelled, batch: Batch) -> Shown:
@@ -249,7 +249,7 @@ class Classify(Task):
         return texts(self.input_pieces(example))
 
     def encode(self, text: str) -> Labelled:
-        """A text that was typed, cut to the greatest length."""
+        """Encode a typed text, cut to `max_length`."""
         ids = self._known().encode(text.strip())
         if not ids:
             raise BadValue("--text: expected some text, got none.")
@@ -260,7 +260,7 @@ class Classify(Task):
         return self.labels[tokens[0]]
 
     def input_pieces(self, example: Labelled) -> list[str]:
-        """What each position of a text stands for, for pictures of what a model looked at."""
+        """The token text at each position."""
         assert self.vocabulary is not None
         return self.vocabulary.pieces(example.tokens)
 
@@ -273,7 +273,7 @@ class Classify(Task):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over vocabulary, labels and length."""
+        """Restore vocabulary, labels and length."""
         self.vocabulary = vocabulary.restored(state["vocabulary"])
         self.level = self.vocabulary.level
         labels = state["labels"]
@@ -284,6 +284,6 @@ class Classify(Task):
 
 
 def _in_order(label: str) -> tuple[bool, int, str]:
-    """Whole numbers by size, then words by alphabet."""
+    """Sort key: integers by value, then other labels alphabetically."""
     whole = label.removeprefix("-").isdecimal() and len(label) < 100
     return not whole, int(label) if whole else 0, label

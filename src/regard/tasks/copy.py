@@ -58,7 +58,7 @@ class Copy(BitsTask):
         return 2 * max(self.max_length, self.test_length or 0) + 2
 
     def examples(self, split: str) -> Sequence[Tape]:
-        """Sequences, each made when it is asked for."""
+        """Sequences, generated on access."""
         size = ENDLESS if checked_split(split) == "train" else HELD_OUT
         return Generated(size, partial(self._tape, split))
 
@@ -79,5 +79,5 @@ class Copy(BitsTask):
         return {"bits": self.bits}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the width."""
+        """Restore the width."""
         self.bits = whole_number("bits", state["bits"], 1)

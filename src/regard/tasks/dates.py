@@ -126,7 +126,7 @@ class Dates(ParallelTask):
         return GENERATED
 
     def examples(self, split: str) -> Sequence[Pair]:
-        """Pairs, each made when it is asked for."""
+        """Pairs, generated on access."""
         return Generated(self.sizes[checked_split(split)], partial(self._example, split))
 
     def _example(self, split: str, index: int) -> Pair:

@@ -27,7 +27,7 @@ def read_image(path: str) -> Any:
                 f"--image: expected at most {MOST_BYTES // 10**6} MB, {path!r} has {size / 1e6:.0f} MB."
             )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # damage raises if it matters; the size is checked below
+            warnings.simplefilter("ignore")  # Pillow's, of large images and of damage that it can read around
             with Image.open(file, formats=FORMATS) as opened:
                 if opened.width * opened.height > MOST_PIXELS:
                     raise BadValue(

@@ -314,7 +314,7 @@ class Language(Task):
         return {"vocabulary": self._known().state(), "max_length": self.context}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over vocabulary and context."""
+        """Restore vocabulary and context."""
         self.vocabulary = vocabulary.restored(state["vocabulary"])
         self.level, self.context = self.vocabulary.level, whole_number("max_length", state["max_length"], 1)
         self._tokens = {}

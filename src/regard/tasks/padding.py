@@ -1,4 +1,4 @@
-"""Sequences of unequal length in one tensor, and where in it something stands."""
+"""Sequences of unequal length padded into one tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def padded(sequences: Sequence[Sequence[int] | Tensor], padding: int) -> tuple[Tensor, Tensor | None]:
-    """The ids (b,n) and where they are real, (b,n); None where all are: full batches run without a mask."""
+    """Ids (b,n) and a padding mask (b,n), True = real; the mask is None if nothing is padded."""
     longest = max((len(sequence) for sequence in sequences), default=0)
     ids = torch.full((len(sequences), longest), padding, dtype=torch.long)
     keep = torch.zeros(len(sequences), longest, dtype=torch.bool)

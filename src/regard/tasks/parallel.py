@@ -21,7 +21,7 @@ from regard.tasks.vocabulary import END, PADDING, START, Vocabulary, restored
 
 
 class Pair(NamedTuple):
-    """A source, what is to be written for it, and that as text. Without a reference the model is not made to write."""
+    """A source, its target and the target as text; without a reference text, nothing is generated for it."""
 
     source: Sequence[int]
     target: Sequence[int] | None = None
@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
     @property
     def exact(self) -> int:
-        """How many are the reference, letter by letter."""
+        """The number of exact matches."""
         return sum(text == reference for text, reference in zip(self.texts, self.references, strict=True))
 
 
@@ -85,7 +85,7 @@ class ParallelTask(Task):
         )
 
     def pair(self, source: Sequence[int], target: Sequence[int], reference: str | None) -> Pair:
-        """An example, cut where it is longer than the longest."""
+        """An example, truncated to the maximal lengths."""
         return Pair(source[: self.max_source], [*target[: self.max_target - 1], END], reference)
 
     def length(self, example: Pair) -> int:
@@ -134,11 +134,11 @@ class ParallelTask(Task):
         return self.target_vocabulary.decode(tokens)
 
     def input_pieces(self, example: Pair) -> list[str]:
-        """What each position of a source stands for, for pictures of alignments."""
+        """The token text at each source position."""
         return self.source_vocabulary.pieces(example.source)
 
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
-        """What each token that a model wrote stands for."""
+        """The text of each output token."""
         return self.target_vocabulary.pieces(tokens)
 
     def state(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class ParallelTask(Task):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over vocabularies and lengths."""
+        """Restore vocabularies and lengths."""
         self.source_vocabulary = restored(state["source_vocabulary"])
         theirs = state["target_vocabulary"]
         self.target_vocabulary = self.source_vocabulary if theirs is None else restored(theirs)

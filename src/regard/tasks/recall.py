@@ -65,7 +65,7 @@ class Recall(BitsTask):
         return most * (self.item_length + 1) + self.item_length + 2 + self.item_length
 
     def examples(self, split: str) -> Sequence[Tape]:
-        """Sequences, each made when it is asked for."""
+        """Sequences, generated on access."""
         size = ENDLESS if checked_split(split) == "train" else HELD_OUT
         return Generated(size, partial(self._tape, split))
 
@@ -96,7 +96,7 @@ class Recall(BitsTask):
         return {"bits": self.bits, "item_length": self.item_length}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the width and the shape of an item."""
+        """Restore the width and the item length."""
         self.bits, self.item_length = (
             whole_number("bits", state["bits"], 1),
             whole_number("item_length", state["item_length"], 1),

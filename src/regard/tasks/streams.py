@@ -1,6 +1,6 @@
-"""What a stream holds at its positions, so that a model can build what reads it.
+"""Stream specifications: what each position of a stream holds, so that a model can build its embedding.
 
-A new sort of stream is a frozen dataclass like these; `regard.models.embedding.embeds` says how models read it.
+A new kind of stream is a frozen dataclass like these; `regard.models.embedding.embeds` says how models read it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 
 
 class StreamSpec(Protocol):
-    """What every sort of stream says of itself."""
+    """The interface of every stream specification."""
 
     words: ClassVar[str]  # what its positions hold
 

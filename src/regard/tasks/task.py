@@ -35,14 +35,23 @@ from regard.tasks.streams import StreamSpec
 if TYPE_CHECKING:
     from regard.tasks.direction import Direction
 
-_NOT_TEXT = ("true", "false", "none", "null", "yes", "no", "on", "off")  # bare, these are not read as text
+_NOT_TEXT = (
+    "true",
+    "false",
+    "none",
+    "null",
+    "yes",
+    "no",
+    "on",
+    "off",
+)  # unquoted, these are parsed as other types
 SPLITS = ("train", "validation", "test")
 DEFAULT = "digits"  # what `regard compare` takes when no task is named: its data comes with scikit-learn
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What trains well on a task by default: a task knows its own data best."""
+    """Default hyperparameters of a task."""
 
     model: str = "encoder"
     steps: int = 1000
@@ -110,7 +119,7 @@ class Task:
         return [Problem(self.streams(), answer) for answer in self.answers()]
 
     def pose(self, problem: Problem) -> None:
-        """Say which of its problems the task is to pose from now on."""
+        """Select the problem that batches and metrics are made for."""
         self.problem = problem
 
     def length(self, example: Any) -> int:
@@ -134,11 +143,11 @@ class Task:
     def examine(
         self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
     ) -> list[tuple[Metric, State]]:
-        """What else `regard evaluate` measures of a model in eval mode, beyond `metrics` of the split's examples."""
+        """Additional metrics for `regard evaluate`, measured on a model in eval mode."""
         return []
 
     def protocol(self) -> dict[str, Any]:
-        """How the metrics are computed, where that needs saying beside the numbers."""
+        """How metrics are computed, to be printed beside them (for example sacreBLEU's signature)."""
         return {}
 
     def direction(self) -> Direction | None:
@@ -161,19 +170,19 @@ class Task:
         )
 
     def show(self, example: Any, batch: Batch) -> Shown:
-        """What people see of an example; `batch` holds it alone, as a model reads it (with words hidden, or cut)."""
+        """Labels and picture of an example; `batch` contains it alone, as the model reads it (masked, truncated)."""
         return numbered(batch)
 
     def understood(self, given: Mapping[str, str], example: Any) -> Understood | None:
-        """How much of what a user typed is in the example that `parse` made of it; None: there is nothing to say."""
+        """How much of the typed input the parsed example contains; None if nothing needs to be reported."""
         return None
 
     def continued(self, text: str, output: str) -> str:
-        """A typed text and what a model wrote after it, as one text."""
+        """Join a typed text and the model's continuation."""
         return text + output
 
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
-        """What each token of the output is called."""
+        """The text of each output token."""
         return [str(token) for token in tokens]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -185,7 +194,7 @@ class Task:
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned, in place of what the data says."""
+        """Restore what `state` returned, instead of deriving it from the data."""
 
     def typed(self, **options: Any) -> str:
         """This task with some more options, as the command line takes it: `"classify(encoding=latin-1)"`."""

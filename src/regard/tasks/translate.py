@@ -305,7 +305,7 @@ class Translate(ParallelTask):
         return {**super().state(), "direction": None if found is None else list(found)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over vocabularies, lengths, and which side is read."""
+        """Restore vocabularies, lengths and direction."""
         super().restore(state)
         if self.data is not None and state.get("direction"):
             self._learned = Direction(*state["direction"])

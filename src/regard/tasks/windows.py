@@ -1,4 +1,4 @@
-"""A long text as windows of one length: loose ones to learn from, fixed ones that ask for every token once."""
+"""A long text cut into windows of equal length: shifted at random for training, fixed for evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.tasks.draws import Generated
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of text, how many of its tokens an earlier window asked for, and whether it is a prompt."""
+    """A span of tokens; `repeated`: how many of them an earlier window already predicts."""
 
     tokens: Tensor
     repeated: int = 0
@@ -25,7 +25,7 @@ class Window:
         return len(self.tokens)
 
     def drawn(self, generator: torch.Generator) -> Tensor:
-        """Its tokens, begun at a random place where it is loose."""
+        """Its tokens; a training window begins at a random offset."""
         if self.around is None:
             return self.tokens
         places = len(self.around) - len(self.tokens) + 1
@@ -34,7 +34,7 @@ class Window:
 
 
 def training(ids: Tensor, context: int, loose: bool) -> Sequence[Window]:
-    """Windows one after the other; loose ones begin up to half a window earlier or later, at random each time.
+    """Consecutive windows; with `loose`, each begins up to half a window earlier or later, at random.
 
     Fixed ones would show every token at the same place in every epoch, and a small text is then learned by heart.
     """
@@ -45,7 +45,7 @@ def training(ids: Tensor, context: int, loose: bool) -> Sequence[Window]:
 
 
 class Loose(Generated[Window]):
-    """Windows that begin up to half a window earlier or later, at random each time."""
+    """Windows that begin up to half a window earlier or later, drawn anew in each epoch."""
 
     even = True  # all are of one length
 
@@ -62,7 +62,7 @@ class Loose(Generated[Window]):
         self.stretches = ids.unfold(0, size, 1)  # every window there is, as a view
 
     def rows(self, chosen: Sequence[int], generator: torch.Generator) -> Tensor:
-        """The tokens (b,n) of some windows, drawn as each of them on its own would be."""
+        """The tokens (b,n) of several windows, with the same random draws as one by one."""
         index = torch.tensor(chosen)
         if self.narrow.isdisjoint(chosen):
             drawn = torch.randint(self.most, (len(chosen),), generator=generator)
@@ -73,7 +73,7 @@ class Loose(Generated[Window]):
 
 
 def asking(ids: Tensor, context: int, overlap: float) -> Sequence[Window]:
-    """Windows that ask for every token but the first once; in all but the first window a share is only read."""
+    """Windows that predict every token but the first exactly once; `overlap`: the share that is only context."""
     stride = max(1, round(context * (1 - overlap)))
     rest = max(0, len(ids) - 1 - context)  # what the first window does not reach
     return Generated(1 + -(-rest // stride), partial(_fixed, ids, context, stride))

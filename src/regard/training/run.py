@@ -52,10 +52,17 @@ class Result:
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        facts = [("steps", f"{self.steps} ({self.steps_per_second:.3g}/s, {self.seconds:.1f} s, by {self.stopped_by})")]
+        facts = [
+            (
+                "steps",
+                f"{self.steps} ({self.steps_per_second:.3g}/s, {self.seconds:.1f} s, by {self.stopped_by})",
+            )
+        ]
         facts += [(f"validation {name}", f"{value:.6g}") for name, value in self.metrics.items()]
         if self.best is not None:
-            facts.append((f"best {self.best['metric']}", f"{self.best['value']:.6g} at step {self.best['step']}"))
+            facts.append(
+                (f"best {self.best['metric']}", f"{self.best['value']:.6g} at step {self.best['step']}")
+            )
         return html_table(("run", str(self.folder)), facts)
 
 

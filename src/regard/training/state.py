@@ -122,7 +122,7 @@ class RandomState:
         return tensors, plain
 
     @classmethod
-    def unpack_all(cls, tensors: dict[str, Tensor], plain: dict[str, Any]) -> list[RandomState]:
+    def unpack_all(cls, tensors: dict[str, Tensor], plain: Any) -> list[RandomState]:
         """Read what `pack_all` or `pack` returned."""
         found = [cls.unpack(tensors, plain)]
         others = plain.get("others", [])
@@ -135,7 +135,7 @@ class RandomState:
         return found
 
     @classmethod
-    def unpack(cls, tensors: dict[str, Tensor], plain: dict[str, Any]) -> RandomState:
+    def unpack(cls, tensors: dict[str, Tensor], plain: Any) -> RandomState:
         """Read what `pack` returned."""
         schema.check_random(tensors, plain)
         python, numpy = plain["python"], plain["numpy"]

@@ -91,7 +91,7 @@ class Trainer:
 
     def _restore_random(self, checkpoint: Checkpoint) -> None:
         """Restore the random generators; with another number of processes, seed them anew from the step."""
-        states = RandomState.unpack_all(checkpoint.random, checkpoint.state["random"])
+        states = RandomState.unpack_all(checkpoint.random, checkpoint.state.get("random"))
         if len(states) == self.processes.count:
             states[self.processes.rank].restore()
             return

@@ -67,7 +67,7 @@ def measured(
             first = _loss(trainer)
             rates = [_rate(trainer.advance, steps, lambda: _done(trainer)) for _ in range(WINDOWS)]
             last = _loss(trainer)
-        batches = [trainer.batch(place) for place in range(20)]
+        batches = [trainer.batch(position) for position in range(20)]
     if not last < first:
         raise Wrong(f"not timed, because it does not learn: the loss went from {first:.3f} to {last:.3f}.")
     seed_everything(0)
@@ -111,12 +111,12 @@ def _loss(trainer: Trainer) -> float:
 def _plain(model: Model, batches: list[Batch], device: str, precision: str) -> Callable[[], object]:
     """The step as one writes it by hand; batches lie on the device already."""
     rule = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    place = 0
+    position = 0
 
     def step() -> float:
-        nonlocal place
-        batch = batches[place % len(batches)]
-        place += 1
+        nonlocal position
+        batch = batches[position % len(batches)]
+        position += 1
         rule.zero_grad()
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16-mixed"):
             logits: Tensor = model(batch)

@@ -1,7 +1,7 @@
 """`flex`: torch's FlexAttention, compiled, with masks and biases turned into tables that its kernel reads.
 
-It is never run uncompiled (that needs quadratic memory) and compiles once for all lengths, batch sizes and numbers in
-masks and biases. If torch gives up on compiling it raises instead of falling back.
+It never runs uncompiled, which would need quadratic memory, and compiles once for all lengths, batch sizes and numbers
+in masks and biases. If torch gives up on compiling it, it raises instead of falling back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def refuse(request: Request) -> str | None:
-    """Why FlexAttention cannot run this request as promised, or None."""
+    """Why FlexAttention cannot run this request and keep the promises, or None."""
     if not (request.score.is_dot or isinstance(request.score, SoftcapScore)):
         return f"FlexAttention computes dot products, not {request.score.name}"
     if not isinstance(request.normalizer, Softmax):
@@ -44,11 +44,11 @@ def refuse(request: Request) -> str | None:
     if request.dropout > 0:
         return "FlexAttention has no dropout"
     if request.want_logsumexp:
-        return "its log-sum-exp is not wired up; tiled returns one"
+        return "its log-sum-exp is not supported here; tiled returns one"
     for value in (request.mask, request.bias):
-        stranger = None if value is None else unknown_part(value)
-        if stranger is not None:
-            return f"{stranger} is a class of your own, which cannot be turned into tables for FlexAttention"
+        unknown = None if value is None else unknown_part(value)
+        if unknown is not None:
+            return f"{unknown} is a user-defined class, which cannot be turned into tables for FlexAttention"
     of_bias = () if request.bias is None else request.bias.tensors
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in of_bias):
         return "a bias that needs gradient; tiled computes it"
@@ -62,7 +62,7 @@ def refuse(request: Request) -> str | None:
 def _refuse_cpu(request: Request) -> str | None:
     if request.needs_grad:
         return "FlexAttention has no backward pass on the CPU"
-    if torch.compiler.is_compiling():  # then the rest was settled by whoever compiles
+    if torch.compiler.is_compiling():  # the user's compiler has its own requirements
         return None
     if not torch.cpu._is_avx2_supported():
         return "FlexAttention on the CPU needs one with AVX2"
@@ -72,7 +72,7 @@ def _refuse_cpu(request: Request) -> str | None:
 
 
 def has_compiler() -> bool:
-    """Whether the compiler that torch would use for this CPU is there."""
+    """Whether the C++ compiler that torch would use is installed."""
     return shutil.which(os.environ.get("CXX", "g++")) is not None
 
 

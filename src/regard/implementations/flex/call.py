@@ -1,4 +1,4 @@
-"""One call of the kernel, and what stands for it inside a function that the user compiles."""
+"""One call of the kernel, and the operators that represent it inside a function that the user compiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.implementations.lowering import Lowering, constant
 from regard.masks import Mask
 from regard.masks.visibility import hidden_queries, visible_keys
 
-_STEP = 16  # the kernels want rows whose width is a multiple of this
+_STEP = 16  # the kernels need rows whose width is a multiple of this
 
 
 def attend(
@@ -27,7 +27,7 @@ def attend(
 ) -> Tensor:
     """softmax(score + bias) v over what the mask shows, (b,h,q,v), for a dot product that is capped or not."""
     if torch.compiler.is_compiling() and query.device.type == "cpu":
-        # torch's compiler for the CPU gets FlexAttention wrong when it also compiles what the tables are made by.
+        # torch's CPU compiler miscompiles FlexAttention when it also compiles the code that makes the tables.
         tensors = [*mask.tensors, *(() if bias is None else bias.tensors)]
         spec = None if bias is None else bias.spec
         single: Tensor = torch.ops.regard.flex.default(
@@ -37,9 +37,7 @@ def attend(
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     device, width = query.device, value.shape[3]
     prepared = prepare(mask, sizes, device)
-    if (
-        cap is None
-    ):  # every score of an infinite query is ±inf or NaN; all −inf would look like a row that sees nothing
+    if cap is None:  # a row whose scores are −inf because of an infinite query must not count as empty
         query = query.masked_fill(query.isinf(), torch.nan)
     rows = _without_hidden(query, key, value, mask, prepared.seen)
     given = (scale, 1.0) if cap is None else (scale / cap, cap)
@@ -78,7 +76,7 @@ def _compiled(rows: Rows, blocks: tuple[Tensor, ...], *rest: Any) -> Tensor:
 
 
 def _without_hidden(query: Tensor, key: Tensor, value: Tensor, mask: Mask, seen: Tensor | None) -> Rows:
-    """What nobody sees becomes zeros: the kernel, or its backward pass, multiplies what stands there by zero."""
+    """Zeros in place of keys that no query sees and of padding queries: the kernels multiply them by zero."""
     hidden = hidden_queries(mask, query.shape[2], query.device)
     if hidden is not None and (query.requires_grad or key.requires_grad or value.requires_grad):
         query = query.masked_fill(hidden[:, None, :, None], 0)
@@ -91,14 +89,14 @@ def _without_hidden(query: Tensor, key: Tensor, value: Tensor, mask: Mask, seen:
 
 
 def _laid_out(rows: Tensor) -> Tensor:
-    """Rows of a width and in a layout that the kernels read as they should."""
+    """Rows padded to a width, and in a layout, that the kernels read correctly."""
     rows = pad(rows, (0, -rows.shape[3] % _STEP))
     if rows.device.type == "cpu" or rows.stride(3) != 1 or 0 in rows.stride():
         rows = rows.contiguous()
     return of_any_size(rows, 0, 2)
 
 
-# Inside a function that the user compiles, the compiler sees these as single nodes.
+# Inside a function that the user compiles, these are single nodes for the compiler.
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _LIBRARY.define(
     "flex(Tensor query, Tensor key, Tensor value, Tensor[] tensors, str mask, str? bias, float scale, float? cap)"

@@ -39,7 +39,7 @@ def attention(
 ) -> Tensor:
     """What gets compiled: the output (b,h,q,v).
 
-    Tensors are data. What is left (the nodes of mask and bias, whether scores are capped) is the form of the code.
+    Tensors are data. The other arguments (the nodes of mask and bias, whether scores are capped) determine the code.
     """
     query, key, value = rows
 
@@ -53,7 +53,7 @@ def attention(
         if bias is not None:
             score = score + _bias(bias, (batch, head, row, column), of_bias, numbers)
         if score.device.type == "cpu":
-            # The CPU kernel loses a NaN when it looks for the largest score; an infinite one becomes NaN and stays.
+            # The CPU kernel loses a NaN when it searches the largest score; +inf becomes NaN later and is kept.
             score = score.masked_fill(score.isnan(), torch.inf)
         return score
 
@@ -68,8 +68,8 @@ def attention(
 
 
 def _options(gathering: bool) -> Any:
-    """How the GPU kernel is to be built."""
-    # For few queries torch has a second kernel, with limits of its own; the first one runs everything.
+    """Build options of the GPU kernel."""
+    # For few queries torch has a second kernel, with other limits; the first one runs everything.
     options: dict[str, Any] = {"FORCE_USE_FLEX_ATTENTION": True}
     if gathering:
         # Each stage of the pipeline would hold a block of entries in shared memory, which is too small for several.
@@ -139,8 +139,8 @@ class Kernel:
     """`attention`, compiled once for many lengths and batch sizes."""
 
     def __init__(self) -> None:
-        # torch keeps what it compiled with the code of a function and gives up after a few variants of it. With a
-        # copy of the code for each form of request, one form does not use up the variants of another.
+        # torch stores compiled variants with the code of a function and gives up after a few of them. A copy of the
+        # code for each form of request gives every form its own limit.
         copy = FunctionType(attention.__code__.replace(), attention.__globals__, attention.__name__)
         self.compiled = torch.compile(copy, dynamic=False, fullgraph=True)
         self.is_new = True
@@ -150,14 +150,14 @@ class Kernel:
             try:
                 return self._call(arguments)
             except torch._dynamo.exc.TorchDynamoException:
-                pass  # torch compiles again (after a reset, say), and its warnings may count as errors: see below
-        with warnings.catch_warnings(action="ignore"):  # torch's compiler warns of its own affairs
+                pass  # torch compiled again (after a reset, say) and one of its warnings counted as an error: see below
+        with warnings.catch_warnings(action="ignore"):  # warnings of torch's compiler do not concern the user
             output = self._call(arguments)
         self.is_new = False
         return output
 
     def _call(self, arguments: tuple[Any, ...]) -> Tensor:
-        # Sizes that happen to be equal are not to be taken for the same size.
+        # Do not let the compiler assume that sizes that happen to be equal always are.
         with shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
             output: Tensor = self.compiled(*arguments)
         return output
@@ -165,25 +165,25 @@ class Kernel:
 
 @lru_cache(maxsize=256)
 def kernel_for(*form: Any) -> Kernel:
-    """The kernel for requests of one form: everything that torch would compile anew for."""
+    """The kernel for requests of one form, which holds everything that torch would recompile for."""
     return Kernel()
 
 
 def fixed(rows: Rows, blocks: tuple[Tensor, ...]) -> Iterator[Any]:
-    """What a kernel takes for granted about its tensors: everything but the sizes of batch and sequences."""
+    """What a compiled kernel assumes about its tensors: everything but the sizes of batch and sequences."""
     query, key, _ = rows
     yield from (query.dtype, query.device, query.is_inference(), torch.get_num_threads(), blocks[0].shape[1])
     yield from (query.shape[0] == 1, query.shape[2] == 1, key.shape[2] == 1)
-    yield query.device.type != "cpu" and query.shape[2] < BLOCK  # there torch compiles anew for few queries
+    yield query.device.type != "cpu" and query.shape[2] < BLOCK  # there torch recompiles for few queries
     for tensor in rows:
         yield from (tensor.shape[1], tensor.shape[3], tensor.is_contiguous())
         yield tensor.stride(1) < tensor.stride(2)
 
 
 def of_any_size(tensor: Tensor, *axes: int) -> Tensor:
-    """A view of a tensor whose size along `axes` the compiler is not to rely on.
+    """A view of a tensor whose size along `axes` is dynamic for the compiler.
 
-    It is a view because the mark stays with the object, and a caller's tensor is not ours to mark.
+    A view, because the mark is an attribute of the object and a caller's tensor must stay unmarked.
     """
     if torch.compiler.is_compiling():
         return tensor

@@ -1,4 +1,4 @@
-"""A mask as the kernel takes it: a node with its tables, blocks to skip or to trust, and what is hidden."""
+"""A mask as the kernel takes it: a node with its tables, lists of empty and full blocks, and the keys it hides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from regard.core.grid import Sizes
 from regard.core.value import rebuild
 from regard.implementations.flex.kernel import BLOCK, Data, of_any_size
-from regard.implementations.lowering import Lowering, Node, constant, may_remember
+from regard.implementations.lowering import Lowering, Node, constant, may_cache
 from regard.masks import FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
 from regard.masks.visibility import visible_keys
@@ -28,14 +28,14 @@ class FlexMask(NamedTuple):
 
 
 def prepare(mask: Mask, sizes: Sizes, device: torch.device) -> FlexMask:
-    """A mask, prepared for requests of these sizes; one without tensors is remembered."""
-    if mask.tensors or not may_remember():
+    """A mask, prepared for requests of these sizes; one without tensors is cached."""
+    if mask.tensors or not may_cache():
         return _prepare(mask, sizes, device)
-    return _remembered(mask.spec, sizes, device, torch.is_inference_mode_enabled())
+    return _cached(mask.spec, sizes, device, torch.is_inference_mode_enabled())
 
 
 @lru_cache(maxsize=16)
-def _remembered(spec: str, sizes: Sizes, device: torch.device, inference: bool) -> FlexMask:
+def _cached(spec: str, sizes: Sizes, device: torch.device, inference: bool) -> FlexMask:
     return _prepare(rebuild(spec, ()), sizes, device)  # type: ignore[arg-type]
 
 
@@ -52,7 +52,7 @@ def _prepare(mask: Mask, sizes: Sizes, device: torch.device) -> FlexMask:
 def data_of(lowering: Lowering) -> Data:
     """The tables and strides of a mask or a bias."""
     tables = tuple([of_any_size(table, 0) for table in lowering.tables])
-    # A GPU counts in 64 bits several times as slowly as in 32.
+    # On a GPU, 64-bit arithmetic is several times slower than 32-bit.
     dtype = torch.int32 if all(table.numel() < 1 << 31 for table in tables) else torch.int64
     return tables, constant(tuple(lowering.strides), dtype, lowering.device)
 
@@ -62,7 +62,7 @@ def _blocks(mask: Mask, sizes: Sizes, device: torch.device) -> tuple[Tensor, ...
     for the backward pass, also in each column.
     """
     grades = mask.grades(cut(sizes, BLOCK, BLOCK, device))
-    # torch compiles anew for an axis of one. A second block that is empty and a batch written out keep that away.
+    # torch recompiles for an axis of one. A second, empty block and an expanded batch avoid that.
     grades = pad(grades, (0, max(0, 2 - grades.shape[3]), 0, max(0, 2 - grades.shape[2])))
     grades = grades.expand(sizes[0], *grades.shape[1:])
     views = (grades,) if device.type == "cpu" else (grades, grades.mT)

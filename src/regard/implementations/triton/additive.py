@@ -1,4 +1,4 @@
-"""Attention with additive scores, forward: values weighed by the softmax of a strip of scores."""
+"""Attention with additive scores, forward: the output from the scores of a strip."""
 
 from __future__ import annotations
 

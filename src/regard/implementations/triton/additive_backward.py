@@ -61,7 +61,7 @@ def run_backward(
     """
     rows = AdditiveRows(backward.work, backward=True)
     queries, width = rows.query.shape[2:]
-    # One strip's gradients are the whole; of several, room for all of them is filled part by part.
+    # With one strip, its gradients are the result; with several, they are written into full tensors part by part.
     of_query, of_key, of_value = (
         rows.scratch.new_empty(part.shape if len(rows.strips) > 1 else (1, 0)).flatten(0, 1)
         for part in (rows.query, rows.key, rows.value)
@@ -72,12 +72,12 @@ def run_backward(
     )
     for strip in rows.strips:
         if of_bias:
-            rows.scratch.zero_()  # what no tile visits has no gradient
+            rows.scratch.zero_()  # tiles that are not visited have no gradient
         rows.score(strip)
         here = slice(strip.first_head, strip.first_head + strip.heads)
         there = slice(here.start // rows.group, -(-here.stop // rows.group))
         some = slice(strip.first_block * BLOCK, min(queries, (strip.first_block + strip.blocks) * BLOCK))
-        begun = strip.first_block > 0 or here.start % rows.group > 0  # an earlier strip had the same keys
+        begun = strip.first_block > 0 or here.start % rows.group > 0  # an earlier strip used the same keys
         if needed[2]:
             found = _joined(_of_values(backward, rows, strip), rows.group, rows.value)
             of_value = _filled(of_value, (there,), found, begun)
@@ -256,7 +256,7 @@ def score_gradients(
             STRIP, LSE, BIAS, TABLES, TABLE_STRIDES, NUMBERS, batch, head, both, line, rows, columns, q_len, k_len,
             k_blocks * BLOCK_K, FORM,
         )  # fmt: skip
-        # In a row that is NaN, what is hidden stays out.
+        # Hidden entries stay zero also in a row of NaN.
         tl.store(scratch, tl.where(seen, weights * (from_values - delta[:, None]), 0.0))
 
 

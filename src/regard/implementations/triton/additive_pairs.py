@@ -1,10 +1,10 @@
 """Additive scores, weight·tanh(q + k), of pairs of queries and keys.
 
-A tanh for every pair and dimension is too expensive, so what can be done once for each row is done there: with
+A tanh for every pair and dimension is too expensive, so as much as possible is computed once for each row: with
 x = e^{2q}·e^{2k}, tanh(q + k) = (x − 1) / (x + 1), and two dimensions share one reciprocal, a/c + b/d = (ad + bc) / cd,
-because reciprocals are what a GPU is slow at. Where the queries of a block are small, x − 1 is taken as
-(e^{2q} − 1)·e^{2k} + (e^{2k} − 1), which keeps tiny sums exact. Where x could overflow, and where something is not
-finite, a pair is computed by itself.
+because reciprocals are slow on a GPU. Where the queries of a block are small, x − 1 is taken as
+(e^{2q} − 1)·e^{2k} + (e^{2k} − 1), which keeps tiny sums exact. Where x could overflow, and where an entry is not
+finite, the pair is computed directly.
 """
 
 from __future__ import annotations

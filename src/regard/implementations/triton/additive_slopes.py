@@ -1,4 +1,4 @@
-"""From the gradients ds of a strip of additive scores to those of queries, weight and keys.
+"""Gradients of queries, weight and keys from the gradients ds of a strip of additive scores.
 
 Each thread holds some dimensions of some rows and walks over the rows of the other side, so that no sum crosses
 threads before the end. Two rows of the other side share one reciprocal.
@@ -76,7 +76,7 @@ def of_additive_queries(
             keys = (
                 K + batch.to(tl.int64) * K_STRIDES[0] + (head // group).to(tl.int64) * K_STRIDES[1] + across
             )
-            # A zero that the compiler cannot see keeps it from holding these pointers in registers all along.
+            # A zero that the compiler cannot fold keeps it from holding these pointers in registers.
             again = Q + batch.to(tl.int64) * Q_STRIDES[0] + head.to(tl.int64) * Q_STRIDES[1] + across[None, :]
             again += (rows + (of_keys < 0.0).to(tl.int32))[:, None].to(tl.int64) * Q_STRIDES[2]
             again = tl.load(again, mask=(rows < q_len)[:, None] & (across < D)[None, :], other=0.0).to(
@@ -89,7 +89,7 @@ def of_additive_queries(
                 slope = tl.load(slopes + one)[:, None]
                 real = across < tl.where(at < k_len, D, 0)
                 key = tl.load(keys + at.to(tl.int64) * K_STRIDES[2], mask=real, other=0.0)
-                # What is hidden may be NaN; what is seen and NaN has made the slope NaN.
+                # A hidden entry may be NaN; a visible NaN has already made the slope NaN.
                 curve, steep = tanh(again + key.to(tl.float32)[None, :], GPU)
                 grad_weight += tl.where(slope == 0.0, 0.0, slope * curve * half)
                 grad_query += tl.where(slope == 0.0, 0.0, slope * steep * inverse)

@@ -1,8 +1,8 @@
-"""Attention with additive scores, on the host: strips of rows, how work is shared, rows prepared for pairs.
+"""Attention with additive scores, host side: strips of rows, how programs split the work, prepared rows.
 
-A score costs hundreds of operations, so the work is done in two halves: `score_tiles` writes the scores of a strip of
-complete rows, at most `PAIRS` at a time, so that memory stays linear; then `additive` weighs values by them, or
-`additive_backward` turns them into gradients.
+A score costs hundreds of operations, so the work has two halves: `score_tiles` writes the scores of a strip of complete
+rows, at most `PAIRS` at a time, so that memory stays linear; then `additive` computes the output from them, or
+`additive_backward` the gradients.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from regard.implementations.triton.launch import KernelWork, laid_out, strides
 
 PAIRS = 6 << 20  # scores held at a time: 24 MiB, which stay in the cache of an H200
 BLOCK = 16 if block_sizes.INTERPRETED else 64  # rows and columns of a tile
-LONGEST = 8  # blocks one program adds up, for the sake of precision
+LONGEST = 8  # most blocks that one program sums, for precision
 _MULTIPROCESSORS = 2 if block_sizes.INTERPRETED else 132  # of an H200
 
 
 class StripCut(NamedTuple):
-    """How a kernel cuts its work, from measurements on an H200 (docs/results.md)."""
+    """Warps, occupancy and tile width of a kernel, from measurements on an H200 (docs/results.md)."""
 
     warps: int  # of a program
     programs: int  # at a time on one multiprocessor
     dims: int = 0  # of a tile, where a program does not take them all
 
     def options(self) -> dict[str, int]:
-        """What the compiler is told, registers among it: no more than so many programs leave each thread."""
+        """Compiler options, including the registers that each thread has when this many programs run at once."""
         registers = 65536 // (self.programs * self.warps * 32) // 8 * 8
         return {"num_warps": self.warps, "num_stages": 1} | (
             {} if block_sizes.INTERPRETED else {"maxnreg": registers}
         )
 
     def splits(self, programs: int, blocks: int) -> tuple[int, int]:
-        """Among how many programs to split each of `programs` walks over `blocks` blocks, and how many one visits."""
-        room = self.programs * _MULTIPROCESSORS
+        """Into how many programs to split each of `programs` loops over `blocks` blocks, and the blocks of each."""
+        at_once = self.programs * _MULTIPROCESSORS
 
         def time(reach: int) -> float:
             many = -(-blocks // reach)
-            return -(-programs * many // room) * reach + many * programs / (
-                4 * room
+            return -(-programs * many // at_once) * reach + many * programs / (
+                4 * at_once
             )  # rounds of blocks, and sums
 
         reach = min(range(1, min(blocks, LONGEST) + 1), key=time)
@@ -92,7 +92,7 @@ def strips(batch: int, heads: int, group: int, blocks: int, pitch: int) -> Itera
 
 
 def _even(count: int, most: int) -> int:
-    """The size of the pieces when `count` is cut into as few pieces of about equal size as `most` allows."""
+    """The size of the parts when `count` is cut into as few parts of about equal size as `most` allows."""
     return -(-count // -(-count // most))
 
 
@@ -115,10 +115,10 @@ class AdditiveRows:
         block = min(max(OF_QUERIES.dims, OF_KEYS.dims), block_sizes.padded(width))
         self.wide = -(-width // block) * block
         shared = self.batch * self.key.shape[1]
-        self.transposed_q, self.powers_q, _, self.largest_q = self._room(
+        self.transposed_q, self.powers_q, _, self.largest_q = self._buffers(
             self.batch * self.heads, self.q_blocks, False
         )
-        self.transposed_k, self.powers_k, self.expm1_k, self.largest_k = self._room(
+        self.transposed_k, self.powers_k, self.expm1_k, self.largest_k = self._buffers(
             shared, self.k_blocks, True
         )
         columns = self.wide // min(self.wide, 32)
@@ -133,7 +133,7 @@ class AdditiveRows:
         largest = max(strip.heads * strip.blocks for strip in self.strips)
         self.scratch = self.transposed_q.new_empty(largest * BLOCK * self.pitch)  # the scores of a strip
 
-    def _room(self, heads: int, blocks: int, keys: bool) -> tuple[Tensor, ...]:
+    def _buffers(self, heads: int, blocks: int, keys: bool) -> tuple[Tensor, ...]:
         transposed = self.query.new_empty(heads, self.wide, 2, blocks * BLOCK, dtype=torch.float32)
         natural = (heads, blocks * BLOCK, self.wide)
         powers = transposed.new_empty(natural) if self.backward else transposed
@@ -147,7 +147,7 @@ class AdditiveRows:
 
     @cached_property
     def pairwise(self) -> dict[str, Any]:
-        """What the kernels take that compute with pairs."""
+        """The arguments of the kernels that compute with pairs."""
         return {
             "STRIP": self.scratch, "Q": self.query, "K": self.key, "WEIGHT": self.weight, "LARGEST_Q": self.largest_q,
             "LARGEST_K": self.largest_k, "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key),
@@ -166,7 +166,7 @@ class AdditiveRows:
 
     @cached_property
     def weighing(self) -> dict[str, Any]:
-        """What the kernels take that make weights of scores, but for the walk."""
+        """The arguments of the kernels that turn scores into weights, without the block schedule."""
         form, numbers = self.work.form(), self.work.numbers()
         names = ("FORM", "BIAS", "DROPS", "PRECISION", "WIDTH")
         return {
@@ -176,7 +176,7 @@ class AdditiveRows:
 
     @cached_property
     def hiding(self) -> dict[str, Any]:
-        """Which keys nobody sees."""
+        """The arguments that say which keys no query sees."""
         seen = {name: self.tables[name] for name in ("SEEN", "SEEN_STRIDES")}
         return seen | {"HIDES": self.work.form()["HIDES"]}
 
@@ -208,7 +208,7 @@ class AdditiveRows:
 
 
 def bounds(strip: AdditiveStrip) -> dict[str, int]:
-    """Where a strip lies, for a kernel."""
+    """The arguments that say which rows a strip covers."""
     return {"first_head": strip.first_head, "first_block": strip.first_block, "row_blocks": strip.blocks}
 
 

@@ -225,8 +225,8 @@ def _run(
     if INTERPRETED:  # which cannot multiply bfloat16
         query, key, value = query.float(), key.float(), value.float()
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    low, high, position = (
-        x if x is None or x.is_contiguous() else x.contiguous() for x in (low, high, position)
+    low, high, position, sink = (
+        x if x is None or x.is_contiguous() else x.contiguous() for x in (low, high, position, sink)
     )
     if keep is not None:
         keep = (keep if keep.stride(-1) == 1 else keep.contiguous()).view(torch.uint8)

@@ -23,7 +23,7 @@ SummaryTensors = tuple[
 ]  # entropy, received, top weights, top keys, log-sum-exp
 
 _MOST_TOP = 32
-_STRETCH = 128 if INTERPRETED else 4096  # queries after which the flagged ones are collected
+_SEGMENT = 128 if INTERPRETED else 4096  # queries after which the flagged ones are collected
 
 
 def runs(request: Request, top: int) -> bool:
@@ -110,11 +110,11 @@ def _run(
         "FORM": prepared.form, "BIAS": prepared.bias_form, "CAP": cap != 0, "D": d, "BLOCK_D": padded(d),
         "PRECISION": precision(query.dtype),
     }  # fmt: skip
-    lanes = max(32, triton.next_power_of_2(4 * top))  # for twice as many there would hardly be fewer notes
+    lanes = max(32, triton.next_power_of_2(4 * top))  # twice as many would hardly need fewer candidates
     room = {"ROOM": lanes}
     peak, share, bar = (torch.empty_like(entropy) for _ in range(3))
     count = torch.empty_like(entropy, dtype=torch.int32)
-    noted = count.new_empty(batch * heads * queries, lanes, dtype=torch.int64)
+    candidates = count.new_empty(batch * heads * queries, lanes, dtype=torch.int64)
 
     cut = rows_shape(d, query.dtype)
     by_row, blocks = (
@@ -128,18 +128,18 @@ def _run(
     thin = columns_shape(d, query.dtype)
     by_column = prepared.lists(thin.block_q, thin.block_k, by_key=True)
     programs = triton.cdiv(keys, thin.block_k)
-    flags = count.new_empty(batch * heads * programs * _STRETCH, dtype=torch.int8)
+    flags = count.new_empty(batch * heads * programs * _SEGMENT, dtype=torch.int8)
     lines = torch.empty_like(flags, dtype=torch.int32)
     along_columns[(programs, batch * heads)](
-        query, key, peak, share, bar, count, noted, received, flags, lines, by_column.edges, by_column.index,
+        query, key, peak, share, bar, count, candidates, received, flags, lines, by_column.edges, by_column.index,
         by_column.counts, *tables, by_column.strides, *lengths, triton.cdiv(queries, thin.block_q), scale, cap,
-        STRETCH=_STRETCH // thin.block_q, BLOCK_Q=thin.block_q, BLOCK_K=thin.block_k, **form, **room, **thin.options(),
+        STRETCH=_SEGMENT // thin.block_q, BLOCK_Q=thin.block_q, BLOCK_K=thin.block_k, **form, **room, **thin.options(),
     )  # fmt: skip
     received /= (logsumexp != -torch.inf).sum(2, keepdim=True).clamp(min=1)
     if top:
         room["TOP"] = max(8, triton.next_power_of_2(top))
         order[(triton.cdiv(queries, 32), batch * heads)](
-            share, bar, count, noted, top_weights, top_keys, queries, top, ROWS=32, **room, num_warps=4
+            share, bar, count, candidates, top_weights, top_keys, queries, top, ROWS=32, **room, num_warps=4
         )
         part = min(64, cut.block_q)
         search[(triton.cdiv(queries, part), batch * heads)](

@@ -1,4 +1,4 @@
-"""The kernels of `summarize`: what a map of weights looks like, in two walks over the scores.
+"""The kernels of `summarize`: statistics of all weights, in two passes over the scores.
 
 The first walk goes along the rows: log-sum-exp, entropy, and a bar that at least `top` keys of the row reach. (The keys
 fall into lanes; the top-th largest of the lanes' maxima is reached by `top` keys, and by few others.) The second goes
@@ -23,7 +23,7 @@ def scored(
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """Scores of a block of queries and the keys from `start` on; −inf where hidden. See `worth` for what they count."""
+    """Scores of a block of queries and the keys from `start` on; −inf where hidden. See `worth` for their unit."""
     inside, wide = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_D)
     columns = start + inside
     K += start.to(tl.int64) * K_STRIDES[2]
@@ -58,7 +58,7 @@ def _shown(
 
 @triton.jit
 def worth(scale, BIAS: tl.constexpr, CAP: tl.constexpr):
-    """What a score is worth in powers of two. Plain products stay as they are, which spares a multiplication each."""
+    """The factor from scores to base-2 exponents. Plain products stay unscaled, which saves a multiplication each."""
     if CAP or kind(BIAS) != ".":
         return 1.0
     else:
@@ -130,13 +130,13 @@ def along_rows(
         bar, chosen = tl.max(lanes, 1, return_indices=True)
         lanes = tl.where(lane[None, :] == chosen[:, None], float("-inf"), lanes)
         bar *= unit
-    # The other walk may round a score differently in its last bits.
+    # The other pass may round a score differently in its last bits.
     bar -= peak + (tl.abs(bar) + tl.abs(peak)) * 5e-7
     fit = (total == total) & (empty == 0)
     if SINK is not None:
         sink = tl.load(SINK + head).to(tl.float32) * 1.4426950408889634
         some += tl.exp2(sink - peak)
-    # Nothing reaches the bar of a row that sees nothing or is NaN.
+    # No key reaches the bar of a row that sees nothing or is NaN.
     tl.store(PEAK + at, tl.where(empty, float("inf"), peak), mask=inside)
     tl.store(SHARE + at, tl.where(empty, 0.0, 1.0 / some), mask=inside)
     tl.store(BAR + at, tl.where(fit, tl.exp2(tl.maximum(bar, -1000.0)), float("inf")), mask=inside)
@@ -207,9 +207,8 @@ def along_columns(
     partial, full, first, before, full_first = query_blocks(
         FORM, EDGES + batch * LIST_STRIDES[3], COUNTS + line * 2, edges, q_len, start, k_len, BLOCK_Q, BLOCK_K
     )
-    # Rows r and r + 8 of a product lie in one thread, so that adding them up at once costs no exchange and spares
-    # registers. What a bias was added to may lie otherwise, and Triton 3.6 then counts some rows twice: so it is not
-    # folded.
+    # Rows r and r + 8 of a product lie in one thread, so that adding them needs no exchange and saves registers. With a
+    # bias the layout may differ, and Triton 3.6 then counts some rows twice, so such products are not folded.
     FOLD: tl.constexpr = 1 if HIDES or CAP else 2
     received = tl.zeros([BLOCK_Q // FOLD, BLOCK_K], tl.float32)
     for FULL in tl.static_range(1, -1, -1):
@@ -228,7 +227,7 @@ def along_columns(
                 tl.store(FLAGS + (step - stretch) * BLOCK_Q + inside, (tl.max(sizes, 1) >= bar).to(tl.int8))
                 share = tl.load(SHARE + rows, mask=rows < q_len, other=0.0)
                 weights = sizes * share[:, None]
-                if HIDES or not FULL:  # what is hidden from a row that is NaN gets nothing
+                if HIDES or not FULL:  # a key hidden from a row of NaN receives nothing
                     weights = tl.where(sizes < 0.0, 0.0, weights)
                 if FOLD == 2:
                     pairs = tl.sum(tl.reshape(weights, [BLOCK_Q // 16, 2, 8, BLOCK_K]), 1)
@@ -278,7 +277,7 @@ def _collect(
     FLAGS, LINES, LIST, stretch, end, first, before, full_first, full,
     FORM: tl.constexpr, FULL: tl.constexpr, BLOCK_Q: tl.constexpr, STRETCH: tl.constexpr,
 ):  # fmt: skip
-    """Write the flagged rows of a stretch one after the other; how many there are."""
+    """Write the flagged rows of a segment one after the other; return their number."""
     index = tl.arange(0, STRETCH * BLOCK_Q)
     step = tl.minimum(stretch + index // BLOCK_Q, end - 1)
     rows = block_of_step(FORM, LIST, step, first, before, full_first, FULL, full) * BLOCK_Q + index % BLOCK_Q
@@ -313,7 +312,7 @@ def _sizes(
 
 @triton.jit
 def _note(sizes, columns, rows, bar, COUNT, FOUND, ROOM: tl.constexpr):
-    """Add the keys that reach the bar to the notes of their rows, the largest of each row first."""
+    """Append the keys that reach the bar to the candidate lists of their rows, the largest of each row first."""
     largest = tl.max(sizes, 1)
     live = largest >= bar
     while tl.max(live.to(tl.int32), 0) > 0:

@@ -25,12 +25,12 @@ from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, SoftcapScore
 
 _LENGTHS = ["first_row", "first_head", "rows", "chosen", "heads", "group", "k_len", "length", "TABLE_STRIDES"]
-_SPLITS = 32  # most stretches of keys
+_SPLITS = 32  # the most splits of the keys
 
 
 @triton.jit
 def _place(ROWS, HEADS, first_row, first_head, rows, chosen, BLOCK: tl.constexpr):
-    """Which batch entry, head and rows a program has, and whether each of its rows exists."""
+    """The batch entry, head and rows of a program, and whether each of its rows exists."""
     batch, head = tl.program_id(2) // chosen, first_head + tl.program_id(2) % chosen
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real = index < rows
@@ -48,7 +48,7 @@ def _scores(
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Scores, in powers of two, of a program's rows and the keys from `start` on; and which keys they see."""
+    """Scores, to base 2, of a program's rows and the keys from `start` on; and which keys they see."""
     column, wide = start + tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_D)
     key = tl.load(
         K + column[None, :].to(tl.int64) * K_STRIDES[2] + wide[:, None],
@@ -71,7 +71,7 @@ def measure(
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """The largest score of each row in one stretch of keys, and the sum of 2 to the scores less that."""
+    """The largest score of each row in one split of the keys, and Σ 2^(score − largest)."""
     batch, head, row, index, real = _place(ROWS, HEADS, first_row, first_head, rows, chosen, BLOCK_R)
     wide = tl.arange(0, BLOCK_D)
     Q += batch.to(tl.int64) * Q_STRIDES[0] + head.to(tl.int64) * Q_STRIDES[1]
@@ -101,7 +101,7 @@ def write(
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """The weights of one stretch of keys."""
+    """The weights of one split of the keys."""
     batch, head, row, index, real = _place(ROWS, HEADS, first_row, first_head, rows, chosen, BLOCK_R)
     split, wide = tl.arange(0, SPLITS)[None, :], tl.arange(0, BLOCK_D)
     at = (tl.program_id(2).to(tl.int64) * rows + index)[:, None] * SPLITS + split
@@ -156,7 +156,7 @@ def run(request: Request, rows: Part | None, heads: Part | None, dtype: torch.dt
 
 
 def _chosen(part: Part | None, length: int) -> tuple[Tensor | None, int, int]:
-    """Indices, or the first of them and how many follow each other."""
+    """Indices, or the first index and the length of a range."""
     if isinstance(part, Tensor):
         return part, 0, part.shape[0]
     return (None, 0, length) if part is None else (None, part.start, part.stop - part.start)

@@ -27,7 +27,10 @@ from regard.errors import BadValue, RegardError
 from regard.training.config.retention import Keep
 from regard.training.run_folder import durable, schema
 
-FORMAT = 1
+FORMAT = 2
+# Modules that format 1 called otherwise. Its names are translated when it is read.
+_RENAMED = re.compile(r"^(exit|entrance|target_entrance)(?=\.)")
+_NEW_NAMES = {"exit": "head", "entrance": "embedding", "target_entrance": "target_embedding"}
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 1 << 16  # bytes
 _NAME = re.compile(r"step-(\d{8,18})")
@@ -90,8 +93,10 @@ def load(path: Path) -> Checkpoint:
     """Read and verify a checkpoint; raise `Damaged` if it differs from what was written."""
     try:
         manifest = json.loads(durable.read(path / MANIFEST, LARGEST_MANIFEST))
-        if manifest["format"] != FORMAT:
-            raise Damaged(f"{path} has format {manifest['format']!r}; this version reads {FORMAT}")
+        if manifest["format"] not in (1, FORMAT):
+            raise Damaged(
+                f"{path} has format {manifest['format']!r}, of another version of regard; this one reads 1 and {FORMAT}"
+            )
         contents: dict[str, bytes] = {}
         for name in _FILES:
             expected = manifest["files"][name]
@@ -110,8 +115,15 @@ def load(path: Path) -> Checkpoint:
         raise Damaged(f"{path}: {error}") from None
     except UNREADABLE as error:
         raise Damaged(f"{path} cannot be read: {type(error).__name__}: {error}") from None
+    if manifest["format"] == 1:
+        weights, optimizer = _translated(weights), _translated(optimizer)
     sha256 = str(manifest["files"][_FILES[0]]["sha256"])
     return Checkpoint(name_of(step_of(path)), weights, optimizer, random, state, sha256)
+
+
+def _translated(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint of format 1 by the names of today's modules."""
+    return {_RENAMED.sub(lambda old: _NEW_NAMES[old[1]], name): one for name, one in tensors.items()}
 
 
 def paths(folder: Path) -> list[Path]:

@@ -19,6 +19,7 @@ LARGEST = 2**63 - 1  # of a counter
 LARGEST_NUMBER = 1e300  # an int larger than every float cannot be compared with one
 SHARED = 64  # one tensor may have this many names in a model, of which a file keeps one
 WORDS = 624  # in the state of the Mersenne twister of Python and NumPy
+SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")  # of loss scaling
 
 # The state of an optimiser for each parameter, besides its number of steps; True: never negative.
 OPTIMIZER_STATE: dict[str, dict[str, bool]] = {
@@ -58,8 +59,10 @@ def check_state(state: Any, step: int) -> dict[str, Any]:
     for name in ("task", "random", "scaler", "settings", "metrics"):
         value = state.get(name)
         _expect(value is None or isinstance(value, dict), name, "an object or null", value)
-    if state.get("scaler"):
-        _numbers(state["scaler"], "scaler")
+    if scaler := state.get("scaler"):
+        for name in SCALER:
+            value = scaler.get(name)
+            _expect(_number(value) and value >= 0, f"scaler.{name}", "a number from 0", value)
     checked: dict[str, Any] = state
     return checked
 
@@ -134,7 +137,7 @@ def check_random(tensors: Mapping[str, Tensor], plain: Any) -> None:
     _expect(isinstance(plain, dict), "random", "an object", plain)
     python, numpy = plain.get("python"), plain.get("numpy")
     _expect(isinstance(python, dict) and isinstance(numpy, dict), "random", "python and numpy", plain)
-    gauss = python.get("gauss")
+    gauss = python.get("gauss", "no value")
     _expect(python.get("version") == 3, "random.python.version", "3", python.get("version"))
     _expect(gauss is None or _number(gauss), "random.python.gauss", "a number or null", gauss)
     _expect(numpy.get("name") == "MT19937", "random.numpy.name", "'MT19937'", numpy.get("name"))

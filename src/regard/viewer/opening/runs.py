@@ -14,7 +14,6 @@ from torch import Tensor
 from regard.errors import BadValue
 from regard.models.stack import CachedStep
 from regard.observation.examples import choose, prepare
-from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
 from regard.tasks.vocabulary import UNKNOWN, whole_characters
@@ -126,8 +125,8 @@ def _notes(loaded: Loaded, ids: list[int] | None, text: str | None) -> list[str]
 
 def _with_target(loaded: Loaded, batch: Batch, options: ViewOptions, made: OpenedModel) -> Batch:
     """The batch with a target: the given words, or those the model writes."""
-    task, answer = loaded.task, loaded.task.problem.answer
-    assert isinstance(answer, Writes)
+    task = loaded.task
+    answer: Any = task.problem.answer  # one that a decoder writes: it has a start, an end and a length
     if options.target is not None:
         vocabulary = getattr(task, "target_vocabulary", None)
         if vocabulary is None:
@@ -154,12 +153,12 @@ def _give_writer(made: OpenedModel, loaded: Loaded, batch: Batch) -> None:
     elif not callable(getattr(model, "step", None)):
         made.no_writer = f"{loaded.config.model} does not write step by step"
     else:
-        made.writer = RunWriter(loaded, batch)
+        made.writer = RunGenerator(loaded, batch)
         answer: Any = problem.answer
         made.room = answer.length if made.two_sides else (problem.inputs.length or 0) - batch.inputs.shape[1]
 
 
-class RunWriter:
+class RunGenerator:
     """A model of a run that generates step by step."""
 
     def __init__(self, loaded: Loaded, batch: Batch) -> None:
