@@ -44,13 +44,16 @@ def test_a_mechanism_from_a_file_is_listed_and_explained(tmp_path):
     assert "num_heads" in [option["name"] for option in page["options"]]
 
 
-def test_a_task_a_model_and_a_mechanism_from_a_file_train_together(tmp_path):
+def test_a_task_a_model_and_a_mechanism_from_a_file_train_and_predict(tmp_path):
     said = regard_with_own_file(
-        "train", "brackets", "--model", "conv-attention(dim=8)", "--attention", "cosine(num_heads=2)",
-        "--fast-dev-run", "--device", "cpu", "--json", cwd=tmp_path,
+        "train", "brackets", "--model", "conv-attention(dim=8)", "--attention", "cosine(num_heads=2)", "--steps", "2",
+        "--eval-limit", "7", "--out", "run", "--device", "cpu", "--json", cwd=tmp_path,
     )  # fmt: skip
     result = json.loads(said)
-    assert result["steps"] == 1 and 0 <= result["metrics"]["f1"] <= 1
+    assert result["steps"] == 2 and 0 <= result["metrics"]["f1"] <= 1
+    answer = regard_with_own_file("predict", "run", "--text", "([)]", "--device", "cpu", cwd=tmp_path)
+    first, _, rest = answer.partition("→")
+    assert first.strip() == "([)]" and len(rest.split()) >= 4 and set(rest.split()[:4]) <= {"ok", "lonely"}
 
 
 def test_the_example_mechanism_weighs_by_direction_alone(own):

@@ -28,5 +28,12 @@ def html_frame(page: str, title: str) -> str:
 
 
 def _row(cell: str, values: Sequence[object]) -> str:
-    cells = (f'<{cell} style="{_CELL}">{html.escape(str(value))}</{cell}>' for value in values)
-    return f"<tr>{''.join(cells)}</tr>"
+    styles = [f"{_CELL};white-space:nowrap"] * (len(values) - 1) + [
+        _CELL
+    ]  # only the last column breaks its lines
+    pairs = zip(styles, values, strict=True)
+    return (
+        "<tr>"
+        + "".join(f'<{cell} style="{style}">{html.escape(str(one))}</{cell}>' for style, one in pairs)
+        + "</tr>"
+    )

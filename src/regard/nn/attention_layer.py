@@ -19,7 +19,7 @@ from regard.nn.key_value_memory import KeyValueMemory
 from regard.nn.masks_in_steps import from_query, over_all_keys, refuse_counting_from_the_end
 from regard.nn.mechanism import Mechanism, check_inputs
 from regard.nn.query_key_memory import QueryKeyMemory
-from regard.nn.state import State, of_kind
+from regard.nn.state import AnyState, State, of_kind
 
 
 class HistoryAttention(QueryKeyMemory):
@@ -89,9 +89,9 @@ class AttentionLayer(Mechanism):
             source: Tensor | None = None,
             *,
             mask: Mask | Tensor | None = None,
-            state: State,
+            state: AnyState,
             query_mask: Mask | Tensor | None = None,
-        ) -> tuple[Tensor, State]: ...
+        ) -> tuple[Tensor, AnyState]: ...
         def __call__(self, *args: Any, **options: Any) -> Any: ...
 
     def forward(
