@@ -66,7 +66,7 @@ def test_without_arguments_the_users_table_is_made(asked, capsys):
         assert word in err
 
 
-def test_everything_that_can_be_said_reaches_the_plan(asked, tmp_path):
+def test_every_option_reaches_the_plan(asked, tmp_path):
     assert run("dates", "--models", "seq2seq,transformer(dim=16, layers=1)", "--attention", "global,local(window=3)",
                "--seeds", "0,7", "--sweep", 4, "--space", "optim.lr=1e-4..1e-2", "--out", tmp_path, "--engine", "ray",
                "--address", "auto", "--workers", 3, "--threads", 2, "--beam", 5, "--budget", "90s",
@@ -153,7 +153,7 @@ def test_runs_that_had_to_be_killed_are_named(monkeypatch, capsys):
     )
 
 
-def test_a_lost_cluster_is_a_failure_in_words(monkeypatch, capsys):
+def test_a_lost_cluster_is_reported_as_a_failure(monkeypatch, capsys):
     def lost(*_):
         raise ClusterLost("engine: the Ray cluster is lost: its head is gone.")
 
@@ -162,7 +162,7 @@ def test_a_lost_cluster_is_a_failure_in_words(monkeypatch, capsys):
     assert capsys.readouterr().err == "regard compare: engine: the Ray cluster is lost: its head is gone.\n"
 
 
-def test_a_signal_ends_with_its_number_and_the_way_to_go_on(monkeypatch, capsys):
+def test_a_signal_gives_its_exit_code_and_the_command_to_resume(monkeypatch, capsys):
     def stopped(*_):
         raise Stopped(signal.SIGTERM)
 
@@ -172,7 +172,7 @@ def test_a_signal_ends_with_its_number_and_the_way_to_go_on(monkeypatch, capsys)
     assert "SIGTERM" in (err := capsys.readouterr().err) and "regard compare --models 'a b'" in err
 
 
-def test_a_disk_that_takes_nothing_is_a_failure_in_words(monkeypatch, capsys):
+def test_a_full_disk_is_reported_as_a_failure(monkeypatch, capsys):
     def full(*_):
         raise StorageFailed("cannot write x: the disk is full.")
 
@@ -239,7 +239,7 @@ def test_the_help_ends_in_real_commands(capsys):
     assert "examples:\n  regard compare\n" in text and text.rstrip().endswith("--out runs/copy-race")
 
 
-def test_files_of_the_user_are_loaded_wherever_use_stands(capsys, tmp_path):
+def test_plugin_files_are_loaded_wherever_use_comes_in_the_command(capsys, tmp_path):
     mark = tmp_path / "mark.py"
     mark.write_text("import sys\nsys.modules['regard_test_mark'] = __name__\n")
     for arguments in (["--use", str(mark), "list"], ["list", f"--use={mark}"]):
@@ -317,7 +317,7 @@ def locked():
 
 
 @pytest.mark.parametrize("inside", ["", "deeper"])
-def test_a_folder_without_rights_is_refused_in_words(asked, locked, nobody, inside):
+def test_a_folder_without_write_permission_is_refused(asked, locked, nobody, inside):
     with (
         pytest.raises(BadValue, match=r"--out: cannot write in .*: Permission denied"),
         module._folder(locked / inside),

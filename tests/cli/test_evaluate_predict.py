@@ -54,7 +54,7 @@ def test_the_signature_says_what_was_evaluated(runs, capsys):
     assert {"run", "task", "model", "data", "regard", "device", "seed", "split"} <= signature.keys()
 
 
-def test_a_setting_that_was_changed_on_resume_stands_beside_the_numbers(runs, tmp_path, capsys):
+def test_a_setting_changed_on_resume_is_shown_beside_the_metrics(runs, tmp_path, capsys):
     shutil.copytree(runs["classify"], tmp_path / "run")
     resumed = ("train", "--resume", tmp_path / "run", "--steps", 2, "--optim.lr", 0.25, "--log-every", 7)
     assert called(capsys, *resumed)[0] == 0
@@ -117,7 +117,7 @@ def _sentences(text):
             begin += letter
 
 
-def test_a_model_that_takes_no_padding_is_measured_all_the_same(runs, capsys):
+def test_a_model_that_accepts_no_padding_can_be_measured(runs, capsys):
     one, _ = evaluated(capsys, runs["segments"], "--batch-size", 1)
     many, _ = evaluated(capsys, runs["segments"], "--batch-size", 7)
     assert many.keys() == one.keys()
@@ -181,7 +181,7 @@ def test_a_pipe_gets_a_table_without_colours(runs, capsys):
     assert "step-0000000" in out and "test, 2 examples" in out
 
 
-def test_what_is_wrong_is_said_and_exits_with_two(runs, capsys, tmp_path):
+def test_a_wrong_call_is_reported_with_exit_code_two(runs, capsys, tmp_path):
     for verb in ("evaluate", "predict"):
         code, _, err = called(capsys, verb, tmp_path / "nowhere")
         assert code == 2 and "there is no run" in err
@@ -199,7 +199,7 @@ def test_what_is_wrong_is_said_and_exits_with_two(runs, capsys, tmp_path):
     assert code == 2 and "--data" in err
 
 
-def test_damage_is_told_and_only_where_nothing_is_left_it_ends_the_work(runs, capsys, tmp_path):
+def test_a_damaged_checkpoint_is_reported_and_an_error_only_without_an_intact_one(runs, capsys, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(runs["dates"], copy)
     damaged = copy / "checkpoints" / "step-00000003" / "model.safetensors"

@@ -79,7 +79,7 @@ def test_a_used_file_that_exits_does_not_end_the_command_as_if_it_were_done(endi
     )
 
 
-def test_a_used_file_that_fails_is_told_in_one_line(inside, capsys):
+def test_a_failing_plugin_file_is_reported_in_one_line(inside, capsys):
     (inside / "own.py").write_text("raise ValueError('\\x1b[31mred\\nand more')")
     code, words = ended(["--use", "own.py", "list"], capsys)
     assert code == 2 and words.count("\n") == 1 and "\x1b" not in words and "own.py, line 1" in words
@@ -92,7 +92,7 @@ def test_own_line_breaks_of_a_message_stay_and_typed_ones_do_not():
     assert said("--out: a\x07b", ["--out=a\x07b"]) == "--out: a\\x07b"
 
 
-def test_a_disk_that_fails_is_told_in_one_line(monkeypatch, capsys):
+def test_a_failing_disk_is_reported_in_one_line(monkeypatch, capsys):
     from regard.cli import list as listing
 
     def fail(options):

@@ -73,7 +73,7 @@ def test_no_line_of_any_page_is_longer_than_the_page_and_none_holds_colour_codes
         assert "\x1b" not in text
 
 
-def test_what_cannot_be_seen_is_blank_in_the_picture():
+def test_hidden_pairs_are_blank_in_the_picture():
     distance = torch.arange(toy.POSITIONS)[:, None] - torch.arange(toy.POSITIONS)
     assert torch.equal(picture("local") > 0, distance.abs() <= 2)
     assert torch.equal(picture("causal") > 0, distance >= 0)

@@ -70,7 +70,7 @@ def test_the_data_a_run_learned_from_may_be_gone(runs, capsys):
         Path(f"{book}.elsewhere").rename(book)
 
 
-def test_the_picture_of_an_alignment_stands_in_the_terminal(runs, capsys):
+def test_an_alignment_is_drawn_in_the_terminal(runs, capsys):
     code, out, _ = called(capsys, "predict", runs["dates"], "--text", "3rd of May, 1979")
     lines = out.splitlines()
     assert code == 0 and "\x1b" not in out and lines[0].startswith("3rd of May, 1979  →  ")
@@ -227,7 +227,7 @@ def test_lines_of_stdin_are_texts_and_one_bad_one_does_not_cost_the_others(runs,
     assert found[2]["notes"] == ["1 of 13 pieces are unknown to this run"]
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     code, _, err = called(capsys, "predict", runs["dates"])
-    assert code == 2 and "no text" in err
+    assert code == 2 and "expected some text" in err
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_options_that_cannot_work_are_refused(options, said, runs, capsys):
     assert code == 2 and said in err and not out
 
 
-def test_a_picture_goes_on_below_where_the_page_is_narrow_and_wide_letters_keep_their_columns():
+def test_a_drawing_continues_below_on_a_narrow_terminal_and_wide_characters_keep_their_columns():
     weights = [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]
     assert picture.drawn(weights, ["x", " "], ["ab", "中", "\n"], 80) == [
         "   a", "   b 中␊", "  ┌──────┐", "x │  ██▓▓│", "␣ │██    │", "  └──────┘"

@@ -65,7 +65,7 @@ def kept(folder, text):
         ("# " + "x" * 300_000, "at most 262,144 bytes"),
     ],
 )
-def test_what_is_no_plain_file_of_settings_is_refused_in_one_line(tmp_path, text, words):
+def test_a_settings_file_that_is_no_regular_file_is_refused_in_one_line(tmp_path, text, words):
     path, begun = kept(tmp_path, text), time.monotonic()
     with pytest.raises(BadValue, match=words) as caught:
         from_yaml(path)
@@ -159,7 +159,7 @@ def test_many_texts_are_settings_or_refused_in_one_line(tmp_path_factory, text):
 
 @settings(max_examples=60, deadline=None)
 @given(text=YAMLS)
-def test_what_is_taken_is_what_the_library_itself_reads(text):
+def test_values_are_read_as_the_library_reads_them(text):
     """Stricter, never different: PyYAML's own safe loader finds the same, but for dates, which stay texts."""
     try:
         found = plain_yaml.load(text)

@@ -79,7 +79,7 @@ def test_a_wrong_call_is_answered_in_one_line(tmp_path, monkeypatch, capsys, wor
     assert not list(tmp_path.iterdir())
 
 
-def test_a_value_with_spaces_is_kept_whole_in_what_is_said(capsys):
+def test_a_value_with_spaces_is_repeated_whole_in_messages(capsys):
     err = called(capsys, "train", "toy", "--metric", "an odd one")[2]
     assert "toy(metric='an odd one')" in err
 

@@ -125,7 +125,7 @@ def test_rows_hold_what_the_api_promises(story):
     assert "--use" in row["commands"]["0"]
 
 
-def test_every_file_is_there_and_the_report_stands_alone(story):
+def test_every_file_is_written_and_the_report_is_self_contained(story):
     lines = list(csv.DictReader((story.out / "results.csv").read_text().splitlines()))
     assert [line["model"] for line in lines] == MODELS
     assert "\\begin{tabular}" in (story.out / "results.tex").read_text()

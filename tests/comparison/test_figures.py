@@ -66,7 +66,7 @@ def test_a_long_loss_is_averaged_in_stretches():
     assert "tokens" not in loss.at
 
 
-def test_what_is_no_number_is_left_out_of_a_curve():
+def test_non_finite_values_are_left_out_of_a_curve():
     lines = [{"step": 1, "loss": None}, {"step": 2, "loss": 3.0, "validation": {"accuracy": None}}]
     found = history.history("x", 0, lines)
     assert found.loss.values.tolist() == [3.0] and not len(found.validation["accuracy"].values)
@@ -121,7 +121,7 @@ def test_bars_begin_at_zero_and_carry_the_intervals_of_the_rows(three):
     assert frame.get_xlim()[0] == 0
 
 
-def test_a_closer_look_has_a_dot_for_each_seed(three):
+def test_the_zoomed_view_has_a_dot_for_each_seed(three):
     _, _, best_first = reached(three)
     drawing = bars.closer(best_first, ACCURACY, "test")
     for one in best_first:
@@ -148,7 +148,7 @@ def test_where_less_is_better_the_least_comes_first(three):
 # Cost
 
 
-def test_the_front_is_who_is_beaten_by_nobody():
+def test_the_pareto_front_equals_a_brute_force_search():
     random.seed(3)
     for _ in range(50):
         points = [(float(random.randrange(6)), float(random.randrange(6))) for _ in range(9)]
@@ -160,7 +160,7 @@ def test_the_front_is_who_is_beaten_by_nobody():
         assert cost.front(points) == expected
 
 
-def test_points_stand_at_cost_and_quality(three):
+def test_points_are_drawn_at_cost_and_quality(three):
     found, keys, best_first = reached(three)
     for kind in cost.COST_AXES:
         drawing = cost.against(best_first, found, keys, kind, ACCURACY, "test")
@@ -172,7 +172,7 @@ def test_points_stand_at_cost_and_quality(three):
     assert not [one for one in speed.collections if isinstance(one, PathCollection)]
 
 
-def test_who_is_beaten_is_hollow(three):
+def test_points_off_the_pareto_front_are_hollow(three):
     """With every cost rising from the best to the worst, only the best is beaten by nobody."""
     found, keys, best_first = reached(three)
     drawing = cost.against(best_first, found, keys, cost.COST_AXES[0], ACCURACY, "test")

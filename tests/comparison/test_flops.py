@@ -31,7 +31,7 @@ def test_a_linear_layer_multiplies_and_adds_once_for_each_weight():
     assert forward == 2 * 15 * 7 * 11 and backward == 2 * forward
 
 
-def test_what_needs_no_gradient_is_not_counted_twice():
+def test_products_without_gradient_are_counted_once():
     layer = nn.Linear(7, 11)
     assert forward_and_backward(lambda: layer(torch.randn(15, 7))) == (2 * 15 * 7 * 11, 2 * 15 * 7 * 11)
 
@@ -158,7 +158,7 @@ def test_a_step_costs_about_three_times_its_forward_pass(task, model, attention)
     assert of_step(network, batch) / forward == pytest.approx(3, rel=0.12)
 
 
-def test_a_transformer_costs_what_its_matrices_and_its_attention_say():
+def test_the_count_of_a_transformer_is_that_of_its_matrices_and_its_attention():
     _, network, batch = made("digits", "encoder(layers=2, dim=64, hidden=256)")
     positions, dim = 4 * 8, 64
     layer = (

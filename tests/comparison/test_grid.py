@@ -149,7 +149,7 @@ def test_trying_a_cell_draws_nothing_from_the_callers_generator():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_what_tuning_chose_for_a_model_reaches_its_runs(tmp_path):
+def test_tuned_settings_of_a_model_reach_its_runs(tmp_path):
     grid = compose({"task": "toy"}, ["toy-net"])
     (job,) = jobs(grid, [0], tmp_path, chosen={"toy-net": {"model": "toy-net(dim=5)"}})
     assert job.settings["model"] == "toy-net(dim=5)" and job.contestant.model == "toy-net"

@@ -57,13 +57,13 @@ def test_a_run_that_hangs_is_stopped_with_all_it_started_and_the_next_one_runs(t
     assert Outcome.load(tmp_path / kind).error == stopped.error
 
 
-def test_what_a_run_leaves_running_ends_with_it(tmp_path, quick):
+def test_child_processes_of_a_run_end_with_it(tmp_path, quick):
     (outcome,) = LocalEngine(1).run([job_of(tmp_path / "leaves")], Heard())
     assert outcome.error and len(numbers(tmp_path / "leaves")) == 2
     until(lambda: not any(map(lives, numbers(tmp_path / "leaves"))))
 
 
-def test_a_process_that_ends_as_if_all_were_well_hands_back_no_older_outcome(tmp_path, quick):
+def test_a_process_that_ends_with_exit_code_0_does_not_return_an_older_outcome(tmp_path, quick):
     job = job_of(tmp_path / "quits")
     old = Outcome("toy-net", None, 0, {**job.settings, "steps": 4}, job.folder, steps=4)
     (tmp_path / "quits").mkdir()
@@ -72,7 +72,7 @@ def test_a_process_that_ends_as_if_all_were_well_hands_back_no_older_outcome(tmp
     assert "ended with exit code 0 but without an outcome" in outcome.error and outcome.steps == 0
 
 
-def test_the_second_ctrl_c_kills_what_ignores_the_first(tmp_path):
+def test_a_second_ctrl_c_kills_runs_that_ignore_the_first(tmp_path):
     jobs = [job_of(tmp_path / "stubborn-1"), job_of(tmp_path / "stubborn-2", 1)]
     process, log = stubborn.engine(jobs, tmp_path)
     found = until(lambda: all(numbers(job.folder) for job in jobs)) and [
@@ -87,7 +87,7 @@ def test_the_second_ctrl_c_kills_what_ignores_the_first(tmp_path):
     until(lambda: not any(map(lives, found)))
 
 
-def test_what_a_killed_engine_leaves_ends_even_if_it_hangs(tmp_path):
+def test_runs_of_a_killed_engine_end_even_if_they_hang(tmp_path):
     job = job_of(tmp_path / "stubborn")
     process, log = stubborn.engine([job], tmp_path, grace=0.2)
     found = until(lambda: numbers(job.folder))
@@ -97,7 +97,7 @@ def test_what_a_killed_engine_leaves_ends_even_if_it_hangs(tmp_path):
     process.join(300)
 
 
-def test_one_ctrl_c_kills_in_the_end_what_does_not_stop_and_names_it(tmp_path, quick, monkeypatch):
+def test_after_ctrl_c_a_run_that_does_not_stop_is_killed_and_named(tmp_path, quick, monkeypatch):
     monkeypatch.setattr(local, "SECONDS_TO_SAVE", 0.1)
     job = job_of(tmp_path / "stubborn")
 
@@ -128,7 +128,7 @@ def test_a_model_that_hangs_with_pythons_lock_is_killed_and_the_others_end(tmp_p
     assert heard.news(tmp_path / "hangs") == ["began", "failed"]
 
 
-def test_progress_is_heard_of(tmp_path, monkeypatch):
+def test_progress_of_a_run_reaches_its_limits(tmp_path, monkeypatch):
     beats = []
     monkeypatch.setattr(Limits, "beat", lambda self: beats.append(self) or setattr(self, "named", True))
     LocalEngine(1).run([job_of(tmp_path / "run", steps=3)], Heard())
@@ -194,12 +194,12 @@ def test_a_time_is_read_with_or_without_its_unit(given, found):
 
 
 @pytest.mark.parametrize("given", ["0", "-3", "nan", "inf", "soon", "", "5 steps", "1e999", "5 bananas"])
-def test_what_is_no_time_is_refused(given):
+def test_an_invalid_duration_is_refused(given):
     with pytest.raises(BadValue, match=r"heartbeat: expected a time, .* got"):
         seconds("heartbeat", given)
 
 
-def test_times_are_said_in_the_largest_whole_unit():
+def test_durations_are_written_in_the_largest_whole_unit():
     assert [duration_text(one) for one in (7.0, 60.0, 90.0, 300.0, 3600.0, 7200.0)] == [
         "7 seconds", "1 minute", "90 seconds", "5 minutes", "1 hour", "2 hours"
     ]  # fmt: skip

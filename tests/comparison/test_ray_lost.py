@@ -91,7 +91,7 @@ def test_a_worker_is_stuck_if_it_is_silent_for_longer_than_a_run_may_be(monkeypa
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("who", ["gcs_server", "raylet", "command", "all"])
-def test_whoever_is_killed_nothing_is_left_and_the_run_goes_on(tmp_path, who):
+def test_after_any_kill_nothing_is_left_and_the_run_resumes(tmp_path, who):
     file, pauses = pauses_of(tmp_path, PAUSES)
     job = job_of(tmp_path, use=(STRANGERS, file))
     lines = Path(job.folder) / "metrics.jsonl"

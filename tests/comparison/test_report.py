@@ -137,7 +137,7 @@ def test_the_page_allows_nothing_but_its_own_script(page):
     )
 
 
-def test_every_figure_says_in_words_what_it_shows(page):
+def test_every_figure_has_a_text_alternative(page):
     charts = [attrs for tag, attrs in Page(page).tags if tag == "svg"]
     assert all(attrs.get("aria-label") or attrs.get("aria-hidden") == "true" for attrs in charts)
     assert sum(attrs.get("role") == "img" for attrs in charts) >= 12
@@ -169,7 +169,7 @@ def test_every_number_of_the_rows_is_on_the_page(page, three):
     assert three.command in text and "ntm: it gives past" in text
 
 
-def test_a_run_that_can_be_looked_into_shows_where_it_looked(page):
+def test_a_run_with_a_checkpoint_shows_its_attention(page):
     text = Page(page).text
     assert "static-memory of the last layer: writing the memory" in text
     assert "seed 0 says “" in text
@@ -222,7 +222,7 @@ def test_one_seed_has_no_intervals_and_claims_nothing(tmp_path, undrawn):
     assert "±" not in text
 
 
-def test_a_contestant_that_failed_is_told_and_the_others_compared(tmp_path, undrawn):
+def test_a_failed_contestant_is_reported_and_the_others_are_compared(tmp_path, undrawn):
     text = Page(written(made(tmp_path, failed=[(1, 0), (1, 1), (1, 2), (2, 0)]))).text
     assert "dynamic-transformer , seed 0, 1, 2: RuntimeError: it ran out of luck" in text
     assert "lstm-attention , seed 0: RuntimeError" in text and "2 of 3" in text

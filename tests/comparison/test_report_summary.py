@@ -32,7 +32,7 @@ THREE = [row("a", 0.90, 0.89, 0.91), row("b", 0.981, 0.97, 0.992), row("c", 0.97
         ((None, "c", None), "The difference to c and a is not distinguishable with 3 seeds."),
     ],
 )
-def test_the_finding_names_the_best_and_from_whom_it_can_be_told_apart(verdicts, said):
+def test_the_finding_names_the_best_and_from_which_others_it_is_distinguishable(verdicts, said):
     couples = [pair(*names, better) for names, better in zip(("ab", "ac", "bc"), verdicts, strict=True)]
     best = "b is best on the test split: 98.10 % accuracy (95 % interval over 3 seeds: 97.00–99.20 %). "
     assert summary.finding(THREE, couples, "test") == best + said
@@ -51,7 +51,7 @@ def test_the_finding_where_less_is_better_and_all_have_one_model():
     assert summary.title(found, "dates") == "2 attentions in m on dates"
 
 
-def test_one_contestant_is_told_without_a_rival():
+def test_the_finding_of_a_single_contestant_has_no_comparison():
     assert summary.finding(THREE[:1], [], "test") == (
         "a reaches 90.00 % accuracy (95 % interval over 3 seeds: 89.00–91.00 %) on the test split."
     )
@@ -59,7 +59,7 @@ def test_one_contestant_is_told_without_a_rival():
     assert summary.title(THREE, "digits") == "a, b and c on digits"
 
 
-def test_where_nobody_was_tested_validation_counts():
+def test_without_a_tested_run_validation_is_shown():
     assert summary.shown_split([{**one, "test": {}} for one in THREE]) == "validation"
     assert summary.shown_split(THREE) == "test"
 

@@ -60,7 +60,7 @@ def test_everything_is_plain_json_whatever_went_wrong():
     assert json.loads(text)[0] == rows(given)
 
 
-def test_a_number_that_is_none_makes_no_mean_and_is_told():
+def test_a_non_finite_number_makes_no_mean_and_is_reported():
     row = rows(changed(comparison(), 0, test={"accuracy": math.nan, "loss": 0.2}))[0]
     assert row["test"]["accuracy"] == {"mean": None, "low": None, "high": None}
     assert row["test"]["loss"]["mean"] == pytest.approx(0.2)
@@ -101,7 +101,7 @@ def test_without_a_measurement_of_its_own_speed_comes_from_training_and_says_so(
     assert "may have run side by side" in row["warnings"][0]
 
 
-def test_what_tuning_chose_is_told():
+def test_tuned_settings_are_in_the_row():
     chosen = {"static-transformer": {"optim.lr": 3e-4}}
     found = rows(comparison(trials=20, chosen=chosen))
     assert found[0]["settings_chosen"] == {"optim.lr": 3e-4} and found[1]["settings_chosen"] == {}
@@ -125,7 +125,7 @@ def test_what_tuning_chose_is_told():
         (Contestant("transformer-xl"), "language", "relative(positions=transformer-xl)"),
     ],
 )
-def test_attention_is_a_name_also_where_nobody_asked(asked, task, attention):
+def test_the_attention_of_a_row_is_named_also_where_it_is_the_default(asked, task, attention):
     assert attention_of(asked, task) == attention
 
 
@@ -233,7 +233,7 @@ def test_a_fair_comparison_says_why():
     assert "WARNING" not in said and "NOTE" not in said
 
 
-def test_different_test_data_are_told_loudly():
+def test_different_test_data_are_reported_as_a_warning():
     said = fairness(changed(comparison(), 0, data_sha256="f" * 64))
     assert [line for line in said if line.startswith("WARNING: the runs were tested on 2 different sets")]
 
@@ -257,7 +257,7 @@ def test_different_test_data_are_told_loudly():
         ),
     ],
 )
-def test_what_is_not_equal_is_said(given, words):
+def test_unequal_conditions_are_reported(given, words):
     assert words in " ".join(fairness(given))
 
 
@@ -266,7 +266,7 @@ def test_a_comparison_in_which_nothing_finished_says_so():
     assert fairness(given) == ["No run finished: there is nothing to compare."]
 
 
-def test_a_setting_changed_on_resume_is_said_with_the_number_of_runs():
+def test_a_setting_changed_on_resume_is_reported_with_the_number_of_runs():
     given = changed(comparison(), 0, changes=["steps 9 (was 5) from step 5 on"])
     (note,) = [text for text in fairness(given) if "resume" in text]
     assert note.startswith("NOTE") and "steps 9 (was 5) from step 5 on" in note and "in 1 of" in note

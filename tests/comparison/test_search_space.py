@@ -54,14 +54,14 @@ def test_a_setting_that_is_no_whole_number_is_none_however_its_ends_are_written(
         ("optim.lr=x..y,optim.clap=1|2,steps=1|2", ["3 mistakes", "optim.clip", "a finite number", "a rule"]),
     ],
 )
-def test_mistakes_are_told_together_and_say_what_to_write(text, words):
+def test_mistakes_are_reported_together_with_the_expected_form(text, words):
     with pytest.raises(BadValue) as mistake:
         read(text, DIGITS)
     for word in [*words, "space:"]:
         assert word in str(mistake.value)
 
 
-def test_options_of_the_model_go_into_its_name_and_keep_what_the_recipe_means_by_it():
+def test_tuned_options_of_the_model_are_merged_with_those_of_the_recipe():
     config = complete({"task": "dates", "model": "transformer"})
     assert config.model == "transformer(layers=2, dim=96, dropout=0.0)"
     found = settings({"model.dropout": 0.25, "optim.lr": 0.5}, config)

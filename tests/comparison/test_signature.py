@@ -48,13 +48,13 @@ def test_whatever_changes_a_number_changes_the_line():
     assert len(set(lines)) == len(lines)
 
 
-def test_what_changes_no_number_does_not_change_the_line():
+def test_settings_without_influence_are_not_in_the_signature():
     usual = line(changed())
     assert line(changed(out="elsewhere", name="a", log_every=3, save_every=7)) == usual
     assert line(changed(batch_size=32)) == usual  # the recipe's own, said aloud
 
 
-def test_files_are_told_by_name_and_not_by_place():
+def test_the_signature_has_file_names_without_folders():
     found = parts(line([outcome("encoder", 0, 0.9, settings={
         "task": "classify", "data": ["/somewhere/train.tsv", "/somewhere/test.tsv"], "seed": 0})]))  # fmt: skip
     assert found["files"] == "train.tsv,test.tsv"

@@ -35,7 +35,7 @@ def test_one_seed_has_no_interval_and_says_so():
 
 
 @pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.nan, 1.0], [1.0, math.inf]])
-def test_what_is_no_number_never_becomes_a_mean(values):
+def test_non_finite_values_give_a_nan_mean(values):
     found = interval(values)
     assert math.isnan(found.mean) and math.isnan(found.low) and math.isnan(found.high)
     assert str(found) == "not finite"
@@ -144,7 +144,7 @@ def test_the_bootstrap_gives_the_same_numbers_every_time():
     assert bootstrap({0: once}, {0: once * 0.9}, 20) == bootstrap({0: twice}, {0: twice * 0.9}, 20)
 
 
-def test_what_is_hard_for_both_cancels_out():
+def test_block_difficulty_shared_by_both_cancels_out():
     """Blocks of very different difficulty: unpaired they would drown a difference that holds in every block."""
     generator = np.random.default_rng(4)
     chances = generator.uniform(10, 90, 40).round()
@@ -217,7 +217,7 @@ def test_a_wide_interval_says_how_large_a_difference_would_have_shown():
         (difference(0.0, 0.1, p=1.0), 1.0, "the means are equal"),
     ],
 )
-def test_what_cannot_be_claimed_is_not(given, p, words):
+def test_nothing_is_claimed_without_evidence(given, p, words):
     found = judge(("a", "b"), given, SURE, (p, 0.001), Metric("f1"))
     assert found.better is None and words in found.sentence
 

@@ -99,7 +99,7 @@ def test_a_budget_or_patience_does_not_end_the_measurement(threads):
     assert measure(given, 1, 0.0).steps_per_second > 0
 
 
-def test_neither_validation_nor_test_is_looked_at(threads, monkeypatch):
+def test_neither_validation_nor_test_data_is_evaluated(threads, monkeypatch):
     monkeypatch.setattr(
         "regard.tasks.metrics.Mean.of", lambda *given: pytest.fail("a measurement of quality")
     )

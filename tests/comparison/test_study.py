@@ -45,7 +45,7 @@ def test_a_strike_needs_both_tests_below_the_level_shared_among_all_rivals():
     assert strikes([pair("a", "b", 0.1, 0.009)], count=6, higher_is_better=False) == {"a": "b"}
 
 
-def test_seeds_that_differ_by_exactly_the_same_leave_the_word_to_the_bootstrap():
+def test_without_variance_over_seeds_the_bootstrap_alone_decides():
     assert strikes([pair("a", "b", 1.0, None, boot=0.0002)], 3, higher_is_better=True) == {"b": "a"}
     assert not strikes([pair("a", "b", 0.01, None, boot=0.3)], 3, higher_is_better=True)
     assert not strikes([pair("a", "b", 0.01, None, boot=None)], 3, higher_is_better=True)
@@ -86,7 +86,7 @@ def test_of_those_that_are_close_the_fastest_is_taken_and_of_equal_speeds_the_be
     assert take(found.close[:1]).name == "additive"
 
 
-def test_what_is_close_is_a_matter_of_the_margin():
+def test_the_margin_decides_what_is_close():
     points, part = Margin(0.01, "1 point"), Margin(0.02, "2 %", relative=True)
     assert points.allows(0.97, 0.98, higher_is_better=True)
     assert not points.allows(0.969, 0.98, higher_is_better=True)
@@ -105,7 +105,7 @@ def test_contestants_with_the_same_numbers_are_one_entry_with_the_models_own_nam
     assert other.names == ("linear",)
 
 
-def test_the_check_says_that_what_must_be_alike_is_and_loudly_where_it_is_not(tmp_path):
+def test_the_check_reports_whether_equal_computations_gave_equal_numbers(tmp_path):
     asked = question(same=("causal", "global"), why_same="of a reason")
     alike = {"causal": (8.1, 8.2, 8.3), "global": (8.1, 8.2, 8.3), "linear": (9.0, 9.1, 9.3)}
     how = {"model": "decoder", "task": "language", "metric": "perplexity"}
@@ -117,14 +117,14 @@ def test_the_check_says_that_what_must_be_alike_is_and_loudly_where_it_is_not(tm
     assert "**They did not come out alike**" in told(second)
 
 
-def test_twins_that_nobody_expected_are_told(tmp_path):
+def test_unexpected_equal_contestants_are_reported(tmp_path):
     found = verdict_of(tmp_path, {"dot": (0.9, 0.8, 0.7), "general": (0.9, 0.8, 0.7)}, {})
     assert check(found) == [
         "`dot` and `general` came out the same to the last digit: here they are one thing."
     ]
 
 
-def test_rounding_is_no_difference_and_is_told(tmp_path):
+def test_differences_of_rounding_do_not_count_and_are_reported(tmp_path):
     reached = {
         "dot": (0.9, 0.8, 0.7),
         "local": (0.9 - 1e-8, 0.8 - 1.1e-8, 0.7 - 1.2e-8),
@@ -156,7 +156,7 @@ def test_timings_of_one_computation_that_lie_far_apart_are_a_warning(tmp_path):
         assert words in told(judge(asked, read_comparison(place, "")))
 
 
-def test_runs_that_were_still_learning_are_told(tmp_path):
+def test_runs_that_were_still_learning_are_reported(tmp_path):
     place = folder(tmp_path / "one", CLEAR, {})
     assert "In all 6 runs the last checkpoint was the best" in told(
         judge(question(), read_comparison(place, ""))
@@ -165,7 +165,7 @@ def test_runs_that_were_still_learning_are_told(tmp_path):
     assert "checkpoint" not in told(judge(question(), read_comparison(place, "")))
 
 
-def test_sentences_tell_the_best_the_struck_and_what_to_take(tmp_path):
+def test_sentences_name_the_best_the_struck_off_and_the_recommendation(tmp_path):
     yards = [Yardstick("tossing a coin", 0.5, guess=True), Yardstick("the old way", 0.9)]
     text = told(verdict_of(tmp_path, CLEAR, {"dot": 10.0, "hard": 20.0}, yards))
     assert "`dot` reached the highest test accuracy: 96.0 % (95 % interval 93.5–98.5 %)." in text
@@ -175,7 +175,7 @@ def test_sentences_tell_the_best_the_struck_and_what_to_take(tmp_path):
     assert "**Learnt less than half of it**, on the way from guessing to the best: `hard` (56.0 %)." in text
 
 
-def test_nothing_is_recommended_where_nobody_learnt(tmp_path):
+def test_nothing_is_recommended_where_no_contestant_learnt(tmp_path):
     yards = [Yardstick("tossing a coin", 0.98, guess=True)]
     found = verdict_of(tmp_path, CLEAR, {}, yards)
     assert found.take is None
@@ -183,7 +183,7 @@ def test_nothing_is_recommended_where_nobody_learnt(tmp_path):
     assert "nothing yet" in study.answers([found])
 
 
-def test_the_slow_that_are_no_better_are_told_with_their_price(tmp_path):
+def test_slower_contestants_that_are_no_better_are_reported_with_their_cost(tmp_path):
     reached = {"dot": (0.95, 0.96, 0.97), "additive": (0.94, 0.95, 0.955), "general": (0.93, 0.95, 0.94)}
     found = verdict_of(tmp_path, reached, {"dot": 12.0, "additive": 1.0, "general": 6.0})
     assert (
@@ -192,7 +192,7 @@ def test_the_slow_that_are_no_better_are_told_with_their_price(tmp_path):
     ) in told(found)
 
 
-def test_a_seed_that_went_another_way_is_told(tmp_path):
+def test_an_outlier_among_the_seeds_is_reported(tmp_path):
     reached = {
         "dot": (0.95, 0.96, 0.955), "additive": (0.94, 0.95, 0.955), "general": (0.93, 0.95, 0.94),
         "hard": (0.9, 0.3, 0.92),

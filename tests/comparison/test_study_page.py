@@ -44,7 +44,7 @@ def test_runs_older_than_the_recipe_are_refused(tmp_path):
         read_comparison(place, "")
 
 
-def test_a_failed_run_and_one_without_a_number_are_told_and_in_no_table(tmp_path):
+def test_failed_and_non_finite_runs_are_reported_and_left_out_of_tables(tmp_path):
     place = folder(tmp_path / "one", {**CLEAR, "linear": (0.5, 0.5, 0.5)}, {})
     for name, changes in (("hard-seed-1", {"error": "RuntimeError: no"}), ("linear-seed-0", {"test": {}})):
         rewrite(place / "runs" / name / "outcome.json", **changes)

@@ -76,7 +76,7 @@ def rate(found):
     return found[ENCODER.label]["optim.lr"]
 
 
-def test_the_first_trial_is_the_recipe_and_none_looks_at_the_test(tmp_path):
+def test_the_first_trial_is_the_recipe_and_no_trial_reads_the_test_split(tmp_path):
     engine = Computer()
     tune(tmp_path, engine)
     assert engine.jobs[0].settings == {**SETTINGS, "model": "encoder", "seed": 0}
@@ -87,7 +87,7 @@ def test_the_first_trial_is_the_recipe_and_none_looks_at_the_test(tmp_path):
     assert len({json.dumps(job.settings) for job in engine.jobs}) == 8
 
 
-def test_it_finds_better_settings_than_the_recipe_and_says_what_it_tried(tmp_path):
+def test_it_finds_better_settings_than_the_recipe_and_records_its_trials(tmp_path):
     engine = Computer()
     found, told = tune(tmp_path, engine, trials=20)
     assert engine.accuracy({**SETTINGS, **found["encoder"]}) > engine.accuracy(SETTINGS) + 0.1
@@ -120,7 +120,7 @@ def test_where_nothing_is_better_the_recipe_stays(tmp_path):
 
 
 @pytest.mark.parametrize("done", [1, 2, 6, 7])
-def test_a_sweep_that_was_killed_goes_on_and_chooses_the_same(tmp_path, done):
+def test_a_killed_sweep_resumes_and_chooses_the_same(tmp_path, done):
     undisturbed, told = tune(tmp_path / "undisturbed", Computer(diverges_above=0.05))
     with pytest.raises(Killed):
         tune(tmp_path / "killed", Computer(diverges_above=0.05, dies_after=done))
@@ -158,7 +158,7 @@ def test_a_trial_that_diverges_is_the_worst_and_no_error(tmp_path):
     assert rate(found) <= 0.02
 
 
-def test_the_sampler_learns_to_stay_away_from_what_diverges(tmp_path):
+def test_the_sampler_learns_to_avoid_diverging_settings(tmp_path):
     class Flat(Computer):
         def accuracy(self, settings):
             return 0.5
@@ -210,7 +210,7 @@ def test_a_round_is_one_trial_of_each_contestant_and_all_get_the_same_first_ques
     assert len({job.folder for job in engine.jobs}) == 6
 
 
-def test_a_recipe_outside_of_the_space_is_tried_all_the_same(tmp_path):
+def test_a_recipe_outside_of_the_search_space_is_tried_first(tmp_path):
     engine = Computer()
     found, told = tune(tmp_path, engine, space="optim.lr=1e-7..1e-6", trials=4)
     assert engine.jobs[0].settings == {**SETTINGS, "model": "encoder", "seed": 0}
@@ -259,7 +259,7 @@ def test_longer_trials_begin_anew(tmp_path):
     assert not kept.exists()
 
 
-def test_every_trial_is_heard_of(tmp_path):
+def test_every_trial_is_reported_as_an_event(tmp_path):
     heard = []
     found = sweep.tune_all([ENCODER], SETTINGS, 3, SPACE, Computer(), tmp_path / "one", 1, heard.append)[0]
     everyone, _ = tune(tmp_path / "all", Computer(), trials=3)

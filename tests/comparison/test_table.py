@@ -92,7 +92,7 @@ def test_one_row_alone_is_not_the_best_of_anything():
     assert bold_of(render(rows(given))) == []
 
 
-def test_the_attention_stands_there_only_where_it_tells_rows_apart():
+def test_the_attention_is_shown_only_where_rows_share_a_model():
     text = "\n".join(printed(render(rows(comparison()))))
     assert "attention" not in text.replace("lstm-attention", "")
     lines = printed(render(perplexities()), 100)
@@ -109,7 +109,7 @@ def test_one_seed_is_shown_without_an_interval_and_says_so():
     assert "±" not in text and "90.00" in text and "One seed: no interval" in text
 
 
-def test_what_failed_says_so_and_why_below():
+def test_failed_rows_show_their_reason_below_the_table():
     given = comparison()
     for place in (3, 4, 5):
         given = changed(given, place, error="MemoryError: 3 GiB", test={}, validation={})
@@ -142,7 +142,7 @@ def test_numbers_are_shown_with_as_many_digits_as_they_are_worth():
 # Pairs.
 
 
-def test_pairs_tell_difference_interval_and_both_probabilities():
+def test_pairs_show_difference_interval_and_both_p_values():
     found = pairs(comparison(), ACCURACY)
     lines = printed(render_pairs(found), 110)
     assert "static-transformer − dynamic-transformer" in lines[3]
@@ -151,7 +151,7 @@ def test_pairs_tell_difference_interval_and_both_probabilities():
     assert max(map(len, printed(render_pairs(found), 80))) <= 80
 
 
-def test_pairs_of_nobody_say_so():
+def test_a_table_without_pairs_says_so():
     assert printed(render_pairs([]))[0] == "No two contestants to compare."
 
 
@@ -168,7 +168,7 @@ def test_csv_has_one_line_for_each_contestant_and_reads_back():
     assert found[0]["signature"] == rows(given)[0]["signature"] and found[0]["parameters"] == "301000"
 
 
-def test_csv_leaves_empty_what_a_row_does_not_have():
+def test_missing_values_of_a_row_are_empty_in_csv():
     given = comparison(costs={})
     for place in range(3):
         given = changed(given, place, error="no", test={}, validation={})

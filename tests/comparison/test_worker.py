@@ -173,7 +173,7 @@ def test_bleu_carries_its_signature_and_adds_up_over_blocks(tmp_path):
     assert found["bleu"] == pytest.approx(outcome.test["bleu"])
 
 
-def test_more_steps_go_on_and_say_so(tmp_path):
+def test_a_run_with_more_steps_resumes_and_is_reported(tmp_path):
     perform(job_of(tmp_path / "run", steps=4))
     job = job_of(tmp_path / "run", steps=6)
     assert (previous_runs.longer(job), previous_runs.refusal(job), previous_runs.finished(job)) == (
@@ -209,7 +209,7 @@ def test_a_run_does_not_become_another_one(done, changes, said):
     assert previous_runs.finished(other) is None
 
 
-def test_what_a_result_does_not_depend_on_may_change(done):
+def test_settings_without_influence_on_the_result_may_change(done):
     job, _ = done
     assert previous_runs.refusal(dataclasses.replace(job, settings={**job.settings, "log_every": 1})) == ""
     assert (
