@@ -116,6 +116,7 @@ def test_one_graph_serves_different_lengths_of_queries_and_keys():
     assert_one_graph(function, make)
 
 
+@pytest.mark.slow
 def test_gradients_reach_weights_and_biases_through_a_compiled_call():
     weight, table = torch.randn(8, requires_grad=True), torch.randn(3, 9, requires_grad=True)
 

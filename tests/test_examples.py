@@ -37,6 +37,7 @@ def own():
         yield module
 
 
+@pytest.mark.slow
 def test_a_mechanism_from_a_file_is_listed_and_explained(tmp_path):
     page = json.loads(regard_with_own_file("show", "cosine", "--json", cwd=tmp_path))
     assert page["summary"].startswith("Multi-head attention that compares directions only")

@@ -200,6 +200,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 def test_no_square_is_kept_or_made():
     """Work goes by blocks of rows whose size does not grow with the length."""
     length = 6000
