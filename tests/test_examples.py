@@ -45,6 +45,7 @@ def test_a_mechanism_from_a_file_is_listed_and_explained(tmp_path):
     assert "num_heads" in [option["name"] for option in page["options"]]
 
 
+@pytest.mark.slow
 def test_a_task_a_model_and_a_mechanism_from_a_file_train_and_predict(tmp_path):
     said = regard_with_own_file(
         "train", "brackets", "--model", "conv-attention(dim=8)", "--attention", "cosine(num_heads=2)", "--steps", "2",
