@@ -69,6 +69,7 @@ def test_outputs_and_gradients_equal_the_definition(causal, masked, short_chunks
         assert torch.allclose(mine, other, atol=1e-12)
 
 
+@pytest.mark.slow
 @FORMS
 def test_first_and_second_derivatives_are_exact(causal, short_chunks):
     keep = torch.tensor([[False, True, True, False, True, True, True]])

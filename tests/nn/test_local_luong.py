@@ -393,6 +393,7 @@ def test_centres_are_exact_positions_under_autocast():
     assert torch.equal(found, exact)  # bfloat16 would round to multiples of 8 or 16
 
 
+@pytest.mark.slow
 def test_local_p_compiles_to_one_graph():
     layer, query, source = made("local-p", num_heads=2, window=3), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")

@@ -195,6 +195,7 @@ def test_content_address_does_not_depend_on_norms(size):
     torch.testing.assert_close(ntm.content_address(memory, key * size, torch.ones(2, 1)), expected)
 
 
+@pytest.mark.slow
 def test_ten_thousand_steps_keep_the_sum_of_the_weights():
     weights = torch.zeros(1, 128)
     weights[0, 0] = 1
