@@ -246,6 +246,17 @@ def test_no_file_names_a_place_on_one_machine():
     assert not found, "\n".join(found)
 
 
+def test_no_class_name_is_used_twice():
+    """A name that two rooms use for different things has to be read twice."""
+    found = {}
+    for path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    twice = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert not twice, f"rename the less general one: {twice}"
+
+
 def test_no_file_is_called_utils():
     assert not [path for path in modules() if path.stem in ("utils", "util", "helpers", "misc")]
 

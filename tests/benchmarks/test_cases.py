@@ -161,6 +161,7 @@ def test_the_picture_has_a_bar_for_each_row_with_a_peer_and_a_tick_where_its_bar
     figure.savefig(tmp_path / "speed.svg")
 
 
+@pytest.mark.slow
 def test_the_command_lists_draws_and_refuses(tmp_path, capsys):
     assert main.main(["bench", "--device", "cuda", "--list", "--json", "--only", "decode"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)

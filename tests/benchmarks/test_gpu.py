@@ -26,6 +26,7 @@ from regard.benchmarks.gpu.events import Times, alone, compared, side_by_side
 from regard.benchmarks.gpu.structured import SPARSE, STRUCTURED, document_ends
 from regard.benchmarks.gpu.work import Size, Work, gradient, inputs
 
+pytestmark = pytest.mark.slow
 TINY = Size(2, 3, 131, 16)
 QUICK = Setting(device="cpu", quick=True)
 WORKS = [FULL, CAUSAL, *SPARSE, *STRUCTURED]

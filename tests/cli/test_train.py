@@ -106,6 +106,7 @@ def test_the_help_shows_every_setting(capsys):
     assert "regard train dates" in text
 
 
+@pytest.mark.slow
 def test_the_whole_program_runs_in_a_process_of_its_own(tmp_path):
     command = [
         sys.executable,

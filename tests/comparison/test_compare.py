@@ -22,6 +22,7 @@ from tests.comparison.registered import STRANGERS, pauses_of, strangers_register
 from tests.comparison.test_local import logged, plain
 from tests.training.commands import Command, until
 
+pytestmark = pytest.mark.slow
 SETTINGS = {"steps": 30, "eval_every": 6, "save_every": 5, "log_every": 1, "device": "cpu"}
 MODELS = ["toy-net", "falls", "toy-net(dim=5)"]
 

@@ -26,6 +26,7 @@ from regard.errors import BadValue
 from regard.training.run_folder import checkpoints, metrics_file
 from tests.comparison.registered import STRANGERS, pauses_of, strangers_registered  # noqa: F401
 
+pytestmark = pytest.mark.slow
 SETTINGS = {"task": "toy", "steps": 40, "eval_every": 8, "save_every": 8, "log_every": 1, "batch_size": 5,
             "device": "cpu"}  # fmt: skip
 
@@ -142,7 +143,6 @@ def test_the_results_are_those_of_runs_without_a_cluster(engine, untouched, tmp_
     assert [(event.news, event.text) for event in heard] == [("done", "as an earlier command left it")]
 
 
-@pytest.mark.slow
 def test_after_kill_nine_a_job_goes_on_from_its_checkpoint(engine, untouched, tmp_path, capsys):
     file, pauses = pauses_of(tmp_path, PAUSES)
     job = job_of(tmp_path, use=(STRANGERS, file))
@@ -289,7 +289,6 @@ def test_a_cluster_that_is_there_is_joined_and_left_as_it_was(engine, untouched,
     assert ray.nodes()[0]["Alive"]
 
 
-@pytest.mark.slow
 def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path, slow):
     job = job_of(tmp_path, use=(STRANGERS, slow), steps=4000, save_every=1000, eval_every=1000)
     lines = Path(job.folder) / "metrics.jsonl"

@@ -246,6 +246,7 @@ def test_without_costs_there_is_no_such_section(tmp_path, undrawn):
     assert 'id="cost"' not in text and "steps/s" not in Page(text).text
 
 
+@pytest.mark.slow
 def test_eighteen_contestants_fit_on_a_page(tmp_path, monkeypatch):
     drawn_only(monkeypatch)
     comparison = made(tmp_path, 18)

@@ -16,6 +16,7 @@ from regard.comparison.memory import peak_memory
 from regard.comparison.step_cost import measure
 from regard.training.trainer import Trainer
 
+pytestmark = pytest.mark.slow
 SMALL, WIDE = "encoder(layers=1, dim=16)", "encoder(layers=4, dim=384)"
 SETTINGS = {"task": "digits", "model": SMALL, "device": "cpu", "seed": 3, "batch_size": 16}
 
@@ -55,7 +56,6 @@ def parameters_of(model):
     return sum(p.numel() for p in models.build(model, tasks.build("digits").problems()[0]).parameters())
 
 
-@pytest.mark.slow
 def test_a_process_prints_the_cost_and_leaves_nothing_behind(costs):
     found = costs[SMALL]
     assert found.parameters == parameters_of(SMALL) and found.steps_per_second > 0
@@ -63,7 +63,6 @@ def test_a_process_prints_the_cost_and_leaves_nothing_behind(costs):
     assert (found.device, found.threads) == ("cpu", 1)
 
 
-@pytest.mark.slow
 def test_memory_grows_with_the_model_by_what_its_training_holds(costs):
     # Weights, gradients and Adam's two averages, four bytes each; activations of so few rows are a small part.
     held = 4 * 4 * (parameters_of(WIDE) - parameters_of(SMALL)) / 2**20

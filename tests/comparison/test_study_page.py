@@ -170,6 +170,7 @@ def test_margins_and_rules_on_the_page_are_those_of_the_code(tmp_path):
     assert "(half a bit of accuracy)" in method([found])
 
 
+@pytest.mark.slow
 def test_the_script_refuses_an_empty_folder(tmp_path):
     script = [sys.executable, str(ROOT / "benchmarks" / "study.py"), "write"]
     failed = subprocess.run(script, capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -87,9 +87,9 @@ class _Extension:
             return mask  # sized for all keys, or wrongly, which the check reports
         if known is None:
             raise BadValue(
-                f"mask: masks.documents has ids for the {self.new} positions of this call only, and the masks of "
-                f"earlier calls had none for the {self.seen} earlier positions. Pass all {self.sizes[3]} ids as "
-                f"key_ids, or a document mask with every call from the first one on."
+                f"mask: masks.documents has ids for the {self.new} positions of this call only, and the document ids "
+                f"of the {self.seen} earlier positions are unknown, because earlier calls had other masks. Pass all "
+                f"{self.sizes[3]} ids as key_ids, or the same document masks with every call from the first one on."
             )
         rows = max(len(known), len(given))
         dropped = known.new_full((rows, self.seen - known.shape[1]), -1)

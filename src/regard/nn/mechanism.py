@@ -19,7 +19,7 @@ from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn.heads import head_width
-from regard.nn.state import State
+from regard.nn.state import AnyState, State
 from regard.registry import Registry, refuse_unknown
 
 Causality = Literal["yes", "no", "option"]

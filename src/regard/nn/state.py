@@ -46,10 +46,10 @@ class State:
         return self.map(lambda tensor: tensor.to(device))
 
 
-Kind = TypeVar("Kind", bound=State)
+AnyState = TypeVar("AnyState", bound=State)
 
 
-def of_kind(kind: type[Kind], state: object) -> Kind | None:
+def of_kind(kind: type[AnyState], state: object) -> AnyState | None:
     """Return a state of this class, or None where no state was passed; raise for anything else."""
     if state is None or isinstance(state, kind):
         return state

@@ -13,7 +13,6 @@ from torch import nn
 from regard import models
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
-from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
 from regard.tasks.metrics import Answered, States, merged, observe, values
 from regard.tasks.task import SPLITS, Task
@@ -108,17 +107,12 @@ class DecodingModel(models.Model):
 
 def decoding_of(task: Task, beam: int | None) -> dict[str, Any]:
     """The decoding options for a task: beam search of a width, or greedy; empty if the task generates nothing."""
-    answer = task.problem.answer
-    if not isinstance(answer, Writes):
-        if beam is not None:
-            raise BadValue(
-                f"--beam: evaluating {task.name} generates no text. Leave it out; `regard predict` takes it."
-            )
-        return {}
-    longest = answer.length
-    if beam is None:
-        return {"method": "greedy", "max_length": longest}
-    return {"method": "beam", "beam": beam, "length_penalty": 1.0, "max_length": longest}
+    found = task.problem.answer.decoding(beam)
+    if beam is not None and not found:
+        raise BadValue(
+            f"--beam: evaluating {task.name} generates no text. Leave it out; `regard predict` takes it."
+        )
+    return found
 
 
 class Fingerprint:

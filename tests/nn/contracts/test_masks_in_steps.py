@@ -126,7 +126,7 @@ def test_a_mask_that_does_not_cover_earlier_keys_is_refused():
     layer, (rows,) = CAUSAL_LAYER.build(), CAUSAL_LAYER.inputs()
     _, state = layer(rows[:, :4], state=layer.initial_state(3))
     rest = rows[:, 4:]
-    with pytest.raises(ValueError, match=r"documents of the 4 earlier ones.*key_ids"):
+    with pytest.raises(ValueError, match=r"ids of the 4 earlier positions are unknown.*key_ids"):
         layer(rest, mask=masks.documents(DOCUMENTS[:, 4:]), state=state)
     with pytest.raises(ValueError, match="all 7 keys"):
         layer(rest, mask=masks.causal() | masks.padding(HOLES[:, 4:]), state=state)
@@ -137,7 +137,7 @@ def test_a_mask_that_does_not_cover_earlier_keys_is_refused():
         mask=masks.documents(DOCUMENTS[:, :4]) & masks.documents(DOCUMENTS[:, :4]),
         state=layer.initial_state(3),
     )
-    with pytest.raises(ValueError, match="key_ids"):  # ambiguous: two document masks, one earlier set of ids
+    with pytest.raises(ValueError, match="key_ids"):  # ambiguous: earlier calls had two document masks
         layer(rest, mask=masks.documents(DOCUMENTS[:, 4:]), state=two)
 
 

@@ -11,6 +11,7 @@ import regard.nn
 from tests.nn.contracts.layers import SEQUENTIAL
 from tests.nn.contracts.memory_probe import CONTROL
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
 # Both long enough for the strips of `tiled` to have reached their full size, which is a constant of some 100 MiB for
 # scores that autograd differentiates (`relative`): shorter lengths would measure how the strips grow up to it.

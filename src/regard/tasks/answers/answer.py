@@ -43,6 +43,14 @@ class Answer:
         """The width of what the head gives."""
         raise NotImplementedError(f"{type(self).__name__} does not define outputs")
 
+    def decoding(self, beam: int | None = None) -> dict[str, Any]:
+        """The options of `model.generate` in an evaluation; empty: an evaluation generates nothing."""
+        return {}
+
+    def probabilities(self, outputs: Any) -> Tensor | None:
+        """The probability of each class for each example, (b,classes), where the answer is one of several classes."""
+        return None
+
     def head(self, dim: int | None = None, tied: nn.Embedding | None = None) -> Head:
         """The module that answers from rows of width `dim`. None: the rows are `outputs` wide and are the answer.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from torch import Tensor
 
 from regard.tasks.answers.answer import Answer
 
@@ -20,6 +22,11 @@ class OneOf(Answer):
     def outputs(self) -> int:
         """One logit for each class."""
         return self.classes
+
+    def probabilities(self, outputs: Any) -> Tensor | None:
+        """The softmax of the logits."""
+        found: Tensor = outputs.float().softmax(-1)
+        return found
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from regard.tasks.answers.answer import Answer
 from regard.tasks.answers.classes import EachOf
@@ -53,3 +53,9 @@ class Writes(Answer):
     def outputs(self) -> int:
         """One logit for each token."""
         return self.count
+
+    def decoding(self, beam: int | None = None) -> dict[str, Any]:
+        """Greedy, or beam search of a width, up to the longest target."""
+        if beam is None:
+            return {"method": "greedy", "max_length": self.length}
+        return {"method": "beam", "beam": beam, "length_penalty": 1.0, "max_length": self.length}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.tasks.answers import OneOf
+from regard.tasks.task import Task
 from regard.viewer.page_model import finite, shortened
 
 Answer = dict[str, Any]  # "text": the answer; "others": [[label, probability], …], the most likely first
@@ -76,11 +76,16 @@ def of_pretrained(model: Any, pieces: Sequence[str]) -> Callable[[Any], Answer |
     return read
 
 
-def of_run(task: Any) -> Callable[[Any], Answer | None] | None:
-    """How to read the answer from the logits of a run's model; None where its task is not classification."""
-    if not isinstance(task.problem.answer, OneOf):
-        return None
-    return lambda logits: classes(logits[0].detach().cpu(), lambda label: str(task.decode([label])))
+def of_run(task: Task) -> Callable[[Any], Answer | None]:
+    """How to read the answer from the outputs of a run's model; it reads None where that is no classification."""
+
+    def read(outputs: Any) -> Answer | None:
+        odds = task.problem.answer.probabilities(outputs)
+        if odds is None:
+            return None
+        return _ranked(odds[0].detach().cpu(), lambda label: task.decode([label]), 1)
+
+    return read
 
 
 def percent(share: float) -> str:

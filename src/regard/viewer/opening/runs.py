@@ -14,7 +14,6 @@ from torch import Tensor
 from regard.errors import BadValue
 from regard.models.stack import CachedStep
 from regard.observation.examples import choose, prepare
-from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
 from regard.tasks.vocabulary import UNKNOWN, whole_characters
@@ -126,8 +125,8 @@ def _notes(loaded: Loaded, ids: list[int] | None, text: str | None) -> list[str]
 
 def _with_target(loaded: Loaded, batch: Batch, options: ViewOptions, made: OpenedModel) -> Batch:
     """The batch with a target: the given words, or those the model writes."""
-    task, answer = loaded.task, loaded.task.problem.answer
-    assert isinstance(answer, Writes)
+    task = loaded.task
+    answer: Any = task.problem.answer  # one that a decoder writes: it has a start, an end and a length
     if options.target is not None:
         vocabulary = getattr(task, "target_vocabulary", None)
         if vocabulary is None:
