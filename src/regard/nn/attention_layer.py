@@ -17,7 +17,7 @@ from regard.nn.blocks import Residual, called
 from regard.nn.cache import Cache
 from regard.nn.key_value_memory import KeyValueMemory
 from regard.nn.masks_in_steps import from_query, over_all_keys, refuse_counting_from_the_end
-from regard.nn.mechanism import AnyState, Mechanism, check_inputs
+from regard.nn.mechanism import Mechanism, check_inputs
 from regard.nn.query_key_memory import QueryKeyMemory
 from regard.nn.state import AnyState, State, of_kind
 

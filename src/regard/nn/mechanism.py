@@ -42,7 +42,6 @@ MECHANISMS: Registry[Entry] = Registry("mechanism")
 _ALIASES: dict[str, str] = {}
 
 Layer = TypeVar("Layer", bound="type[Mechanism]")
-AnyState = TypeVar("AnyState", bound=State)  # a call returns the sort of state it was given
 
 
 def mechanism(
