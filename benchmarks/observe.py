@@ -1,4 +1,4 @@
-"""The numbers of seeing: how exact, how cheap, how small, how quick. `python -m benchmarks.observe [NAME …]`
+"""Measurements of `observe` and the viewer: exactness, cost, size, speed. `python -m benchmarks.observe [NAME …]`
 
 Names: exact, overhead, bytes, picture, frames. Run it on a machine that does nothing else; the last two need a browser
 (`make browser`). Overhead is counted in processor time of one thread, which other work on the machine hardly changes.
@@ -64,7 +64,7 @@ def _difference(model: Any, given: dict[str, Any] | None = None, **named: Any) -
 
 
 def overhead() -> Iterator[Row]:
-    """A forward inside `observe`, entering and leaving included, against a plain one: medians of turns, one thread."""
+    """A forward pass inside `observe`, enter and exit included, against a plain one: medians, one thread."""
     torch.set_num_threads(1)
     from transformers import AutoModel, LlamaConfig, LlamaModel
 
@@ -129,7 +129,7 @@ def _page() -> Iterator[Any]:
 
 
 def picture() -> Iterator[Row]:
-    """From opening the address to a finished picture, after the forward pass of 4,096 tokens and 12 × 12 heads."""
+    """From opening the URL to a finished picture, after the forward pass of 4,096 tokens and 12 × 12 heads."""
     for view, words in (("matrix", "one head in full"), ("overview", "all 144 heads, rows sampled")):
         with served() as found, _page() as page:
             address = found["large"]
@@ -160,7 +160,7 @@ PARTS = {"exact": exact, "overhead": overhead, "bytes": bytes_of_a_page, "pictur
 
 
 def main(names: list[str]) -> None:
-    """Print a row as soon as it is known."""
+    """Print each row as soon as it is measured."""
     unknown = set(names) - set(PARTS)
     if unknown:
         sys.exit(f"{', '.join(sorted(unknown))}: unknown. Known: {', '.join(PARTS)}.")

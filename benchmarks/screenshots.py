@@ -31,7 +31,7 @@ DATE = "Sunday, 3rd of May 1979"
 
 
 def scenes(trained: Path, home: Path) -> dict[str, tuple[list[str], dict[str, int]]]:
-    """For each view: what `regard view` is told, and what the link says."""
+    """For each view: the arguments of `regard view`, and the state of the page."""
     bert = [str(page_models.minilm_folder()), "--text", page_models.SENTENCE]
     story = [str(home / "stories260K"), "--text", "Once upon a time", "--generate", "40"]
     boot = [str(trained / "fashion-vit"), "--image", str(trained / "fashion-vit" / "boot.png")]
@@ -50,7 +50,7 @@ def scenes(trained: Path, home: Path) -> dict[str, tuple[list[str], dict[str, in
 
 
 def shoot(page: Any, address: str, view: str, link: dict[str, int]) -> bytes:
-    """One view as PNG, when everything has come."""
+    """One view as PNG, when everything is loaded."""
     opened(page, address, view, theme="light", **link)
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(1200)
@@ -58,7 +58,7 @@ def shoot(page: Any, address: str, view: str, link: dict[str, int]) -> bytes:
 
 
 def smaller(png: bytes) -> bytes:
-    """The same picture with a palette where it would be too large."""
+    """The same image with a palette where it is too large."""
     best = io.BytesIO()
     Image.open(io.BytesIO(png)).convert("RGB").save(best, "PNG", optimize=True)
     if best.tell() > LARGEST:
@@ -69,7 +69,7 @@ def smaller(png: bytes) -> bytes:
 
 
 def main(folder: str, names: list[str]) -> None:
-    """Every view that was asked for, or all."""
+    """The requested views, or all."""
     TARGET.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium.find(), args=chromium.SWITCHES)

@@ -337,9 +337,9 @@ def table(verdict: Verdict) -> str:
         ["", _heading(verdict), *[" ".join(column.title) for column in made]],
         [":-:", ":--", *["--:"] * len(made)],
     ]
-    for place, entry in enumerate(verdict.everyone):
+    for index, entry in enumerate(verdict.everyone):
         mark = STRUCK if entry.label in verdict.struck else RACING
-        lines.append([mark, _names(entry, verdict, seeds), *[_cell(column, place) for column in made]])
+        lines.append([mark, _names(entry, verdict, seeds), *[_cell(column, index) for column in made]])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -355,8 +355,8 @@ def _names(entry: Entry, verdict: Verdict, seeds: int) -> str:
     return name + twins + few
 
 
-def _cell(column: Column, place: int) -> str:
-    cell = column.cells[place]
+def _cell(column: Column, index: int) -> str:
+    cell = column.cells[index]
     alike = all(each.best for each in column.cells)
     text = f"**{cell.text}**" if cell.best and not alike else cell.text
     return f"{text} ± {cell.half}" if cell.half else text

@@ -1,4 +1,4 @@
-"""What building a model gives, and the reasons where it gives nothing."""
+"""The result of building a model, or the reasons why it failed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass
 class Built:
-    """A model, inputs that it takes, and how it came to be."""
+    """A model, valid inputs for it, and how it was built."""
 
     model: Any
     inputs: dict[str, Any]
     kind: str
-    rules: int  # which set of rules
+    rules: int  # index of the set of rules
     calls: int  # attention calls of a pass, counted by the oracle
 
 
 class NotBuilt(Exception):
-    """No try gave a model that ran."""
+    """No attempt gave a model that ran."""
 
     def __init__(self, reasons: list[str]) -> None:
         first = [reason for reason in reasons if reason.startswith("forward")] or reasons or ["no reason"]
@@ -28,15 +28,15 @@ class NotBuilt(Exception):
 
 
 class NoModel(Exception):
-    """A configuration that only parts of models are made from."""
+    """A configuration of a part of a model."""
 
 
 class TimeIsUp(BaseException):
-    """The seconds of one architecture are over; no `except Exception` of a library may catch it."""
+    """The time of one architecture is over; a BaseException, so that no library catches it."""
 
 
 def attempt(make: Callable[[], Any], what: str, reasons: list[str]) -> Any:
-    """What a function makes, or None and the reason noted."""
+    """The result of a function; on failure None, and the reason is recorded."""
     try:
         return make()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Softmax over the edges of a graph, as the oracle finds it: exponentials divided by their sums at each node."""
+"""How the oracle finds a softmax over the edges of a graph: exponentials divided by their sums at each node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every architecture of the installed transformers: walked from its registries, built small, and called."""
+"""Every architecture of the installed transformers: listed from its registries, built small, and called."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def classes(name: str, config: Any) -> list[type]:
         found += [entry] if isinstance(entry, str) else list(entry)
     kinds = [getattr(transformers, one) for one in dict.fromkeys(found) if hasattr(transformers, one)]
     kinds = [kind for kind in kinds if _takes(kind) in (type(config), None)] or kinds
-    return kinds or _of_module(config)  # parts of a model do not stand for it
+    return kinds or _of_module(config)  # parts of a model do not represent it
 
 
 def _of_module(config: Any) -> list[type]:
@@ -74,7 +74,7 @@ def _takes(kind: type) -> type | None:
 
 
 def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Built:
-    """A small model of an architecture and inputs that it takes. `attend`: its attn_implementation."""
+    """A small model of an architecture and valid inputs. `attend`: its attn_implementation."""
     from transformers import CONFIG_MAPPING
 
     config = attempt(lambda: CONFIG_MAPPING[name](), "configuration", reasons) or _composite(name, reasons)
@@ -83,7 +83,7 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
     kinds = classes(name, config)
     found = _built(config, kinds, attend, check, reasons)
     if found is None and all(kind.forward is torch.nn.Module.forward for kind in kinds):
-        # A container without a pass of its own: the first of its parts that attends stands for it.
+        # A container without a forward pass: represented by its first part that attends.
         for part in vars(config).values():
             if not (hasattr(part, "to_dict") and hasattr(part, "model_type")) or (
                 found is not None and found.calls
@@ -101,7 +101,7 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
 def _built(
     config: Any, kinds: list[type], attend: str | None, check: Check, reasons: list[str]
 ) -> Built | None:
-    """The first set of rules that gives a model which runs and attends; else one that runs, few layers or more."""
+    """The first set of rules that gives a model that runs and attends; else one that only runs."""
     kinds = [kind for kind in kinds if kind.forward is not torch.nn.Module.forward]
     spare: Built | None = None
     for at, rules in enumerate(shrinking.SETS if kinds else ()):
@@ -129,7 +129,7 @@ def _built(
 
 
 def _composite(name: str, reasons: list[str]) -> Any:
-    """Configurations that are made of others: an encoder and a decoder that are well known."""
+    """Composite configurations: a common encoder and decoder."""
     from transformers import CONFIG_MAPPING, BertConfig, ViTConfig, Wav2Vec2Config
 
     kind = CONFIG_MAPPING[name]
@@ -160,7 +160,7 @@ def _made(kind: Any, config: Any, attend: str | None) -> Any:
 
 
 def _parameters(kind: Any, config: Any) -> int:
-    """How many parameters a model would have; 0 where it cannot be made without memory."""
+    """The number of parameters of a model; 0 where it cannot be built on the meta device."""
     import copy
 
     try:
@@ -171,7 +171,7 @@ def _parameters(kind: Any, config: Any) -> int:
 
 
 def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
-    """Inputs that a model takes, found by trying; given up when shapes change and errors do not."""
+    """Valid inputs of a model, found by trial; gives up when errors stay the same."""
     known: set[str] = set()
     stale = 0
     names = inputs.accepted(model)
@@ -207,7 +207,7 @@ def _working(model: Any, reasons: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _fitted(model: Any, given: dict[str, Any], maker: Any, reasons: list[str]) -> dict[str, Any] | None:
-    """Inputs that a model takes, from some it may not take yet, mended by what its errors say."""
+    """Valid inputs of a model, repaired step by step from its error messages."""
     for _ in range(6):
         try:
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Inputs for any model, from the signature of its forward pass, its configuration and what its errors ask for."""
+"""Inputs for any model, from the signature of its forward pass, its configuration and its error messages."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ NEVER = (
 
 
 class Maker:
-    """Makes one input after another; sizes come from the configuration. `variant` chooses among possible shapes."""
+    """Makes inputs by name; sizes come from the configuration. `variant` chooses among possible shapes."""
 
     def __init__(self, config: Any, length: int = 17, variant: int = 0, names: Collection[str] = ()) -> None:
         self.config, self.length, self.variant = config, length, variant
-        self.names = names  # of all parameters of the forward pass
+        self.names = names  # names of all parameters of the forward pass
         self.batch = 2
         self.frames = length  # of a spectrogram
 
     @property
     def packed(self) -> bool:
-        """Whether pictures come as rows of patches, with their heights and widths beside them."""
+        """Whether images are given as rows of patches with separate heights and widths."""
         return (
             any(re.search(r"grid_t?hw$|spatial_shapes$|pixel_position_ids$", name) for name in self.names)
             and self.variant % 2 == 0
@@ -86,7 +86,7 @@ class Maker:
         return channels, size, size
 
     def ids(self, length: int | None = None) -> Tensor:
-        """Token ids that are no special ones, the last one the end of the text."""
+        """Token ids without special tokens, ending with the end of the text."""
         words = self.find("vocab_size", "text_vocab_size", "src_vocab_size", "input_vocab_size", default=1000)
         shape: tuple[int, ...] = (self.batch, length or self.length)
         if (
@@ -279,7 +279,7 @@ def accepted(model: Any) -> dict[str, inspect.Parameter]:
 
 
 def guesses(model: Any, maker: Maker) -> Iterator[dict[str, Any]]:
-    """Inputs a model may take: first one of every kind it knows (a text and a picture), then the least it needs."""
+    """Candidate inputs: first every kind the model accepts (a text and an image), then the minimum."""
     signature = accepted(model)
     main = getattr(model, "main_input_name", "input_ids")
     main = main[0] if isinstance(main, (list, tuple)) else main
@@ -297,7 +297,7 @@ def guesses(model: Any, maker: Maker) -> Iterator[dict[str, Any]]:
     if maker.packed:
         beside = ("image_grid_thw", "image_grid_hw", "spatial_shapes", "pixel_attention_mask")
         kinds += [name for name in beside if name in signature]
-    if main == "inputs" and kinds:  # another name for one of them
+    if main == "inputs" and kinds:  # an alias for one of them
         main = kinds[0]
     least = [main] if main in signature else kinds[:1] if not needed else []
     made: list[list[str]] = []

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 import regard
 
-WRONG = 1e-3  # between weights that were read and the model's own, float32
+WRONG = 1e-3  # tolerance between read weights and the model's own, float32
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def _run(model: Any, given: dict[str, Any], **more: Any) -> Any:
 
 @torch.no_grad()
 def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Run a model plainly, under the oracle and observed; what was found, as plain data."""
+    """Run a model plainly, under the oracle and observed; returns a record of plain data."""
     plain = _leaves(_run(model, given))
     again = _leaves(_run(model, given))
     calls = _watched(model, given)
@@ -71,7 +71,7 @@ def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def status(record: dict[str, Any]) -> str:
-    """One word for a record."""
+    """The status of a record."""
     if record["same_bits"] is False:
         return "differs"
     if not record["oracle"]:
@@ -140,7 +140,7 @@ def _apart(one: Tensor, two: Tensor) -> float:
 
 
 def _returned(model: Any, given: dict[str, Any]) -> tuple[int, float | None]:
-    """How many maps the model hands out itself, and how far they are from those that were read in the same pass.
+    """How many maps the model returns itself, and their largest difference to those read in the same pass.
 
     Maps come in an order of the model's own, so each is compared with the nearest one of its shape. Some models hand
     out scores under that name, or maps put together from several calls: what is not a row of weights is left out.
@@ -149,7 +149,7 @@ def _returned(model: Any, given: dict[str, Any]) -> tuple[int, float | None]:
         with warnings.catch_warnings(), regard.observe(model) as seen:
             warnings.simplefilter("ignore")
             output = _run(model, given, output_attentions=True)
-    except Exception:  # it takes no such option
+    except Exception:  # it has no such option
         return 0, None
     maps = (
         [one for name in output for one in _leaves(output[name]) if name.endswith("attentions")]
@@ -171,7 +171,7 @@ def _named(output: Any) -> bool:
 
 
 def _missed(calls: list[Call], seen: Any) -> dict[str, int]:
-    """Modules that attended more often than they were seen to: the path, and how many calls are missing.
+    """Modules with missing calls: the path, and how many calls were not seen.
 
     A softmax may stand in a part of the module that attends (an nn.Softmax), so a site answers for what is below it.
     """
@@ -193,7 +193,7 @@ def _missed(calls: list[Call], seen: Any) -> dict[str, int]:
             left[place] -= 1
         else:
             missed[call.path] = missed.get(call.path, 0) + 1
-    # A model that is one module goes by the name of its class.
+    # A model that is one module is named by its class.
     spare = sum(left.values())
     return {} if spare >= sum(missed.values()) else missed
 

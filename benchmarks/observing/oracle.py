@@ -1,4 +1,4 @@
-"""How often a forward pass attends, found without regard: every operation below autograd is watched.
+"""Counts the attention calls of a forward pass without regard, from every operation below autograd.
 
 An attention call is one of two things. Fused: an operation of torch that attends by itself. Written out: a softmax of
 scores that come from a product of two activations, whose weights enter another product with an activation. A product
@@ -27,7 +27,7 @@ FUSED = {
     "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math_for_mps",
     "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 }  # fmt: skip
-WITH_WEIGHTS = {"_scaled_dot_product_flash_attention_for_cpu"}  # their weights can be computed again here
+WITH_WEIGHTS = {"_scaled_dot_product_flash_attention_for_cpu"}  # their weights can be recomputed here
 PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "dot": 0, "_grouped_mm": 0}
 SOFTMAXES = {"_softmax", "_safe_softmax"}
 # What separates layers: their outputs are activations like any other.
@@ -57,7 +57,7 @@ class Call:
 
 @dataclass
 class Marks:
-    """What is known about a tensor."""
+    """What is known of a tensor."""
 
     root: int  # a number for its storage
     # A parameter, or computed from parameters by nothing but elementwise operations.
@@ -76,7 +76,7 @@ class Marks:
 
 
 class Oracle(TorchDispatchMode):
-    """Counts the attention calls of what runs inside of it; `calls` are in the order of their softmaxes."""
+    """Counts the attention calls of the code inside it; `calls` are in the order of their softmaxes."""
 
     def __init__(self, model: nn.Module | None = None, keep_weights: bool = True) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Oracle(TorchDispatchMode):
         return result
 
     def _after(self, name: str, args: Any, given: list[Tensor], outputs: list[Tensor]) -> Marks:
-        """What the outputs of an operation are."""
+        """The marks of the outputs of an operation."""
         found = [self._of(part) for part in given]
         if name in PRODUCTS:
             return self._product(name, args[PRODUCTS[name]], args[PRODUCTS[name] + 1], outputs)
@@ -301,7 +301,7 @@ def _frames() -> Iterator[Any]:
 
 
 def _short(file: str) -> str:
-    """A path without the folders of this machine."""
+    """A path relative to its package."""
     for mark in ("/site-packages/", "/tests/", "/benchmarks/"):
         if mark in file:
             return (

@@ -1,4 +1,4 @@
-"""Worker processes that are started again when they die or hang."""
+"""Worker processes that are restarted when they die or hang."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = 600.0
 
 
 def command(library: str, attend: str, seconds: float, gigabytes: float) -> list[str]:
-    """The words that start a worker."""
+    """The command line of a worker."""
     return [
         sys.executable,
         "-m",
@@ -88,7 +88,7 @@ def examine_all(
     library: str, names: Sequence[str], attend: str, jobs: int, seconds: float, gigabytes: float,
     told: Callable[[dict[str, Any]], None],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The records of architectures, in the order of their names. `told` hears of each when it is there."""
+    """The records of architectures, in the order of their names. `told` is called with each record."""
     waiting: queue.Queue[str] = queue.Queue()
     for name in names:
         waiting.put(name)

@@ -1,4 +1,4 @@
-"""Inputs that a model refuses, mended by what its error says: a name, a count of placeholders, a size."""
+"""Repairs of inputs that a model refuses, from its error message: a name, a count of placeholders, a size."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Inputs = dict[str, Any]
 
 
 def mended(message: str, model: Any, given: Inputs, maker: Maker) -> Inputs | None:
-    """Other inputs, or the same for a model that was mended itself; None where the error says nothing of use."""
+    """Repaired inputs, or the same inputs for a repaired model; None where the error does not help."""
     counted = re.search(r"tokens: (\d+), features:? ?(\d+)", message)
     if counted is not None and "input_ids" in given:
         return _placeholders(message, given, maker, int(counted[2]))
     if "get_seq_length" in message and given.get("use_cache") is None:
-        return {**given, "use_cache": False}  # no layer has keys to keep
+        return {**given, "use_cache": False}  # no layer has a cache
     return (
         _named(message, model, given, maker)
         or _sections(message, model, given)
@@ -65,7 +65,7 @@ def _placeholders(message: str, given: Inputs, maker: Maker, count: int) -> Inpu
 
 
 def _sections(message: str, model: Any, given: Inputs) -> Inputs | None:
-    """Rotary positions of pictures divide a head into sections; their defaults need not fit its size."""
+    """Fit the sections of rotary positions of images to the size of a head."""
     found = re.search(r"split_sizes to sum exactly to (\d+) .*split_sizes=\[\d+, \d+, \d+\]", message)
     modules = [
         module for module in model.modules() if isinstance(getattr(module, "mrope_section", None), list)

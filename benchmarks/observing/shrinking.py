@@ -127,9 +127,7 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
             given[name] = len(kept)
         else:
             given[name] = _shrunk(name, value, rules)
-    if (
-        "num_random_blocks" in raw and rules.layers
-    ):  # short texts have enough blocks only if these are short, too
+    if "num_random_blocks" in raw and rules.layers:  # short texts need short blocks
         given["block_size"] = 1
     text = getattr(given.get("text_config"), "hidden_size", None)
     for part in given.values():  # towers end where the text begins; defaults of both need not fit
@@ -139,7 +137,7 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
 
 
 def _missing(name: str, raw: dict[str, Any], rules: Rules) -> Any:
-    """What stands for None: placeholders that a text has to hold where there is a picture, one layer that attends …"""
+    """Values for None: placeholder tokens for images in a text, one layer that attends …"""
     if re.search(r"(image|video|audio)_token_(id|index)$", name):
         return WORDS - 1 - sum(map(ord, name)) % 40
     if re.search(r"(attn|attention)_layer_(indices|idx|ids)$|full_attn_idxs$", name):
@@ -176,7 +174,7 @@ def _layers(raw: dict[str, Any]) -> int:
 
 
 def _kept_layers(raw: dict[str, Any], count: int, rules: Rules) -> list[int] | None:
-    """Where layers are of several kinds, those to keep: one of each kind, at least as many as asked for."""
+    """Which layers to keep: one of each kind, at least as many as asked for."""
     lists = [value for value in raw.values() if isinstance(value, (list, tuple)) and len(value) == count]
     lists = [value for value in lists if all(isinstance(one, (str, int)) for one in value)]
     most = rules.layers or rules.most_layers
@@ -261,9 +259,7 @@ def _number(name: str, value: int, rules: Rules) -> int:
     if width and value > 7 and value > rules.widths_above:
         if value % rules.divide == 0:
             return value // rules.divide
-        return (
-            value if value <= 512 else value // rules.divide // 8 * 8
-        )  # odd ones are odd for a reason, if small
+        return value if value <= 512 else value // rules.divide // 8 * 8  # small odd sizes are kept
     return value
 
 

@@ -115,7 +115,7 @@ def _missed(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def missing(records: Records) -> str:
-    """For each architecture that is not fully seen: which softmax was missed, where it stands and how it is written."""
+    """For each architecture that is not fully seen: which softmax was missed, its file and line, and its code."""
     lines = ["# What the sweep found not fully seen", "", headline(records), ""]
     for one in records:
         if one["status"] not in ATTENDING or one["status"] == "full":

@@ -1,4 +1,4 @@
-"""One process that looks at architectures, one line of JSON for each: `python -m benchmarks.observing.worker LIBRARY`.
+"""A process that observes architectures, one line of JSON for each: `python -m benchmarks.observing.worker LIBRARY`.
 
 Names come on stdin. The process that reads its stdout restarts it when it dies or takes too long.
 """
@@ -53,7 +53,7 @@ def examine(source: Any, name: str, attend: str | None, seconds: float) -> dict[
     record: dict[str, Any] = {"name": name, "attend": attend or "default"}
     reasons: list[str] = []
     signal.signal(signal.SIGPROF, _stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)  # of the processor: a busy machine changes no result
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # CPU time, so that a busy machine changes no result
     try:
         built = source.build(name, attend, observation.count, reasons)
         record |= {"class": built.kind, "rules": built.rules, "inputs": sorted(built.inputs)}
@@ -86,7 +86,7 @@ def main() -> None:
     """Read names, write records."""
     name, seconds, gigabytes, attend = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever libraries print goes to stderr
+    os.dup2(2, 1)  # output of libraries goes to stderr
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     source = library(name)

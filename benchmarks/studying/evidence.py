@@ -25,7 +25,7 @@ import numpy as np
 from regard.comparison.compare import budget_text
 from regard.comparison.comparison import Comparison
 from regard.comparison.costs import FILE as COSTS_FILE
-from regard.comparison.figures.style import called
+from regard.comparison.figures.style import display_names
 from regard.comparison.grid import RUNS
 from regard.comparison.job import Contestant, Cost, Outcome
 from regard.comparison.results import Row, rows, runs_of
@@ -263,7 +263,7 @@ def entries(comparison: Comparison) -> list[Entry]:
 def _named(found: Sequence[Row]) -> dict[str, str]:
     """How people call them, by label: models without their options, attentions where all have one model."""
     bare = {row["label"]: parse(row["model"])[0] for row in found}
-    return bare if len(set(bare.values())) == len(found) else called(found)
+    return bare if len(set(bare.values())) == len(found) else display_names(found)
 
 
 def _mark(runs: Sequence[Outcome]) -> str:
@@ -378,19 +378,19 @@ def _letters(task: Task) -> list[Yardstick]:
 def perplexity(train: Sequence[int], test: Sequence[int], context: int, size: int) -> float:
     """Of a model that counts what follows each context, smoothed after Witten and Bell by the next shorter one."""
     seen: list[dict[tuple[int, ...], Counter[int]]] = [{} for _ in range(context + 1)]
-    for place, token in enumerate(train):
-        for length in range(min(context, place) + 1):
-            seen[length].setdefault(tuple(train[place - length : place]), Counter())[token] += 1
+    for index, token in enumerate(train):
+        for length in range(min(context, index) + 1):
+            seen[length].setdefault(tuple(train[index - length : index]), Counter())[token] += 1
     totals = [{before: counts.total() for before, counts in level.items()} for level in seen]
     cost = 0.0
-    for place in range(1, len(test)):
+    for index in range(1, len(test)):
         p = 1.0 / size
-        for length in range(min(context, place) + 1):
-            before = tuple(test[place - length : place])
+        for length in range(min(context, index) + 1):
+            before = tuple(test[index - length : index])
             if (counts := seen[length].get(before)) is None:
                 break
             kinds = len(counts)
-            p = (counts[test[place]] + kinds * p) / (totals[length][before] + kinds)
+            p = (counts[test[index]] + kinds * p) / (totals[length][before] + kinds)
         cost -= math.log(p)
     return math.exp(cost / (len(test) - 1))
 

@@ -35,8 +35,8 @@ from regard.comparison.figures.style import (
     Key,
     in_percent,
     logarithmic,
-    looks,
     short,
+    style,
     titled,
     within,
 )  # fmt: skip
@@ -263,7 +263,7 @@ class Dot(Key):
 
 def draw(verdict: Verdict, path: Path) -> str:
     """Write the picture, the same bytes for the same numbers; returns it in words."""
-    with looks(), rc_context({"svg.fonttype": "path", "svg.hashsalt": "regard"}):
+    with style(), rc_context({"svg.fonttype": "path", "svg.hashsalt": "regard"}):
         figure = _figure(verdict)
         held = io.BytesIO()
         figure.savefig(held, format="svg", metadata={"Date": None, "Creator": None})
@@ -355,12 +355,12 @@ def _axes(frame: Axes, verdict: Verdict, speeds: list[float], limits: tuple[floa
 def _yardsticks(frame: Axes, verdict: Verdict) -> None:
     bottom, top = frame.get_ylim()
     for one in verdict.yardsticks:
-        place = (one.value - bottom) / (top - bottom)
-        if 0 < place < 1:
+        height = (one.value - bottom) / (top - bottom)
+        if 0 < height < 1:
             frame.axhline(one.value, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
             frame.annotate(
-                one.words, (0.0, one.value), (4, 2 if place < 0.9 else -2), xycoords=("axes fraction", "data"),
-                textcoords="offset points", fontsize=6.5, color=MUTED, va="bottom" if place < 0.9 else "top",
+                one.words, (0.0, one.value), (4, 2 if height < 0.9 else -2), xycoords=("axes fraction", "data"),
+                textcoords="offset points", fontsize=6.5, color=MUTED, va="bottom" if height < 0.9 else "top",
             )  # fmt: skip
 
 

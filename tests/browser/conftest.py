@@ -10,7 +10,7 @@ from tests.browser.serving import served
 
 SIZE = {"width": 1280, "height": 800}
 
-# The page's policy reports what it forbade; a page without mistakes reports nothing.
+# Violations of the page's content security policy; a correct page has none.
 LISTENING = (
     "addEventListener('securitypolicyviolation', e => (window.__forbidden ??= []).push(e.violatedDirective))"
 )
@@ -18,7 +18,7 @@ LISTENING = (
 
 @pytest.fixture(scope="session")
 def page_models():
-    """Addresses of stages by name."""
+    """URLs of page models by name."""
     with served() as found:
         yield found
 
@@ -36,7 +36,7 @@ def browser():
 
 @pytest.fixture(scope="session")
 def let_in():
-    """The cookies that servers have given: an address opens its page once, then for the browser with the cookie."""
+    """The cookies of the servers: a URL opens its page once, then only for the browser with the cookie."""
     return []
 
 
@@ -54,7 +54,7 @@ def context(browser, let_in):
 
 @pytest.fixture
 def page(context):
-    """A page that may not complain, nor ask anybody but the server it came from, nor break its own policy."""
+    """A page that must log no error, request only its own server, and not violate its policy."""
     opened, complaints, asked = context.new_page(), [], []
     opened.on(
         "console", lambda message: message.type in ("error", "warning") and complaints.append(message.text)

@@ -1,4 +1,4 @@
-"""What a person does with the page, in a few words."""
+"""Actions of a user on the page."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from PIL import Image
 
 
 def until(page: Any, condition: str, *given: Any) -> None:
-    """Waits for a function of the page; it is handed over as one, since the page's policy forbids to evaluate text."""
+    """Waits for a function of the page, passed as a function because the policy forbids evaluating text."""
     page.wait_for_function(f"given => {condition}", arg=given[0] if given else None)
 
 
 def state(page: Any) -> dict[str, Any]:
-    """What the page says it shows."""
+    """The state that the page reports."""
     return page.evaluate("() => window.__regard.state()")
 
 
 def opened(page: Any, address: str, view: str = "overview", **more: Any) -> None:
-    """The page in a view, after its first picture."""
+    """The page in a view, after its first frame."""
     words = "&".join(f"{name}={value}" for name, value in {"view": view, **more}.items())
-    page.goto("about:blank")  # an address that differs only behind the # would not load anew
+    page.goto("about:blank")  # a URL that differs only in its fragment would not reload
     page.goto(f"{address}#{words}")
     until(page, "window.__regard && window.__regard.state().view === given", view)
     if view == "overview":
@@ -33,12 +33,12 @@ def opened(page: Any, address: str, view: str = "overview", **more: Any) -> None
 
 
 def settled(page: Any) -> None:
-    """Waits until the matrix has drawn what it was asked for."""
+    """Waits until the matrix is drawn."""
     until(page, "window.__regard.frames && window.__regard.frames().ready")
 
 
 def cell(page: Any, row: int, key: int) -> tuple[float, float]:
-    """Where on the screen a cell of the matrix is."""
+    """The screen position of a cell of the matrix."""
     box, found = page.get_by_test_id("matrix").bounding_box(), page.evaluate("() => window.__regard.frames()")
     x, y = (key + 0.5 - found["x"]) * found["zoom"], (row + 0.5 - found["y"]) * found["zoom"]
     return box["x"] + x, box["y"] + y
@@ -55,7 +55,7 @@ def saved(page: Any, kind: str) -> bytes:
 
 
 def saved_as(page: Any, kind: str) -> tuple[str, bytes]:
-    """What the page's menu saves, and under which name without its ending."""
+    """What the page's menu saves, with its file name without extension."""
     page.get_by_test_id("save").click()
     with page.expect_download() as download:
         page.get_by_test_id(f"save-{kind}").click()

@@ -1,4 +1,4 @@
-"""Stages for the page: real models where there are some, small ones where a corner of the page needs one."""
+"""Page models for the tests: real models where available, small ones for single features."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def minilm_folder() -> Path:
 
 
 def scratch(name: str) -> Path:
-    """A folder that goes when this process ends."""
+    """A folder that is removed when this process ends."""
     folder = tempfile.mkdtemp(prefix=f"page-{name}-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
@@ -76,7 +76,7 @@ def minilm() -> PageModel:
 
 
 def hostile() -> PageModel:
-    """Labels that attack, on a small BERT; two variants whose names do the same."""
+    """Hostile labels on a small BERT, and two variants with hostile names."""
     model = peers.small("bert")
     with torch.no_grad(), regard.observe(model) as seen:
         model(input_ids=peers.ids(len(HOSTILE), batch=1))
@@ -111,7 +111,7 @@ class Structured(nn.Module):
                 sharp = 1.0 + 4.0 * torch.rand(1, generator=drawn)
                 self.query[0, head] = wave * sharp + noise
                 self.key[0, head] = wave.roll(shift - 1, 0)
-                if head % 3 == 1:  # the first token takes what is not needed
+                if head % 3 == 1:  # a sink: the first token takes the rest
                     self.key[0, head, 0] += wave.mean(0) * 3
                 if head % 4 == 2:  # every seventh word is the same
                     self.key[0, head, ::7] += torch.randn(size, generator=drawn)
@@ -126,7 +126,7 @@ class Structured(nn.Module):
 
 
 def large(length: int = 4096, layers: int = 12, heads: int = 12) -> PageModel:
-    """A long input: every number of the page's speed is measured on it."""
+    """A long input, on which the page's speed is measured."""
     model = Structured(length, layers, heads)
     with torch.no_grad(), regard.observe(model) as seen:
         model(torch.randn(1, heads, length, 8))
@@ -134,7 +134,7 @@ def large(length: int = 4096, layers: int = 12, heads: int = 12) -> PageModel:
 
 
 def long_text() -> PageModel:
-    """One layer of it, for what is tried at every change."""
+    """One layer of it, for the everyday tests."""
     return large(4096, 1, 4)
 
 
@@ -163,7 +163,7 @@ def trained(task: str, model: str, folder: Path, *more: str) -> Path:
 
 
 def dates_run() -> Path:
-    """A few steps of training on dates; one for all stages of a process."""
+    """A few steps of training on dates; shared by all page models of a process."""
     if "REGARD_DATES" not in os.environ:
         folder = scratch("dates") / "run"
         trained("dates", "seq2seq(dim=24)", folder, "--steps", "12", "--save_every", "4")

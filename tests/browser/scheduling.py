@@ -1,4 +1,4 @@
-"""Who runs what: tests of the page that share a server stay in one worker, so that it is started once.
+"""Scheduling: tests of the page that share a server run in one worker, so that it is started once.
 
 A plugin of pytest, `-p tests.browser.scheduling` (`make test` says so for these tests). (pytest-xdist's own groups,
 `--dist loadgroup`, have no effect under pytest 9.2.)
@@ -19,7 +19,7 @@ class Together(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePosixPath(nodeid.split("::")[0])
-        return SERVED_BY.get(path.stem, "stages") if path.parent.name == "browser" else nodeid
+        return SERVED_BY.get(path.stem, "page_models") if path.parent.name == "browser" else nodeid
 
 
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Together:

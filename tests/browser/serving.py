@@ -1,6 +1,6 @@
-"""Serves stages to a browser: `python -m tests.browser.serving` reads names, one a line, and answers with addresses.
+"""Serves page models: `python -m tests.browser.serving` reads names, one a line, and prints their URLs.
 
-A stage is built when it is asked for, so that one process, with one import of torch, serves everybody. It ends when its
+A page model is built on request, so that one process, with one import of torch, serves all tests. It ends when its
 standard input is closed, so that nothing lingers when whoever started it is gone.
 """
 
@@ -18,26 +18,26 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Stages:
-    """Stages of `stages.py` by name, in a process of their own."""
+    """The page models of `page_models.py` by name, in their own process."""
 
     def __init__(self, process: Running) -> None:
         self.process = process
         self.known: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
-        """The address of a stage."""
+        """The URL of a page model."""
         if name not in self.known:
             self.known[name] = self.process.ask(name)
         return self.known[name]
 
     def anew(self, name: str) -> str:
-        """Another address of the same server, which opens its page for a browser that was not there yet."""
+        """Another URL of the same server, for another browser."""
         return self.process.ask(name)
 
 
 @contextmanager
 def served() -> Iterator[Stages]:
-    """Every stage, as it is asked for."""
+    """All page models, built on request."""
     with running([sys.executable, "-m", "tests.browser.serving"]) as process:
         yield Stages(process)
 
@@ -51,7 +51,7 @@ def viewed(*arguments: str) -> Iterator[str]:
 
 
 class Running:
-    """A process that is talked to by lines; what it complains about is kept for the one who asks in vain."""
+    """A process that is controlled by lines; its stderr is kept for error messages."""
 
     def __init__(self, command: list[str]) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -63,12 +63,12 @@ class Running:
         self.reader.start()
 
     def ask(self, words: str) -> str:
-        """A line for a line."""
+        """Send a line and return the answer."""
         print(words, file=self.process.stdin, flush=True)
         return self.line().strip()
 
     def line(self) -> str:
-        """The next line; an error with everything it said where there is none."""
+        """The next line; raises with the process's stderr if there is none."""
         found = self.process.stdout.readline()
         if not found:
             self.reader.join(5)
@@ -86,7 +86,7 @@ class Running:
 
 @contextmanager
 def running(command: list[str]) -> Iterator[Running]:
-    """A process as long as it is needed."""
+    """A process for the duration of the block."""
     process = Running(command)
     try:
         yield process
@@ -95,11 +95,11 @@ def running(command: list[str]) -> Iterator[Running]:
 
 
 def main() -> None:
-    """Build what is asked for, serve it, say where."""
+    """Build the requested page models, serve them and print their URLs."""
     from regard.viewer.server import Server
     from tests.browser import page_models
 
-    answers, sys.stdout = sys.stdout, sys.stderr  # only addresses go to the standard output
+    answers, sys.stdout = sys.stdout, sys.stderr  # only URLs go to stdout
     servers: dict[str, Server] = {}
     for line in sys.stdin:
         name = line.strip()

@@ -1,4 +1,4 @@
-"""The page in a narrow window, and what the keyboard does after a press: nothing is cut, nothing is lost."""
+"""The page in a narrow window, and keyboard focus after a click."""
 
 import pytest
 
@@ -39,12 +39,12 @@ def test_no_view_is_wider_than_its_window_and_no_caption_is_cut(page, page_model
     page.wait_for_timeout(400)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
     cut = page.evaluate(HIDDEN)
-    # One line of words in a wide window ends in an ellipsis; all of it is in its title.
+    # In a wide window one line of text may end in an ellipsis; its title has the whole text.
     assert not [text for text in cut if width <= 900 or not text.startswith("the same seven")]
 
 
 def test_tilted_labels_have_room_at_the_right_edge(narrow, page_models):
-    """The last label leans over the map's edge: what is drawn there is on the canvas."""
+    """The last tilted label extends beyond the map and must be inside the canvas."""
     opened(narrow, page_models["unequal"], "matrix", site=1, head=1)
     settled(narrow)
     sizes = narrow.evaluate(
@@ -55,7 +55,7 @@ def test_tilted_labels_have_room_at_the_right_edge(narrow, page_models):
     assert sizes[0] >= 30 and sizes[1] >= -1
 
 
-def test_arrow_keys_change_the_head_after_a_tab_was_pressed(page, page_models):
+def test_arrow_keys_change_the_head_after_a_click_on_a_tab(page, page_models):
     opened(page, page_models["minilm"], "overview", site=2, head=3)
     page.get_by_test_id("tab-matrix").click()
     page.keyboard.press("ArrowRight")
@@ -69,7 +69,7 @@ def test_arrow_keys_change_the_head_after_a_tab_was_pressed(page, page_models):
     assert state(page)["view"] == "matrix"
 
 
-def test_arrow_keys_go_from_tab_to_tab_where_the_keyboard_came_to_one(page, page_models):
+def test_arrow_keys_change_the_tab_when_a_tab_has_keyboard_focus(page, page_models):
     opened(page, page_models["minilm"], "matrix", site=2, head=3)
     page.get_by_test_id("tab-matrix").focus()
     page.keyboard.press("ArrowRight")
@@ -81,7 +81,7 @@ def test_arrow_keys_go_from_tab_to_tab_where_the_keyboard_came_to_one(page, page
     assert page.evaluate("() => document.activeElement.dataset.testid") == "tab-overview"
 
 
-def test_the_answer_of_a_classifier_stands_on_the_page(page, page_models):
+def test_the_answer_of_a_classifier_is_on_the_page(page, page_models):
     opened(page, page_models["unequal"], "matrix", variant=1)
     assert page.get_by_test_id("answer").inner_text() == "<b>good</b> 61.5 %"
     assert "bad 38.5 %" in page.locator(".answer").get_attribute("title")

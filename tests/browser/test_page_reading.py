@@ -118,7 +118,7 @@ def test_hovering_a_token_shows_what_it_attends_to(page, address, maps):
     assert first == pytest.approx(maps[3, 8, :, 9].max().item(), rel=2e-3)
 
 
-def test_a_link_holds_what_is_shown(page, context, address):
+def test_a_link_restores_the_state(page, context, address):
     opened(page, address, "matrix", site=2, head=3)
     page.keyboard.press("t")
     page.get_by_test_id("rail-3-4").click()
@@ -146,7 +146,7 @@ def test_a_link_holds_what_is_shown(page, context, address):
         "#view=<img src=x onerror=\"document.title='broken'\">",
     ],
 )
-def test_a_broken_link_opens_the_nearest_thing(page, address, link):
+def test_a_broken_link_opens_the_nearest_state(page, address, link):
     page.goto(address + link)
     page.get_by_test_id("cell-0-0").wait_for()
     assert state(page)["view"] == "overview"

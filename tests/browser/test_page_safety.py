@@ -1,4 +1,4 @@
-"""Text is only ever text, and only the page itself is answered."""
+"""Labels stay text, and only the page itself is answered."""
 
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -53,7 +53,7 @@ def test_saved_files_hold_text_as_text(page, address):
 
 
 def test_a_foreign_page_gets_nothing(context, address):
-    """Another site in the same browser: its requests, its frames and its scripts stay outside."""
+    """Another site in the same browser: its requests, frames and scripts are refused."""
     own = context.new_page()
     own.goto(address)
     until(own, "Boolean(window.__regard)")

@@ -1,4 +1,4 @@
-"""Saved files say what they hold: one head, the mean of a layer or a rollout, counted from 0 as in code."""
+"""Saved files name what they contain: a head, the mean of a layer or a rollout, counted from 0."""
 
 import csv
 
@@ -30,7 +30,7 @@ def table(content):
     return list(csv.DictReader(content.decode().splitlines()))
 
 
-def test_a_saved_mean_is_called_a_mean_and_holds_it(page, address, maps):
+def test_a_saved_mean_is_named_and_computed_as_a_mean(page, address, maps):
     opened(page, address, "tokens", site=3, head=8, row=9, v="how=mean")
     until(
         page, "document.querySelector('[data-testid=token-readout]').innerText.includes('mean of 12 heads')"
@@ -48,7 +48,7 @@ def test_a_saved_mean_is_called_a_mean_and_holds_it(page, address, maps):
     torch.testing.assert_close(found, maps[3, :, :, 9].mean(0), atol=1e-6, rtol=1e-4)
 
 
-def test_a_saved_rollout_is_called_one(page, address, maps):
+def test_a_saved_rollout_is_named_so(page, address, maps):
     opened(page, address, "tokens", site=3, head=8, row=9, v="how=rollout")
     until(page, "document.querySelector('[data-testid=token-readout]').innerText.includes('rollout')")
     until(page, "document.querySelectorAll('[data-testid=attends-to] li').length > 2")
@@ -99,8 +99,8 @@ def test_a_saved_comparison_names_both_models(page, page_models):
 
 
 @pytest.mark.parametrize("view", ["overview", "matrix"])
-def test_words_of_a_saved_picture_lie_inside_it(page, page_models, view):
-    """Long names of two models, less each other, and tilted labels."""
+def test_texts_of_a_saved_figure_are_inside_it(page, page_models, view):
+    """Long names of two compared models, and tilted labels."""
     opened(page, page_models["unequal"], view, site=1, head=1, minus=1 if view == "matrix" else "")
     page.wait_for_timeout(300)
     _, drawing = saved_as(page, "svg")

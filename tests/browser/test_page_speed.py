@@ -4,7 +4,7 @@ import pytest
 
 from tests.browser.driving import opened, pixels, settled
 
-BAR = 30  # frames a second, in headless Chromium on software GL, which draws with every processor it is given
+BAR = 30  # frames a second, in headless Chromium on software GL, which uses all processors
 PROCESSORS = 2  # of the machine the bar was set for
 
 MOVING = """async ([what, seconds]) => {
@@ -85,7 +85,7 @@ def test_without_webgl_the_canvas_draws(page, address):
     assert quick(panned, BAR / 2), panned
 
 
-def test_both_painters_draw_the_same(page, address):
+def test_webgl_and_canvas_draw_the_same_pixels(page, address):
     """The same head, pixel by pixel."""
     pictures = []
     for more in ({}, {"canvas": 1}):

@@ -1,15 +1,15 @@
-"""Every other view on a small model of its kind: it opens, answers the pointer and the keys, and can be saved."""
+"""Every other view on a small model: it opens, reacts to pointer and keys, and can be saved."""
 
 from tests.browser.driving import opened, pixels, saved, state, until
 
 
 def shows(page, address, view, **more):
-    """A view with something in it, that fits the window in both themes and can be taken away."""
+    """A view with content that fits the window in both themes and can be saved."""
     opened(page, address, view, **more)
     page.wait_for_timeout(500)
     assert not page.get_by_test_id("notice").count(), page.get_by_test_id("notice").all_inner_texts()
     light = pixels(page)
-    assert light[100:740, 240:1270].std() > 5  # a picture, not an empty place
+    assert light[100:740, 240:1270].std() > 5  # not empty
     page.keyboard.press("t")
     page.wait_for_timeout(300)
     assert abs(pixels(page) - light).mean() > 50

@@ -1,4 +1,4 @@
-"""A real Llama writes a story, step by step; each step shows what the model looked at."""
+"""A real Llama generates a story step by step; each step shows its attention."""
 
 import re
 
@@ -29,7 +29,7 @@ def address(folder):
 
 @pytest.fixture(scope="module")
 def story(folder):
-    """The same model with eager attention: what it writes, how sure it is, where it looks."""
+    """The same model with eager attention: its tokens, probabilities and weights."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

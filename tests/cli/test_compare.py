@@ -201,7 +201,7 @@ def test_a_disk_that_takes_nothing_is_a_failure_in_words(monkeypatch, capsys):
         (["--steps", "5", "--budget", "5s"], "--steps, --budget: expected one"),
         (["--sweep", "-1"], "--sweep: expected at least 0"),
         (["--workers", "0"], "--workers: expected at least 1"),
-        (["--beam", "5"], "--beam: nothing is written"),
+        (["--beam", "5"], "--beam: evaluating digits generates no text"),
         (["--beam", "0"], "--beam: expected at least 1"),
         (["--timeout", "soon"], "--timeout: expected a time"),
         (["--heartbeat", "0"], "--heartbeat: expected a time"),

@@ -39,7 +39,7 @@ def kept(folder, text):
         ("optim: {lr: 1, lr: 2}", "'lr' is given twice"),
         ("optim: {lr: 0.1}\noptim.lr: 0.2", "optim.lr twice"),
         ("batch-size: 3\nbatch_size: 4", "batch_size twice, as batch-size and batch_size"),
-        ("<<: {task: dates}", "write each setting out"),
+        ("<<: {task: dates}", "write out each setting"),
         ("steps: .inf", "finite"),
         ("steps: .nan", "finite"),
         ("steps: 1.0e+999", "finite"),

@@ -70,7 +70,7 @@ def test_hyphens_and_underscores_mean_the_same(spelled, capsys):
         (["toy", "--steps", "few", "--seed", "x"], "2 mistakes"),
         (["toy", "--name", "../../x"], "name: '../../x'"),
         (["toy", "--attention", "local(window=3)"], "no place for another attention"),
-        ([], "say what to learn"),
+        ([], "name the task to train"),
         (["toy", "--config", "nowhere.yaml"], "cannot read nowhere.yaml"),
         (["--resume", "nowhere"], "no run here"),
     ],

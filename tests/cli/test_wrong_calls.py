@@ -50,7 +50,7 @@ def test_every_verb_answers_an_unknown_option_with_one_line(capsys, verb):
         ("train toy --steps 5 --budget 9s", "--steps, --budget: expected one of them"),
         ("train toy((", "TASK: expected NAME or NAME(option=value"),
         ("train toy --model ((", "--model: expected NAME or NAME(option=value"),
-        ("train", "TASK: say what to learn"),
+        ("train", "TASK: name the task to train"),
         ("train toy --init-from nowhere", "--init-from: there is no run in nowhere"),
         ("train toy --size 3", '--size: there is no such option. It belongs to the task: "toy(size=3)".'),
         ("train toy --dim 5", '--dim: there is no such option. It belongs to the model: --model "toy-net(dim=5)".'),
@@ -99,7 +99,7 @@ def test_a_refused_change_on_resume_names_the_option(tmp_path, capsys):
     assert called(capsys, "train", "toy", "--steps", 1, "--out", tmp_path / "run")[0] == 0
     code, _, err = called(capsys, "train", "--resume", tmp_path / "run", "--batch-size", 7, "--seed", 3)
     assert code == 2
-    assert "--batch-size: " in err and "--seed: " in err and "was begun with" in err
+    assert "--batch-size: " in err and "--seed: " in err and "was started with" in err
 
 
 @pytest.mark.parametrize("verb", [None, *sorted(verbs())])

@@ -1,6 +1,6 @@
-"""A program in the place of the worker's Python: it does what the name of the run's folder says, and starts at once.
+"""A program in place of the worker's Python: it behaves as the name of the run's folder says, and starts at once.
 
-`… -m regard.comparison.worker FOLDER/job.json`. It writes its number, and that of a process it starts, beside job.json.
+`… -m regard.comparison.worker FOLDER/job.json`. It writes its process id, and that of a child, beside job.json.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.training.commands import context
 
 PROGRAM = f"""#!{sys.executable} -IS
-# The warden is started with the same Python as a worker; it remains what it is.
+# The supervisor is started with the same Python as a worker; it must remain the real one.
 import os, signal, subprocess, sys, time
 if any(word.endswith("supervisor.py") for word in sys.argv):
     os.execv({sys.executable!r}, [{sys.executable!r}, "-IS", *sys.argv[-2:]])
@@ -35,7 +35,7 @@ while True:
 
 
 def program(folder):
-    """Where the program is, as a new file in a folder."""
+    """Write the program into a folder, and return its path."""
     path = Path(folder) / "python"
     path.write_text(PROGRAM)
     path.chmod(0o755)
@@ -43,7 +43,7 @@ def program(folder):
 
 
 def numbers(folder):
-    """The numbers of the two processes of a run; none before they are there."""
+    """The process ids of the two processes of a run; empty before they have started."""
     try:
         return [int(number) for number in (Path(folder) / "numbers").read_text().split()]
     except FileNotFoundError:
@@ -51,7 +51,7 @@ def numbers(folder):
 
 
 def _engine(jobs, executable, log, grace):
-    """Run jobs in a process that can be sent signals."""
+    """Run jobs, in a process that can be sent signals."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.executable = executable
@@ -66,7 +66,7 @@ def _engine(jobs, executable, log, grace):
 
 
 def engine(jobs, folder, grace=60.0):
-    """Such a process, and its log."""
+    """A process that runs jobs, and its log."""
     log = Path(folder) / "log.txt"
     found = context.Process(target=_engine, args=(jobs, program(folder), str(log), grace))
     found.start()

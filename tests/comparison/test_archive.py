@@ -10,14 +10,14 @@ from regard.errors import BadValue
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out", "..\\out"])
-def test_a_parcel_cannot_leave_its_folder(tmp_path, name):
+def test_an_archive_cannot_write_outside_its_folder(tmp_path, name):
     with pytest.raises(BadValue, match="not a file of a run folder"):
         archive.unpack(tar_of(tarfile.TarInfo(name)), tmp_path / "here")
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
-def test_a_parcel_holds_only_files_and_folders(tmp_path, kind):
+def test_an_archive_with_links_or_devices_is_refused(tmp_path, kind):
     member = tarfile.TarInfo("innocent")
     member.type, member.linkname = kind, "/etc/passwd"
     with pytest.raises(BadValue, match="not a file of a run folder"):
@@ -33,7 +33,7 @@ def tar_of(member):
     return into.getvalue()
 
 
-def test_a_parcel_is_the_folder_without_links_and_locks(tmp_path):
+def test_an_archive_holds_the_folder_without_links_and_locks(tmp_path):
     run = tmp_path / "run"
     (run / "checkpoints" / "step-1").mkdir(parents=True)
     (run / "checkpoints" / "step-1" / "model").write_bytes(bytes(range(256)))

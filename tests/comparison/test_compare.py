@@ -83,24 +83,24 @@ def test_the_command_was_killed_and_then_ran_to_its_end(story):
 def test_a_finished_run_is_not_repeated(story):
     assert (story.first() / "outcome.json").stat().st_mtime_ns == story.finished_at
     assert (story.first() / "log.txt").read_text().count("--- ") == 1
-    assert "done    toy-net, seed 0: as an earlier command left it" in story.told
+    assert "done    toy-net, seed 0: finished by an earlier command" in story.told
 
 
-def test_the_broken_run_noticed_saved_and_went_on(story):
+def test_the_interrupted_run_saved_and_was_resumed(story):
     log = (story.third() / "log.txt").read_text()
     assert log.count("--- ") == 2
-    assert "SIGTERM: saving" in log and "Going on from step-" in log
+    assert "SIGTERM: saving" in log and "Resuming from step-" in log
     assert [line["step"] for line in metrics_file.read(story.third() / "metrics.jsonl")] == list(range(1, 31))
 
 
-def test_the_broken_run_ends_as_if_nobody_had_touched_it(story, tmp_path):
+def test_the_interrupted_run_ends_with_the_bits_of_an_undisturbed_one(story, tmp_path):
     job = Job.from_json((story.third() / "job.json").read_text())
     untouched = perform(dataclasses.replace(job, folder=str(tmp_path / "untouched")))
     assert plain(untouched) == plain(Outcome.load(story.third()))
     assert logged(tmp_path / "untouched") == logged(story.third())
 
 
-def test_a_failing_contestant_leaves_the_others_their_rows(story):
+def test_a_failing_contestant_does_not_affect_the_rows_of_the_others(story):
     rows = story.rows()
     assert list(rows) == MODELS
     assert (
@@ -197,13 +197,13 @@ def test_a_comparison_is_plain_data_about_everything(quick, tmp_path):
         ({"budget": "1.5s", "steps": None}, "1.5 seconds"),
     ],
 )
-def test_the_budget_is_said_in_words(quick, monkeypatch, tmp_path, settings, words):
+def test_the_budget_is_written_in_words(quick, monkeypatch, tmp_path, settings, words):
     monkeypatch.setattr(Here, "run", lambda self, jobs, hear: [])
     monkeypatch.setattr("regard.comparison.results.rows", lambda comparison: [])
     assert compare(plan_of(tmp_path, settings=settings)).budget == words
 
 
-def test_more_steps_go_on_and_the_user_hears_of_it(quick, tmp_path):
+def test_a_larger_budget_continues_the_run_and_is_reported(quick, tmp_path):
     compare(plan_of(tmp_path))
     told = []
     found = compare(plan_of(tmp_path, settings={"steps": 4}), tell=told.append)
@@ -220,7 +220,7 @@ def test_other_settings_in_the_same_folder_are_refused_before_anything_runs(quic
     assert str(error.value).count("optim.lr was") == 2
 
 
-def test_what_tuning_chose_goes_into_the_runs(quick, monkeypatch, tmp_path):
+def test_settings_chosen_by_tuning_are_used_in_the_runs(quick, monkeypatch, tmp_path):
     asked = []
 
     def tune_all(contestants, settings, trials, space, engine, folder, threads, hear, *, use):
@@ -254,7 +254,7 @@ def test_two_commands_do_not_work_in_one_folder(quick, tmp_path):
         compare(plan_of(tmp_path))
 
 
-def test_an_engine_that_is_not_there_is_named(quick, tmp_path):
+def test_an_unknown_engine_is_refused_by_name(quick, tmp_path):
     with pytest.raises(BadValue, match="Did you mean 'local'"):
         compare(plan_of(tmp_path, engine="locl"))
     with pytest.raises(BadValue, match="--engine ray"):

@@ -22,8 +22,8 @@ def three(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def looks():
-    with style.looks():
+def styled():
+    with style.style():
         yield
 
 

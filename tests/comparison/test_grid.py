@@ -112,7 +112,7 @@ def test_an_empty_grid_names_every_reason():
     with pytest.raises(BadValue) as error:
         compose({"task": "digits"}, ["seq2seq", "decoder"])
     text = str(error.value)
-    assert "none of what was asked for" in text
+    assert "none of the combinations" in text
     assert "seq2seq: model: seq2seq cannot answer with" in text
     assert "decoder: model: decoder cannot answer with" in text
 

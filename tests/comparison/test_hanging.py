@@ -69,7 +69,7 @@ def test_a_process_that_ends_as_if_all_were_well_hands_back_no_older_outcome(tmp
     (tmp_path / "quits").mkdir()
     old.save()
     (outcome,) = LocalEngine(1).run([job], Heard())
-    assert "ended without a result, with exit code 0" in outcome.error and outcome.steps == 0
+    assert "ended with exit code 0 but without an outcome" in outcome.error and outcome.steps == 0
 
 
 def test_the_second_ctrl_c_kills_what_ignores_the_first(tmp_path):
@@ -91,7 +91,7 @@ def test_what_a_killed_engine_leaves_ends_even_if_it_hangs(tmp_path):
     job = job_of(tmp_path / "stubborn")
     process, log = stubborn.engine([job], tmp_path, grace=0.2)
     found = until(lambda: numbers(job.folder))
-    until(lambda: "began" in log.read_text())  # the warden was told before that
+    until(lambda: "began" in log.read_text())  # the supervisor knew the group before that
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: not any(map(lives, found)))
     process.join(300)

@@ -108,7 +108,7 @@ def test_side_by_side_and_killed_in_the_middle_runs_end_with_the_same_bits(
         assert logged(tmp_path / str(job.seed)) == logged(job.folder)
     again = next(event for event in heard if event.news == "again")
     assert again.step >= 8 and "SIGKILL" in again.text
-    assert f"Going on from step-{again.step:08}" in (tmp_path / "0" / "log.txt").read_text()
+    assert f"Resuming from step-{again.step:08}" in (tmp_path / "0" / "log.txt").read_text()
 
 
 def test_a_run_that_always_dies_fails_and_the_next_one_runs(tmp_path, monkeypatch, started):
@@ -130,14 +130,14 @@ def test_a_run_that_always_dies_fails_and_the_next_one_runs(tmp_path, monkeypatc
     assert "Traceback" in (tmp_path / "falls" / "log.txt").read_text()
 
 
-def test_a_process_that_cannot_even_begin_leaves_its_last_words(tmp_path, monkeypatch):
+def test_the_error_of_a_process_that_cannot_start_names_its_log(tmp_path, monkeypatch):
     monkeypatch.setattr(local.sys, "executable", "/bin/false")
     heard = Heard()
     (outcome,) = LocalEngine(1).run([job_of(tmp_path / "run")], heard)
     assert "log.txt" in outcome.error and heard.news(tmp_path / "run") == ["began", "failed"]
 
 
-def test_an_error_here_stops_the_processes(tmp_path, started):
+def test_an_exception_in_a_callback_stops_the_processes(tmp_path, started):
     def fail(event):
         raise KeyError("the caller's own mistake")
 
@@ -198,15 +198,15 @@ def test_the_last_step_is_that_of_the_last_whole_line(tmp_path):
         (8, 9, True, {"workers": 3, "threads": 2}, 3, 2),
     ],
 )
-def test_there_is_room_for_one_process_on_each_core_or_one_on_a_gpu(
+def test_the_default_is_one_process_per_core_or_one_on_a_gpu(
     monkeypatch, cores, jobs, gpu, asked, workers, threads
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    room = capacity_for(jobs, gpu=gpu, **asked)
-    assert (room.workers, room.threads) == (workers, threads)
+    found = capacity_for(jobs, gpu=gpu, **asked)
+    assert (found.workers, found.threads) == (workers, threads)
 
 
-def test_threads_reach_the_process_and_its_words_the_log(tmp_path, monkeypatch):
+def test_the_process_gets_its_threads_and_its_output_goes_to_the_log(tmp_path, monkeypatch):
     spy = tmp_path / "python"
     spy.write_text("#!/bin/sh\necho threads $OMP_NUM_THREADS\necho trouble >&2\nexit 1\n")
     spy.chmod(0o755)

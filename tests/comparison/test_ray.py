@@ -140,10 +140,10 @@ def test_the_results_are_those_of_runs_without_a_cluster(engine, untouched, tmp_
 
     heard.clear()
     assert facts(engine.run([jobs[2]], heard.append)[0]) == facts(second)
-    assert [(event.news, event.text) for event in heard] == [("done", "as an earlier command left it")]
+    assert [(event.news, event.text) for event in heard] == [("done", "finished by an earlier command")]
 
 
-def test_after_kill_nine_a_job_goes_on_from_its_checkpoint(engine, untouched, tmp_path, capsys):
+def test_after_sigkill_a_job_resumes_from_its_checkpoint(engine, untouched, tmp_path, capsys):
     file, pauses = pauses_of(tmp_path, PAUSES)
     job = job_of(tmp_path, use=(STRANGERS, file))
     killer = Killer(job, pauses)
@@ -155,7 +155,7 @@ def test_after_kill_nine_a_job_goes_on_from_its_checkpoint(engine, untouched, tm
         assert (
             8 <= died_at <= event.step <= SETTINGS["steps"]
         )  # its last checkpoint may have come before the kill
-        assert event.text.endswith(f"; goes on from step {event.step}")
+        assert event.text.endswith(f"; resumes from step {event.step}")
     assert facts(found) == facts(untouched[0])
     logged = [record["step"] for record in metrics_file.read(Path(job.folder) / "metrics.jsonl")]
     assert logged == list(range(1, SETTINGS["steps"] + 1))
@@ -190,7 +190,7 @@ def own_places(job):
 
 
 @pytest.mark.parametrize("machines_left", [True, False])
-def test_a_job_whose_workers_always_die_is_given_up(tmp_path, monkeypatch, machines_left):
+def test_a_job_fails_after_its_worker_died_three_times(tmp_path, monkeypatch, machines_left):
     from ray.exceptions import NodeDiedError
 
     begun, heard = [], []
@@ -199,8 +199,8 @@ def test_a_job_whose_workers_always_die_is_given_up(tmp_path, monkeypatch, machi
         yield from ()
         raise NodeDiedError("the lights went out")
 
-    def run_job(errand):
-        begun.append(errand)
+    def submit(remote_job):
+        begun.append(remote_job)
         return dies()
 
     def machines():
@@ -208,7 +208,7 @@ def test_a_job_whose_workers_always_die_is_given_up(tmp_path, monkeypatch, machi
 
     for module in (engines, cluster):
         monkeypatch.setattr(module, "machines", machines)
-    monkeypatch.setattr(engines, "_submit", run_job)
+    monkeypatch.setattr(engines, "_submit", submit)
     sent = engines._send(0, job_of(tmp_path), "token")
     outcome = None
     while outcome is None:
@@ -278,14 +278,14 @@ def command(folder, address, *jobs, output=subprocess.PIPE):
     )  # fmt: skip
 
 
-def test_a_cluster_that_is_there_is_joined_and_left_as_it_was(engine, untouched, tmp_path):
+def test_an_existing_cluster_is_joined_and_left_running(engine, untouched, tmp_path):
     import ray
 
     done = dataclasses.replace(job_of(tmp_path), folder=untouched[0].folder)
     address = ray.get_runtime_context().gcs_address
     with command(tmp_path, address, done) as joined:
         text, _ = joined.communicate(timeout=PATIENCE)
-    assert joined.returncode == 0 and text == "done as an earlier command left it\nno error\n", text
+    assert joined.returncode == 0 and text == "done finished by an earlier command\nno error\n", text
     assert ray.nodes()[0]["Alive"]
 
 
@@ -324,7 +324,7 @@ def test_an_address_has_a_host_and_a_port(address):
         RayEngine(address)
 
 
-def test_a_cluster_that_is_not_there_is_missed_at_once(monkeypatch):
+def test_an_address_without_a_cluster_is_refused_at_once(monkeypatch):
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)

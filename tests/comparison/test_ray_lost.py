@@ -40,7 +40,7 @@ def head(monkeypatch):
         if not found.answers:
             raise ConnectionRefusedError("nobody")
 
-    monkeypatch.setattr(cluster, "_call", call)
+    monkeypatch.setattr(cluster, "_connect", call)
     return found
 
 
@@ -48,14 +48,14 @@ def head(monkeypatch):
 def test_a_head_that_does_not_answer_for_a_while_is_lost(head, address):
     found = Cluster(address, 1)
     found._opened = True
-    found.refuse_lost()
+    found.raise_if_lost()
     head.answers = False
     for _ in range(7):  # for 19.6 of 20 seconds
         head.now += 2.8
-        found.refuse_lost()
+        found.raise_if_lost()
     head.now += 2.8
-    with pytest.raises(ClusterLost, match=r"its head at head:1 is gone .* the same command goes on") as lost:
-        found.refuse_lost()
+    with pytest.raises(ClusterLost, match=r"its head at head:1 is gone .* the same command resumes") as lost:
+        found.raise_if_lost()
     assert ("ray start --head" in str(lost.value)) == (address is not None)
 
 
@@ -64,16 +64,16 @@ def test_a_head_that_comes_back_is_not_lost(head):
     for answers in (True, False, True, False, True):
         head.answers = answers
         head.now += 19.0
-        found.refuse_lost()
+        found.raise_if_lost()
 
 
 def test_a_machine_on_which_ray_has_ended_is_lost_at_once(head):
     found = Cluster(None, 1)
-    found.refuse_lost()
+    found.raise_if_lost()
     head.alive = False
     head.now += 2.8
     with pytest.raises(ClusterLost, match="Ray has ended on this machine"):
-        found.refuse_lost()
+        found.raise_if_lost()
 
 
 def test_a_worker_is_stuck_if_it_is_silent_for_longer_than_a_run_may_be(monkeypatch):
@@ -111,7 +111,7 @@ def test_whoever_is_killed_nothing_is_left_and_the_run_goes_on(tmp_path, who):
         code = own.wait(300)
     text = (tmp_path / "log.txt").read_text()
     assert code == (-signal.SIGKILL if commanded else 1), text
-    assert commanded or ("is lost" in text and "the same command goes on" in text)
+    assert commanded or ("is lost" in text and "the same command resumes" in text)
     assert "Traceback" not in text
     for pause in pauses:
         pause.touch()

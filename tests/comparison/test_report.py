@@ -173,7 +173,7 @@ def test_a_run_that_can_be_looked_into_shows_where_it_looked(page):
     text = Page(page).text
     assert "static-memory of the last layer: writing the memory" in text
     assert "seed 0 says “" in text
-    assert text.count("It could not be looked into") == 2  # the made-up runs have no checkpoint
+    assert text.count("The run could not be inspected") == 2  # the made-up runs have no checkpoint
 
 
 def test_the_same_runs_give_the_same_bytes_with_files_or_without(page, three, monkeypatch):
@@ -227,13 +227,13 @@ def test_a_contestant_that_failed_is_told_and_the_others_compared(tmp_path, undr
     assert "dynamic-transformer , seed 0, 1, 2: RuntimeError: it ran out of luck" in text
     assert "lstm-attention , seed 0: RuntimeError" in text and "2 of 3" in text
     assert "static-transformer is best on the test split" in text
-    assert "No run of it finished." in text
+    assert "No run of this contestant finished." in text
 
 
 def test_a_comparison_in_which_everything_failed_still_has_its_page(tmp_path, undrawn):
     failed = [(place, seed) for place in range(3) for seed in range(3)]
     text = Page(written(made(tmp_path, failed=failed))).text
-    assert "No run finished with a number, so there is nothing to compare." in text
+    assert "No run finished with a finite result, so there is nothing to compare." in text
     assert "No run finished: there is nothing to compare." in text
 
 

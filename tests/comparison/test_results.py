@@ -64,7 +64,7 @@ def test_a_number_that_is_none_makes_no_mean_and_is_told():
     row = rows(changed(comparison(), 0, test={"accuracy": math.nan, "loss": 0.2}))[0]
     assert row["test"]["accuracy"] == {"mean": None, "low": None, "high": None}
     assert row["test"]["loss"]["mean"] == pytest.approx(0.2)
-    assert row["warnings"] == ["test accuracy is no number with seed 0, so it has no mean"]
+    assert row["warnings"] == ["test accuracy is missing or not finite with seed 0, so it has no mean"]
 
 
 def test_a_metric_that_one_seed_lacks_makes_no_mean():
@@ -98,7 +98,7 @@ def test_a_contestant_that_failed_altogether_still_has_its_row():
 def test_without_a_measurement_of_its_own_speed_comes_from_training_and_says_so():
     row = rows(comparison(costs={}))[0]
     assert row["steps_per_second"] == pytest.approx(100.0) and row["peak_memory_mib"] is None
-    assert "not measured alone" in row["warnings"][0]
+    assert "may have run side by side" in row["warnings"][0]
 
 
 def test_what_tuning_chose_is_told():
@@ -242,14 +242,14 @@ def test_different_test_data_are_told_loudly():
     ("given", "words"),
     [
         (comparison(trials=20), "the same effort: 20 trials"),
-        (comparison(costs={}), "may have run beside each other"),
+        (comparison(costs={}), "may have run side by side"),
         (comparison(settings={"budget": "90 seconds"}, budget="90 seconds"), "depends on the machine"),
         (comparison(left_out=[("ntm · dot", "ntm takes none.")]), "Left out: ntm · dot: ntm takes none."),
         (
             changed(comparison(), 3, error="no"),
-            "NOTE: failed, and in no mean: dynamic-transformer with seed 0.",
+            "NOTE: failed, and not part of any mean: dynamic-transformer with seed 0.",
         ),
-        (changed(comparison(), 0, stopped_by="patience"), "1 of 9 stopped earlier"),
+        (changed(comparison(), 0, stopped_by="patience"), "1 of 9 stopped early"),
         (changed(comparison(), 0, parameters=5678), "from 1,234 to 5,678 parameters"),
         (
             changed(comparison(), 0, settings={"task": "digits", "batch_size": 64}),

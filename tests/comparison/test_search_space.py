@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.comparison.search_space import Categorical, Range, own, read, settings, spelled, usual
+from regard.comparison.search_space import Categorical, Range, default_space, own, read, settings, spelled
 from regard.errors import BadValue
 from regard.models.model import MODELS, options_of
 from regard.registry import parse
@@ -50,7 +50,7 @@ def test_a_setting_that_is_no_whole_number_is_none_however_its_ends_are_written(
         ("optim.warmup=0..1.5", ["a whole number"]),
         ("optim.optimizer=adamw|rmspop", ["rmsprop"]),
         ("optim.optimizer=adamw..rmsprop", ["a number on both sides of .."]),
-        ("optim.lr=1e-4..1e-2,optim.lr=1|2", ["optim.lr stands there twice"]),
+        ("optim.lr=1e-4..1e-2,optim.lr=1|2", ["optim.lr appears twice"]),
         ("optim.lr=x..y,optim.clap=1|2,steps=1|2", ["3 mistakes", "optim.clip", "a finite number", "a rule"]),
     ],
 )
@@ -86,7 +86,7 @@ def test_spelled_is_the_inverse_of_parse(text):
 @pytest.mark.parametrize("task", TASKS.names())
 def test_the_usual_space_holds_the_settings_of_every_recipe(task):
     config = complete({"task": task})
-    found = usual(config)
+    found = default_space(config)
     recipe = TASKS[task].recipe
     assert {one.name for one in found} >= {"optim.lr", "optim.weight_decay"}
     assert own(found, config)["optim.lr"] == recipe.lr
@@ -95,7 +95,7 @@ def test_the_usual_space_holds_the_settings_of_every_recipe(task):
 
 
 def test_a_budget_in_seconds_has_a_usual_space_too():
-    found = usual(complete({"task": "digits", "budget": "9 seconds"}))
+    found = default_space(complete({"task": "digits", "budget": "9 seconds"}))
     assert [one.name for one in found] == ["optim.lr", "optim.weight_decay", "optim.warmup"]
 
 

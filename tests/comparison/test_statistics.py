@@ -38,7 +38,7 @@ def test_one_seed_has_no_interval_and_says_so():
 def test_what_is_no_number_never_becomes_a_mean(values):
     found = interval(values)
     assert math.isnan(found.mean) and math.isnan(found.low) and math.isnan(found.high)
-    assert str(found) == "no number"
+    assert str(found) == "not finite"
 
 
 def test_paired_differences_are_scipys_paired_t_test():
@@ -206,15 +206,15 @@ def test_a_wide_interval_says_how_large_a_difference_would_have_shown():
 @pytest.mark.parametrize(
     ("given", "p", "words"),
     [
-        (difference(0.02, 0.0, seeds=1), math.nan, "One seed says nothing of the models"),
-        (difference(0.02, 0.0, seeds=3), math.nan, "no spread"),
-        (difference(math.nan, 0.0), math.nan, "no number"),
+        (difference(0.02, 0.0, seeds=1), math.nan, "One seed says nothing about the models"),
+        (difference(0.02, 0.0, seeds=3), math.nan, "undefined without variance"),
+        (difference(math.nan, 0.0), math.nan, "not finite"),
         (
             PairedDifference([], Interval(math.nan, math.nan, math.nan, 0), math.nan),
             math.nan,
             "no seed finished",
         ),
-        (difference(0.0, 0.1, p=1.0), 1.0, "there was none"),
+        (difference(0.0, 0.1, p=1.0), 1.0, "the means are equal"),
     ],
 )
 def test_what_cannot_be_claimed_is_not(given, p, words):

@@ -125,7 +125,9 @@ def test_what_failed_says_so_and_why_below():
 def test_a_number_that_is_none_is_a_dash_with_a_note():
     found = rows(changed(comparison(), 0, test={"accuracy": float("nan")}))
     lines = printed(render(found), 100)
-    assert "–" in lines[3] and any("test accuracy is no number with seed 0" in line for line in lines)
+    assert "–" in lines[3] and any(
+        "test accuracy is missing or not finite with seed 0" in line for line in lines
+    )
 
 
 def test_numbers_are_shown_with_as_many_digits_as_they_are_worth():

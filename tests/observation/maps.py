@@ -1,10 +1,10 @@
-"""A stand-in for an observed attention: given weights, with the methods that the analysis asks for."""
+"""A fake site with given weights and the methods that analyses need."""
 
 import torch
 
 
 class Map:
-    """A site whose weights (b,h,q,k), one tensor for each call, are given; it notes the largest answer it gave."""
+    """A site with given weights (b,h,q,k), one tensor per call; records the size of the largest request."""
 
     def __init__(self, *calls, name="layer", rows="position", columns="source", cross=False):
         self.given, self.name, self.rows, self.columns, self.cross = calls, name, rows, columns, cross
@@ -27,7 +27,7 @@ class Map:
 
 
 class Maps:
-    """Several of them, by name."""
+    """Several fake sites, by name."""
 
     def __init__(self, *sites):
         self.sites = {site.name: site for site in sites}
@@ -46,7 +46,7 @@ class Maps:
 
 
 def soft(*shape, causal=False, generator=None, sharp=1.0):
-    """Random weights (…, q, k) that add up to 1, the last query beside the last key where causal."""
+    """Random weights (…, q, k) that sum to 1; causal maps are aligned at the bottom right."""
     scores = sharp * torch.randn(*shape, generator=generator)
     if causal:
         hidden = torch.ones(shape[-2:], dtype=torch.bool).triu(1 + shape[-1] - shape[-2])

@@ -1,4 +1,4 @@
-"""Other people's models, small or real, and what their own plain attention says: the oracle of these tests."""
+"""Models of other libraries, small or real, and their own eager attention: the oracle of these tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).resolve().parents[3
 BAR = 1e-5  # float32, against the same model with plain attention
 WORDS = 97  # of the small vocabularies
 
-# Torch and transformers warn about their own insides when flex_attention runs on a CPU.
+# Torch and transformers emit internal warnings when flex_attention runs on a CPU.
 FLEX_WARNINGS = [
     "ignore:_compile flag on create_block_mask:DeprecationWarning",
     "ignore:flex_attention called without torch.compile:UserWarning",
@@ -29,7 +29,7 @@ FLEX_WARNINGS = [
 
 
 def shared(*parts: str) -> Path:
-    """A folder of the shared data; tests that need it are skipped where it was not handed out."""
+    """A folder of the shared data; tests that need it are skipped where it is missing."""
     place = SHARED.joinpath("data", *parts)
     if not place.exists():
         pytest.skip(f"no {place} (set REGARD_SHARED to the folder that holds data/)")
@@ -69,7 +69,7 @@ def stand_in_for_torchvision():
 
 
 class _Empty(types.ModuleType):
-    """Every name is an empty class: enough for `import` and `isinstance`, and of no other use."""
+    """Every name is an empty class: enough for `import` and `isinstance`."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -119,12 +119,12 @@ def small(kind: str) -> Any:
 
 
 def ids(length: int, batch: int = 2) -> torch.Tensor:
-    """Token ids that are no special ones."""
+    """Token ids without special tokens."""
     return torch.randint(3, WORDS, (batch, length))
 
 
 def inputs(kind: str) -> dict[str, torch.Tensor]:
-    """What a small model is called with."""
+    """The inputs of a small model."""
     if kind == "vit":
         return {"pixel_values": torch.randn(2, 3, 20, 20)}
     if kind == "t5":
@@ -141,7 +141,7 @@ def with_attention(model: Any, name: str) -> Any:
 
 @torch.no_grad()
 def eager_maps(model: Any, **given: Any) -> list[torch.Tensor]:
-    """Attention as Hugging Face's plain implementation hands it out, in the order of the calls."""
+    """The attentions that Hugging Face's eager implementation returns, in the order of the calls."""
     out = with_attention(model, "eager")(**given, output_attentions=True)
     if "encoder_attentions" not in out:
         return list(out.attentions)
@@ -150,7 +150,7 @@ def eager_maps(model: Any, **given: Any) -> list[torch.Tensor]:
 
 
 def largest(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest difference; shapes have to agree."""
+    """The largest difference; shapes must agree."""
     assert a.shape == b.shape, (tuple(a.shape), tuple(b.shape))
     return (a.float() - b.float()).abs().max().item()
 

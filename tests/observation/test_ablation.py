@@ -10,7 +10,7 @@ from regard.errors import RegardError
 
 
 class Own(nn.Module):
-    """Two heads per layer by hand, so that a head can be left out by hand."""
+    """Two heads per layer written out, so that one can be left out."""
 
     def __init__(self, fused):
         super().__init__()
@@ -93,7 +93,7 @@ def test_heads_of_torchs_layers_are_silenced_on_every_path(training, norm_first)
     x = torch.randn(3, 7, 12, dtype=torch.float64)
     with torch.no_grad():
         found = watched(layer, x).ablate({"self_attn": [1]}, loss=lambda out: out.square().sum())
-        layer.self_attn.out_proj.weight[:, 6:] = 0  # what the second head writes through
+        layer.self_attn.out_proj.weight[:, 6:] = 0  # the output projection of the second head
         assert found.after == pytest.approx(layer(x).square().sum().item(), rel=1e-9)
     assert found.after != found.before
 
@@ -114,7 +114,7 @@ def test_the_loss_of_the_output_is_the_default_measure(model):
     assert "loss" in repr(found) and "inner head 0" in repr(found)
 
 
-def test_our_own_mechanisms_can_be_silenced_and_those_without_heads_say_so():
+def test_heads_of_our_mechanisms_are_silenced_and_linear_is_refused():
     layer = regard.nn.build("additive", dim=12, num_heads=2).double()
     x = torch.randn(2, 5, 12, dtype=torch.float64)
     seen = watched(layer, x)
@@ -126,7 +126,7 @@ def test_our_own_mechanisms_can_be_silenced_and_those_without_heads_say_so():
         seen.ablate({seen.names()[0]: [0]}, loss=lambda out: out.sum())
 
 
-def test_nothing_stays_silent(model):
+def test_heads_are_silenced_only_during_an_ablation(model):
     x = torch.randn(2, 5, 14, dtype=torch.float64)
     before = model(x)
     watched(model, x).ablate(logit=0)
@@ -146,7 +146,7 @@ def test_nothing_stays_silent(model):
         ({"heads": {"Own": [0]}, "loss": lambda out: out}, "one number"),
     ],
 )
-def test_what_cannot_be_done_is_said(model, options, words):
+def test_wrong_arguments_are_refused(model, options, words):
     seen = watched(model, torch.randn(2, 5, 14, dtype=torch.float64))
     with pytest.raises(RegardError, match=words):
         seen.ablate(**options)

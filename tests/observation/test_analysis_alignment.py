@@ -1,4 +1,4 @@
-"""Word alignments from weights, and their error rate: worked by hand, and on what people marked in the Hansards."""
+"""Word alignments from weights, and their error rate: worked by hand, and on the gold alignments of the Hansards."""
 
 import itertools
 import os
@@ -43,7 +43,7 @@ def test_the_error_rate_of_two_sentences_worked_by_hand():
         quality(found[:1], gold)
 
 
-def test_gold_files_are_read_and_mistakes_in_them_named(tmp_path):
+def test_gold_files_are_read_and_errors_in_them_are_named(tmp_path):
     file = tmp_path / "gold"
     file.write_text("1-1 2p3 3-2\n\n4p1\n")
     assert read_gold(file) == [
@@ -120,9 +120,7 @@ def test_pieces_of_a_map_become_words_before_links_are_read():
     mean = site.given[0][1].mean(0).double()
     expected = torch.stack(
         [
-            torch.stack(
-                [row[:1].sum(), row[1:3].sum(), row[3:4].sum(), row[4:6].sum()]
-            )  # the end of the sentence is no word
+            torch.stack([row[:1].sum(), row[1:3].sum(), row[3:4].sum(), row[4:6].sum()])  # </s> is not a word
             for row in (mean[1:3].mean(0), mean[3], mean[4])
         ]
     )
@@ -139,7 +137,7 @@ def test_pieces_of_a_map_become_words_before_links_are_read():
     assert align(site, batch=1) == {
         (int(column), row) for row, column in enumerate(site.given[0][1].mean(0).argmax(1))
     }
-    steps = Map(*site.given[0].split(1, 2))  # the same map, written step by step
+    steps = Map(*site.given[0].split(1, 2))  # the same map as decoding steps
     assert align(steps, source, target, batch=1, call=None) == links(expected)
     with pytest.raises(BadValue, match="source: expected one piece for each of the 7 positions, got 2"):
         align(site, ["a", "b"], target)

@@ -25,7 +25,7 @@ def test_divergence_of_every_row_is_scipys_distance_squared(monkeypatch):
     assert [one[3] for one in found.largest(50)] == sorted(found.divergence.flatten().tolist(), reverse=True)
 
 
-def test_the_ends_of_the_scale():
+def test_divergence_is_0_for_equal_and_1_for_disjoint_rows():
     unit = torch.eye(3)
     assert divergence(unit, unit).tolist() == [0, 0, 0]
     assert divergence(unit, unit.roll(1, 0)).tolist() == [1, 1, 1]
@@ -76,7 +76,7 @@ def test_the_steps_of_two_generations_are_compared_as_one_map():
     assert torch.equal(compare(*steps, call=None).divergence, compare(Map(first), Map(second)).divergence)
 
 
-def test_different_shapes_are_refused_in_words():
+def test_different_shapes_are_refused():
     one = Map(soft(1, 2, 5, 5), name="layer.0")
     with pytest.raises(BadValue, match=r"5 and 7 queries, 5 and 7 keys\. Rows are compared one by one"):
         compare(one, Map(soft(1, 2, 7, 7), name="other"))

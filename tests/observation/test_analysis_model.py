@@ -17,7 +17,7 @@ from regard.observation.analysis.rollout import rollout
 from regard.observation.plotting import image, plot
 
 LENGTH, WORDS, SHARP = 31, 17, 30.0
-SILENT = 0.0  # a query of zeros looks everywhere
+SILENT = 0.0  # a query of zeros attends uniformly
 
 
 class Layer(nn.Module):
@@ -68,7 +68,7 @@ def words_and_places(stream):
 
 
 def others(stream):
-    """Looks for the same word, but not for the same place."""
+    """Matches the same word, but not the same position."""
     return torch.cat([stream[..., :WORDS], -2 * stream[..., WORDS : WORDS + LENGTH]], -1)
 
 
@@ -110,7 +110,7 @@ def seen(tokens):
     return found
 
 
-def test_the_heads_that_were_built_are_found_by_name(seen, tokens):
+def test_built_heads_are_recognised(seen, tokens):
     facts = recognise_all(seen, tokens[0])
     assert [(one.site, one.head, one.pattern) for one in facts] == [
         ("below", 0, "previous token"), ("below", 1, "diagonal"), ("below", 2, "first token"),
@@ -146,7 +146,7 @@ def test_two_models_differ_only_in_the_heads_that_were_changed(seen, tokens):
     }
 
 
-def test_what_was_seen_can_be_clustered_and_drawn(seen, tokens):
+def test_an_observation_can_be_clustered_and_plotted(seen, tokens):
     groups = cluster(recognise_all(seen, tokens[0]))
     assert sorted(groups.order) == list(range(6))
     figure = plot(seen, "above", tokens=[str(word) for word in tokens[0].tolist()])

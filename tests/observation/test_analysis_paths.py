@@ -68,7 +68,7 @@ def test_layers_are_chosen_by_name_by_path_and_in_order():
         rollout(both)
 
 
-def test_a_row_that_sees_nothing_passes_on_itself():
+def test_a_row_without_weight_is_the_identity():
     weights = soft(1, 2, 5, 5)
     weights[:, :, 3] = 0
     found = rollout(Maps(Map(weights)))
@@ -97,7 +97,7 @@ def test_the_steps_of_a_generation_roll_out_like_the_whole():
         rollout(steps)
 
 
-def test_what_cannot_be_rolled_out_is_refused_in_words():
+def test_layers_that_cannot_be_rolled_out_are_refused():
     seen = model()
     with pytest.raises(BadValue, match="rows: expected numbers from -13 to 12"):
         rollout(seen, [13])
@@ -119,7 +119,7 @@ def test_what_cannot_be_rolled_out_is_refused_in_words():
 
 
 def least_cut(tables, start, end):
-    """The largest flow is the least cut: the cheapest of all ways to divide the nodes between start and end."""
+    """The minimum cut over all ways to divide the nodes between start and end."""
     n, best = len(tables[0]), np.inf
     inner = [(layer, i) for layer in range(1, len(tables)) for i in range(n)]
     for chosen in itertools.product((False, True), repeat=len(inner)):
@@ -129,7 +129,7 @@ def least_cut(tables, start, end):
             for i in range(n):
                 if (layer, i) in near:
                     cost += sum(table[i, j] for j in range(n) if (layer + 1, j) not in near)
-        # What leaves towards other inputs is not cut: only the end is an end. Those inputs lead nowhere.
+        # Edges to other inputs are not cut: only `end` is the sink, and other inputs have no outgoing edges.
         last = tables[-1]
         cost -= sum(
             last[i, j] for i in range(n) if (len(tables) - 1, i) in near for j in range(n) if j != end
@@ -141,7 +141,7 @@ def least_cut(tables, start, end):
 @pytest.mark.parametrize(
     ("layers", "n", "causal"), [(1, 5, False), (2, 7, False), (3, 5, True), (3, 3, False)]
 )
-def test_flow_is_the_least_of_all_cuts(layers, n, causal):
+def test_flow_is_the_minimum_cut(layers, n, causal):
     seen = model(layers, 2, n, causal=causal, batch=1)
     tables = []
     for name in reversed(seen.names()):
@@ -155,6 +155,6 @@ def test_flow_is_the_least_of_all_cuts(layers, n, causal):
 
 
 def test_flow_is_never_less_than_rollout():
-    """Rollout is one way for the weight to flow that fits through the pipes."""
+    """Rollout is one feasible flow."""
     seen = model(3, 3, 11, batch=1)
     assert bool((flow(seen) >= rollout(seen) - 1e-6).all())

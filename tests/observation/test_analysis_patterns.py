@@ -61,7 +61,7 @@ def test_every_pattern_is_found_by_name_in_a_head_that_shows_it(causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", [331, 1009])
-def test_long_maps_are_judged_the_same_from_sampled_rows(causal, length):
+def test_sampled_rows_of_long_maps_give_the_same_patterns(causal, length):
     names, weights = made(causal, length, 151)
     site = Map(weights)
     found = recognise(site, [i % 151 for i in range(length)])
@@ -122,10 +122,10 @@ def test_a_uniform_causal_head_is_no_sink_although_its_first_rows_look_at_the_fi
     (one,) = recognise(Map(pointing([None] * 13, 13, causal=True)))
     assert one.pattern == "uniform"
     assert one.scores["first token"] == pytest.approx(0, abs=1e-6)
-    assert "next token" not in one.scores  # nobody sees it
+    assert "next token" not in one.scores  # no row sees it
 
 
-def test_a_column_takes_all_by_token_where_tokens_are_given():
+def test_columns_of_equal_tokens_are_added_up():
     seps = [5, 12, 18]
     site = Map(pointing([seps] * N, N))
     (without,), (given,) = recognise(site), recognise(site, ["[SEP]" if i in seps else i for i in range(N)])
@@ -156,7 +156,7 @@ def test_padding_on_either_side_changes_nothing():
                 assert one.scores[name] == pytest.approx(other.scores[name], abs=1e-5)
 
 
-def test_the_steps_of_a_generation_are_judged_together():
+def test_steps_of_a_generation_are_scored_as_one_map():
     names, weights = made(causal=True)
     steps = [weights[:, :, :7, :7], *(weights[:, :, i : i + 1, : i + 1] for i in range(7, N))]
     site = Map(*steps)
@@ -165,11 +165,11 @@ def test_the_steps_of_a_generation_are_judged_together():
     assert torch.equal(joined.weights([20, 3, -1], [1, 0]), weights[:, [1, 0]][:, :, [20, 3, 22]])
     assert joined.weights([], [0]).shape == (1, 1, 0, N)
     assert recognise(site, TOKENS, call=None) == recognise(Map(weights), TOKENS)
-    last = recognise(site, TOKENS)  # a single step still says what it can
+    last = recognise(site, TOKENS)  # a single step has scores too
     assert [one.pattern for one in last][:2] == names[:2]
 
 
-def test_a_step_into_a_longer_empty_cache_knows_where_it_stands():
+def test_the_position_of_a_step_in_a_longer_cache_is_found():
     step = torch.zeros(1, 1, 1, 31)
     step[..., :17] = 0.02
     step[..., 15] += 1 - 0.02 * 17
@@ -185,17 +185,17 @@ def test_queries_and_keys_of_different_kinds_have_no_positions_to_compare():
     assert set(recognise(Map(soft(1, 1, 13, 7)))[0].scores) == {"first token", "separator", "uniform"}
 
 
-def test_rows_without_weight_or_not_finite_have_no_say():
+def test_rows_without_weight_and_non_finite_rows_are_left_out():
     for causal in (False, True):
         names, weights = made(causal)
-        spoilt = weights.clone()
-        spoilt[:, :, 4], spoilt[:, :, 9] = 0.0, torch.nan
-        found = recognise(Map(spoilt), TOKENS)
+        damaged = weights.clone()
+        damaged[:, :, 4], damaged[:, :, 9] = 0.0, torch.nan
+        found = recognise(Map(damaged), TOKENS)
         assert [one.pattern for one in found] == names
         assert {one.rows for one in found} == {N - 2}
-        spoilt[:, :, 9] = weights[:, :, 9]
-        spoilt[:, :, 11, :2] = torch.tensor([-0.1, 0.2])  # effective weights may be negative
-        assert all(one.rows == N - 2 and one.entropy >= 0 for one in recognise(Map(spoilt), TOKENS))
+        damaged[:, :, 9] = weights[:, :, 9]
+        damaged[:, :, 11, :2] = torch.tensor([-0.1, 0.2])  # effective weights may be negative
+        assert all(one.rows == N - 2 and one.entropy >= 0 for one in recognise(Map(damaged), TOKENS))
 
 
 def test_no_rows_and_no_keys_give_facts_without_scores():
@@ -204,7 +204,7 @@ def test_no_rows_and_no_keys_give_facts_without_scores():
             assert (one.pattern, one.scores, one.entropy) == (MIXED, {}, 0.0)
 
 
-def test_reading_takes_memory_that_is_linear_in_the_length():
+def test_recognising_takes_memory_linear_in_the_length():
     site = Map(torch.full((1, 2, 3001, 3001), 1 / 3001))
     recognise(site)
     assert site.largest <= 2 * SAMPLED * 3001
@@ -225,7 +225,7 @@ def test_heads_are_ranked_by_any_score():
         rank(facts, "inducton")
 
 
-def test_wrong_tokens_and_batches_are_refused_in_words():
+def test_wrong_tokens_and_batches_are_refused():
     site = Map(soft(2, 1, 5, 5))
     with pytest.raises(BadValue, match="tokens: expected one for each of the 5 keys, got 3"):
         recognise(site, [1, 2, 3])
@@ -233,7 +233,7 @@ def test_wrong_tokens_and_batches_are_refused_in_words():
         recognise(site, batch=2)
 
 
-def test_alike_heads_of_different_models_fall_into_one_cluster_and_stand_together():
+def test_similar_heads_of_different_models_form_one_cluster_and_are_adjacent():
     parts, truth = [], []
     for length in (23, 37, 53):
         names, weights = made(causal=True, n=length, leak=0.2)
@@ -247,7 +247,7 @@ def test_alike_heads_of_different_models_fall_into_one_cluster_and_stand_togethe
     assert len(set(found.labels)) == 4
     assert sorted(found.order) == list(range(12))
     along = [found.labels[i] for i in found.order]
-    assert along == sorted(along)  # each cluster stands together, and is numbered along the order
+    assert along == sorted(along)  # clusters are contiguous and numbered along the order
     assert cluster(facts) == found
     assert len(set(cluster(facts, 2).labels)) == 2
 

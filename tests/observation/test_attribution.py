@@ -123,7 +123,7 @@ def test_where_no_layer_weighs_the_input_its_gradient_is_shown(attention):
     assert float(last.weights.sum()) == pytest.approx(1.0)
 
 
-def test_the_gradient_is_what_a_difference_says():
+def test_the_gradient_equals_finite_differences():
     """gradient × input of a logit, by moving each row of the embedding a little along itself."""
     model, task = made("lstm-attention", "classify")
     model, (batch, shown) = model.double(), prepare(task, choose(task))

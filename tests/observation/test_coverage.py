@@ -1,4 +1,4 @@
-"""A model seen in part, or not at all: the block warns on leaving, and questions about all of it are refused."""
+"""A model seen in part, or not at all: the block warns on exit, and analyses of all layers are refused."""
 
 import warnings
 
@@ -17,7 +17,7 @@ class SeenAttention(nn.Module):
 
 
 class UnseenAttention(nn.Module):
-    """Attention without a softmax: nothing that could be recognised."""
+    """Attention without a softmax, which is not recognised."""
 
     def forward(self, x):
         scores = (x @ x.mT).exp()
@@ -60,7 +60,7 @@ def test_modules_that_were_not_seen_are_named_once_with_a_reason():
     assert told[0].filename == __file__
 
 
-def test_modules_that_did_not_run_are_not_missed():
+def test_modules_that_did_not_run_cause_no_warning():
     model = Model(SeenAttention())
     model.spare = UnseenAttention()
     with regard.observe(model) as seen:
@@ -68,12 +68,12 @@ def test_modules_that_did_not_run_are_not_missed():
     assert seen.unseen == []
 
 
-def test_a_model_that_was_not_called_is_told():
+def test_a_model_that_was_not_called_causes_a_warning():
     with pytest.warns(PartialView, match="not called"), regard.observe(Model(SeenAttention())):
         pass
 
 
-def test_a_model_without_attention_is_told():
+def test_a_model_without_attention_causes_a_warning():
     model = nn.Sequential(nn.Linear(5, 5), nn.ReLU())
     with (
         pytest.warns(PartialView, match="no module of this model looks like attention"),
@@ -90,16 +90,16 @@ def test_an_error_in_the_block_is_not_followed_by_a_warning():
 
 
 @pytest.mark.parametrize("ask", ["rollout", "flow"])
-def test_questions_about_all_layers_are_refused_where_some_were_not_seen(ask):
+def test_analyses_of_all_layers_are_refused_where_some_were_not_seen(ask):
     model = Model(SeenAttention(), UnseenAttention())
     with pytest.warns(PartialView), regard.observe(model) as seen:
         model(drawn())
     with pytest.raises(regard.RegardError, match=r"layers\.1 \(UnseenAttention\)"):
         getattr(seen, ask)()
-    assert getattr(seen, ask)(layers=["layers.0"]).shape == (7, 7)  # whoever names layers means just those
+    assert getattr(seen, ask)(layers=["layers.0"]).shape == (7, 7)  # a list of layers is taken as it is
 
 
-def test_other_questions_say_that_they_are_about_a_part():
+def test_other_analyses_warn_that_they_cover_a_part():
     model = Model(SeenAttention(), UnseenAttention())
     with pytest.warns(PartialView), regard.observe(model) as seen:
         model(drawn())
@@ -112,7 +112,7 @@ def test_other_questions_say_that_they_are_about_a_part():
 
 
 @pytest.mark.parametrize("ask", ["rollout", "flow", "heads", "ablate"])
-def test_nothing_seen_is_never_an_empty_answer(ask):
+def test_analyses_are_refused_where_nothing_was_seen(ask):
     model = Model(UnseenAttention())
     with pytest.warns(PartialView, match="nothing was seen"), regard.observe(model) as seen:
         model(drawn())

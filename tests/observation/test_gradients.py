@@ -20,7 +20,7 @@ class Model(nn.Module):
 
 
 def written_out(q, k, v, scale, causal):
-    """The weights as a leaf, and what autograd says about them."""
+    """The weights as a leaf, and their gradient by autograd."""
     scores = (q * scale) @ k.repeat_interleave(2, 1).mT / q.shape[-1] ** 0.5
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
@@ -45,7 +45,7 @@ def drawn():
 
 
 @pytest.mark.parametrize(("call", "causal"), [(sdpa, True), (ours, True)])
-def test_weights_times_gradient_are_what_autograd_says(call, causal):
+def test_weights_times_gradient_agree_with_autograd(call, causal):
     q, k, v = drawn()
     model = Model(call)
     with regard.observe(model, gradients=True) as seen:
@@ -57,7 +57,7 @@ def test_weights_times_gradient_are_what_autograd_says(call, causal):
     torch.testing.assert_close(
         site.times_gradient(rows=[5, 2], heads=[3, 0]), expected[:, [3, 0]][:, :, [5, 2]]
     )
-    loss.backward()  # the model's own backward pass is still there
+    loss.backward()  # the model's own backward pass still works
     assert model.scale.grad is not None
 
 
@@ -91,7 +91,7 @@ def test_hugging_faces_eager_and_sdpa_agree():
     assert found[0].abs().max() > 0
 
 
-def test_what_is_missing_is_said():
+def test_missing_gradients_are_refused():
     q, k, v = drawn()
     model = Model(sdpa)
     with regard.observe(model) as seen:

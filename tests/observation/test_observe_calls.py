@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in peers.FLEX_WARNINGS]
 
 
 class Own(nn.Module):
-    """A module a user wrote: the attention inside is whatever function it was given."""
+    """A user's module that calls the given attention function."""
 
     def __init__(self, attention):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Generation under a cache: each step is a call, and shows what eager attention would have shown at that step."""
+"""Generation with a cache: each step is a call, whose weights are those of eager attention at that step."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_each_step_of_a_generation_is_a_call(kind, attention):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_a_preallocated_cache_is_never_shown_wrong(attention):
+def test_weights_over_a_preallocated_cache_are_right_or_refused(attention):
     """A static cache writes into the keys that earlier steps were computed with: snapshotted, or refused."""
     model, tokens = peers.small("llama"), peers.ids(7, batch=2)
     static = {"cache_implementation": "static", "disable_compile": True}
@@ -58,7 +58,7 @@ def test_a_preallocated_cache_is_never_shown_wrong(attention):
             try:
                 found = seen[name].weights(call=step)
             except regard.RegardError:
-                assert step < STEPS - 1  # nothing was written after the last one
+                assert step < STEPS - 1  # the last step's cache was not written to afterwards
                 continue
             shown += 1
             expected = oracle.attentions[step][layer]

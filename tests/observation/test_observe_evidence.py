@@ -28,7 +28,7 @@ def granite(**options):
 
 
 def mixed(model, run):
-    """What went into the first layer's mixture and what came out, (b,h,n,d) each."""
+    """The values and the output of the first layer's attention, (b,h,n,d) each."""
     found, layer = {}, model.layers[0].self_attn
     hooks = [
         layer.v_proj.register_forward_hook(lambda _, given, out: found.update(value=out)),
@@ -64,7 +64,7 @@ def test_under_dropout_weights_are_checked_by_what_was_kept():
 
 
 class Lying(nn.Module):
-    """Calls an eager attention that does something nobody knows of."""
+    """Calls an eager attention with an unknown extra operation."""
 
     is_causal, scaling, dropout = False, 0.5, 0.0
 
@@ -97,7 +97,7 @@ def eager_attention_forward(module, query, key, value, attention_mask, dropout=0
     ],
 )
 @torch.no_grad()
-def test_an_eager_attention_is_believed_only_as_far_as_its_output_agrees(how, expected, training):
+def test_eager_attention_is_exact_only_if_its_output_agrees(how, expected, training):
     torch.manual_seed(4)
     model, x = Lying(how).train(training), torch.randn(2, 3, 7, 5)
     with regard.observe(model) as seen:
@@ -123,7 +123,7 @@ def test_an_eager_attention_with_dropout(how, expected):
     assert seen["Lying"].how == expected
     if expected == "exact":
         torch.testing.assert_close(seen["Lying"].weights(), (x @ x.mT * 0.5).softmax(-1))
-    assert torch.equal(state, torch.get_rng_state())  # looking draws no random numbers
+    assert torch.equal(state, torch.get_rng_state())  # reading weights draws no random numbers
 
 
 MIXING = {
@@ -217,7 +217,7 @@ class Fused(nn.Module):
 
 
 @torch.no_grad()
-def test_a_write_to_one_row_that_no_version_counts_is_noticed_on_first_reading():
+def test_a_write_to_one_row_without_a_version_is_detected_on_first_reading():
     model, (q, k, v) = Fused(), torch.randn(3, 2, 3, 71, 16)
     with regard.observe(model) as seen:
         model(q, k, v)
@@ -227,7 +227,7 @@ def test_a_write_to_one_row_that_no_version_counts_is_noticed_on_first_reading()
 
 
 class Flipped(torch.Tensor):
-    """Attends backwards."""
+    """Attends in reverse order."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -238,7 +238,7 @@ class Flipped(torch.Tensor):
 
 
 @torch.no_grad()
-def test_a_tensor_that_attends_in_its_own_way_is_unverified():
+def test_a_tensor_subclass_that_replaces_attention_is_unverified():
     model, (q, k, v) = Fused(), torch.randn(3, 1, 2, 7, 4)
     with regard.observe(model) as seen:
         model(q.as_subclass(Flipped), k, v)
@@ -261,7 +261,7 @@ def test_steps_of_a_generation_share_the_values_of_their_proof():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @torch.no_grad()
-def test_rounding_is_no_change(dtype):
+def test_rounding_is_not_detected_as_a_change(dtype):
     model, (q, k, v) = Fused(), torch.randn(3, 2, 3, 71, 16).to(dtype)
     q = q * 9  # scores far apart
     with regard.observe(model) as seen:
@@ -273,7 +273,7 @@ def test_rounding_is_no_change(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @torch.no_grad()
-def test_rounded_scores_of_flex_attention_are_no_change(dtype):
+def test_rounded_scores_of_flex_attention_are_not_detected_as_a_change(dtype):
     class Flexible(nn.Module):
         def forward(self, q, k, v):
             return flex_attention(q, k, v)

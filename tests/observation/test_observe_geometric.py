@@ -21,7 +21,7 @@ def built(kind):
 
 
 def dense(edges, weight):
-    """What the layer itself hands out, edge by edge, as (heads, targets, sources)."""
+    """The weights that the layer itself returns, edge by edge, as (heads, targets, sources)."""
     found = torch.zeros(HEADS, NODES, NODES)
     for (source, target), each in zip(edges.T.tolist(), weight, strict=True):
         found[:, target, source] += each
@@ -29,7 +29,7 @@ def dense(edges, weight):
 
 
 @pytest.mark.parametrize("kind", [GATConv, GATv2Conv, TransformerConv])
-def test_weights_are_those_the_layer_hands_out(kind):
+def test_weights_are_those_the_layer_returns(kind):
     layer, x = built(kind)
     plain, (edges, weight) = layer(x, EDGES, return_attention_weights=True)
     with torch.no_grad(), regard.observe(layer) as seen:
@@ -44,7 +44,7 @@ def test_weights_are_those_the_layer_hands_out(kind):
 
 
 @pytest.mark.parametrize("kind", [GATConv, GATv2Conv])
-def test_a_silent_head_passes_nothing_on(kind):
+def test_a_silenced_head_contributes_nothing(kind):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()

@@ -19,7 +19,7 @@ BY_NAME = {"fused": F.scaled_dot_product_attention}
 
 
 class Fused(nn.Module):
-    """The fused call, as it is reached by some way."""
+    """The fused call, reached in one of several ways."""
 
     def __init__(self, call=None):
         super().__init__()
@@ -31,7 +31,7 @@ class Fused(nn.Module):
 
 
 class Logged(torch.Tensor):
-    """A tensor that knows another way for one function and finds it as it is told to."""
+    """A tensor subclass that overrides one function, which it recognises in a given way."""
 
     find = None
 
@@ -121,7 +121,7 @@ def test_a_tensor_subclass_recognises_the_function(question, monkeypatch):
 
 @pytest.mark.parametrize("way", ["from a table", "from a partial"])
 @pytest.mark.parametrize("question", ["is an attribute", "is a key of a table", "equals"])
-def test_a_tensor_subclass_recognises_a_function_that_is_not_noted(way, question, monkeypatch):
+def test_a_tensor_subclass_recognises_a_function_that_is_not_captured(way, question, monkeypatch):
     monkeypatch.setattr(Logged, "find", staticmethod(QUESTIONS[question]))
     model, (q, k, v) = Fused(WAYS[way]()), drawn()
     plain = model(q.as_subclass(Logged), k, v)
@@ -151,7 +151,7 @@ def _doubled(cls, func, types, args=(), kwargs=None):
     return (found[0] * 2, found[1]) if cls.find(func) else found
 
 
-def test_a_function_mode_is_handed_the_function_itself():
+def test_a_function_mode_gets_the_original_function():
     class Names(TorchFunctionMode):
         def __init__(self):
             super().__init__()
@@ -169,7 +169,7 @@ def test_a_function_mode_is_handed_the_function_itself():
     assert seen.names() == ["Fused"]
 
 
-def test_a_default_device_hides_nothing():
+def test_calls_under_a_default_device_are_captured():
     model = Fused()
     torch.set_default_device("cpu")
     try:

@@ -44,13 +44,13 @@ def test_observed_weights_are_those_the_layer_computes_itself(name):
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_mechanism_has_something_to_show_and_its_rows_add_up_to_one(name):
+def test_every_mechanism_has_a_site_and_its_rows_sum_to_one(name):
     layer, x = built(name), rows()
     found = observed(layer, x)
     assert found
     for part in found:
         sums = heads(part).sum(-1)
-        if name == "local-p":  # Luong's weights fade without being normalised
+        if name == "local-p":  # Luong's weights are scaled down and not normalised
             assert bool((sums <= 1 + 1e-5).all())
         elif not part.name.endswith("writing"):  # slots that are written segment by segment
             assert torch.allclose(sums, torch.ones_like(sums), atol=1e-5), part.name

@@ -1,4 +1,4 @@
-"""Forward passes are noticed wherever the forward stands, and only the model's own modules are its sites."""
+"""Forward passes are detected on class and instance, and only the model's own modules are sites."""
 
 import types
 
@@ -49,7 +49,7 @@ PLACES = [on_the_class, on_the_instance, as_a_closure, by_accelerate]
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("direct", [False, True], ids=["called", "forward called"])
-def test_a_pass_is_noticed_wherever_the_forward_stands(place, direct):
+def test_a_pass_is_detected_wherever_forward_is_defined(place, direct):
     torch.manual_seed(3)
     model, x = Twice().eval(), torch.randn(2, 5, 12)
     place(model)
@@ -64,11 +64,11 @@ def test_a_pass_is_noticed_wherever_the_forward_stands(place, direct):
     assert seen.inputs[0][0] is x
     assert seen.rollout().shape[-1] == 5
     assert seen.ablate({"layer#2": [1]}, loss=lambda out: out.sum()).change != 0
-    assert dict(vars(model)) == held  # nothing was left behind
+    assert dict(vars(model)) == held  # nothing is left on the instance
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_pass_through_a_compiled_forward_is_noticed():
+def test_a_pass_through_a_compiled_forward_is_detected():
     model, x = Twice().eval(), torch.randn(2, 5, 12)
     model.forward = torch.compile(model.forward, backend="eager")
     with torch.no_grad(), regard.observe(model) as seen:
@@ -112,7 +112,7 @@ class Student(nn.Module):
 
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("training", [False, True], ids=["fast path", "training"])
-def test_a_teacher_is_no_site_of_its_student(direct, training):
+def test_a_teacher_is_not_a_site_of_its_student(direct, training):
     teacher = nn.MultiheadAttention(12, 2, batch_first=True).train(training)
     model, x = Student(teacher, direct).train(training), torch.randn(1, 5, 12)
     with torch.no_grad(), regard.observe(model) as seen, regard.observe(teacher) as other:
@@ -134,7 +134,7 @@ def test_a_layer_that_is_added_inside_the_block_is_a_part():
     assert seen.names() == ["late"]
 
 
-def test_an_assistant_that_drafts_tokens_is_no_site():
+def test_an_assistant_that_drafts_tokens_is_not_a_site():
     model, assistant = peers.small("llama"), peers.small("mistral")
     ids = peers.inputs("llama")["input_ids"][:1]
     options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}

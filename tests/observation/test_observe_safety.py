@@ -1,4 +1,4 @@
-"""Observing leaves no trace: not in the model, not in torch, not in memory, hardly in time."""
+"""Observing leaves nothing behind in the model, in torch or in memory, and costs little time."""
 
 import gc
 
@@ -36,7 +36,7 @@ class Own(nn.Module):
 
 
 def traces(model):
-    """Everything an observer might have put its hands on."""
+    """Everything that an observer may patch."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as table
 
     parts = [F.scaled_dot_product_attention, F.softmax, F.multi_head_attention_forward, torch.softmax, torch.bmm,
@@ -115,7 +115,7 @@ def test_nested_observers_both_see():
     assert largest(outer[name].weights(call=1), model.expected(y)) <= BAR
 
 
-def test_two_models_at_once_keep_to_themselves():
+def test_two_models_observed_at_once_are_kept_apart():
     one, two, x = Own(), Own(), torch.randn(2, 7, 24)
     with regard.observe(one) as first, regard.observe(two) as second:
         one(x)
@@ -146,7 +146,7 @@ def test_calls_outside_of_the_model_are_not_its_sites():
 
 
 class Overwriting(Own):
-    """A model that uses the memory of its queries again."""
+    """A model that overwrites the memory of its queries."""
 
     def forward(self, x):
         q, k, v = (
@@ -157,7 +157,7 @@ class Overwriting(Own):
         return out
 
 
-def test_a_tensor_changed_in_place_is_never_shown_wrong():
+def test_weights_of_a_tensor_changed_in_place_are_refused():
     model, x = Overwriting(), torch.randn(2, 7, 24)
     with torch.no_grad(), regard.observe(model) as seen:
         model(x)
@@ -171,7 +171,7 @@ def test_a_tensor_changed_in_place_is_never_shown_wrong():
 
 
 def test_a_weight_that_is_trained_afterwards_does_not_change_what_was_seen():
-    """Where inputs are kept and projected when asked, an optimiser's step in between is a change in place."""
+    """Where inputs are stored and projected later, an optimiser step in between is a change in place."""
     layer = nn.TransformerEncoderLayer(24, 4, 29, batch_first=True, dropout=0.0).eval()
     x = torch.randn(2, 7, 24)
     with torch.no_grad():
@@ -187,7 +187,7 @@ def test_a_weight_that_is_trained_afterwards_does_not_change_what_was_seen():
 
 
 class Largest(TorchDispatchMode):
-    """The largest tensor that anybody makes."""
+    """Records the largest tensor that is allocated."""
 
     numel = 0
 
@@ -200,7 +200,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def test_no_square_is_kept_or_made():
+def test_no_array_of_all_pairs_is_stored_or_allocated():
     """Work goes by blocks of rows whose size does not grow with the length."""
     length = 6000
     model, x = Own(dim=8, heads=1), torch.randn(1, length, 8)
@@ -249,7 +249,7 @@ def test_observing_costs_little():
 
 
 @pytest.mark.parametrize("options", [{"dtype": torch.bfloat16}, {"device": "cpu"}], ids=str)
-def test_what_is_kept_may_be_smaller(options):
+def test_tensors_may_be_stored_narrower_or_elsewhere(options):
     model, x = Own(), torch.randn(2, 7, 24)
     with torch.no_grad(), regard.observe(model, **options) as seen:
         model(x)

@@ -1,4 +1,4 @@
-"""What is kept: equal masks once, and nothing that was written to since without a word."""
+"""What is stored: equal masks once, and tensors that were written to since are refused."""
 
 import numpy
 import pytest
@@ -38,7 +38,7 @@ def test_layers_of_t5_share_one_position_bias(way, options):
         assert largest(seen[name].weights(), expected) <= bar
 
 
-def test_different_biases_are_kept_apart():
+def test_different_biases_are_stored_separately():
     class Layers(nn.Module):
         def forward(self, q, biases):
             for bias in biases:
@@ -87,7 +87,7 @@ def test_weights_of_a_layer_whose_parameters_were_overwritten_are_refused(write,
     site = seen[seen.names()[0]]
     before = site.weights().clone()
     WRITES[write](model.in_proj_weight)
-    if site.kind == "scaled_dot_product_attention":  # queries and keys themselves are kept
+    if site.kind == "scaled_dot_product_attention":  # queries and keys themselves are stored
         assert torch.equal(site.weights(), before)
     else:
         with pytest.raises(RegardError, match="changed in place"):
@@ -123,7 +123,7 @@ def test_weights_of_inputs_that_were_overwritten_are_refused(write, which):
         seen["Own"].weights()
 
 
-def test_numbers_that_are_not_finite_are_no_change():
+def test_non_finite_values_are_not_detected_as_a_change():
     kept = Storage().activation(torch.full((3, 5), torch.nan), "x")
     assert kept.get().isnan().all()
     strided = Storage().activation(torch.randn(7, 11, 6)[1:5, ::2].transpose(0, 1), "x")

@@ -1,4 +1,4 @@
-"""timm's image models under observation, against the plain attention they hold beside the fused one."""
+"""timm's image models under observation, against their own unfused attention."""
 
 import pytest
 import torch

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensor
 
 @torch.no_grad()
 def by_hand(layer, query, key=None, value=None, **masks):
-    """The weights the layer itself hands out when asked: (b, h, q, k)."""
+    """The weights that the layer itself returns: (b, h, q, k)."""
     key = query if key is None else key
     value = key if value is None else value
     return layer(query, key, value, need_weights=True, average_attn_weights=False, **masks)[1]
@@ -118,7 +118,7 @@ def encoder(**options):
 
 @torch.no_grad()
 def layer_by_layer(model, x, **masks):
-    """What each self-attention of an encoder weighs when its layers are run by hand, one after the other."""
+    """The weights of each self-attention of an encoder whose layers are run one after the other."""
     found = []
     for layer in model.layers:
         padding = masks.get("src_key_padding_mask")
@@ -145,14 +145,14 @@ def test_the_fast_path_of_an_encoder_is_seen_and_kept(options):
     with torch.no_grad():
         before = model(x)
     seen, out = seen_while(model, x)
-    assert torch.equal(out, before)  # the fast path rounds in its own way: leaving it would show
+    assert torch.equal(out, before)  # the fast path rounds differently, so leaving it would be detected
     assert seen.names() == [f"layers.{number}.self_attn" for number in (0, 1)]
     for name, expected in zip(seen.names(), layer_by_layer(model, x), strict=True):
         assert largest(seen[name].weights(), expected) <= BAR
 
 
 def test_a_padded_batch_that_turns_into_a_nested_tensor():
-    """In eval torch packs a padded batch; rows of padding are nobody's query there."""
+    """In eval mode torch packs a padded batch, so padding rows are not queries."""
     model, x = encoder(), torch.randn(3, 7, 24)
     padding = torch.arange(7) >= torch.tensor([[7], [5], [2]])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""x-transformers under observation, with its fused attention and with its own, against the maps it hands out."""
+"""x-transformers under observation, with its fused attention and with its own, against the maps it returns."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def build(kind, flash, **options):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 @pytest.mark.parametrize("kind", [Encoder, Decoder])
 @torch.no_grad()
-def test_weights_are_those_it_hands_out(kind, options, flash):
+def test_weights_are_those_it_returns(kind, options, flash):
     tokens = ids(11)
     _, maps = build(kind, False, **options)(tokens, return_attn=True)
     model = build(kind, flash, **options)

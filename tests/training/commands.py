@@ -12,7 +12,7 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.training.preload"])
 
 
-def _work(arguments, log, slow, largest_file, die_at, ignore, terminal):
+def _work(arguments, log, entry, environment, slow, largest_file, die_at, ignore, terminal):
     if terminal:
         os.setsid()  # a new session, so that the terminal opened next becomes its controlling terminal
         handle = os.open(terminal, os.O_RDWR)
@@ -20,7 +20,7 @@ def _work(arguments, log, slow, largest_file, die_at, ignore, terminal):
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
-    os.environ["REGARD_TOY_SLOW"] = str(slow)
+    os.environ.update({"REGARD_TOY_SLOW": str(slow), **environment})
     import torch
 
     from regard.cli.main import main
@@ -38,7 +38,7 @@ def _work(arguments, log, slow, largest_file, die_at, ignore, terminal):
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     if die_at:
         _die_at(die_at)
-    sys.exit(main(arguments))
+    sys.exit((entry or main)(arguments))
 
 
 def _die_at(number):
@@ -59,17 +59,22 @@ def _die_at(number):
 
 
 class Command:
-    """`regard …` in a process of its own."""
+    """`regard …` in a process of its own. `entry` replaces the command line by another function of the arguments."""
 
-    def __init__(self, folder, *arguments, slow=0.0, largest_file=0, die_at=0, ignore=0, terminal=""):
+    def __init__(
+        self, folder, *arguments, entry=None, environment=None, slow=0.0, largest_file=0, die_at=0, ignore=0,
+        terminal="",
+    ):  # fmt: skip
         self.log = folder / "log.txt"
-        work = (list(map(str, arguments)), str(self.log), slow, largest_file, die_at, ignore, terminal)
-        self.process = context.Process(target=_work, args=work)
+        process = (list(map(str, arguments)), str(self.log), entry, environment or {})
+        self.process = context.Process(
+            target=_work, args=(*process, slow, largest_file, die_at, ignore, terminal)
+        )
         self.process.start()
 
     def wait(self):
         """Its exit code, negative for a signal."""
-        self.process.join(60)
+        self.process.join(300)
         assert self.process.exitcode is not None, self.text
         return self.process.exitcode
 
@@ -84,7 +89,7 @@ class Command:
 
     def wait_for(self, path, lines=1):
         """Wait until a file has at least `lines` lines."""
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 300
         while not path.exists() or path.read_bytes().count(b"\n") < lines:
             assert self.process.is_alive() and time.monotonic() < limit, self.text
             time.sleep(0.002)

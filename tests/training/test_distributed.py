@@ -10,8 +10,8 @@ import torch
 
 from regard.training import evaluate, load_run, train
 from regard.training.run_folder import checkpoints, metrics_file
-from tests.training import torchrun
 from tests.training.commands import lives, until
+from tests.training.distributed import Ranks, run, torchrun
 from tests.training.toy import assert_same, weights
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ def found(folder):
     jobs["mixed"] = {"values": settings("decoder", folder / "mixed", 2, **mixed)}
     train({**TOY, "steps": 2, "out": str(folder / "grown")}, quiet=True)
     jobs["grown"] = {"values": {"steps": 3, "strategy": "fsdp"}, "resume": str(folder / "grown")}
-    results = torchrun.run(list(jobs.values()), folder)
+    results = run(list(jobs.values()), folder)
     return dict(zip(jobs, zip(*results, strict=True), strict=True))
 
 
@@ -191,44 +191,60 @@ FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in TOY.items() if
 
 
 class Launch:
-    """The toy task under torchrun; it can be paused at a batch, to be killed there."""
+    """The toy task in two processes; it can be paused at a batch, to be killed there."""
 
     def __init__(self, folder, strategy="fsdp"):
-        self.run, self.log, self.resume_file = folder / "run", folder / "log.txt", folder / "resume-file"
+        self.folder, self.run, self.log = folder, folder / "run", folder / "log.txt"
+        self.resume_file = folder / "resume-file"
         own = (f"--strategy={strategy}", f"--out={self.run}", "--resume=auto")
-        self.command = ("-m", "tests.training.toy", "train", "toy", *FLAGS, *own)
+        self.command = ("train", "toy", *FLAGS, *own)
 
-    def paused(self, calls, lines):
-        """Start it, and return once it pauses after `calls` batches of each process."""
-        process = torchrun.start(
-            *self.command, log=self.log, REGARD_TOY_PAUSE=f"{calls}:7:{self.resume_file}"
-        )
+    def pause_at(self, calls):
+        return {"REGARD_TOY_PAUSE": f"{calls}:7:{self.resume_file}"}
+
+    def torchrun(self, **environment):
+        return torchrun("-m", "tests.training.toy", *self.command, log=self.log, **environment)
+
+    def wait_for(self, lines, alive):
+        """Return once the metrics have this many lines: then the run is about to pause."""
         limit = time.monotonic() + 300
         while len(records(self.run)) < lines:
-            assert process.poll() is None and time.monotonic() < limit, self.log.read_text()
+            assert alive() and time.monotonic() < limit, self.log.read_text()
             time.sleep(0.01)
+
+    def paused(self, calls, lines):
+        """Start it with torchrun, and return once it pauses after `calls` batches of each process."""
+        process = self.torchrun(**self.pause_at(calls))
+        self.wait_for(lines, lambda: process.poll() is None)
         return process
 
     def finish(self):
-        assert torchrun.start(*self.command, log=self.log).wait(300) == 0, self.log.read_text()
+        ranks = Ranks(self.folder, *self.command)
+        assert ranks.wait() == [0, 0], ranks.text
 
 
-def test_killed_processes_resume_bit_for_bit(tmp_path, folder, found):
-    """SIGKILL of one process, then SIGTERM to torchrun, which forwards it; then train to the end."""
+def test_a_killed_process_ends_the_run_with_a_message_and_it_resumes_bit_for_bit(tmp_path, folder, found):
     launch = Launch(tmp_path)
-    killed = launch.paused(calls=10, lines=5)
-    os.kill(_workers(killed.pid)[-1], signal.SIGKILL)
+    ranks = Ranks(tmp_path, *launch.command, environment=launch.pause_at(10))
+    launch.wait_for(5, lambda: ranks.commands[0].process.is_alive())
+    ranks.commands[1].send(signal.SIGKILL)
     launch.resume_file.touch()
-    assert killed.wait(300) != 0
-    text = launch.log.read_text()
-    assert "Another of the 2 processes of this run is gone" in text and f"--resume {launch.run}" in text
-    assert "[rank0]: Traceback" not in text  # torchrun prints its own
-    launch.resume_file.unlink()
+    assert ranks.wait() == [1, -signal.SIGKILL]
+    assert "Another of the 2 processes of this run is gone" in ranks.text
+    assert f"--resume {launch.run}" in ranks.text and "Traceback" not in ranks.text
+    launch.finish()
+    assert_same(launch.run, folder / "toy-fsdp")
+
+
+def test_a_run_resumes_bit_for_bit_after_torchrun_got_a_signal(tmp_path, folder, found):
+    """torchrun forwards the SIGTERM to its processes."""
+    launch = Launch(tmp_path)
     asked = launch.paused(calls=14, lines=7)
     asked.send_signal(signal.SIGTERM)
     until(lambda: "SIGTERM: saving" in launch.log.read_text())
     launch.resume_file.touch()
     asked.wait(300)
+    assert "[rank0]: Traceback" not in launch.log.read_text()  # torchrun prints its own
     assert len(records(launch.run)) < 9
     launch.finish()
     assert_same(launch.run, folder / "toy-fsdp")
@@ -243,10 +259,8 @@ def test_a_run_resumed_after_killing_any_process_ends_the_same(tmp_path, folder,
     workers = _workers(killed.pid)
     for number in {"first": workers[:1], "torchrun": [killed.pid], "all": [killed.pid, *workers]}[who]:
         os.kill(number, signal.SIGKILL)
-    if (
-        who == "torchrun"
-    ):  # its processes are still there: a second command is kept out of the folder, and says so
-        assert torchrun.start(*launch.command, log=launch.log).wait(300) != 0
+    if who == "torchrun":  # its processes still run, so that a second command finds the folder locked
+        assert launch.torchrun().wait(300) != 0
         assert "another process" in launch.log.read_text()
     launch.resume_file.touch()
     assert killed.wait(300) != 0

@@ -1,4 +1,4 @@
-"""What the tests of the viewer share."""
+"""Fixtures of the viewer's tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests to the viewer's application without a network, every header as the test wants it."""
+"""Requests to the viewer's application without a network, with any headers."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ class Answer:
 
 
 class Visitor:
-    """A browser that has opened the page, unless it is told otherwise."""
+    """A browser that has opened the page, by default."""
 
     def __init__(self, page_model, host="127.0.0.1"):
         self.time, self.renewed = 1000.0, 0
@@ -70,7 +70,7 @@ class Visitor:
         async def send(message):
             sent.append(message)
 
-        # In a thread of its own: in this one Playwright's loop may be running, if a browser was driven before.
+        # In its own thread: Playwright's event loop may be running in this one.
         with ThreadPoolExecutor(1) as other:
             other.submit(asyncio.run, self.application(scope, receive, send)).result()
         start = sent[0]

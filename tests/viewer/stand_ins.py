@@ -1,4 +1,4 @@
-"""A `Seen` made of given maps, for tests of what the viewer does with weights: no model, no capture."""
+"""A `Seen` made of given maps, for tests of the viewer without a model."""
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ class StandIn:
     ):
         self.name, self.given, self.kind, self.how = name, calls, kind, how
         self.rows, self.columns, self.causal = rows, columns, causal
-        self.asked = []  # how many rows each question was about
+        self.asked = []  # number of rows of each request
 
     @property
     def calls(self):
@@ -52,7 +52,7 @@ class StandIn:
         )
 
     def pooled(self, height, width, heads=None, call=-1, batch=0, sampled=True):
-        """The strongest weight in each cell."""
+        """The largest weight of each cell."""
         found = self.weights(None, heads, call)[batch]
         return F.adaptive_max_pool2d(found, (height, width))
 
@@ -86,7 +86,7 @@ def random_pair(heads, length, dim=8, seed=0):
 
 
 def small_page_model(layers=2, heads=3, length=7, labels=None, variants=1, seed=0):
-    """Layers of random maps over `length` tokens, for each variant others."""
+    """Layers of random maps over `length` tokens, different for each variant."""
     texts = labels or [f"t{number}" for number in range(length)]
 
     def seen(which):

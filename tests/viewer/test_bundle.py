@@ -1,4 +1,4 @@
-"""Modules become one script that does what they did."""
+"""The page's modules bundled into one script."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def test_the_bundle_computes_what_the_modules_would(tmp_path):
     assert json.loads(done.stdout) == [8, "</script><!-- of </script><!--"]
 
 
-def test_each_module_runs_once_behind_what_it_imports():
+def test_each_module_runs_once_after_its_imports():
     made = bundle.bundle(MODULES, "main.js")
     assert made.count("return two * x;") == 1 and made.count("not that one") == 1
     assert made.index("not that one") < made.index("return two * x;") < made.index("globalThis.result")

@@ -1,4 +1,4 @@
-"""`regard view` as people call it."""
+"""The command `regard view`."""
 
 import json
 import os
@@ -66,13 +66,13 @@ def test_a_wrong_call_says_what_to_try_and_exits_with_2(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_option_nobody_knows_gets_a_suggestion(capsys):
+def test_an_unknown_option_gets_a_suggestion(capsys):
     with pytest.raises(SystemExit) as stopped:
         called(capsys, "view", "runs/x", "--txt", "a")
     assert stopped.value.code == 2 and "--text" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_not_there(capsys):
+def test_a_missing_folder_is_refused(capsys):
     code, _, err = called(capsys, "view", "no/such/run")
     assert code == 2 and "no/such/run" in err and "does not exist" in err
 

@@ -1,4 +1,4 @@
-"""The viewer's server on a real socket: slow, broken, greedy and too many visitors end; others are answered."""
+"""The viewer's server on a real socket: slow, broken and too many connections are closed; others are answered."""
 
 import errno
 import gc
@@ -15,12 +15,12 @@ from regard.viewer.guard import HEADERS
 from regard.viewer.server import Server
 from tests.viewer.stand_ins import small_page_model
 
-WAIT = 20.0  # seconds until a test gives up; none of them takes as long
+WAIT = 20.0  # seconds until a test gives up
 
 
 @contextmanager
 def serving(page_model=None):
-    """A running server, and a cookie that it takes."""
+    """A running server, and a valid cookie for it."""
     made = Server(page_model or small_page_model(layers=2, heads=3, length=7))
     made.cookie = f"{made.guard.cookie}={made.guard.sessions.spend(made.guard.sessions.token())}"
     started = threading.Thread(target=made.run)
@@ -32,7 +32,7 @@ def serving(page_model=None):
         made.stop()
         started.join(WAIT)
         assert not started.is_alive()
-        gc.collect()  # a socket that was forgotten would warn here, and the test fail
+        gc.collect()  # an unclosed socket would warn here and fail the test
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def asking(server, target="/api/scene", *headers):
 
 
 def everything(visitor):
-    """What comes until the server ends the connection."""
+    """The bytes until the server closes the connection."""
     found = b""
     try:
         while piece := visitor.recv(65536):
@@ -84,7 +84,7 @@ def answered(server):
 
 
 def protected(answer):
-    """Whether the first answer in some bytes carries every header of protection, once."""
+    """Whether the first answer in some bytes has every security header, once."""
     head = answer.partition(b"\r\n\r\n")[0].decode("latin-1").casefold().split("\r\n")[1:]
     return all(head.count(f"{name}: {value.casefold()}") == 1 for name, value in HEADERS.items())
 
@@ -117,7 +117,7 @@ def test_the_parser_is_h11_whatever_else_is_installed():
         b"GET * HTTP/1.0\r\n\r\n",
     ],
 )
-def test_answers_to_what_is_no_request_carry_the_same_protection_and_end(running, sent, capfd):
+def test_invalid_requests_get_the_same_security_headers_and_are_closed(running, sent, capfd):
     with connected(running) as visitor:
         visitor.sendall(sent)
         visitor.shutdown(socket.SHUT_WR)
@@ -127,7 +127,7 @@ def test_answers_to_what_is_no_request_carry_the_same_protection_and_end(running
     assert capfd.readouterr().err == ""
 
 
-def test_a_mistake_of_ours_is_answered_with_the_same_protection(monkeypatch, capfd):
+def test_an_internal_error_is_answered_with_the_same_security_headers(monkeypatch, capfd):
     def broken(*given):
         raise ZeroDivisionError("in the guard")
 
@@ -141,7 +141,7 @@ def test_a_mistake_of_ours_is_answered_with_the_same_protection(monkeypatch, cap
 
 
 @pytest.mark.parametrize("trickle", [b"", b"a"])
-def test_a_header_that_does_not_end_in_time_ends_the_connection(monkeypatch, trickle):
+def test_a_slow_header_closes_the_connection(monkeypatch, trickle):
     monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
     with serving() as server, connected(server) as visitor:
         visitor.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX: ")
@@ -158,14 +158,14 @@ def test_a_header_that_does_not_end_in_time_ends_the_connection(monkeypatch, tri
                 over = True
 
 
-def test_a_connection_that_is_kept_without_a_request_ends(monkeypatch):
+def test_an_idle_connection_is_closed(monkeypatch):
     monkeypatch.setattr(connections, "IDLE_SECONDS", 0.3)
     with serving() as server, connected(server) as visitor:
         visitor.sendall(asking(server))
         assert everything(visitor).startswith(b"HTTP/1.1 200 ")
 
 
-def test_the_second_request_of_a_kept_connection_has_the_time_of_a_header_too(monkeypatch):
+def test_the_second_request_of_a_connection_has_a_time_limit_too(monkeypatch):
     with serving() as server, connected(server) as visitor:
         visitor.sendall(asking(server))
         assert visitor.recv(1) == b"H"
@@ -174,7 +174,7 @@ def test_the_second_request_of_a_kept_connection_has_the_time_of_a_header_too(mo
         everything(visitor)  # ends
 
 
-def test_an_answer_that_takes_too_long_ends_the_connection(monkeypatch):
+def test_a_slow_response_closes_the_connection(monkeypatch):
     monkeypatch.setattr(connections, "TOTAL_SECONDS", 0.3)
     page_model, go_on = small_page_model(layers=2, heads=3, length=7), threading.Event()
     monkeypatch.setattr(page_model, "scene", lambda: go_on.wait(WAIT) and {})
@@ -185,7 +185,7 @@ def test_an_answer_that_takes_too_long_ends_the_connection(monkeypatch):
         go_on.set()
 
 
-def test_an_answer_nobody_reads_does_not_stay(monkeypatch):
+def test_a_response_that_is_not_read_is_dropped(monkeypatch):
     monkeypatch.setattr(connections, "TOTAL_SECONDS", 0.5)
     monkeypatch.setattr(connections, "IDLE_SECONDS", 0.5)
     with serving() as server:
@@ -196,13 +196,13 @@ def test_an_answer_nobody_reads_does_not_stay(monkeypatch):
             until(lambda: not server._server.server_state.connections)
 
 
-def test_many_idle_visitors_do_not_keep_one_from_being_answered(monkeypatch):
+def test_idle_connections_do_not_block_others(monkeypatch):
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 5)
     with serving() as server:
         visitors = [connected(server) for _ in range(23)]
         try:
             for one in visitors:
-                with suppress(ConnectionError):  # it had to give way
+                with suppress(ConnectionError):  # it was dropped for another
                     one.sendall(b"G")
             assert answered(server) and answered(server)
             assert len(server._server.server_state.connections) <= 5
@@ -211,7 +211,7 @@ def test_many_idle_visitors_do_not_keep_one_from_being_answered(monkeypatch):
                 one.close()
 
 
-def test_visitors_that_are_being_answered_are_not_ended_for_others(monkeypatch):
+def test_busy_connections_are_not_dropped_for_others(monkeypatch):
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 3)
     monkeypatch.setattr(connections, "PAUSE", 0.01)
     page_model, go_on = small_page_model(layers=2, heads=3, length=7), threading.Event()
@@ -230,7 +230,7 @@ def test_visitors_that_are_being_answered_are_not_ended_for_others(monkeypatch):
                 one.close()
 
 
-def test_a_full_table_of_descriptors_is_told_in_one_line_and_outlived(monkeypatch, capfd):
+def test_a_lack_of_file_descriptors_is_reported_in_one_line_and_survived(monkeypatch, capfd):
     monkeypatch.setattr(connections, "PAUSE", 0.01)
     with serving() as server:
         tries = []
@@ -264,5 +264,5 @@ def test_a_full_table_of_descriptors_is_told_in_one_line_and_outlived(monkeypatc
     assert said.count("\n") == 1 and "Too many open files" in said
 
 
-def test_attempts_while_no_descriptor_is_free_are_apart():
+def test_attempts_without_a_free_descriptor_are_spaced():
     assert connections.PAUSE >= 0.1 and connections.REMINDER >= 10

@@ -1,4 +1,4 @@
-"""The page as one file: what it holds, how large it is, and that no text can become anything but text."""
+"""The page as one file: its content, its size, and that labels stay text."""
 
 import base64
 import hashlib
@@ -30,7 +30,7 @@ HOSTILE = [
 
 
 class Parts(HTMLParser):
-    """Every element of a page with its content, as a browser's tokenizer cuts it."""
+    """Every element of a page with its content, as a browser's tokenizer splits it."""
 
     def __init__(self):
         super().__init__(convert_charrefs=True)
@@ -60,7 +60,7 @@ def contents(path):
     return data, zlib.decompress(base64.b64decode(scripts["regard-bytes"]))
 
 
-def test_a_small_stage_is_kept_whole(tmp_path):
+def test_a_small_page_is_stored_whole(tmp_path):
     page_model = small_page_model(layers=2, heads=3, length=7)
     data, content = contents(viewer.export(page_model, tmp_path / "page.html"))
     assert data["scene"]["embedded"] is True and len(data["parts"]) == 6
@@ -116,7 +116,7 @@ def test_the_policy_names_the_one_script_by_its_hash_and_allows_no_other(tmp_pat
 
 
 def test_twelve_layers_of_twelve_heads_over_512_tokens_fit_into_five_megabytes(tmp_path):
-    """Sharp random maps hardly compress: what real models make is smaller."""
+    """Random maps hardly compress; those of real models are smaller."""
     sites = [StandIn(f"layer.{n}", [random_pair(12, 512, 16, seed=n)]) for n in range(12)]
     tokens = [f"word{n * 7919 % 512}" for n in range(512)]
     path = viewer.export(Seen(sites), tmp_path / "page.html", tokens=tokens)
@@ -135,7 +135,7 @@ def test_twelve_layers_of_twelve_heads_over_512_tokens_fit_into_five_megabytes(t
         assert [code for _, code in read] == encode(values[row].numpy()).tolist()
 
 
-def test_heads_that_were_asked_for_are_kept_whole(tmp_path):
+def test_requested_heads_are_stored_whole(tmp_path):
     sites = [StandIn(f"layer.{n}", [random_map(3, 211, 211, seed=n)]) for n in range(2)]
     path = viewer.export(Seen(sites), tmp_path / "page.html", heads=[(1, 2)], room=600_000)
     data, content = contents(path)
@@ -145,18 +145,18 @@ def test_heads_that_were_asked_for_are_kept_whole(tmp_path):
     assert sum(part["kind"] == "top" for part in data["parts"]) == 6
 
 
-def test_only_the_sites_that_were_asked_for_are_kept(tmp_path):
+def test_only_requested_sites_are_stored(tmp_path):
     data, _ = contents(viewer.export(small_page_model(layers=3), tmp_path / "page.html", sites=[1]))
     assert {part["site"] for part in data["parts"]} == {1}
 
 
-def test_a_head_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_head_is_refused(tmp_path):
     with pytest.raises(BadValue, match="--heads"):
         viewer.export(small_page_model(), tmp_path / "page.html", heads=[(0, 9)])
     assert not list(tmp_path.iterdir())
 
 
-def test_steps_of_a_generation_are_all_kept():
+def test_all_steps_of_a_generation_are_stored():
     maps = [random_map(2, 3, 3), random_map(2, 1, 4, seed=1), random_map(2, 1, 5, seed=2)]
     page_model = PageModel(
         "x", [Variant("v", Seen([StandIn("layer.0", maps)]))], generation={"prompt": 3, "steps": []}
@@ -167,7 +167,7 @@ def test_steps_of_a_generation_are_all_kept():
     assert [call["start"] for call in made.data["scene"]["sites"][0]["calls"]] == [0, 3, 4]
 
 
-def test_a_long_generation_keeps_what_fits():
+def test_a_long_generation_stores_what_fits():
     maps = [random_map(4, 3, 3), *(random_map(4, 1, 3 + n, seed=n) for n in range(1, 40))]
     sites = [StandIn(f"layer.{n}", maps) for n in range(3)]
     page_model = PageModel("x", [Variant("v", Seen(sites))], generation={"prompt": 3, "steps": []})
@@ -178,7 +178,7 @@ def test_a_long_generation_keeps_what_fits():
     assert len(json.dumps(made.data["parts"])) + len(made.packed()) * 4 / 3 < 100_000
 
 
-def test_a_row_with_fewer_keys_than_are_kept_has_empty_places():
+def test_a_row_with_fewer_keys_than_stored_has_empty_entries():
     page_model = PageModel(
         "x", [Variant("v", Seen([StandIn("layer.0", [random_pair(2, 300)], causal=True)]))]
     )
@@ -194,7 +194,7 @@ def test_the_name_of_a_page_ends_in_html(tmp_path, path):
         viewer.export(small_page_model(), tmp_path / path)
 
 
-def test_what_is_no_seen_is_refused(tmp_path):
+def test_an_object_that_is_not_a_seen_is_refused(tmp_path):
     with pytest.raises(BadType, match=r"regard\.observe"):
         viewer.export([1, 2], tmp_path / "page.html")
     with pytest.raises(BadType, match="tokens"):
@@ -203,6 +203,6 @@ def test_what_is_no_seen_is_refused(tmp_path):
         viewer.export(Seen([]), tmp_path / "page.html")
 
 
-def test_there_is_no_address_of_another_machine_in_the_page(tmp_path):
+def test_the_page_contains_no_foreign_url(tmp_path):
     text = viewer.export(small_page_model(), tmp_path / "page.html").read_text(encoding="utf-8")
     assert not [a for a in re.findall(r"https?://[\w.]+", text) if a != "http://www.w3.org"]

@@ -1,4 +1,4 @@
-"""Any bytes sent to the viewer: it answers or ends, stays protected and alive, and shows nothing to strangers."""
+"""Any bytes sent to the viewer: it answers or closes, keeps its headers, stays alive, hides all without a cookie."""
 
 import socket
 
@@ -23,14 +23,14 @@ CHUNKED = b"GET / HTTP/1.1\r\nHost: HERE\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def answers_or_ends(server, sent):
-    """Send bytes without a cookie: whatever comes back is a protected refusal."""
+    """Send bytes without a cookie: the response is a refusal with all security headers."""
     sent = sent.replace(b"HERE", f"127.0.0.1:{server.guard.port}".encode())
     with connected(server) as visitor:
         try:
             visitor.sendall(sent)
             visitor.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # it had heard enough
+            pass  # the server closed early
         found = everything(visitor)
     if found.startswith(b"HTTP/1.1 100 "):
         found = found.partition(b"\r\n\r\n")[2]
@@ -40,11 +40,11 @@ def answers_or_ends(server, sent):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=REQUESTS)
-@example(sent=CHUNKED + b"zz\r\nhello")  # wrong in the middle of a content
+@example(sent=CHUNKED + b"zz\r\nhello")  # invalid in the middle of a body
 @example(sent=CHUNKED + b"5\r\nhello\r\nFFFFFFFFFFFFFFFFFFFF\r\n")
 @example(sent=b"GET / HTTP/1.1\r\nHost: HERE\r\n\r\n" * 40)
 @example(sent=b"POST / HTTP/1.1\r\nHost: HERE\r\nContent-Length: 5\r\n\r\nhelloGET /")
-def test_any_bytes_get_a_protected_refusal_or_an_end(running, sent, capfd):  # noqa: F811
+def test_any_bytes_are_refused_or_the_connection_closed(running, sent, capfd):  # noqa: F811
     answers_or_ends(running, sent)
     assert capfd.readouterr().err == ""
 
@@ -56,7 +56,7 @@ def test_the_server_is_alive_after_all_of_that(running):  # noqa: F811
 @pytest.mark.nightly
 @settings(max_examples=5000, deadline=None)
 @given(sent=REQUESTS)
-def test_many_bytes_get_a_protected_refusal_or_an_end(running, sent):  # noqa: F811
+def test_many_bytes_are_refused_or_the_connection_closed(running, sent):  # noqa: F811
     answers_or_ends(running, sent)
 
 
@@ -87,7 +87,7 @@ HEADERS = st.dictionaries(
 @given(
     target=TARGETS, words=WORDS, headers=HEADERS, method=st.sampled_from(["GET", "HEAD", "POST", "get", ""])
 )
-def test_any_question_of_a_browser_that_was_let_in_is_answered_or_refused(target, words, headers, method):
+def test_any_request_with_a_cookie_is_answered_or_refused(target, words, headers, method):
     query = "&".join(f"{name}={value}" for name, value in words.items())
     found = VISITOR.ask(f"/api/{target}?{query}", method=method, **headers)
     assert found.status in (200, 400, 403, 404, 405, 413), (found.status, found.content[:200])

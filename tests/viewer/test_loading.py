@@ -1,4 +1,4 @@
-"""Folders whose weights or sizes are not what they claim: refused with names, or labelled wherever they are shown."""
+"""Folders whose weights or sizes do not match: refused with names, or labelled wherever they are shown."""
 
 import json
 import shutil
@@ -90,7 +90,7 @@ def test_allow_missing_says_which_of_two_models_is_incomplete(whole, folder):
     assert scene["warning"].startswith(scene["variants"][1]["name"] + ":")
 
 
-def test_the_command_refuses_and_exports_with_a_label_where_it_is_asked_to(folder, tmp_path, capsys):
+def test_the_command_refuses_or_with_allow_missing_exports_with_a_label(folder, tmp_path, capsys):
     without_attention(folder)
     page = tmp_path / "page.html"
     command = ["view", str(folder), "--text", TEXT, "--device", "cpu", "--export", str(page), "--json"]
@@ -135,7 +135,7 @@ def test_absurd_sizes_are_refused_before_anything_is_allocated(folder, sizes, mo
 @pytest.mark.parametrize(
     "value", ["flash_attention_2", "eager", "kernels-community/anything", "nothing", {"": "x"}]
 )
-def test_the_attention_a_folder_asks_for_is_not_followed(folder, whole, key, value):
+def test_the_attention_implementation_of_a_folder_is_ignored(folder, whole, key, value):
     changed_config(folder, **{key: value})
     found, expected = opened(folder), opened(whole)
     model = found.variants[0].seen.model
@@ -154,10 +154,10 @@ def test_a_configuration_that_is_no_object_is_refused_in_one_line(folder, conten
 
 
 class PanicException(BaseException):
-    """As libraries in Rust raise it."""
+    """As Rust libraries raise it."""
 
 
-def test_a_panic_of_a_library_becomes_words_and_ctrl_c_does_not():
+def test_a_panic_of_a_library_becomes_an_error_and_ctrl_c_passes_through():
     from regard.viewer.opening.library_errors import in_words
 
     def fail(trouble):

@@ -1,4 +1,4 @@
-"""Runs of ours, opened for the viewer."""
+"""Runs of regard, opened for the viewer."""
 
 import json
 
@@ -45,20 +45,20 @@ def test_a_translation_is_shown_with_the_words_it_wrote(runs):
     assert scene["alignment"]["pairs"] == sorted(pairs) and scene["start"] == "alignment"
 
 
-def test_given_words_take_the_place_of_the_model_s_own(runs):
+def test_a_given_target_replaces_the_model_s_own(runs):
     scene = opened(runs["dates-transformer"], text=DATE, target="1979-05-03").scene()
     assert scene["tokens"]["targets"] == [*"1979-05-03", "</s>"]
     assert [site["group"] for site in scene["sites"]] == ["encoder"] * 2 + ["decoder", "cross"] * 2
 
 
-def test_a_gold_alignment_brings_its_links_and_the_error_rate(runs, tmp_path):
+def test_a_gold_alignment_adds_links_and_an_error_rate(runs, tmp_path):
     gold = tmp_path / "gold"
     gold.write_text("1-1\n1-1 2p2\n")
     scene = opened(runs["dates"], text=DATE, target="1979-05-03", gold=f"{gold}:2").scene()
     found = scene["alignment"]
     assert found["sure"] == [[0, 0]] and found["possible"] == [[1, 1]]
     links = {tuple(pair) for pair in found["pairs"]}
-    links -= {pair for pair in links if pair[1] == 10}  # the end is no word
+    links -= {pair for pair in links if pair[1] == 10}  # the end token is not a word
     hits = len(links & {(0, 0)}) + len(links & {(0, 0), (1, 1)})
     assert found["aer"] == pytest.approx(1 - hits / (len(links) + 1), abs=1e-6)
 
@@ -88,7 +88,7 @@ def test_a_text_is_written_step_by_step_and_every_step_is_a_call(runs):
     torch.testing.assert_close(weights(page_model, call=4)[0], weights(whole)[14], atol=1e-5, rtol=0)
 
 
-def test_beams_are_told_step_by_step_and_the_best_is_shown(runs):
+def test_beams_are_listed_step_by_step_and_the_best_is_shown(runs):
     scene = opened(runs["dates"], text=DATE, generate=4, beams=3).scene()
     loaded = load(runs["dates"], device="cpu", tell=lambda text: None)
     batch = Batch.of(torch.tensor([loaded.task.encode(DATE).source]))
@@ -177,7 +177,7 @@ def test_a_run_that_keeps_all_checkpoints_has_a_timeline_of_the_whole_training(t
     assert "Showing 3 of 8 checkpoints, from step 0 to step 7." in told
 
 
-def test_two_runs_stand_side_by_side(runs):
+def test_two_runs_are_compared(runs):
     page_model = opened(runs["classify-encoder"], text="a calm sea", against=str(runs["classify-encoder"]))
     assert len(page_model.scene()["variants"]) == 2 and page_model.scene()["start"] == "compare"
     tile = RequestHandler(page_model).answer(
@@ -210,14 +210,14 @@ def test_importance_is_what_the_answer_loses_without_a_head(runs):
     with torch.no_grad():
         before = loaded.model(batch)[0]
         layer = loaded.model.stack.layers[1].attention
-        layer.output_map.weight[:, :8] = 0  # what the first of two heads hands over
+        layer.output_map.weight[:, :8] = 0  # the output of the first of two heads
         after = loaded.model(batch)[0]
     best = int(before.argmax())
     assert numbers[1, 0] == pytest.approx(float(before[best] - after[best]), abs=1e-4)
     assert len(numbers) == 4 and sorted(found["order"]["importance"]) == sorted(map(list, numbers))
 
 
-def test_a_run_that_classifies_tells_its_answer(runs):
+def test_a_classifier_shows_its_answer(runs):
     (variant,) = opened(runs["classify-encoder"], text="a calm sea").scene()["variants"]
     loaded = load(runs["classify-encoder"], device="cpu", tell=lambda text: None)
     with torch.no_grad():
@@ -230,12 +230,12 @@ def test_a_run_that_classifies_tells_its_answer(runs):
     assert opened(runs["dates"], text=DATE).scene()["variants"][0]["answer"] is None
 
 
-def test_maps_over_other_things_are_not_compared(runs):
+def test_maps_over_different_kinds_of_positions_are_not_compared(runs):
     with pytest.raises(BadValue, match="maps over patches and tokens"):
         opened(runs["digits"], against=str(runs["classify-encoder"]))
 
 
-def test_models_that_write_different_words_are_told_to_be_given_the_same():
+def test_models_that_write_different_texts_need_a_target():
     sides = {"tokens": list("abcde"), "targets": list("xyz"), "read": list("sxy")}
     seen = small_page_model().variants[0].seen
     longer = {**sides, "targets": list("xyzz"), "read": list("sxyz")}
@@ -244,7 +244,7 @@ def test_models_that_write_different_words_are_told_to_be_given_the_same():
     assert "tokenizer" not in str(refused.value)
 
 
-def test_models_that_cut_a_text_differently_are_not_compared(runs):
+def test_models_with_different_tokenizers_are_not_compared(runs):
     with pytest.raises(BadValue, match=r"--against.*same tokenizer") as refused:
         opened(runs["language"], text="The sea was calm", against=str(runs["classify-encoder"]))
     assert "--target" not in str(refused.value)
@@ -266,12 +266,12 @@ def test_a_comparison_names_its_runs(tmp_path):
         ({"generate": 3, "gold": "x"}, "--gold"),
     ],
 )  # fmt: skip
-def test_a_wish_that_cannot_be_is_refused_before_anything_is_loaded(options, words):
+def test_contradictory_options_are_refused_before_anything_is_loaded(options, words):
     with pytest.raises(BadValue, match=words):
         ViewOptions(**{"where": "runs/none", **options})
 
 
-def test_folders_that_hold_nothing_to_open_are_refused_with_words(tmp_path):
+def test_folders_without_a_model_are_refused(tmp_path):
     with pytest.raises(BadValue, match="does not exist"):
         opened(tmp_path / "nowhere")
     with pytest.raises(BadValue, match="neither a config"):
@@ -290,7 +290,7 @@ def test_folders_that_hold_nothing_to_open_are_refused_with_words(tmp_path):
         ("dates", {"target": "9" * 99}, "--target"),
     ],
 )  # fmt: skip
-def test_what_a_run_cannot_show_is_refused_with_words(runs, run, options, words):
+def test_inputs_that_a_run_cannot_read_are_refused(runs, run, options, words):
     with pytest.raises(BadValue, match=words):
         opened(runs[run], **options)
 

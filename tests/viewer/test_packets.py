@@ -1,4 +1,4 @@
-"""Codes, tiles, rows and small pictures against loops written from the wire's definition."""
+"""Codes, tiles, rows and thumbnails against loops written from their definition."""
 
 import json
 import math
@@ -38,11 +38,11 @@ def test_weights_get_the_code_of_the_definition_and_come_back_within_half_a_step
     assert np.abs(np.log10(back[2:] / weights[2:])).max() <= 6 / 254 / 2 + 1e-6
 
 
-def test_what_is_no_weight_of_a_softmax_still_has_a_code():
+def test_weights_outside_0_to_1_have_a_code():
     assert codes.encode(np.array([math.nan, 7.0, math.inf, -0.5], np.float32)).tolist() == [0, 255, 255, 0]
 
 
-def test_every_code_stands_for_itself():
+def test_every_code_survives_decoding_and_encoding():
     every = np.arange(256, dtype=np.uint8)
     assert (codes.encode(codes.decode(every)) == every).all()
     assert (codes.encode_difference(codes.decode_difference(every[1:])) == every[1:]).all()
@@ -111,7 +111,7 @@ def test_a_map_too_large_to_be_computed_whole_is_sampled_and_says_so(monkeypatch
     assert tile(made.tile(MapRequest(), 0, 0, 0))[1] == 0
 
 
-def test_moving_sideways_computes_nothing_again():
+def test_scrolling_sideways_computes_nothing_again():
     site = StandIn("layer.0", [random_map(1, 7, 700)])
     made = Packets(PageModel("x", [Variant("v", Seen([site]))]))
     for x in range(3):
@@ -184,7 +184,7 @@ def test_the_overview_of_a_generation_joins_its_steps_to_one_map():
         MapRequest(variant=-1),
     ],
 )
-def test_what_does_not_exist_is_refused(asked):
+def test_requests_for_missing_maps_are_refused(asked):
     with pytest.raises(BadValue):
         Packets(small_page_model()).shape(asked)
 
@@ -202,7 +202,7 @@ def test_maps_of_different_sizes_have_no_difference():
         made.tile(MapRequest(minus=1), 0, 0, 0)
 
 
-def test_the_memory_of_answers_stays_within_its_bytes():
+def test_the_cache_stays_within_its_bytes():
     kept = ByteCache(100)
     made = [kept.get(number, lambda: bytes(30), len) for number in range(7)]
     assert len(made) == 7 and len(kept) == 3 and kept.bytes == 90
@@ -210,7 +210,7 @@ def test_the_memory_of_answers_stays_within_its_bytes():
     assert kept.get("huge", lambda: bytes(1000), len) == bytes(1000) and len(kept) == 3
 
 
-def test_a_failure_is_not_remembered():
+def test_a_failure_is_not_cached():
     kept = ByteCache()
 
     def fail():

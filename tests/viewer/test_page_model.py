@@ -1,4 +1,4 @@
-"""What sites are called, what their axes are, and what a page is told of them."""
+"""Labels and axes of sites, and the scene of a page."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_a_module_that_attends_again_and_again_is_numbered_by_its_calls():
     assert [site["label"] for site in found["sites"]] == ["layer 0", "layer 1", "layer 2"]
 
 
-def test_two_attentions_of_a_layer_are_told_apart():
+def test_two_attentions_of_a_layer_have_different_labels():
     names = ["layers.0.attention.memory", "layers.0.attention.history", "layers.1.attention.memory"]
     found = scene_of([StandIn(name, [random_map(2, 3, 3)]) for name in names])
     assert [site["label"] for site in found["sites"]] == ["layer 0 memory", "layer 0 history", "layer 1"]
@@ -50,7 +50,7 @@ def test_a_model_that_reads_and_writes_has_three_kinds_of_attention():
     assert [site["cross"] for site in found["sites"]] == [False, False, True]
 
 
-def test_a_memory_has_slots_and_says_who_writes_and_who_reads():
+def test_a_memory_has_slots_and_lists_write_and_read_sites():
     shape = {"rows": "position", "columns": "slot"}
     sites = [StandIn(f"machine.tape.{name}", [random_map(1, 4, 6)], **shape) for name in ("write", "read")]
     found = scene_of(sites, {"steps": [f"step {n}" for n in range(4)]})
@@ -63,14 +63,14 @@ def test_labels_that_are_too_few_are_filled_with_numbers():
     assert found["tokens"]["tokens"] == ["a", "b", "token 2", "token 3", "token 4"]
 
 
-def test_calls_that_go_on_from_each_other_begin_where_the_last_ended():
+def test_consecutive_calls_start_where_the_last_ended():
     maps = [random_map(1, 4, 4), random_map(1, 4, 8, seed=1), random_map(1, 2, 6, seed=2)]
     found = scene_of([StandIn("layer.0", maps)], {"tokens": [str(n) for n in range(10)]})
     assert [call["start"] for call in found["sites"][0]["calls"]] == [0, 4, 8]
 
 
-def test_keys_that_a_cache_has_let_go_of_are_there_again_with_no_weight():
-    """A window of 3: the third step hands over keys 2, 3 and 4 of five positions."""
+def test_keys_dropped_by_a_cache_have_weight_0():
+    """A window of 3: the third step passes keys 2, 3 and 4 of five positions."""
     maps = [random_map(2, 3, 3), random_map(2, 1, 3, seed=1), random_map(2, 1, 3, seed=2)]
     seen = Seen([StandIn("layer.0", maps)])
     page_model = PageModel("x", [Variant("v", seen)], generation={"prompt": 3, "steps": []})
@@ -90,12 +90,12 @@ def test_keys_that_a_cache_has_let_go_of_are_there_again_with_no_weight():
     assert len(row) == 5 * 4 and row[:8] == bytes(8)
 
 
-def test_one_question_about_the_whole_input_is_called_so():
+def test_a_single_query_over_the_input_is_labelled_so():
     found = scene_of([StandIn("attention", [random_map(1, 1, 4)])], {"tokens": list("abcd")})
     assert found["sites"][0]["rows"] == "whole" and found["tokens"]["whole"] == ["the whole input"]
 
 
-def test_sites_of_which_nothing_can_be_told_are_left_out():
+def test_sites_without_readable_weights_are_left_out():
     class Lost(StandIn):
         def shape(self, call=-1):
             return (0, 0, 0, 0)
@@ -104,7 +104,7 @@ def test_sites_of_which_nothing_can_be_told_are_left_out():
     assert [site["name"] for site in found["sites"]] == ["layer.1"]
 
 
-def test_another_input_brings_its_own_labels():
+def test_another_input_has_its_own_labels():
     seen = small_page_model().variants[0].seen
     page_model = PageModel(
         "x",
@@ -114,7 +114,7 @@ def test_another_input_brings_its_own_labels():
     assert "tokens" not in first and second["tokens"]["tokens"] == list("hijklmn")
 
 
-def test_a_layer_that_only_one_model_has_is_refused_with_words():
+def test_a_layer_that_only_one_model_has_is_refused():
     both = [Seen([StandIn(f"a.{n}", [random_map(1, 3, 3)]) for n in range(count)]) for count in (3, 2)]
     page_model = PageModel("x", [Variant("three", both[0]), Variant("two", both[1])])
     assert page_model.site(1, 1).name == "a.1"
@@ -174,7 +174,7 @@ def test_sites_that_only_the_second_model_has_follow_their_neighbours():
     assert page_model.sites(0) == [0, 1, 2] and page_model.sites(1) == [0, 2, 3]
 
 
-def test_layers_under_other_names_are_matched_by_their_place():
+def test_layers_under_other_names_are_matched_in_order():
     both = [Seen([StandIn(f"{name}.{n}", [random_map(1, 3, 3)]) for n in range(2)]) for name in "ab"]
     page_model = PageModel("x", [Variant("first", both[0]), Variant("second", both[1])])
     assert page_model.site(1, 1).name == "b.1"
@@ -213,7 +213,7 @@ def test_facts_name_patterns_and_give_orders_of_all_heads():
     assert found["order"]["entropy"][-1] == [0, 2]
 
 
-def test_what_observe_gives_is_shown_as_it_is():
+def test_an_observation_is_shown_unchanged():
     import regard
 
     model = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
@@ -232,7 +232,7 @@ def test_what_observe_gives_is_shown_as_it_is():
     torch.testing.assert_close(row, expected.detach(), atol=1e-6, rtol=0)
 
 
-def test_threads_that_ask_at_once_hear_what_one_hears_alone():
+def test_concurrent_requests_get_the_same_results_as_sequential_ones():
     from concurrent.futures import ThreadPoolExecutor
 
     import regard

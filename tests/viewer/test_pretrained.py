@@ -143,7 +143,7 @@ def test_a_bare_model_and_a_deeper_classifier_are_compared_layer_by_layer(folder
 
 
 def piped(folder, task, text, **options):
-    """What the library's own pipeline answers."""
+    """The answer of the library's own pipeline."""
     import transformers
 
     return transformers.pipeline(task, model=str(folder), device="cpu")(text, **options)
@@ -179,7 +179,7 @@ def test_a_tagger_answers_with_its_labelled_tokens(folders):
     assert found and variant["answer"]["text"].startswith(", ".join(told[:8]))
 
 
-def test_models_that_classify_nothing_have_no_answer(folders):
+def test_models_that_are_not_classifiers_have_no_answer(folders):
     for kind in ("bert", "gpt2", "t5"):
         assert opened(folders[kind], text=TEXT).scene()["variants"][0]["answer"] is None
 
@@ -196,7 +196,7 @@ def test_models_that_classify_nothing_have_no_answer(folders):
         ("bert", {"checkpoints": True}, "--checkpoints"),
     ],
 )
-def test_what_a_model_cannot_show_is_refused_with_words(folders, kind, options, words):
+def test_inputs_that_a_model_cannot_read_are_refused(folders, kind, options, words):
     with pytest.raises(BadValue, match=words):
         opened(folders[kind], **options)
 
@@ -227,7 +227,7 @@ def test_a_folder_without_tokenizer_files_says_which(folders, tmp_path, kind, vo
     folder = tmp_path / "bare"
     shutil.copytree(folders[kind], folder)
     (folder / "tokenizer.json").unlink()
-    if not configured:  # the library then makes a tokenizer of its own, to which every word is unknown
+    if not configured:  # the library then builds a tokenizer that knows no word
         (folder / "tokenizer_config.json").unlink()
     with pytest.raises(BadValue, match="holds no tokenizer files") as caught:
         opened(folder, text=TEXT)
@@ -240,7 +240,7 @@ def test_the_name_of_a_model_says_how_to_get_its_folder(tmp_path, monkeypatch):
     with pytest.raises(BadValue) as caught:
         opened("bert-base-uncased")
     download = "hf download bert-base-uncased --local-dir bert-base-uncased"
-    for words in ("does not exist", "A folder is expected", download, "regard view bert-base-uncased"):
+    for words in ("does not exist", "Expected a local folder", download, "regard view bert-base-uncased"):
         assert words in str(caught.value)
     with pytest.raises(BadValue, match="--local-dir vit-small`, then `regard view vit-small"):
         opened("google/vit-small")
@@ -270,7 +270,7 @@ def test_a_folder_s_own_code_is_never_run(folders, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["os", "__import__", "PreTrainedModel.from_config", "pipeline", 7])
-def test_an_architecture_that_is_no_model_is_not_taken(folders, tmp_path, name):
+def test_an_architecture_that_is_not_a_model_is_ignored(folders, tmp_path, name):
     folder = tmp_path / "odd"
     shutil.copytree(folders["bert"], folder)
     config = json.loads((folder / "config.json").read_text())
@@ -282,7 +282,7 @@ def test_an_architecture_that_is_no_model_is_not_taken(folders, tmp_path, name):
     assert scene["words"].startswith("BertModel")
 
 
-def test_broken_folders_give_one_line_of_words(folders, tmp_path):
+def test_broken_folders_give_a_one_line_error(folders, tmp_path):
     folder = tmp_path / "broken"
     shutil.copytree(folders["bert"], folder)
     (folder / "model.safetensors").write_bytes(b"nothing")

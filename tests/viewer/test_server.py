@@ -1,4 +1,4 @@
-"""Who gets an answer, what the answer is, and that nobody else gets one."""
+"""Access control and responses of the viewer's server."""
 
 import json
 import socket
@@ -46,7 +46,7 @@ def test_a_wrong_token_opens_nothing_even_with_the_cookie(visitor, token):
     assert visitor.ask(f"/?token={token}", cookie=None).status == 403
 
 
-def test_the_token_in_the_address_of_anything_but_the_page_is_no_key(visitor):
+def test_a_token_is_accepted_only_in_the_url_of_the_page(visitor):
     assert visitor.ask(f"{TILE}&token={visitor.token()}", cookie=None).status == 403
 
 
@@ -71,7 +71,7 @@ def test_the_token_in_the_address_of_anything_but_the_page_is_no_key(visitor):
         f"127.0.0.1:{PORT} ",
     ],
 )
-def test_a_foreign_host_is_refused_whatever_it_brings(visitor, host):
+def test_a_foreign_host_is_refused_even_with_a_cookie(visitor, host):
     assert visitor.ask("/api/scene", host=host).status == 403
     assert visitor.ask(f"/?token={visitor.token()}", host=host).status == 403
 
@@ -101,7 +101,7 @@ def test_a_foreign_origin_is_refused(visitor, origin):
     assert visitor.ask("/", origin=origin).status == 403
 
 
-def test_the_own_origin_is_fine(visitor):
+def test_the_own_origin_is_accepted(visitor):
     assert visitor.ask("/api/scene", origin=f"http://127.0.0.1:{PORT}").status == 200
 
 
@@ -117,7 +117,7 @@ def test_the_own_origin_is_fine(visitor):
         ("none", "navigate", 200),
     ],
 )
-def test_a_browser_says_where_a_request_comes_from_and_is_believed(visitor, site, mode, status):
+def test_fetch_metadata_decides_which_requests_are_accepted(visitor, site, mode, status):
     assert visitor.ask("/", sec_fetch_site=site, sec_fetch_mode=mode).status == status
 
 
@@ -127,17 +127,17 @@ def test_only_get_and_head_are_answered(visitor, method):
 
 
 @pytest.mark.parametrize("header", [{"content_length": "7"}, {"transfer_encoding": "chunked"}])
-def test_a_request_with_a_content_is_refused(visitor, header):
+def test_a_request_with_a_body_is_refused(visitor, header):
     assert visitor.ask("/api/scene", **header).status == 413
 
 
-def test_head_has_the_headers_and_no_content(visitor):
+def test_head_has_the_headers_and_no_body(visitor):
     found = visitor.ask("/", method="HEAD")
     assert found.status == 200 and found.headers["content-type"].startswith("text/html")
 
 
 @pytest.mark.parametrize("target", ["/", "/api/scene", TILE, "/nothing", "/api/tile", "/?token=wrong"])
-def test_every_answer_carries_the_same_protection(visitor, target):
+def test_every_response_has_the_security_headers(visitor, target):
     found = visitor.ask(target).headers
     policy = found["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy and "*" not in policy
@@ -183,7 +183,7 @@ def test_error_pages_repeat_nothing_that_was_sent(visitor):
     "value", ["-1", "99", "NaN", "inf", "1e3", "0x1", "", " 1", "1.0", "٣", "9" * 5000, "1" * 11, "null"]
 )
 @pytest.mark.parametrize("name", ["variant", "site", "head", "level", "x", "y", "minus"])
-def test_a_number_out_of_range_is_refused_with_words(visitor, name, value):
+def test_a_number_out_of_range_is_refused(visitor, name, value):
     words = {"variant": "0", "site": "1", "head": "2", "level": "0", "x": "0", "y": "0", name: value}
     found = visitor.ask("/api/tile?" + "&".join(f"{k}={v}" for k, v in words.items()))
     assert found.status in (400, 413)
@@ -206,18 +206,18 @@ def test_a_number_out_of_range_is_refused_with_words(visitor, name, value):
         "/api/row?site=0&head=0&row=-1",
     ],
 )
-def test_a_question_that_is_wrong_gets_words_and_no_picture(visitor, target):
+def test_a_wrong_request_gets_an_error(visitor, target):
     found = visitor.ask(target)
     assert found.status == 400 and found.headers["content-type"] == "application/json"
     assert len(found.json["error"]) > 10
 
 
-def test_a_question_nobody_knows(visitor):
+def test_an_unknown_request_is_not_found(visitor):
     assert visitor.ask("/api/secrets").status == 404
     assert "scene" in visitor.ask("/api/secrets").json["error"]
 
 
-def test_the_scene_says_what_there_is(visitor):
+def test_the_scene_lists_sites_and_variants(visitor):
     scene = visitor.ask("/api/scene").json
     assert scene["title"] == "a small model" and [v["name"] for v in scene["variants"]] == [
         "variant 0",
@@ -257,7 +257,9 @@ def test_hostile_labels_travel_as_json_text_only():
     assert tokens[0] == labels[0] and len(tokens[3]) == 200 and tokens[2] == "\ufffd"
 
 
-def test_a_model_that_fails_gets_words_and_the_terminal_the_trace(visitor, page_model, capsys, monkeypatch):
+def test_an_error_of_the_model_is_reported_and_its_traceback_printed(
+    visitor, page_model, capsys, monkeypatch
+):
     def fail(*args, **kwargs):
         raise ZeroDivisionError("deep inside")
 
@@ -267,7 +269,7 @@ def test_a_model_that_fails_gets_words_and_the_terminal_the_trace(visitor, page_
     assert found.headers["content-security-policy"] and "deep inside" in capsys.readouterr().err
 
 
-def test_a_host_that_others_can_reach_must_be_asked_for():
+def test_a_remote_host_needs_allow_remote():
     with pytest.raises(BadValue, match="--allow-remote"):
         guard.checked_host("0.0.0.0", allow_remote=False)
     assert guard.checked_host("0.0.0.0", allow_remote=True) == "0.0.0.0"
@@ -286,7 +288,7 @@ def test_json_has_no_form_for_nan():
         packed({"a": float("nan")})
 
 
-def test_a_taken_port_gives_the_next_one():
+def test_a_port_in_use_gives_the_next_one():
     first = server.listen("127.0.0.1", 0)
     port = first.getsockname()[1]
     second = server.listen("127.0.0.1", port)

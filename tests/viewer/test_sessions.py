@@ -1,4 +1,4 @@
-"""An address opens the page once; the browser it let in has a cookie of its own, which ends."""
+"""A URL opens the page once; its browser gets a cookie, which expires."""
 
 import threading
 
@@ -25,7 +25,7 @@ def cookie_of(answer):
     return answer.headers["set-cookie"].partition(";")[0]
 
 
-def test_the_first_address_gives_a_cookie_of_its_own_and_leaves_the_token_out_of_sight(visitor):
+def test_the_first_url_sets_a_cookie_and_redirects_to_a_url_without_the_token(visitor):
     token = visitor.token()
     found = visitor.ask(f"/?token={token}", cookie=None)
     assert found.status == 303 and found.headers["location"] == "/"
@@ -36,7 +36,7 @@ def test_the_first_address_gives_a_cookie_of_its_own_and_leaves_the_token_out_of
     assert visitor.ask("/", cookie=f"{visitor.guard.cookie}={token}").status == 403
 
 
-def test_an_address_opens_the_page_once_and_then_only_for_the_browser_it_let_in(visitor):
+def test_a_url_opens_the_page_once_and_then_only_for_the_same_browser(visitor):
     token = visitor.token()
     own = cookie_of(visitor.ask(f"/?token={token}", cookie=None))
     again = visitor.ask(f"/?token={token}", cookie=None)
@@ -46,7 +46,7 @@ def test_an_address_opens_the_page_once_and_then_only_for_the_browser_it_let_in(
     assert reloaded.status == 303 and "set-cookie" not in reloaded.headers
 
 
-def test_a_cookie_ends_and_the_terminal_shows_a_new_address(visitor):
+def test_a_cookie_expires_and_the_terminal_shows_a_new_url(visitor):
     own = cookie_of(visitor.ask(f"/?token={visitor.token()}", cookie=None))
     visitor.time += SESSION_SECONDS - 1
     assert visitor.ask("/api/scene", cookie=own).status == 200
@@ -55,34 +55,34 @@ def test_a_cookie_ends_and_the_terminal_shows_a_new_address(visitor):
     assert found.status == 403 and "ended" in found.json["error"] and visitor.renewed == 1
 
 
-def test_the_token_a_browser_is_started_with_ends_soon_and_others_do_not(visitor):
+def test_the_token_of_the_started_browser_expires_soon(visitor):
     launched, shown = visitor.token(LAUNCH_SECONDS), visitor.token()
     visitor.time += LAUNCH_SECONDS
     assert visitor.ask(f"/?token={launched}", cookie=None).status == 403
     assert visitor.ask(f"/?token={shown}", cookie=None).status == 303
 
 
-def test_a_look_at_the_address_without_opening_it_does_not_use_it_up(visitor):
+def test_a_head_request_does_not_use_the_token_up(visitor):
     token = visitor.token()
     assert visitor.ask(f"/?token={token}", method="HEAD", cookie=None).status == 403
     assert visitor.ask(f"/?token={token}", cookie=None).status == 303
 
 
-def test_strangers_cause_no_new_address(visitor):
+def test_unknown_clients_cause_no_new_url(visitor):
     for target in ("/", "/?token=wrong", "/api/scene"):
         assert visitor.ask(target, cookie=None).status == 403
         assert visitor.ask(target, cookie=f"{visitor.guard.cookie}=wrong").status == 403
     assert visitor.renewed == 0
 
 
-def test_every_token_and_every_cookie_is_another():
+def test_tokens_and_cookies_are_unique():
     keys = Sessions()
     tokens = [keys.token() for _ in range(7)]
     secrets = [keys.spend(token) for token in tokens]
     assert len({*tokens, *secrets}) == 14 and min(map(len, (*tokens, *secrets))) >= 43
 
 
-def test_a_new_address_is_shown_no_more_than_once_in_a_while(page_model, capsys, monkeypatch):
+def test_new_urls_are_printed_at_a_limited_rate(page_model, capsys, monkeypatch):
     made = server.Server(page_model)
     try:
         for _ in range(3):
@@ -95,10 +95,8 @@ def test_a_new_address_is_shown_no_more_than_once_in_a_while(page_model, capsys,
         made.socket.close()
 
 
-def test_the_browser_is_started_with_an_address_that_is_of_no_use_to_who_reads_it_later(
-    page_model, monkeypatch, capsys
-):
-    """Its command line can be read by everybody on the machine."""
+def test_the_browser_is_started_with_a_url_that_cannot_be_used_again(page_model, monkeypatch, capsys):
+    """Every user of the machine can read its command line."""
     import webbrowser
 
     from regard.cli import view

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from regard.benchmarks.run import Row
-from regard.comparison.figures.style import COLOURS, INK, MUTED, blank, logarithmic, looks, shortened
+from regard.comparison.figures.style import COLOURS, INK, MUTED, blank, logarithmic, shortened, style
 
 AHEAD, BEHIND = COLOURS[0], COLOURS[1]
 WIDTH, LINE, AROUND = 6.6, 0.17, 0.9  # inches
@@ -40,7 +40,7 @@ def wanted(row: Row) -> float | None:
 def drawn(rows: Sequence[Row]) -> Figure:
     """Bars from 1 to the speed of each row that has one, its peer's name beside it, a tick at its bar."""
     shown = [row for row in rows if speed(row) is not None]
-    with looks():
+    with style():
         figure, frame = blank(WIDTH, AROUND + LINE * max(1, len(shown)))
         for position, row in enumerate(shown):
             _bar(frame, position, row)
@@ -75,7 +75,7 @@ def _bar(frame: Axes, position: int, row: Row) -> None:
 
 def draw(rows: Sequence[Row], path: str | Path) -> None:
     """Write the figure; the suffix of the path is its format."""
-    with looks():
+    with style():
         drawn(rows).savefig(path, dpi=200)
 
 

@@ -1,4 +1,4 @@
-"""`regard bench`: the promised numbers, each measured beside its peer."""
+"""`regard bench`: measure the promised numbers side by side with their peers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Measure the chosen cases. A missed bar is a result; a case that is wrong or breaks makes the exit code 1."""
+    """Measure the chosen cases. A missed bar is a result; a wrong result or an error in a case gives exit code 1."""
     from rich.console import Console
 
     from regard.benchmarks.case import Setting, select
@@ -113,12 +113,12 @@ def _list(cases: list[Case], as_json: bool) -> int:
 
 
 def _listed(asked: str) -> str:
-    """Whose cases to list; those of a GPU may be read where there is none."""
+    """The device whose cases are listed; those of a GPU can be listed without one."""
     return "cuda" if asked == "cuda" else _device(asked)
 
 
 def _check_figure(path: str) -> None:
-    """Say before a long measurement that its picture could not be kept."""
+    """Refuse an unusable figure path before a long measurement."""
     kinds = (".svg", ".pdf", ".png")
     if Path(path).suffix not in kinds:
         raise BadValue(f"--figure: expected a file that ends in {', '.join(kinds)}, got {path!r}.")

@@ -1,4 +1,4 @@
-"""`regard evaluate`: all metrics of a run's task on a split, and a signature of what was evaluated."""
+"""`regard evaluate`: every metric of a run's task on a split, and a signature of what was evaluated."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="examples at once; as in training by default"
     )
-    parser.add_argument("--beam", type=int, metavar="N", help="write with a beam of N (default: greedily)")
+    parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
     parser.add_argument("--json", action="store_true", help="metrics and signature as JSON on stdout")
 
 
 def run(options: Namespace) -> int:
-    """Measure and print. 0, 2 for a wrong call, 1 where a checkpoint is damaged."""
+    """Measure and print. 0, 2 for a wrong call, 1 for a damaged checkpoint."""
     from regard.comparison.evaluate import evaluate_run
     from regard.training.run_folder.checkpoints import Damaged
 
@@ -69,7 +69,7 @@ def run(options: Namespace) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr; nothing where that is no terminal."""
+    """A progress bar on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -103,7 +103,7 @@ def _show(found: Evaluation) -> None:
 
 
 def _protocol(found: Evaluation) -> dict[str, str]:
-    """How the numbers came about, line by line."""
+    """How the metrics were measured, line by line."""
     from regard.tasks.direction import Direction
     from regard.training.run_folder.changes import Change
 

@@ -1,4 +1,4 @@
-"""`regard train`: learn a task, keep everything, go on where it stopped."""
+"""`regard train`: train a model on a task, or resume a run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,10 @@ ACTIONS = ("print_config", "resume", "dry_run", "fast_dev_run", "json")
 def add_arguments(parser: Parser) -> None:
     """Declare the options: one for each setting, and what to do with them."""
     add_settings(parser)
-    parser.add_argument(
-        "--print-config", action="store_true", help="show all settings as YAML and do nothing"
-    )
-    resume = "auto: go on with the run in --out if there is one; or the folder of a run or checkpoint"
+    parser.add_argument("--print-config", action="store_true", help="print all settings as YAML and exit")
+    resume = "auto: resume the run in --out if there is one; or the folder of a run or checkpoint"
     parser.add_argument("--resume", type=str, metavar="auto|PATH", help=resume)
-    dry = "show shapes, parameters, memory and epochs, and do nothing"
+    dry = "print shapes, parameters, memory and epochs, and exit"
     parser.add_argument("--dry-run", action="store_true", help=dry)
     fast = "one batch of training and one of validation, then clean up"
     parser.add_argument("--fast-dev-run", action="store_true", help=fast)
@@ -68,9 +66,9 @@ def run(options: Namespace) -> int:
     except (NonFinite, StorageFailed) as trouble:
         tell(f"regard train: {trouble}")
         return FAILED
-    except ProcessLost:  # which was said already
+    except ProcessLost:  # reported already
         return FAILED
-    if os.environ.get("RANK", "0") == "0":  # under torchrun the first process speaks for all
+    if os.environ.get("RANK", "0") == "0":  # under torchrun only rank 0 prints
         _show(result, options.json, kept=not options.fast_dev_run)
     return result.exit_code
 
@@ -78,7 +76,9 @@ def run(options: Namespace) -> int:
 def _show(result: Result, as_json: bool, kept: bool) -> None:
     facts = {**dataclasses.asdict(result), "folder": str(result.folder)}
     if result.exit_code:
-        stopped = f"{result.stopped_by}: saved at step {result.steps}. Go on with:\n  {result.resume_command}"
+        stopped = (
+            f"{result.stopped_by}: saved at step {result.steps}. Resume with:\n  {result.resume_command}"
+        )
         tell(stopped)
     if as_json:
         print(json.dumps({**facts, "folder": str(result.folder) if kept else None}, ensure_ascii=False))

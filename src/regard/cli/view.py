@@ -1,4 +1,4 @@
-"""`regard view`: what a model attends to, on a page of this machine or in one HTML file."""
+"""`regard view`: what a model attends to, on a local web page or in one HTML file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Open, look, and serve until Ctrl-C or write the file. 0; 2 for a wrong call; 1 where a checkpoint is damaged."""
+    """Serve the page until Ctrl-C, or write the file. 0; 2 for a wrong call; 1 for a damaged checkpoint."""
     _check(options)
     from regard.training.run_folder.checkpoints import Damaged
     from regard.viewer.opening import ViewOptions, open_page
@@ -104,7 +104,7 @@ def run(options: Namespace) -> int:
 
 
 def _check(options: Namespace) -> None:
-    """What can be told to be wrong before anything is loaded."""
+    """Refuse wrong options before anything is loaded."""
     from regard.viewer.guard import checked_host
 
     if not 0 <= options.port <= 65535:
@@ -112,7 +112,9 @@ def _check(options: Namespace) -> None:
     checked_host(options.host, options.allow_remote)
     for name in ("heads", "sites"):
         if options[name] is not None and options.export is None:
-            raise BadValue(f"--{name}: it says what a file keeps. Add --export page.html, or leave it out.")
+            raise BadValue(
+                f"--{name}: it selects what an exported file holds. Add --export page.html, or leave it out."
+            )
     if options.export is not None and "\0" in options.export:
         raise BadValue("--export: a path cannot hold a NUL character.")
     if options.export is not None and not options.export.casefold().endswith((".html", ".htm")):
@@ -180,7 +182,7 @@ def _serve(page_model: PageModel, options: Namespace) -> int:
             print(f"Open {server.address()}", flush=True)
         tell("Ctrl-C stops.")
         if not options.no_browser:
-            # An address of its own: the list of processes shows it, and by then it has been used.
+            # A one-time address: other users see it in the process list, but it is already used by then.
             address = server.address(LAUNCH_SECONDS)
             threading.Thread(target=_open_browser, args=(address,), daemon=True).start()
 
@@ -190,7 +192,7 @@ def _serve(page_model: PageModel, options: Namespace) -> int:
 
 
 def _seen(page_model: PageModel) -> dict[str, Any]:
-    """What the page is about, for scripts."""
+    """The contents of the page as data, for scripts."""
     scene = page_model.scene()
     return {
         "title": scene["title"],

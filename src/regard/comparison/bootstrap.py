@@ -1,11 +1,10 @@
 """A paired bootstrap over the blocks of the test split and over the seeds.
 
-Every resample draws as many blocks as there are, with replacement, and as many seeds; both contestants get the same
-draw, so that what is hard for both cancels out. `Metric.resampled` makes the metric of a resample from the merged
-states of its blocks, as it is made of the whole split: a mean of per-sentence BLEU is not BLEU.
+Every resample draws blocks and seeds with replacement, as many as there are; both contestants get the same draw, so
+that variation in difficulty cancels out. `Metric.resampled` computes the metric of a resample from the merged states of
+its blocks, as for the whole split: a mean of per-sentence BLEU is not BLEU.
 
-With a handful of seeds, drawing from them understates how much seeds scatter. This is why `statistics.judge` asks the
-t test as well.
+Resampling a handful of seeds underestimates their variance. This is why `statistics.judge` requires the t test as well.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from numpy.typing import NDArray
 from regard.comparison.statistics import LEVEL, Bootstrap
 from regard.tasks.metrics import Numbers
 
-# The smallest p there can be is 2 / RESAMPLES; Holm's correction over the pairs of some twenty must leave it small.
+# The smallest possible p is 2 / RESAMPLES; it must stay small after Holm's correction over the pairs of 20 contestants.
 RESAMPLES = 10_000
 _SEED = 20141
 
 
 def draws(blocks: int) -> NDArray[np.int64]:
-    """How often each block comes in each resample, (resamples, blocks); the same for every run of that many blocks."""
+    """How often each block is drawn in each resample, (resamples, blocks); the same for every run."""
     return np.random.default_rng(_SEED).multinomial(blocks, [1 / blocks] * blocks, size=RESAMPLES)
 
 
 def bootstrap(first: Mapping[int, Numbers], second: Mapping[int, Numbers], blocks: int) -> Bootstrap:
-    """The difference first − second over resamples, from what `resampled` gave for each seed of both.
+    """The difference first − second over resamples, from the resampled metric of each seed of both.
 
-    p is twice the share of resamples on the rarer side of zero; one that is no number speaks for neither side.
+    p is twice the share of resamples on the rarer side of zero; a non-finite one counts for both sides.
     """
     seeds = sorted(first.keys() & second.keys())
     differences = np.stack([first[seed] - second[seed] for seed in seeds], 1)  # (resamples, seeds)

@@ -1,4 +1,4 @@
-"""The columns of a comparison's table, once for the terminal and for LaTeX: what stands in them, what is best."""
+"""The columns of a comparison's table, shared by terminal, LaTeX and report: cells, and which is the best."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True)
 class TableCell:
-    """A number as it is shown, the half of its interval beside it; whether it is the best of its column."""
+    """A number as text, half of its interval, and whether it is the best of its column."""
 
     text: str
-    half: str = ""  # empty: none
+    half: str = ""  # empty: no interval
     best: bool = False
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Column:
 
 
 def quality(rows: Sequence[Row], split: str) -> Column | None:
-    """The deciding metric of a split; None where no row has measured it."""
+    """The deciding metric of a split; None if no row has it."""
     metric = deciding(rows)
     found = [row[split].get(metric.name) for row in rows]
     if not any(found):
@@ -64,7 +64,7 @@ def quality(rows: Sequence[Row], split: str) -> Column | None:
 def number(
     rows: Sequence[Row], key: str, title: tuple[str, ...], shown: Callable[[float], str], *, higher: bool
 ) -> Column | None:
-    """One number of each row; None where no row has it."""
+    """One number of each row; None if no row has it."""
     values = [row.get(key) for row in rows]
     if all(value is None for value in values):
         return None
@@ -76,7 +76,7 @@ def number(
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
-    """The user's table: speed, validation, test; then the size of the model and its memory."""
+    """The columns of the table: speed, validation, test; then size and memory of the model."""
     made = [
         number(rows, "steps_per_second", ("steps/s",), significant, higher=True),
         quality(rows, "validation"),
@@ -88,22 +88,22 @@ def columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def significant(value: float) -> str:
-    """Three digits, and all of those before the point: 1,234, 56.7, 8.90."""
+    """Three significant digits, and all digits before the decimal point: 1,234, 56.7, 8.90."""
     rounded = abs(float(f"{value:.3g}"))
     size = math.floor(math.log10(rounded)) if rounded else 0
     return f"{value:,.{max(0, 2 - size)}f}"
 
 
 def counted(value: float) -> str:
-    """A large count in short: 950, 12.3k, 4.56M."""
+    """A count with a unit prefix: 950, 12.3k, 4.56M."""
     for size, prefix in _PREFIXES:
-        if value >= 0.9995 * size:  # what would be shown as 1,000 of the next smaller
+        if value >= 0.9995 * size:  # would be rounded to 1,000 of the next smaller unit
             return significant(value / size) + prefix
     return f"{value:,.0f}"
 
 
-def tells_apart(rows: Sequence[Row]) -> bool:
-    """Whether rows share a model, so that only the attention tells them apart."""
+def attention_varies(rows: Sequence[Row]) -> bool:
+    """Whether some rows share a model and differ only in the attention."""
     return len({row["model"] for row in rows}) < len(rows)
 
 
@@ -116,7 +116,7 @@ def _scaled(value: Any, scale: float) -> float | None:
 
 
 def _best(texts: Sequence[str], values: Sequence[float | None], higher: bool) -> set[str]:
-    """The texts of the best; several numbers may be shown alike, and one alone is not the best of anything."""
+    """The text of the best value, which several may share; empty for a single row."""
     ranked = [
         (value if higher else -value, text)
         for value, text in zip(values, texts, strict=True)
@@ -126,7 +126,7 @@ def _best(texts: Sequence[str], values: Sequence[float | None], higher: bool) ->
 
 
 def _decimals(means: Sequence[float | None], halves: Sequence[float | None], share: bool) -> int:
-    """So many that the smallest interval has two digits, within reason; without intervals four digits of the mean."""
+    """1 to 4 decimals, so that the smallest interval has two significant digits; without intervals four of the mean."""
     known = [half for half in halves if half]
     sizes = [abs(mean) for mean in means if mean]
     if share or not sizes:

@@ -1,8 +1,8 @@
-"""`compare(plan)`: from what is asked for to a table, files and a report.
+"""`compare(plan)` runs a comparison and writes its table, files and report.
 
     grid → tuning, the same effort for each → runs → the cost of a step, measured alone → rows → files
 
-A comparison lives in one folder. The same command finds there what it did before, and goes on.
+All files of a comparison are in one folder. Repeating the command resumes it from there.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def compare(
     on_event: Callable[[Event], None] = lambda event: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Do what a plan says. `on_event` is told what happens to runs, `tell` what else a user must know.
+    """Run a plan. `on_event` is called with each event of a run, `tell` with other messages for the user.
 
-    `Stopped` if a signal came; the same plan goes on from there.
+    Raises `Stopped` after a signal; running the same plan again resumes it.
     """
     if plan.engine not in ENGINES:
         raise unknown_name("engine", plan.engine, ENGINES)
@@ -58,7 +58,7 @@ def compare(
             todo = jobs(
                 grid, plan.seeds, plan.out, chosen=chosen, threads=room.threads, beam=plan.beam, use=plan.use
             )
-            _look_back(todo, tell)
+            _check_previous_runs(todo, tell)
             outcomes = engine.run(todo, on_event)
             for outcome in outcomes:
                 if why := metrics_file.changed(RunFolder(Path(outcome.folder)).metrics, outcome.metrics):
@@ -84,7 +84,7 @@ def compare(
 
 
 def budget_text(given: budget.Budget) -> str:
-    """How long each run is, for people."""
+    """The length of each run, for people."""
     return f"{given.amount:,.15g} {given.kind}"
 
 
@@ -100,14 +100,14 @@ def write(comparison: Comparison) -> None:
 
 @dataclass(frozen=True)
 class Limited:
-    """An engine all of whose jobs, runs and trials alike, have the limits of the plan."""
+    """An engine that gives every job, runs and trials alike, the limits of the plan."""
 
     engine: Engine
     timeout: float | None
     heartbeat: float | None
 
     def run(self, jobs: Iterable[Job], on_event: Callable[[Event], None]) -> list[Outcome]:
-        """Run all jobs, each within the limits."""
+        """Run all jobs within the limits."""
         own = (dataclasses.replace(job, timeout=self.timeout, heartbeat=self.heartbeat) for job in jobs)
         return self.engine.run(own, on_event)
 
@@ -118,7 +118,7 @@ def _shorter(*limits: float | None) -> float | None:
 
 @contextmanager
 def _engine(plan: ComparisonPlan, room: Capacity) -> Iterator[Engine]:
-    """Where the runs run; a cluster that was made for them ends with them."""
+    """The engine of a plan; a cluster that it starts ends with it."""
     if plan.engine == "local":
         if plan.address is not None:
             raise BadValue("--address: only --engine ray has one. Add --engine ray, or leave it out.")
@@ -135,7 +135,7 @@ def _engine(plan: ComparisonPlan, room: Capacity) -> Iterator[Engine]:
 def _tuned(
     plan: ComparisonPlan, grid: RunGrid, engine: Engine, room: Capacity, on_event: Callable[[Event], None]
 ) -> dict[str, Settings]:
-    """What tuning chose, by a contestant's label."""
+    """The settings that tuning chose, by a contestant's label."""
     if not plan.trials:
         return {}
     from regard.comparison.sweep import (
@@ -149,21 +149,21 @@ def _tuned(
     return {one.label: settings for one, settings in zip(grid.contestants, found, strict=True)}
 
 
-def _look_back(todo: Sequence[Job], tell: Callable[[str], None]) -> None:
-    """Refuse what an earlier command's runs cannot become; say which of them are only made longer."""
+def _check_previous_runs(todo: Sequence[Job], tell: Callable[[str], None]) -> None:
+    """Refuse runs in the folder that had other settings; report those that are continued to a larger budget."""
     refuse([why for job in todo if (why := previous_runs.refusal(job))])
     for job in todo:
-        previous_runs.finished(job, tell)  # says which outcomes are not what was written
+        previous_runs.finished(job, tell)  # reports outcomes that do not match their checksum
         if was := previous_runs.longer(job):
             tell(
-                f"{job.folder}: goes on from a run of {was}. Its learning rate had followed the shorter plan, so it is "
-                "not the run a fresh --out would give."
+                f"{job.folder}: continues a run of {was}. Its learning rate followed the schedule of the shorter run, "
+                "so the result differs from a run in a fresh --out."
             )
 
 
 @contextmanager
 def _folder(out: Path) -> Iterator[None]:
-    """The folder of the comparison, made where it is not there, for this process alone."""
+    """Create the folder of the comparison if needed, and lock it for this process."""
     if "\0" in str(out):
         raise BadValue("--out: a path cannot hold a NUL character.")
     if out.exists() and not out.is_dir():

@@ -1,4 +1,4 @@
-"""What a step of each contestant costs: measured after all runs, one contestant after another, with nothing beside it.
+"""The cost of a training step of each contestant, measured after all runs, one contestant at a time.
 
 Each is measured in a process of its own (`step_cost.py`), so that one's memory is not the other's. costs.json keeps the
 measurements, which are not repeated for the same settings.
@@ -34,7 +34,7 @@ def costs_of(
     tell: Callable[[str], None],
     limit: float | None = None,
 ) -> dict[str, Cost]:
-    """The cost of each contestant that finished at least one run, by its label; `limit`: seconds for each of them."""
+    """The cost of each contestant with a finished run, by label; `limit`: seconds for one measurement."""
     known = _known(out / FILE)
     found: dict[str, Cost] = {}
     for job, outcome in zip(todo, outcomes, strict=True):
@@ -43,7 +43,7 @@ def costs_of(
             continue
         key = json.dumps([job.settings, job.threads], sort_keys=True)
         if key not in known:
-            tell(f"measuring a step of {label}, alone")
+            tell(f"measuring a training step of {label}")
             measured = _measured(job, tell, limit)
             if measured is None:
                 continue
@@ -62,7 +62,7 @@ def _known(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _measured(job: Job, tell: Callable[[str], None], limit: float | None) -> dict[str, Any] | None:
-    """What `step_cost.py` finds out about a job in a process of its own; None, and a word why, if it fails."""
+    """The cost of a job, measured by `step_cost.py` in a process of its own; None, with a message, if that fails."""
     told = json.dumps({"settings": job.settings, "threads": job.threads, "use": list(job.use)})
     with (
         tempfile.TemporaryFile() as given,
@@ -90,7 +90,7 @@ def _measured(job: Job, tell: Callable[[str], None], limit: float | None) -> dic
 def _run(
     command: list[str], given: IO[bytes], out: IO[bytes], errors: IO[bytes], threads: int, limit: float | None
 ) -> int | None:
-    """The exit code of a process, None if it is killed at its limit; `Stopped` if a signal comes while it runs."""
+    """The exit code of a process, None if it exceeded its limit; raises `Stopped` after a signal."""
     child: Child | None = None
 
     def kill() -> None:
@@ -106,5 +106,5 @@ def _run(
                     raise Stopped(signals.received)
                 time.sleep(SECONDS_BETWEEN_LOOKS)
         finally:
-            child.wait(0.0)  # nothing is lost: it is measured again
+            child.wait(0.0)  # the next command measures again
     return code

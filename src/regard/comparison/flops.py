@@ -1,12 +1,12 @@
-"""How many floating-point operations a training step takes: forward and backward, multiply and add counted as two.
+"""Floating-point operations of a training step: forward and backward, multiply and add counted as two.
 
-What is counted are products: matrix products, convolutions, attention kernels, recurrent layers. What is not:
-elementwise work (activations, norms, softmax, dropout, the sums and tanh of an additive score), embeddings, sorting,
-the optimiser's update. For mechanisms that consist of elementwise work the number is too small, and time tells more.
+Counted are products: matrix products, convolutions, attention kernels, recurrent layers. Not counted are elementwise
+operations (activations, norms, softmax, dropout, the sums and tanh of an additive score), embeddings, sorting and the
+optimiser's update. For mechanisms that are mostly elementwise the count is too low, and time says more.
 
-In attention only pairs count that the mask leaves: a window of w out of n keys costs n·w, a causal mask half of n². A
-kernel may compute more than that, since it works in blocks, and a backward pass that computes something again counts it
-again. Where torch's own kernel gets a mask as an array, as for padding, every pair counts.
+In attention only visible pairs count: a window of w out of n keys costs n·w, a causal mask half of n². A kernel may
+compute more than that, since it works in blocks; a backward pass that recomputes something counts it again. Where
+torch's own kernel gets a mask as a tensor, as for padding, every pair counts.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from regard.tasks.batch import Batch
 Shape = Sequence[int]
 aten = torch.ops.aten
 
-# torch shows a counter an operator of ours as one thing. These are the functions inside, which it can look into.
-# A fused kernel shows nothing, so the strips stand in for it: the same products.
+# torch's counter sees an operator of ours as one call. These are the functions inside, whose operations it can count.
+# A fused kernel cannot be counted, so `tiled` is counted in its place: it computes the same products.
 _INSIDE: dict[str, Callable[..., Any]] = {
     "regard::tiled": tiled._forward,
     "regard::tiled_backward": tiled._backward,
@@ -46,7 +46,7 @@ _INSIDE: dict[str, Callable[..., Any]] = {
 
 
 def of_step(model: Model, batch: Batch) -> float:
-    """Floating-point operations of one training step on a batch; gradients are left behind, weights as they were."""
+    """Floating-point operations of one training step on a batch; sets gradients, but does not change weights."""
 
     def step() -> None:
         total, count = model.loss(model(batch), batch)
@@ -56,7 +56,7 @@ def of_step(model: Model, batch: Batch) -> float:
 
 
 def count(call: Callable[[], object]) -> float:
-    """Floating-point operations of whatever a call computes."""
+    """Floating-point operations of a call."""
     counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
     opened = _Opened(counter)
     with counter, opened:
@@ -65,7 +65,7 @@ def count(call: Callable[[], object]) -> float:
 
 
 class _Opened(TorchDispatchMode):
-    """Runs our operators as the torch operations they are made of; `hidden` is what strips did for hidden pairs."""
+    """Runs our operators as the torch operations inside; `hidden` counts operations on hidden pairs."""
 
     def __init__(self, counter: FlopCounterMode) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class _Opened(TorchDispatchMode):
         return found
 
 
-# Where the query stands among the arguments of what walks strips.
+# Index of the query among the arguments of the operators that walk strips.
 _STRIPS = {"regard::tiled": 0, "regard::tiled_backward": 2, "regard::fused": 0, "regard::fused_backward": 4}
 
 
@@ -94,18 +94,18 @@ def _visible_share(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, *rest: Any,
 ) -> float:  # fmt: skip
-    """Of the pairs that the strips of `tiled` walk, the share that the mask leaves."""
+    """The share of visible pairs among those that the strips of `tiled` compute."""
     request = unpack(query, key, value, sink, tensors, spec, scale)
     walk, mask = TiledAttention(request, drops=seed is not None), request.mask
     walked = visible = 0.0
     for strip in walk.strips():
-        place = walk.index(strip)
-        rows = prod(part.stop - part.start for part in place)
+        index = walk.index(strip)
+        rows = prod(part.stop - part.start for part in index)
         for run in strip.runs:
             pairs = rows * (run.stop - run.start)
             walked += pairs
             if run.partial and mask is not None:
-                batch, heads, lines = place
+                batch, heads, lines = index
                 part = walk.grid.part(
                     batch=batch, heads=heads, rows=lines, columns=slice(run.start, run.stop)
                 )
@@ -115,7 +115,7 @@ def _visible_share(
 
 
 def _fused(operator: Any, of_keys: int, of_values: int) -> Callable[..., int]:
-    """The rule of one of torch's attention kernels: so many products as wide as a key, so many as wide as a value."""
+    """The formula of one of torch's attention kernels: its number of products of key width and of value width."""
     names = [argument.name for argument in operator.default._schema.arguments]
 
     def rule(*shapes: Any, **named: Any) -> int:
@@ -131,7 +131,7 @@ def _fused(operator: Any, of_keys: int, of_values: int) -> Callable[..., int]:
 
 
 def _recurrent_layer(rows: Shape, inward: Shape, across: Shape, *rest: Any, **more: Any) -> int:
-    """One direction of one layer: each position meets the matrix of the inputs and that of the states."""
+    """One direction of one layer: each position is multiplied with the input matrix and the state matrix."""
     return 2 * prod(rows[:-1]) * (prod(inward) + prod(across))
 
 
@@ -140,7 +140,7 @@ def _recurrent_layer_backward(rows: Shape, inward: Shape, across: Shape, *rest: 
 
 
 def _recurrent(rows: Shape, weights: Sequence[Shape], *rest: Any, **more: Any) -> int:
-    """All layers and directions at once: each position meets every matrix."""
+    """All layers and directions at once: each position is multiplied with every matrix."""
     return 2 * prod(rows[:-1]) * sum(prod(weight) for weight in weights if len(weight) == 2)
 
 
@@ -153,12 +153,12 @@ def _matrix_vector(matrix: Shape, *rest: Any, **more: Any) -> int:
 
 
 def _added_product(added: Shape, first: Shape, second: Shape, *rest: Any, **more: Any) -> int:
-    """(…,m,k) times (…,k,n), added to what is there."""
+    """(…,m,k) times (…,k,n), added in place."""
     return 2 * prod(first) * second[-1]
 
 
 _KERNELS = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
-_FORMULAS: dict[Any, Any] = {  # what torch's own table lacks, or counts without its mask
+_FORMULAS: dict[Any, Any] = {  # missing in torch's table, or counted there without the mask
     **{
         operator: _fused(operator, 1, 1)
         for operator in (getattr(aten, f"_scaled_dot_product_{kernel}") for kernel in _KERNELS)

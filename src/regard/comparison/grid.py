@@ -1,8 +1,8 @@
-"""Who runs against whom: models × attentions × seeds, less the cells that make no sense, as jobs.
+"""The grid of a comparison, models × attentions × seeds, as jobs; combinations that cannot run are left out.
 
-A cell is tried out before anything trains: its model is built for the task and answers two examples. Names that nobody
-knows are mistakes, told together. A combination that cannot work is a mistake where it is all that was asked for; among
-several it is left out, and why is said.
+Each combination is tried before anything trains: its model is built for the task and run on two examples. Unknown names
+are reported together as one error. A combination that cannot run is an error where it is the only one; among several it
+is left out, and the reason is reported.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _LONGEST_SLUG = 70
 
 @dataclass(frozen=True)
 class RunGrid:
-    """Who takes part, with which settings; and which cells do not, and why."""
+    """The contestants and their settings; and which combinations were left out, and why."""
 
-    settings: Settings  # shared by all, checked, by dotted name
+    settings: Settings  # shared by all contestants, validated, by dotted name
     contestants: list[Contestant]
-    left_out: list[tuple[str, str]] = field(default_factory=list)  # label, why
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # label and reason
 
 
 def compose(
@@ -51,9 +51,9 @@ def compose(
     *,
     beam: int | None = None,
 ) -> RunGrid:
-    """The contestants of a task; `all` stands for every model that serves it, every mechanism that serves in a model.
+    """The contestants of a task; `all` means every model that fits it, or every mechanism that fits a model.
 
-    Without attentions each model has its own.
+    Without attentions each model has its default one.
     """
     clean, mistakes = config.read(settings)
     clean = {name: value for name, value in clean.items() if value is not None}
@@ -64,7 +64,7 @@ def compose(
     config.refuse(mistakes)
 
     task = build_task(complete(clean))
-    task.examples("test")  # a task that has none says so now
+    task.examples("test")  # a task without test data raises here, before anything runs
     wanted = [name for one in models for name in (_serving(task) if one == ALL else [one])]
     inside: list[str | None] = [
         name for one in attentions for name in (_mechanisms() if one == ALL else [one])
@@ -93,12 +93,12 @@ def _tried(settings: Settings, task: Task, cells: Sequence[Contestant], beam: in
         if len(left_out) == 1:
             raise BadValue(left_out[0][1])
         lines = [f"{label}: {_short(why)}" for label, why in left_out]
-        raise BadValue("\n  ".join(["none of what was asked for can be compared:", *lines]))
+        raise BadValue("\n  ".join(["none of the combinations can be compared:", *lines]))
     return RunGrid(settings, taken, [(label, _short(why)) for label, why in left_out])
 
 
 def _try(task: Task, settings: Settings, cell: Contestant, beam: int | None) -> str:
-    """Build the cell's model and let it answer; returns its answer in words. Raises what the run would raise."""
+    """Build the combination's model and run it; returns its answer in words. Raises what the run would raise."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             model = build_model(complete({**settings, **_named(cell)}), task)
@@ -110,24 +110,24 @@ def _try(task: Task, settings: Settings, cell: Contestant, beam: int | None) -> 
             raise
         except (
             Exception
-        ):  # a model of the user may fail in any way; its run will say so, and the others go on
+        ):  # a model of the user may raise anything; its run reports that, and the others continue
             return task.problem.answer.words
     return task.problem.answer.words
 
 
 def _short(why: str) -> str:
-    """Without the list of what would have been possible, which helps once but not in every line."""
+    """The reason without the list of alternatives, which would repeat in every line."""
     return re.sub(r" These can: .*", "", why, flags=re.DOTALL)
 
 
 def _serving(task: Task) -> list[str]:
-    """Every model for the usual question of a task."""
+    """Every model that fits the default problem of a task."""
     problem = task.problems()[0]
     return [name for name in sorted(MODELS.names()) if fits(MODELS[name], problem)]
 
 
 def _mechanisms() -> list[str]:
-    """Every mechanism, with no more options than it needs."""
+    """Every mechanism, with the options it requires."""
     found = []
     for name in names():
         known = options_of(MECHANISMS[name].layer)
@@ -164,7 +164,7 @@ def jobs(
     beam: int | None = None,
     use: tuple[str, ...] = (),
 ) -> list[Job]:
-    """One for each contestant and seed, each in OUT/runs/<contestant>-seed-<n>; `chosen`: settings by label."""
+    """One job for each contestant and seed, in OUT/runs/<contestant>-seed-<n>; `chosen`: tuned settings by label."""
     found = []
     for contestant in grid.contestants:
         own = {**grid.settings, **_named(contestant), **(chosen or {}).get(contestant.label, {})}
@@ -177,7 +177,7 @@ def jobs(
 
 
 def slug(contestant: Contestant) -> str:
-    """A contestant as part of a folder's name: readable, and not that of any other, whoever else takes part."""
+    """A contestant as part of a folder's name: readable, and unique among all contestants."""
     raw = [part for part in (contestant.model, contestant.attention) if part is not None]
     plain = [re.sub(r"[^a-z0-9-]+", "-", part.lower()).strip("-") or "run" for part in raw]
     if plain == raw and len("+".join(plain)) <= _LONGEST_SLUG:

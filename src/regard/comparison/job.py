@@ -1,9 +1,9 @@
-"""The two papers that pass between a comparison and its runs: what a run is told, and what it hands back.
+"""What passes between a comparison and its runs: a `Job` describes a run, an `Outcome` is its result.
 
-A run is told by a `Job`, which is plain JSON data, so that any engine (a process here, a worker of a cluster) can carry
-it. It hands back an `Outcome`, which it writes beside its run as `outcome.json`: whoever finds that file for the same
-settings need not run again. It names the checkpoint that was measured and the metrics that led to it by their SHA-256,
-and carries its own: one number over settings, metrics, weights and results.
+A `Job` is plain JSON data, so that any engine (a process here, a worker of a cluster) can carry it. A run writes its
+`Outcome` into its folder as `outcome.json`; a run with the same settings and an outcome is not repeated. The outcome
+holds the SHA-256 of the measured checkpoint and of the run's metrics, and a checksum of its own over settings, metrics,
+weights and results.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Settings = dict[str, Any]  # by dotted name, as `regard.training.train` takes th
 class Contestant:
     """One row of the comparison: a model and the attention inside it."""
 
-    model: str  # as it was asked for, options included: "decoder(layers=4)"
-    attention: str | None = None  # as it was asked for; None: the model's own
+    model: str  # as the user wrote it, with options: "decoder(layers=4)"
+    attention: str | None = None  # as the user wrote it; None: the model's default
 
     @property
     def label(self) -> str:
-        """How tables and pictures call it."""
+        """The name in tables and figures."""
         return self.model if self.attention is None else f"{self.model} · {self.attention}"
 
 
@@ -44,19 +44,19 @@ class Job:
     settings: Settings  # task, model, attention, seed, steps or budget …; never out or name
     folder: str  # the run's folder, absolute
     threads: int = 1  # torch threads of its process
-    test: bool = True  # measure the test split at the end; trials of a sweep must not look at it
-    beam: int | None = None  # how sequences are written for the test; None: greedily
-    use: tuple[str, ...] = ()  # files of the user that register models, mechanisms or tasks
-    timeout: float | None = None  # seconds that all of it may take; None: no limit
-    heartbeat: float | None = None  # seconds it may go without a sign of progress; None: no limit
+    test: bool = True  # measure the test split at the end; trials of a sweep must not
+    beam: int | None = None  # beam width of sequences generated for the test; None: greedy
+    use: tuple[str, ...] = ()  # plugin files of the user
+    timeout: float | None = None  # seconds the job may take; None: no limit
+    heartbeat: float | None = None  # seconds between two signs of progress; None: no limit
 
     def to_json(self) -> str:
-        """As text, for another process."""
+        """The job as JSON, for another process."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Job:
-        """What `to_json` wrote."""
+        """The job that `to_json` wrote."""
         found = json.loads(text)
         found["contestant"] = Contestant(**found["contestant"])
         found["use"] = tuple(found["use"])
@@ -65,14 +65,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run went."""
+    """The result of a run."""
 
     model: str
     attention: str | None
     seed: int
-    settings: Settings  # the job's, to see whether it is the same run
+    settings: Settings  # of the job, to recognise the same run
     folder: str
-    error: str = ""  # empty: it finished
+    error: str = ""  # empty: the run finished
     steps: int = 0
     seconds: float = 0.0  # of training steps, validations not counted
     stopped_by: str = ""  # "steps", "budget", "patience"
@@ -85,27 +85,27 @@ class Outcome:
     blocks: list[States] = field(
         default_factory=list
     )  # the test split in pieces, the same in every run of the task, with the state of each metric
-    data_sha256: str = ""  # of the test examples as the model read them
-    command: str = ""  # what to type to get this run alone
+    data_sha256: str = ""  # of the test batches as the model read them
+    command: str = ""  # reproduces this run alone
     versions: dict[str, str] = field(default_factory=dict)  # regard, torch, python, device
     protocol: dict[str, str] = field(
         default_factory=dict
     )  # how a metric of the test is computed, by its name
-    beam: int | None = None  # how sequences were written for the test; None: greedily, or none were
+    beam: int | None = None  # beam width of sequences generated for the test; None: greedy, or none
     direction: str = ""  # of a translation: what is read and what is written
-    changes: list[str] = field(default_factory=list)  # of settings, while the run was resumed, in words
-    checkpoint: str = ""  # the one that was measured
+    changes: list[str] = field(default_factory=list)  # of settings when the run was resumed, in words
+    checkpoint: str = ""  # the measured one
     checkpoint_sha256: str = ""  # of its weights
-    settings_sha256: str = ""  # of the settings the checkpoint keeps; empty for a run of an earlier version
+    settings_sha256: str = ""  # of the settings in the checkpoint; empty for a run of an earlier version
     metrics: dict[str, Any] | None = None  # length and SHA-256 of metrics.jsonl when the run ended
 
     def save(self) -> None:
-        """Write it beside the run, whole or not at all."""
+        """Write outcome.json into the run's folder, atomically."""
         durable.replace(Path(self.folder) / FILE, checksum.json_bytes(dataclasses.asdict(self)))
 
     @classmethod
     def load(cls, folder: str | Path, tell: Callable[[str], None] = lambda text: None) -> Outcome | None:
-        """What a run left in its folder; None if there is nothing, or, which `tell` hears, something else is there."""
+        """The outcome in a run's folder; None if there is none, or, reported to `tell`, if it cannot be used."""
         path = Path(folder) / FILE
         try:
             found, sealed = checksum.read_json(durable.read(path), path)
@@ -125,7 +125,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one step of a contestant costs, measured with nothing else running."""
+    """The cost of one training step of a contestant, measured with nothing else running."""
 
     steps_per_second: float
     peak_memory_mib: (

@@ -1,4 +1,4 @@
-"""How long a run may take, and how long it may go without a sign of progress, before it is stopped.
+"""Time limits of a run: for all of it, and between two signs of progress.
 
 >>> seconds("timeout", "5 min")
 300.0
@@ -13,8 +13,8 @@ from regard.errors import BadValue
 from regard.training.config import budget
 
 NEVER = "never"
-HEARTBEAT = 1800.0  # seconds: longer than any batch, or than reading the data before the first one
-SECONDS_UNTIL_NAMED = 60.0  # a run without progress is named long before it is stopped
+HEARTBEAT = 1800.0  # seconds: longer than any batch, or than reading the data before the first batch
+SECONDS_UNTIL_NAMED = 60.0  # a run without progress is reported long before it is stopped
 
 
 def seconds(argument: str, given: str | float | None, default: float | None = None) -> float | None:
@@ -51,7 +51,7 @@ def duration_text(amount: float) -> str:
 
 
 class Limits:
-    """The clock of one run: `timeout` seconds in all, `heartbeat` seconds from one sign of progress to the next."""
+    """The clock of one run: `timeout` seconds in total, `heartbeat` seconds between two signs of progress."""
 
     def __init__(self, timeout: float | None, heartbeat: float | None) -> None:
         self.timeout, self.heartbeat = timeout, heartbeat
@@ -59,21 +59,21 @@ class Limits:
         self.beat()
 
     def beat(self) -> None:
-        """There was progress, or a process that has yet to make some was started."""
-        self.beaten, self.named = time.monotonic(), False
+        """Note progress, or the start of a process."""
+        self.progress_at, self.named = time.monotonic(), False
 
     def exceeded(self) -> str:
-        """Which limit the run is over, in words; empty if none."""
+        """Which limit the run exceeds, in words; empty if none."""
         now = time.monotonic()
         if self.timeout is not None and now - self.began > self.timeout:
             return f"it took longer than {duration_text(self.timeout)} (--timeout)"
-        if self.heartbeat is not None and now - self.beaten > self.heartbeat:
+        if self.heartbeat is not None and now - self.progress_at > self.heartbeat:
             return f"it made no progress for {duration_text(self.heartbeat)} (--heartbeat)"
         return ""
 
     def silent(self) -> str:
-        """That there was no progress for a while, in words, once for each such while; empty if there is nothing new."""
-        if self.named or time.monotonic() - self.beaten < SECONDS_UNTIL_NAMED:
+        """A message that there is no progress, once for each such period; empty if there is nothing new."""
+        if self.named or time.monotonic() - self.progress_at < SECONDS_UNTIL_NAMED:
             return ""
         self.named = True
         then = (

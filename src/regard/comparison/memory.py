@@ -1,7 +1,7 @@
-"""How far memory rises while something runs: on a GPU what torch allocates, on a CPU the size of this process.
+"""Peak memory of a block of code: on a GPU what torch allocates, on a CPU the resident size of this process.
 
-The mark on a CPU is the kernel's `VmHWM`, not `ru_maxrss`: the latter survives `exec`, so a child of a large parent
-starts with the parent's peak and under-reports.
+The high-water mark on a CPU is the kernel's `VmHWM`, not `ru_maxrss`: the latter survives `exec`, so a child of a large
+parent starts with the parent's peak and under-reports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 @contextmanager
 def peak_memory(device: torch.device) -> Iterator[Callable[[], float]]:
-    """Gives a function that tells by how many bytes memory has grown since, at most."""
+    """Yields a function that returns by how many bytes the peak exceeds the memory at the start."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -52,7 +52,7 @@ def _status(field: str) -> int:
 
 
 def _largest_ever() -> int:
-    """The largest size of this process so far. It cannot be reset, so that growth below it stays unseen."""
+    """The largest size of this process so far. It cannot be reset, so that growth below it is not measured."""
     import resource  # not on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,7 +1,7 @@
-"""What an earlier command left: runs that need not run again, and runs that cannot become what is asked for now.
+"""Runs of an earlier command in the same folder: which are finished, which can be resumed, which have other settings.
 
-An outcome is taken over only where a fresh run would give the same. A run may be made longer; nothing else that its
-result depends on may change in its folder.
+An outcome is reused only where a fresh run would give the same result. A run may be continued to a larger budget;
+no other setting that its result depends on may change.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from regard.training.config.recipe import complete
 from regard.training.run_folder import checkpoints, durable, selection
 from regard.training.run_folder.folder import RunFolder
 
-TOLD = "job.json"
-# What a run's result does not depend on, and how long it is, which is looked at by itself.
+JOB_FILE = "job.json"
+# Settings that a result does not depend on, and the budget, which is compared separately.
 FREE = ("out", "name", "log_every", "save_every", "keep", "report_to", "steps", "budget")
 
 
 def finished(job: Job, tell: Callable[[str], None] = lambda text: None) -> Outcome | None:
-    """The outcome of the same job, if its run came to an end and was measured in the same way.
+    """The outcome of the same job, if its run finished and was measured in the same way.
 
-    `tell` hears of an outcome that is not what was written, or not of what the run holds; the run is measured again.
+    `tell` is called where an outcome does not match its checksum or the run's checkpoints; the run is measured again.
     """
     found = Outcome.load(job.folder, tell)
     if found is None or found.error or _plain(found.settings) != _plain(job.settings):
@@ -35,14 +35,14 @@ def finished(job: Job, tell: Callable[[str], None] = lambda text: None) -> Outco
     measured = found.beam == job.beam and bool(found.blocks) if job.test else True
     if not measured or refusal(job) or longer(job):
         return None
-    if why := _of_another(found, job):
+    if why := _mismatch(found, job):
         tell(f"{job.folder}: {why} It is measured again.")
         return None
     return found
 
 
-def _of_another(outcome: Outcome, job: Job) -> str:
-    """Why an outcome is not of the checkpoint that everybody else takes for the best of the run; empty if it is."""
+def _mismatch(outcome: Outcome, job: Job) -> str:
+    """Why an outcome does not belong to the best checkpoint of the run; empty if it does."""
     if not outcome.checkpoint:  # of an earlier version
         return ""
     try:
@@ -57,18 +57,21 @@ def _of_another(outcome: Outcome, job: Job) -> str:
 
 
 def forget(job: Job) -> None:
-    """Remove an outcome that no longer holds, before the run goes on."""
+    """Remove an outdated outcome before the run resumes."""
     (Path(job.folder) / FILE).unlink(missing_ok=True)
 
 
 def refusal(job: Job) -> str:
-    """Why the run in a job's folder cannot go on as this job; empty if it can, or if there is none."""
+    """Why the run in a job's folder cannot be resumed with this job; empty if it can, or if there is no run."""
     run = RunFolder(Path(job.folder))
     if not run.exists:
         return ""
     before, now = _settings(run.settings()), _settings(job.settings)
-    # How often a run validates follows from its length; a longer one keeps its pace unless somebody asks for another.
-    before["eval_every"], now["eval_every"] = _told(job).get("eval_every"), job.settings.get("eval_every")
+    # The default of eval_every depends on the budget; a run that is continued keeps its own unless another one is set.
+    before["eval_every"], now["eval_every"] = (
+        _noted_settings(job).get("eval_every"),
+        job.settings.get("eval_every"),
+    )
     changed = [name for name in now if name not in FREE and before.get(name) != now[name]]
     if changed:
         what = ", ".join(f"{name} was {before.get(name)!r} and is now {now[name]!r}" for name in changed)
@@ -76,13 +79,11 @@ def refusal(job: Job) -> str:
     was, wanted = budget.budget_of(complete(run.settings())), budget.budget_of(complete(job.settings))
     if (was.kind, was.amount) == (wanted.kind, wanted.amount) or longer(job):
         return ""
-    return (
-        f"{job.folder}: it was begun with {was}, so it cannot become one of {wanted}. Choose another --out."
-    )
+    return f"{job.folder}: it was started with {was}, so it cannot become a run of {wanted}. Choose another --out."
 
 
 def longer(job: Job) -> str:
-    """How long the run in a job's folder was to be, in words, where the job wants more of the same; else empty."""
+    """The budget of the run in a job's folder, in words, if the job has a larger one of the same unit; else empty."""
     run = RunFolder(Path(job.folder))
     if not run.exists:
         return ""
@@ -97,18 +98,18 @@ def steps_taken(job: Job) -> int:
 
 
 def note(job: Job) -> Path:
-    """Write down what the run in a folder is told, and return where."""
+    """Write the job into its folder, and return the path."""
     folder = Path(job.folder)
     with durable.reporting(folder):
         durable.make_folder(folder)
-    durable.replace(folder / TOLD, job.to_json().encode())
-    return folder / TOLD
+    durable.replace(folder / JOB_FILE, job.to_json().encode())
+    return folder / JOB_FILE
 
 
-def _told(job: Job) -> Settings:
-    """The settings that were said when the run was last started."""
+def _noted_settings(job: Job) -> Settings:
+    """The settings with which the run was last started."""
     try:
-        return Job.from_json(durable.read(Path(job.folder) / TOLD).decode()).settings
+        return Job.from_json(durable.read(Path(job.folder) / JOB_FILE).decode()).settings
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
 
@@ -118,5 +119,5 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(values: Any) -> Any:
-    """The same after a way through JSON, where a tuple becomes a list."""
+    """The values as JSON gives them back: tuples become lists."""
     return json.loads(json.dumps(values))

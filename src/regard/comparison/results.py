@@ -1,6 +1,6 @@
-"""What a comparison found, as rows for people and programs: one for each contestant, one for each pair of them.
+"""The results of a comparison as rows: one for each contestant, one for each pair of contestants.
 
-Everything here is plain JSON data; what is no number is null, and said in `warnings`.
+Rows are plain JSON data; a non-finite number is null and has an entry in `warnings`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def deciding(rows: Sequence[Row]) -> Metric:
 
 
 def rows(comparison: Comparison) -> list[Row]:
-    """One row for each contestant, in their order: what api.md promises of `results.json`, and what helps besides."""
+    """One row for each contestant, in order: the fields that api.md promises for `results.json`, and more."""
     return [_row(comparison, contestant) for contestant in comparison.contestants]
 
 
@@ -57,7 +57,7 @@ def _row(comparison: Comparison, contestant: Contestant) -> Row:
         "task": comparison.task,
         "seeds": [run.seed for run in done],
         "parameters": cost.parameters if cost else next((run.parameters for run in done), None),
-        "steps_per_second": cost.steps_per_second if cost else _pace(done),
+        "steps_per_second": cost.steps_per_second if cost else _speed(done),
         "validation": _metrics("validation", {run.seed: run.validation for run in done}, decides.name, warnings),
         "test": _metrics("test", {run.seed: run.test for run in done}, decides.name, warnings),
         "peak_memory_mib": cost.peak_memory_mib if cost else None,
@@ -76,9 +76,7 @@ def _row(comparison: Comparison, contestant: Contestant) -> Row:
         ),
     }  # fmt: skip
     if cost is None and done:
-        warnings.append(
-            "steps per second as seen while training, perhaps beside other runs; not measured alone"
-        )
+        warnings.append("steps per second are those of the training runs, which may have run side by side")
     if comparison.trials:
         row["settings_chosen"] = comparison.chosen.get(contestant.label, {})
     row["warnings"] = warnings
@@ -104,7 +102,7 @@ def runs_of(comparison: Comparison, contestant: Contestant) -> list[Outcome]:
 
 
 def attention_of(contestant: Contestant, task: str) -> str:
-    """The attention inside a contestant, by name: what was asked for, or what its model has without asking."""
+    """The attention of a contestant by name: the one the user chose, or the default of its model."""
     if contestant.attention is not None:
         return contestant.attention
     bare = contestant.model
@@ -113,16 +111,18 @@ def attention_of(contestant: Contestant, task: str) -> str:
 
 
 def _metrics(split: str, found: Mapping[int, Mapping[str, float]], decides: str, warnings: list[str]) -> Row:
-    """Each metric over the seeds; one that is missing or no number in some seed has no mean, and a warning."""
+    """Each metric over the seeds; one that is missing or non-finite for a seed has no mean, and a warning."""
     names = dict.fromkeys(name for metrics in found.values() for name in metrics)
     row: Row = {}
     for name in {decides: None, **names} if names else {}:
         values = {seed: _number(metrics.get(name)) for seed, metrics in found.items()}
         over = interval(list(values.values()))
         row[name] = {"mean": over.mean, "low": over.low, "high": over.high}
-        spoilt = [str(seed) for seed, value in values.items() if not math.isfinite(value)]
-        if spoilt:
-            warnings.append(f"{split} {name} is no number with seed {', '.join(spoilt)}, so it has no mean")
+        bad = [str(seed) for seed, value in values.items() if not math.isfinite(value)]
+        if bad:
+            warnings.append(
+                f"{split} {name} is missing or not finite with seed {', '.join(bad)}, so it has no mean"
+            )
     return row
 
 
@@ -134,14 +134,14 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _pace(done: Sequence[Outcome]) -> float | None:
+def _speed(done: Sequence[Outcome]) -> float | None:
     return _mean([run.steps / run.seconds for run in done if run.seconds > 0])
 
 
 def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
-    """Every two contestants on the deciding metric of the test: the difference first − second, and what it is worth.
+    """Every pair of contestants on the deciding metric of the test: the difference first − second, and its tests.
 
-    p values come as they are and after Holm's correction over all pairs.
+    p values are given uncorrected and after Holm's correction over all pairs.
     """
     everyone = [contestant.label for contestant in comparison.contestants]
     done = {
@@ -194,7 +194,7 @@ def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
 def _resamples(
     runs: Sequence[Outcome], metric: Metric
 ) -> tuple[dict[tuple[str, str | None, int], Numbers], int]:
-    """The metric of each run in every resample, and the number of blocks; nothing where runs saw different tests."""
+    """The metric of each run in every resample, and the number of blocks; empty where runs had different test data."""
     counts = {len(run.blocks) for run in runs}
     known = all(metric.name in block for run in runs for block in run.blocks)
     if len(counts) != 1 or 0 in counts or not known or len({run.data_sha256 for run in runs}) != 1:
@@ -214,21 +214,21 @@ def _of(drawn: Mapping[tuple[str, str | None, int], Numbers], runs: Sequence[Out
 
 
 def fairness(comparison: Comparison) -> list[str]:
-    """Why the numbers may be compared, in plain sentences; and, loudly, where they may not."""
+    """Why the results can be compared, as sentences; and prominently where they cannot."""
     done = [run for run in comparison.outcomes if not run.error]
     if not done:
         return ["No run finished: there is nothing to compare."]
     return [
         *_same_batches(done),
-        *_same_throughout(done),
-        *_as_written(done),
+        *_unchanged_settings(done),
+        *_unchanged_metrics(done),
         _same_test(done),
         _same_budget(comparison, done),
         _same_tuning(comparison),
         "Of each run the checkpoint that was best on validation was tested, once: nothing was chosen by the test.",
         _same_cost(comparison),
         *_sizes(done),
-        *_absences(comparison),
+        *_missing(comparison),
     ]
 
 
@@ -243,8 +243,8 @@ def _same_batches(done: Sequence[Outcome]) -> list[str]:
     return ["With the same seed, every contestant learned from the same batches in the same order."]
 
 
-def _same_throughout(done: Sequence[Outcome]) -> list[str]:
-    """Which runs did not train with the same settings from their first step to their last."""
+def _unchanged_settings(done: Sequence[Outcome]) -> list[str]:
+    """Runs whose settings were changed when they were resumed."""
     changed: dict[str, int] = {}
     for run in done:
         for words in run.changes:
@@ -256,8 +256,8 @@ def _same_throughout(done: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def _as_written(done: Sequence[Outcome]) -> list[str]:
-    """Which runs have a record of their training that was changed after it was written."""
+def _unchanged_metrics(done: Sequence[Outcome]) -> list[str]:
+    """Runs whose metrics.jsonl does not match its checksum."""
     found = [changed(RunFolder(Path(run.folder)).metrics, run.metrics) for run in done]
     return [f"NOTE: {why} Its curves may be wrong." for why in found if why]
 
@@ -265,7 +265,7 @@ def _as_written(done: Sequence[Outcome]) -> list[str]:
 def _same_test(done: Sequence[Outcome]) -> str:
     tested = [run for run in done if run.test]
     if not tested:
-        return "No run looked at the test examples."
+        return "No run was tested."
     hashes = sorted({run.data_sha256 for run in tested})
     if len(hashes) == 1:
         return f"All {len(tested)} runs were tested on the same examples (sha256 {hashes[0][:12]})."
@@ -279,10 +279,10 @@ def _same_budget(comparison: Comparison, done: Sequence[Outcome]) -> str:
     text = f"Each run had the same budget: {comparison.budget}"
     early = sum(run.stopped_by == "patience" for run in done)
     if early:
-        text += f"; {early} of {len(done)} stopped earlier, as validation no longer improved"
+        text += f"; {early} of {len(done)} stopped early, because validation no longer improved"
     given = comparison.settings.get("budget")
     if given is not None and parse_budget(given).kind == "seconds":
-        text += "; how many steps that is depends on the machine and on what ran beside"
+        text += "; the number of steps depends on the machine and on other load"
     return text + "."
 
 
@@ -295,7 +295,7 @@ def _same_tuning(comparison: Comparison) -> str:
 def _same_cost(comparison: Comparison) -> str:
     costs = list(comparison.costs.values())
     if not costs:
-        return "Steps per second are those of the training runs themselves, which may have run beside each other."
+        return "Steps per second are those of the training runs, which may have run side by side."
     where = sorted(
         {
             f"{cost.device or 'cpu'} with {cost.threads} thread{'s' * (cost.threads != 1)}"
@@ -315,17 +315,17 @@ def _sizes(done: Sequence[Outcome]) -> list[str]:
     if most <= 1.1 * least:
         return []
     return [
-        f"The contestants are not of one size: from {least:,} to {most:,} parameters, each as it was asked for or as "
-        "its model is by default."
+        f"The contestants differ in size: from {least:,} to {most:,} parameters, with the options that were given or "
+        "the defaults of each model."
     ]
 
 
-def _absences(comparison: Comparison) -> list[str]:
+def _missing(comparison: Comparison) -> list[str]:
     failed = [
         f"{contestant.label} with seed {run.seed}"
         for contestant in comparison.contestants
         for run in runs_of(comparison, contestant)
         if run.error
     ]
-    found = [f"NOTE: failed, and in no mean: {'; '.join(failed)}."] if failed else []
+    found = [f"NOTE: failed, and not part of any mean: {'; '.join(failed)}."] if failed else []
     return found + [f"Left out: {label}: {why}" for label, why in comparison.left_out]

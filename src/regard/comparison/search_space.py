@@ -1,4 +1,4 @@
-"""What tuning may choose from: settings with a range or a few choices each, as a user writes them.
+"""The search space of tuning: settings, each with a range or a few values, as a user writes them.
 
     optim.lr=1e-4..1e-2:log, optim.weight_decay=0|0.01|0.1, optim.warmup=0..200, model.dropout=0..0.5
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 MODEL = "model."
-# What a contestant may choose for itself. Everything else is a rule of the comparison, the same for all.
+# Settings that may differ between contestants. All others are rules of the comparison, the same for all.
 TUNABLE = ("optim.", "batch_size", "accumulate", "bucket")
 FORM = "NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A|B|C"
 _RANGE = re.compile(r"(.+?)\.\.(.+?)(:log)?")
@@ -35,20 +35,20 @@ _WHOLE = re.compile(r"[+-]?\d+")
 
 @dataclass(frozen=True)
 class Range:
-    """Every number between two, or every whole number."""
+    """All numbers, or all integers, between two ends."""
 
     name: str
     low: float
     high: float
-    log: bool = False  # as many tries between 0.001 and 0.01 as between 0.01 and 0.1
+    log: bool = False  # uniform on a logarithmic scale
     whole: bool = False
 
     def __str__(self) -> str:
-        """As it is written."""
+        """As the user writes it."""
         return f"{self.low:g}..{self.high:g}" + (":log" if self.log else "")
 
     def distribution(self) -> BaseDistribution:
-        """As Optuna says it."""
+        """The distribution in Optuna."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
         if self.whole:
@@ -56,39 +56,39 @@ class Range:
         return FloatDistribution(self.low, self.high, log=self.log)
 
     def setting(self, drawn: Any) -> Any:
-        """The setting for what was drawn: three digits are enough to tune with, and a command stays short."""
+        """The setting for a drawn value, with three significant digits, so that commands stay short."""
         if self.whole:
             return int(drawn)
         return min(max(float(f"{drawn:.3g}"), self.low), self.high)
 
-    def place(self, value: Any) -> Any:
-        """What would have to be drawn for this setting; None if it lies outside."""
+    def drawn(self, value: Any) -> Any:
+        """The value that would have to be drawn for this setting; None if it lies outside."""
         inside = isinstance(value, (int, float)) and self.low <= value <= self.high
         return value if inside and (not self.whole or value == int(value)) else None
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """One of a few values. They are drawn by how they are written: Optuna takes no tuples, for instance."""
+    """One of a few values, drawn by their text: Optuna accepts no tuples, for instance."""
 
     name: str
     values: dict[str, Any]
 
     def __str__(self) -> str:
-        """As it is written."""
+        """As the user writes it."""
         return "|".join(self.values)
 
     def distribution(self) -> BaseDistribution:
-        """As Optuna says it."""
+        """The distribution in Optuna."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(tuple(self.values))
 
     def setting(self, drawn: Any) -> Any:
-        """The setting for what was drawn."""
+        """The setting for a drawn text."""
         return self.values[drawn]
 
-    def place(self, value: Any) -> Any:
+    def drawn(self, value: Any) -> Any:
         """What would have to be drawn for this setting; None if it is not among them."""
         return next((word for word, one in self.values.items() if one == value), None)
 
@@ -96,8 +96,8 @@ class Categorical:
 Space = tuple[Range | Categorical, ...]
 
 
-def usual(config: Config) -> Space:
-    """What is tuned where nothing else is said: around the recipe, whose own settings lie inside."""
+def default_space(config: Config) -> Space:
+    """The space where none is given: around the recipe, whose own settings lie inside."""
     optim = config.optim
     assert optim.lr is not None and optim.warmup is not None
     longest = max(optim.warmup, (config.steps or 0) // 5)
@@ -111,7 +111,7 @@ def usual(config: Config) -> Space:
 
 
 def read(text: str, config: Config) -> Space:
-    """What a user wrote, for the model of `config`; all mistakes at once."""
+    """The space that a user wrote, for the model of `config`; all mistakes are reported at once."""
     found: dict[str, Range | Categorical] = {}
     mistakes: list[str] = []
     for part in split(text):
@@ -121,7 +121,7 @@ def read(text: str, config: Config) -> Space:
             mistakes.append(f"space: {mistake}")
             continue
         if one.name in found:
-            mistakes.append(f"space: {one.name} stands there twice.")
+            mistakes.append(f"space: {one.name} appears twice.")
         found[one.name] = one
     if not found and not mistakes:
         mistakes.append(f"space: expected {FORM}, joined by commas, got {text!r}.")
@@ -130,18 +130,18 @@ def read(text: str, config: Config) -> Space:
 
 
 def own(space: Space, config: Config) -> dict[str, Any] | None:
-    """The settings of `config` as if they had been drawn; None if they do not all lie in the space."""
+    """The settings of `config` as if they had been drawn; None if one of them lies outside the space."""
     values = known.flat(dataclasses.asdict(config))
     name, inside = parse(config.model)
     inside = read_options(name, MODELS[name], inside, options_of(MODELS[name]))
     for name, option in _options(config).items():
         values[MODEL + name] = inside.get(name, option.default)
-    drawn = {one.name: one.place(values[one.name]) for one in space}
+    drawn = {one.name: one.drawn(values[one.name]) for one in space}
     return None if None in drawn.values() else drawn
 
 
 def settings(chosen: Mapping[str, Any], config: Config) -> Settings:
-    """What was chosen, as `train` takes it: options of the model go into its name."""
+    """Chosen values as settings of `train`: options of the model go into its name."""
     plain = {name: value for name, value in chosen.items() if not name.startswith(MODEL)}
     inner = {name.removeprefix(MODEL): value for name, value in chosen.items() if name.startswith(MODEL)}
     if inner:
@@ -157,7 +157,7 @@ def spelled(name: str, options: Mapping[str, Any]) -> str:
 
 
 def _word(value: Any) -> str:
-    """A value of an option; a text without quotes where it is read as that text."""
+    """The value of an option; a text without quotes where that is read back as the same text."""
     if isinstance(value, str):
         try:
             if parse(f"x(v={value})")[1] == {"v": value}:
@@ -192,7 +192,7 @@ def _number(name: str, word: str, config: Config) -> float:
 
 
 def _read(name: str, word: str, config: Config) -> Any:
-    """A value as the setting reads it, or as an option of the model."""
+    """A value, converted to the type of the setting or of the model's option."""
     if name.startswith(MODEL):
         model, option = parse(config.model)[0], name.removeprefix(MODEL)
         value = parse(f"x(v={word})")[1]["v"]
@@ -208,16 +208,16 @@ def _read(name: str, word: str, config: Config) -> Any:
 
 
 def _is_whole(name: str, between: re.Match[str], low: float, high: float, config: Config) -> bool:
-    """Whether only whole numbers will do: the setting says so, or the ends do and the option's default agrees."""
+    """Whether only integers are allowed: by the setting's type, or by both ends and the option's default."""
     if name.startswith(MODEL):
         default = _options(config)[name.removeprefix(MODEL)].default
         written = all(_WHOLE.fullmatch(end.strip()) for end in between.groups()[:2])
         return written and not isinstance(default, float)
-    _, refused = known.read({name: low + (high - low) / math.pi})  # between the ends, and never whole
+    _, refused = known.read({name: low + (high - low) / math.pi})  # between the ends, and never an integer
     return bool(refused)
 
 
 def _options(config: Config) -> dict[str, Any]:
-    """What can be tuned inside the model; its attention is not its own choice but the contestant's."""
+    """The options of the model that can be tuned; its attention is part of the contestant."""
     options = options_of(MODELS[parse(config.model)[0]])
     return {name: option for name, option in options.items() if name != "attention"}

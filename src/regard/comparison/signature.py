@@ -1,4 +1,4 @@
-"""One line that tells a number of a table from every other, in the manner of sacrebleu.
+"""A signature for each row of the table, in the style of sacrebleu: what exactly was measured.
 
     task:digits|model:decoder|attention:causal|seeds:0,1,2|budget:1,000 steps|batch:32|lr:0.001|data:1a2b3c4d|…
 
@@ -16,7 +16,7 @@ from regard.comparison.job import Outcome, Settings
 from regard.training import config as known
 from regard.training.config.recipe import complete
 
-# Told by their own part, or without a say in any number.
+# Settings with a part of their own, or without influence on results.
 _ELSEWHERE = (
     "task", "data", "model", "attention", "seed", "steps", "budget", "batch_size", "optim.lr",
     "out", "name", "device", "log_every", "save_every", "keep", "report_to",
@@ -33,7 +33,7 @@ def signature(
     budget: str,
     trials: int = 0,
 ) -> str:
-    """The line for the row whose finished runs these are, one for each seed."""
+    """The signature of a row, from its finished runs, one for each seed."""
     parts: dict[str, Any] = {
         "task": task,
         "model": model,
@@ -55,12 +55,12 @@ def signature(
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
-    """Batch and learning rate in any case, and whatever was said that can change a number."""
+    """Batch size, learning rate, and every other setting that affects results and differs from its default."""
     config = complete(settings)
     found: dict[str, Any] = {"batch": config.batch_size, "lr": f"{config.optim.lr:g}"}
     if config.data:
         found["files"] = ",".join(PurePath(path).name for path in config.data)
-    said, _ = known.read(settings)  # without mistakes, or it could not have been completed
+    said, _ = known.read(settings)  # valid, or `complete` would have raised
     for name, one in known.settings().items():
         if name not in _ELSEWHERE and said.get(name, one.default) != one.default:
             found[name.removeprefix("optim.")] = _plain(said[name])
@@ -74,10 +74,10 @@ def _plain(value: object) -> str:
 
 
 def _several(values: Iterable[str]) -> str:
-    """The value all runs share; where they do not, every one of them."""
+    """The value that all runs share; else all distinct values."""
     return ",".join(dict.fromkeys(value for value in values if value))
 
 
 def _escaped(value: str) -> str:
-    """A value without anything that could end it early."""
+    """A value with its separators escaped."""
     return " ".join(value.replace("\\", "\\\\").replace("|", "\\|").split())

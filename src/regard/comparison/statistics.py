@@ -1,8 +1,8 @@
-"""What numbers from a few seeds can say: intervals, paired differences, Holm's correction, and one honest sentence.
+"""Statistics over a few seeds: intervals, paired differences, Holm's correction, and what may be claimed.
 
-Two things are random in a number of a table. Another seed gives other weights: the t interval and the paired t test
-look at that. Another test set gives other examples: the bootstrap (`bootstrap.py`) looks at that, and at the seeds
-again. A difference is claimed only where both agree.
+A result has two sources of randomness. Another seed gives other weights: the t interval and the paired t test measure
+that. Another test set gives other examples: the bootstrap (`bootstrap.py`) measures that, and the seeds again. A
+difference is claimed only where both tests agree.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from regard.tasks.metrics import SHARE, Metric
 
 LEVEL = 0.95
 ALPHA = 1 - LEVEL
-_NO_SPREAD = 1e-12  # differences that vary less than this part of their size are equal but for rounding
+_NO_SPREAD = 1e-12  # relative to their size: differences that vary less are equal apart from rounding
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds with its 95 % interval; of one seed the interval is the number itself."""
+    """A mean over seeds with its 95 % interval; for one seed the interval is the value itself."""
 
     mean: float
     low: float
@@ -31,12 +31,12 @@ class Interval:
 
     @property
     def half(self) -> float:
-        """How far the interval reaches to each side."""
+        """Half of the width of the interval."""
         return (self.high - self.low) / 2
 
     def __str__(self) -> str:
         if not math.isfinite(self.mean):
-            return "no number"
+            return "not finite"
         if self.count == 1:
             return f"{self.mean:.6g} (one seed: no interval)"
         return f"{self.mean:.6g} (95 % interval {self.low:.6g} to {self.high:.6g} over {self.count} seeds)"
@@ -44,16 +44,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """First minus second over the seeds both finished: the same seed means the same order of the data."""
+    """First minus second over the seeds that both finished; the same seed means the same data order."""
 
     seeds: list[int]
     interval: Interval
-    p: float  # of the paired t test, two-sided; NaN where there is none to make
+    p: float  # of the paired t test, two-sided; NaN where it is undefined
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """What resampling the test examples, and the seeds with them, says of a difference."""
+    """The result of resampling test examples and seeds for a difference."""
 
     low: float
     high: float
@@ -63,7 +63,7 @@ class Bootstrap:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean and its 95 % interval by Student's t. One value that is no number makes the mean none."""
+    """The mean and its 95 % interval by Student's t; NaN if a value is not finite."""
     count = len(values)
     if not count or not all(math.isfinite(value) for value in values):
         return Interval(math.nan, math.nan, math.nan, count)
@@ -75,7 +75,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> PairedDifference:
-    """The difference of two contestants, seed by seed; both map a seed to the number it reached."""
+    """The difference of two contestants, seed by seed; both map a seed to its result."""
     seeds = sorted(first.keys() & second.keys())
     differences = [first[seed] - second[seed] for seed in seeds]
     found = interval(differences)
@@ -88,7 +88,7 @@ def _t_test(differences: Sequence[float], found: Interval, sizes: Sequence[float
     deviation = _deviation(differences, found.mean)
     largest = max(abs(size) for size in sizes)
     if deviation <= _NO_SPREAD * largest:
-        # Equal in every seed. No difference is none; another one leaves the test without a spread to measure it by.
+        # The difference is the same for every seed: if it is zero, p is 1; otherwise t is undefined without variance.
         return 1.0 if abs(found.mean) <= _NO_SPREAD * largest else math.nan
     statistic = found.mean / (deviation / math.sqrt(found.count))
     return float(2 * stdtr(found.count - 1, -abs(statistic)))
@@ -100,22 +100,22 @@ def _deviation(values: Sequence[float], mean: float) -> float:
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:
-    """Holm's correction for several tests at once; NaN marks a test that was not made, and stays.
+    """Holm's correction for several tests at once; NaN marks a test that was not made, and stays NaN.
 
-    The smallest p is multiplied by the number of tests, the next by one less, and so on; none falls below the last.
+    The smallest p is multiplied by the number of tests, the next by one less, and so on; the results never decrease.
     """
-    made = sorted((p, place) for place, p in enumerate(probabilities) if not math.isnan(p))
+    made = sorted((p, index) for index, p in enumerate(probabilities) if not math.isnan(p))
     corrected = [math.nan] * len(probabilities)
     highest = 0.0
-    for rank, (p, place) in enumerate(made):
+    for rank, (p, index) in enumerate(made):
         highest = max(highest, min(1.0, (len(made) - rank) * p))
-        corrected[place] = highest
+        corrected[index] = highest
     return corrected
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What can be claimed of two contestants: who is better (None: nobody), and one sentence."""
+    """What can be claimed about two contestants: which is better (None: neither), and one sentence."""
 
     better: str | None
     sentence: str
@@ -131,11 +131,11 @@ def judge(
     """Say what can be claimed. `corrected`: p of the t test and of the bootstrap after Holm's correction."""
     found, (p_seeds, p_examples) = difference.interval, corrected
     if not difference.seeds:
-        return Verdict(None, "Nothing can be said: no seed finished with both.")
+        return Verdict(None, "Nothing can be claimed: no seed finished with both.")
     if not math.isfinite(found.mean):
-        return Verdict(None, "Nothing can be said: a result is no number.")
+        return Verdict(None, "Nothing can be claimed: a result is not finite.")
     if found.mean == 0:
-        return Verdict(None, "No difference can be claimed: on average there was none.")
+        return Verdict(None, "No difference can be claimed: the means are equal.")
     ahead, behind = names if (found.mean > 0) == metric.higher_is_better else names[::-1]
     size = _amount(abs(found.mean), metric)
     resampled = (
@@ -145,14 +145,14 @@ def judge(
         more = f" ({resampled})" if resampled else ""
         return Verdict(
             None,
-            f"One seed says nothing of the models; of these two networks {ahead} was ahead by {size}{more}.",
+            f"One seed says nothing about the models; of these two networks {ahead} was ahead by {size}{more}.",
         )
     seeds = f"{len(difference.seeds)} seeds"
     if math.isnan(p_seeds):
         return Verdict(
             None,
-            f"No difference can be claimed: {ahead} was ahead by exactly {size} in each of {seeds}, which leaves the "
-            "t test no spread to judge by.",
+            f"No difference can be claimed: {ahead} was ahead by exactly {size} in each of {seeds}, and the t test is "
+            "undefined without variance.",
         )
     low, high = sorted((abs(found.low), abs(found.high)))
     by_seeds, by_examples = p_seeds < ALPHA, not resampled or p_examples < ALPHA
@@ -166,13 +166,13 @@ def judge(
     if by_seeds:
         return Verdict(
             None,
-            f"No difference can be claimed beyond this test set: {ahead} was ahead by {size} in a way that seeds "
-            f"repeat, but other test examples might not ({tests}).",
+            f"No difference can be claimed beyond this test set: {ahead} was ahead by {size} consistently over seeds, "
+            f"but perhaps not on other test examples ({tests}).",
         )
     return Verdict(
         None,
-        f"No difference can be claimed: {ahead} was ahead by {size} on average, but with {seeds} that scatter like "
-        f"these only differences above about {_amount(found.half, metric)} would show ({tests}).",
+        f"No difference can be claimed: {ahead} was ahead by {size} on average, but with the variance of these {seeds} "
+        f"only differences above about {_amount(found.half, metric)} would show ({tests}).",
     )
 
 

@@ -1,10 +1,10 @@
-"""What one training step of a contestant costs: time, memory, floating-point operations.
+"""The cost of one training step: time, memory, floating-point operations.
 
     python -m regard.comparison.step_cost < settings.json
 
-It takes real steps, with the loop's own step, on the run's own batches, and keeps nothing of them. Each contestant is
-measured in a process of its own, with nothing else running: speed seen beside other runs says little, and a process
-that has already trained something hides how much memory the next one needs.
+It runs real training steps on the run's own batches and discards the result. Each contestant is measured in a process
+of its own with nothing else running: speed measured beside other runs is not comparable, and memory that a process has
+already allocated hides how much the next model needs.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from regard.training.state import seed_everything
 from regard.training.trainer import Trainer
 
 SECONDS = 3.0
-_WARM_UP = 5  # steps: what is made once (buffers, a CUDA graph) is made by then
-_WINDOW = 0.25  # seconds that one reading lasts, and at least one step
-_FEWEST = 3  # readings, however slow a step is
-_COUNTED = 8  # batches whose operations are counted; they differ where lengths do
+_WARM_UP = 5  # steps, in which buffers are allocated and a CUDA graph is captured
+_WINDOW = 0.25  # seconds of one timing, which has at least one step
+_FEWEST = 3  # timings, however slow a step is
+_COUNTED = 8  # batches whose operations are counted; batches differ in length
 _NEVER = 10**9  # steps: no validation, no checkpoint, no end
 _MIB = 2**20
 
@@ -49,8 +49,8 @@ _MIB = 2**20
 def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
     """Steps per second, peak memory and operations of training with these settings.
 
-    `threads`: of torch, on a CPU. `seconds`: how long to time, after a warm-up. Only the first call of a process can
-    tell its memory on a CPU.
+    `threads`: of torch, on a CPU. `seconds`: duration of the timing after a warm-up. On a CPU only the first call of a
+    process measures memory correctly.
     """
     torch.set_num_threads(threads)
     config = _endless(settings)
@@ -63,14 +63,14 @@ def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
             parts = Parts(task, build_model(settings, task))
             return Trainer(settings, RunFolder(Path(folder)), parts, hardware, signals, quiet=True)
 
-        # Data, and what torch loads when such a network first learns, are not the network's memory.
+        # Data, and libraries that torch loads in the first step, do not count as memory of the model.
         _steps(training(dataclasses.replace(config, batch_size=1)), 0.0)
-        _give_back_memory()
+        _release_memory()
         with peak_memory(hardware.device) as peak:
             trainer = training(config)
             pace = _steps(trainer, seconds)
             memory = peak()
-    batches = [trainer.batch(place) for place in range(_COUNTED)]
+    batches = [trainer.batch(index) for index in range(_COUNTED)]
     return Cost(
         steps_per_second=pace,
         peak_memory_mib=memory / _MIB,
@@ -83,14 +83,14 @@ def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
 
 
 def _endless(settings: Settings) -> Config:
-    """The settings without an end, a look at validation data or a checkpoint: none of that is the cost of a step."""
+    """The settings without end, validation and checkpoints, which are not part of the cost of a step."""
     never = {"steps": _NEVER, "eval_every": _NEVER, "save_every": _NEVER}
     unsaid = dict.fromkeys(("budget", "patience", "init_from", "report_to"))
     return complete({**settings, **never, **unsaid})
 
 
 def _steps(trainer: Trainer, seconds: float) -> float:
-    """Steps per second, the median over windows; preparing the batches is part of a step."""
+    """Steps per second, the median over timings; preparing batches is part of a step."""
     readings: list[float] = []
     with trainer.open():
         for _ in range(_WARM_UP):
@@ -101,13 +101,13 @@ def _steps(trainer: Trainer, seconds: float) -> float:
             while not taken or time.perf_counter() - start < min(_WINDOW, seconds):
                 trainer.advance()
                 taken += 1
-            trainer.synchronize()  # a GPU is done then
+            trainer.synchronize()  # waits until a GPU has finished
             readings.append(taken / (time.perf_counter() - start))
     return statistics.median(readings)
 
 
 def _mean_operations(trainer: Trainer, batches: list[Batch]) -> float:
-    """Operations of a step, which may be made of several batches, as the mean over some; equal shapes cost the same."""
+    """Operations of a step, which may accumulate batches, as a mean over batches; equal shapes cost the same."""
     known: dict[str, float] = {}
     for batch in batches:
         name = json.dumps(batch.shapes())
@@ -121,15 +121,15 @@ def _named(device: torch.device) -> str:
     return f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
 
 
-def _give_back_memory() -> None:
-    """Free what nobody holds any more, and let the system have it, so that it does not hide what comes next."""
+def _release_memory() -> None:
+    """Free unreferenced memory and return it to the system, so that the next measurement starts from it."""
     gc.collect()
     with suppress(OSError, AttributeError, TypeError):  # only the C library of Linux offers it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Read what to measure as JSON, from a file or stdin, and print the cost as JSON.
+    """Read what to measure as JSON from a file or stdin, and print the cost as JSON.
 
     `{"settings": {…}, "threads": 2, "seconds": 3, "use": ["my_model.py"]}`; all but the settings may be left out.
     """

@@ -1,9 +1,9 @@
-"""Tuning, with the same effort for every contestant: so many trials each, the first with the recipe's own settings.
+"""Tuning with the same number of trials for every contestant; the first trial has the recipe's own settings.
 
-Optuna proposes (a TPE sampler with a fixed seed, its study in memory), an engine trains, the validation at the best
-checkpoint decides. The test split is never looked at. Nothing but the trials' own `outcome.json` is kept: a sampler
-that gets the same answers asks the same questions, so a sweep that was interrupted is played again from the start, and
-trials that have finished answer at once.
+Optuna proposes settings (a TPE sampler with a fixed seed, the study in memory), an engine trains, and the validation of
+the best checkpoint decides. The test split is never read. Only the `outcome.json` of each trial is stored: the seeded
+sampler makes the same proposals for the same results, so an interrupted sweep is replayed from the start, and finished
+trials return their outcomes at once.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     import optuna
 
 NAME = "trial-{:03}"
-SEED = 0  # of the sampler; the same for all, so that they are asked the same first questions
-# Trials drawn at random before the sampler begins to learn. A constant: were it a share of the trials, a sweep that is
-# made longer would ask other questions, and nothing of it could be used again.
-DRAWN_BLINDLY = 5
+SEED = 0  # of the sampler; the same for all contestants, so that their first proposals are equal
+# Random trials before the sampler uses results. A constant: a share of the trials would change the proposals of a sweep
+# that is repeated with more trials, and none of its finished trials could be reused.
+RANDOM_TRIALS = 5
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One attempt: what was changed, and what came of it."""
+    """One trial: the settings it changed, and its result."""
 
     settings: Settings  # by dotted name; empty: the recipe's own
-    value: float | None  # of the metric that decides; None: it failed
+    value: float | None  # of the deciding metric; None: the trial failed
     error: str
     steps: int
     folder: str
-    loss: float | None = None  # of the same validation; it decides between equal values
+    loss: float | None = None  # of the same validation; breaks ties
 
 
 class Study:
-    """The trials of one contestant. `job` is the first of them, with nothing changed; `space` None for the usual."""
+    """The trials of one contestant. `job` is the first one, with nothing changed; `space` None: the default space."""
 
     def __init__(self, job: Job, space: str | None) -> None:
         self.job, self.config = job, complete(job.settings)
-        self.space = spaces.usual(self.config) if space is None else spaces.read(space, self.config)
+        self.space = spaces.default_space(self.config) if space is None else spaces.read(space, self.config)
         self.trials: list[Trial] = []
         self.metric, self.higher_is_better = "", True
         self._optuna = _in_memory()
@@ -65,7 +65,9 @@ class Study:
         own = spaces.own(self.space, self.config) if first else None
         if own is not None:
             self._optuna.enqueue_trial(own)
-        if own is None and first:  # a recipe outside of the space is tried all the same, but teaches nothing
+        if (
+            own is None and first
+        ):  # a recipe outside of the space is tried, but the sampler does not learn from it
             self._asked, self._chosen = None, {}
         else:
             self._asked = self._optuna.ask({one.name: one.distribution() for one in self.space})
@@ -76,12 +78,14 @@ class Study:
         return dataclasses.replace(self.job, settings=changed, folder=str(folder))
 
     def tell(self, outcome: Outcome) -> None:
-        """How it went. A failure is the worst there is: the sampler learns to stay away from it."""
+        """Record the outcome of the last trial. A failed trial counts as the worst, so that the sampler avoids it."""
         from optuna.trial import TrialState
 
         found = outcome.validation.get(outcome.metric)
         value = None if outcome.error or found is None or not math.isfinite(found) else found
-        error = outcome.error or ("" if value is not None else f"no validation of {outcome.metric or 'it'}")
+        error = outcome.error or (
+            "" if value is not None else f"no finite validation value of {outcome.metric or 'the metric'}"
+        )
         if value is not None:
             self.metric, self.higher_is_better = outcome.metric, outcome.higher_is_better
         loss = outcome.validation.get("loss")
@@ -98,21 +102,21 @@ class Study:
 
     @property
     def best(self) -> int | None:
-        """The place of the best trial; among equals the lower loss, then the first. None if all failed."""
+        """The index of the best trial; ties go to the lower loss, then to the first. None if all failed."""
         costs = [
-            (self._cost(one.value), math.inf if one.loss is None else one.loss, place)
-            for place, one in enumerate(self.trials)
+            (self._cost(one.value), math.inf if one.loss is None else one.loss, index)
+            for index, one in enumerate(self.trials)
             if one.value is not None
         ]
         return min(costs)[2] if costs else None
 
     @property
     def chosen(self) -> Settings:
-        """What the best trial changed, as `train` takes it."""
+        """The settings that the best trial changed, as `train` takes them."""
         return {} if self.best is None else spaces.settings(self.trials[self.best].settings, self.config)
 
     def facts(self) -> dict[str, Any]:
-        """As plain data, for the report."""
+        """The study as plain data, for the report."""
         contestant = self.job.contestant
         return {
             "label": contestant.label,
@@ -138,10 +142,10 @@ def tune_all(
     on_event: Callable[[Event], None],
     use: tuple[str, ...] = (),
 ) -> list[Settings]:
-    """What suits each contestant best, in their order. A round is one trial of each, so that they run side by side.
+    """The best settings of each contestant, in order. A round is one trial of each, so that they run side by side.
 
-    Trials are in FOLDER/<contestant>/trial-001 …, and what was tried stands beside it in FOLDER.json. A contestant all
-    of whose trials failed keeps the recipe's settings; if no trial of anybody succeeded, that is an error.
+    Trials are in FOLDER/<contestant>/trial-001 …, a summary in FOLDER.json. A contestant whose trials all failed keeps
+    the recipe's settings; if every trial of every contestant failed, that is an error.
     """
     if trials < 1:
         raise BadValue(f"sweep: expected at least 1 trial, got {trials}.")
@@ -152,35 +156,35 @@ def tune_all(
             study.tell(outcome)
         _write(folder, studies)
     if all(study.best is None for study in studies):
-        raise BadValue(_what_happened(studies))
+        raise BadValue(_all_failed(studies))
     return [study.chosen for study in studies]
 
 
 def _first(
     contestant: Contestant, settings: Settings, folder: Path, threads: int, use: tuple[str, ...]
 ) -> Job:
-    """A contestant's first trial: the settings of the comparison as they are, its first seed."""
+    """The first trial of a contestant: the settings of the comparison, with its first seed."""
     seed = int(settings.get("seed", 0))
     own: Settings = {**settings, "model": contestant.model, "seed": seed}
     if contestant.attention is not None:
         own["attention"] = contestant.attention
-    place = folder.absolute() / slug(contestant) / NAME.format(1)
-    job = Job(contestant, seed, own, str(place), threads=threads, test=False, use=use)
+    trial = folder.absolute() / slug(contestant) / NAME.format(1)
+    job = Job(contestant, seed, own, str(trial), threads=threads, test=False, use=use)
     if why := previous_runs.refusal(job):
         raise BadValue(why)
     return job
 
 
 def _outcomes(jobs: Sequence[Job], engine: Engine, on_event: Callable[[Event], None]) -> list[Outcome]:
-    """Those that finished before as they are, the others through the engine.
+    """Outcomes of finished trials as they are, of the others from the engine.
 
-    A trial that failed is run again: it goes on from its last checkpoint, so one that diverged fails again at once,
-    and one that lost its machine gets another chance.
+    A failed trial is run again from its last checkpoint: one that diverged fails again at once, one that lost its
+    machine gets another chance.
     """
     found = [previous_runs.finished(job) for job in jobs]
     left = [job for job, outcome in zip(jobs, found, strict=True) if outcome is None]
     for job in left:
-        # What another space or other answers led to in this place would not be this trial, only its continuation.
+        # A run of another search space in this folder would be continued, which is not the same trial.
         if previous_runs.refusal(job) or previous_runs.longer(job):
             durable.remove(Path(job.folder))
     new = iter(engine.run(left, on_event) if left else [])
@@ -189,7 +193,7 @@ def _outcomes(jobs: Sequence[Job], engine: Engine, on_event: Callable[[Event], N
 
 def _write(folder: Path, studies: Sequence[Study]) -> None:
     facts = {
-        "sampler": f"TPE, seed {SEED}, {DRAWN_BLINDLY} trials before it learns",
+        "sampler": f"TPE, seed {SEED}, {RANDOM_TRIALS} random trials",
         "trials": max(len(study.trials) for study in studies),
         "contestants": [study.facts() for study in studies],
     }
@@ -200,7 +204,7 @@ def _write(folder: Path, studies: Sequence[Study]) -> None:
     )
 
 
-def _what_happened(studies: Sequence[Study]) -> str:
+def _all_failed(studies: Sequence[Study]) -> str:
     lines = [
         f"{study.job.contestant.label}, trial {number}: {trial.error}"
         for study in studies
@@ -214,6 +218,6 @@ def _in_memory() -> optuna.Study:
         import optuna
     except ImportError:
         raise BadValue("sweep: tuning needs Optuna. Try pip install 'regard[sweep]'.") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # of each trial, the engine tells already
-    sampler = optuna.samplers.TPESampler(seed=SEED, n_startup_trials=DRAWN_BLINDLY)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # the engine reports each trial already
+    sampler = optuna.samplers.TPESampler(seed=SEED, n_startup_trials=RANDOM_TRIALS)
     return optuna.create_study(sampler=sampler)

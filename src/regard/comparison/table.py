@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from regard.comparison.columns import Column, columns, tells_apart
+from regard.comparison.columns import Column, attention_varies, columns
 from regard.comparison.results import Row
 from regard.tasks.metrics import SHARE
 
@@ -28,39 +28,39 @@ _LATEX = {
     "·": r"$\cdot$", "–": r"\textendash{}", "±": r"$\pm$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
 }  # fmt: skip
 _LIGATURES = re.compile(r"([-,])(?=\1)")  # `--` would become one longer dash
-_ACCENTED = {*map(chr, range(0xC0, 0x100))} - {*"ÐÞðþ÷"}  # in the fonts LaTeX has without being asked
+_ACCENTED = {*map(chr, range(0xC0, 0x100))} - {*"ÐÞðþ÷"}  # in LaTeX's default fonts
 
 
 def render(rows: Sequence[Row]) -> RenderableType:
-    """The user's table for the terminal: model, steps/s, validation, test; then size and memory; notes below."""
+    """The table for the terminal: model, steps/s, validation, test, size and memory; notes below."""
     heading, names = _names(rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column(heading, overflow="fold", min_width=10)
     made = columns(rows)
     for column in made:
         table.add_column(Text("\n".join(column.title)), justify="right", no_wrap=True)
-    for place, name in enumerate(names):
-        table.add_row(Text(re.sub(r",\s*", ", ", name)), *[_shown(column, place) for column in made])
+    for index, name in enumerate(names):
+        table.add_row(Text(re.sub(r",\s*", ", ", name)), *[_shown(column, index) for column in made])
     notes = Text("\n".join(_notes(rows)), style="dim")
     return Group(table, Text(""), notes) if notes else table
 
 
 def _names(rows: Sequence[Row]) -> tuple[str, list[str]]:
-    """What tells the rows apart, in one column, so that eighty columns hold the table: models, attentions or both."""
-    if not tells_apart(rows):
+    """Heading and names of the first column: models, attentions or both, so that the table fits into 80 columns."""
+    if not attention_varies(rows):
         return "model", [row["model"] for row in rows]
     if len({row["model"] for row in rows}) == 1:
         return f"{rows[0]['model']} with", [row["attention"] for row in rows]
     return "model · attention", [f"{row['model']} · {row['attention']}" for row in rows]
 
 
-def _shown(column: Column, place: int) -> Text:
-    cell = column.cells[place]
+def _shown(column: Column, index: int) -> Text:
+    cell = column.cells[index]
     return Text(str(cell), style="bold" if cell.best else "")
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    """How to read the table, and what is wrong with which row."""
+    """How to read the table, and problems of single rows."""
     notes = []
     most = max((len(row["seeds"]) for row in rows), default=0)
     if most > 1:
@@ -83,7 +83,7 @@ def _seeds(rows: Sequence[Row]) -> str:
 
 
 def render_pairs(pairs: Sequence[Row]) -> RenderableType:
-    """The paired comparisons for the terminal: who against whom, by how much, and what that is worth."""
+    """The paired comparisons for the terminal: difference, interval and p values of each pair."""
     if not pairs:
         return Text("No two contestants to compare.")
     metric = pairs[0]["metric"]
@@ -122,7 +122,7 @@ def _p(value: float | None) -> str:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """One line for each contestant; every metric with mean, low and high in columns of its own."""
+    """One line for each contestant; mean, low and high of every metric in separate columns."""
     metrics = [
         (split, name)
         for split in ("validation", "test")
@@ -146,8 +146,8 @@ def _flat(value: Any) -> Any:
 
 
 def to_latex(rows: Sequence[Row]) -> str:
-    """A table for a paper, with booktabs: intervals, the best in bold, task, budget and seeds in the caption."""
-    with_attention = tells_apart(rows)
+    """A table for a paper, with booktabs: intervals, best values in bold; task, budget and seeds in the caption."""
+    with_attention = attention_varies(rows)
     made = columns(rows)
     names = ["model", "attention"] if with_attention else ["model"]
     head = [*names, *[" ".join(column.title) for column in made]]
@@ -161,8 +161,8 @@ def to_latex(rows: Sequence[Row]) -> str:
         "    " + " & ".join(map(_escaped, head)) + " \\\\",
         "    \\midrule",
     ]
-    for place, row in enumerate(rows):
-        cells = [_escaped(row[name]) for name in names] + [_latex(column, place) for column in made]
+    for index, row in enumerate(rows):
+        cells = [_escaped(row[name]) for name in names] + [_latex(column, index) for column in made]
         lines.append("    " + " & ".join(cells) + " \\\\")
     return "\n".join([*lines, "    \\bottomrule", "  \\end{tabular}", "\\end{table}", ""])
 
@@ -180,15 +180,15 @@ def _caption(rows: Sequence[Row]) -> str:
     return _escaped(said + (f" Failed: {'; '.join(failed)}." if failed else ""))
 
 
-def _latex(column: Column, place: int) -> str:
-    cell = column.cells[place]
+def _latex(column: Column, index: int) -> str:
+    cell = column.cells[index]
     text = _escaped(cell.text)
     text = f"\\textbf{{{text}}}" if cell.best else text
     return f"{text} $\\pm$ {_escaped(cell.half)}" if cell.half else text
 
 
 def _escaped(text: str) -> str:
-    """A text that LaTeX sets as it stands, whatever it holds; a letter its fonts lack is told by its number."""
+    """A text escaped for LaTeX; characters that its fonts lack are written as code points."""
     return _LIGATURES.sub(r"\1{}", "".join(map(_sign, " ".join(text.split()))))
 
 

@@ -1,10 +1,10 @@
-"""One run of a comparison, in this process: train, take the best checkpoint, measure it, write the outcome.
+"""One run of a comparison in this process: train, load the best checkpoint, measure it, write the outcome.
 
     python -m regard.comparison.worker runs/…/job.json
 
-It goes on from what an earlier process left. A run that fails says why in its outcome; the whole story goes to stderr,
-which the engine keeps as the run's log. When stdin ends, whoever started this process is gone: it saves and stops.
-Every batch is a sign of progress for the engine.
+It resumes from the last checkpoint in the run's folder. A failed run has the reason in its outcome and the traceback on
+stderr, which the engine writes to the run's log. When stdin ends, the parent process is gone: the run saves and stops.
+Every batch sends a heartbeat to the engine.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from regard.training.state import seed_everything
 
 BLOCKS = 200  # enough for the test of a difference, few enough to be kept as text
 LARGEST_BATCH = 32
-PATIENCE = 60.0  # seconds until a process that was told to stop must have let go of the folder
+PATIENCE = 60.0  # seconds until a process that was asked to stop must have released the folder
 SECONDS_BETWEEN_BEATS = 0.2
 FAILED = 1
 
 
 def perform(job: Job) -> Outcome:
-    """Run a job, or take what is there of it. `Stopped` if a signal came: then there is no outcome yet."""
+    """Run a job, or return its finished outcome. Raises `Stopped` after a signal; there is no outcome then."""
     plugins.load(job.use)
     torch.set_num_threads(job.threads)
     if (found := previous_runs.finished(job, to_stderr)) is not None:
@@ -60,14 +60,14 @@ def perform(job: Job) -> Outcome:
     previous_runs.note(job)
     previous_runs.forget(job)
     try:
-        _wait_for_the_folder(RunFolder(Path(job.folder)))
+        _wait_for_folder(RunFolder(Path(job.folder)))
         result = train({**job.settings, "out": job.folder}, resume="auto", quiet=True)
         if result.exit_code:
             raise Stopped(result.exit_code - 128)
         outcome = _outcome(job, result)
     except Stopped:
         raise
-    except Exception as trouble:  # whatever it is, the other runs of the comparison go on
+    except Exception as trouble:  # of any kind: the other runs of the comparison continue
         traceback.print_exc()
         outcome = failed(job, reason(trouble))
     outcome.save()
@@ -75,7 +75,7 @@ def perform(job: Job) -> Outcome:
 
 
 def failed(job: Job, why: str) -> Outcome:
-    """The outcome of a run that did not come to its end."""
+    """The outcome of a run that did not finish."""
     return Outcome(
         job.contestant.model, job.contestant.attention, job.seed, job.settings, job.folder, error=why,
         steps=previous_runs.steps_taken(job), command=command_of(job), beam=job.beam,
@@ -91,7 +91,7 @@ def reason(trouble: BaseException) -> str:
 
 
 def command_of(job: Job) -> str:
-    """What to type to get this run alone."""
+    """The command that reproduces this run alone."""
     words = ["regard", *(word for file in job.use for word in ("--use", file)), "train"]
     for name, value in job.settings.items():
         option = "--" + name.replace("_", "-")
@@ -107,10 +107,10 @@ def command_of(job: Job) -> str:
 
 
 def in_blocks(task: Task, model: Model, config: Config) -> tuple[dict[str, float], list[States], str]:
-    """The metrics of the test split, their states in each block of it, and a hash of what the model read.
+    """The metrics of the test split, their states in each block of it, and a hash of the batches.
 
-    The blocks are cut by the number of examples alone, and what is random in a task (hidden words) is drawn in the same
-    way for everyone, so that two runs can be compared block by block.
+    The blocks depend on the number of examples alone, and random parts of a task (hidden words) are drawn from the same
+    seed for every run, so that two runs can be compared block by block.
     """
     count = len(task.examples("test"))
     size = min(LARGEST_BATCH, -(-count // BLOCKS)) or 1
@@ -118,11 +118,11 @@ def in_blocks(task: Task, model: Model, config: Config) -> tuple[dict[str, float
     device = choose_device(config.device)
     fingerprint = Fingerprint()
 
-    def place(batch: Batch) -> Batch:
+    def to_device(batch: Batch) -> Batch:
         fingerprint.add(batch)
         return batch.to(device)
 
-    found = evaluate(task, model, "test", batch_size=size, to_device=place, on_batch=pieces.append) or {}
+    found = evaluate(task, model, "test", batch_size=size, to_device=to_device, on_batch=pieces.append) or {}
     together = -(-len(pieces) // BLOCKS) or 1
     metrics = task.metrics()
     blocks = [merged(metrics, pieces[start : start + together]) for start in range(0, len(pieces), together)]
@@ -134,7 +134,7 @@ def _outcome(job: Job, result: Result) -> Outcome:
     found = load(job.folder, device=device)
     task, model, config = found.task, found.model, found.config
     asked = DecodingModel(model, decoding_of(task, job.beam))
-    seed_everything(config.seed)  # whatever draws while it answers draws the same, however the run came here
+    seed_everything(config.seed)  # evaluation must not depend on how often the run was resumed
     validation = evaluate(task, asked, batch_size=config.batch_size or LARGEST_BATCH, seed=config.seed) or {}
     test, blocks, read = in_blocks(task, asked, config) if job.test else ({}, [], "")
     protocol = {name: str(how) for name, how in task.protocol().items() if name in test}
@@ -152,7 +152,7 @@ def _outcome(job: Job, result: Result) -> Outcome:
 
 
 def _numbers(found: dict[str, float]) -> dict[str, float]:
-    """Without what is no number."""
+    """Without non-finite values."""
     return {name: value for name, value in plain(found).items() if value is not None}
 
 
@@ -166,8 +166,8 @@ def _versions(device: torch.device) -> dict[str, str]:
     }
 
 
-def _wait_for_the_folder(run: RunFolder) -> None:
-    """A process of a command that was killed may still be saving; soon it lets go."""
+def _wait_for_folder(run: RunFolder) -> None:
+    """Wait while a process of a killed command is still saving in the folder."""
     limit = time.monotonic() + PATIENCE
     while run.path.is_dir() and time.monotonic() < limit:
         try:
@@ -177,8 +177,8 @@ def _wait_for_the_folder(run: RunFolder) -> None:
             time.sleep(0.1)
 
 
-def _stop_with_the_parent() -> None:
-    """Stop when stdin ends: the engine holds its other end, and does so until it dies, however it dies."""
+def _stop_with_parent() -> None:
+    """Stop when stdin ends: the engine holds its other end until the engine's process dies."""
 
     def watch() -> None:
         while os.read(0, 1):
@@ -188,29 +188,29 @@ def _stop_with_the_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _beat_for_the_parent() -> None:
-    """Give the engine a sign of every progress, but not more often than it looks for one."""
+def _send_heartbeats() -> None:
+    """Tell the engine about progress, but not more often than it looks."""
     handle = int(os.environ.pop(VARIABLE, -1))
     if handle < 0:  # started by hand
         return
     os.set_inheritable(handle, False)
-    beaten = 0.0
+    sent_at = 0.0
 
     def beat() -> None:
-        nonlocal beaten
-        if time.monotonic() - beaten >= SECONDS_BETWEEN_BEATS:
-            beaten = time.monotonic()
-            with suppress(OSError):  # the engine has yet to read the last ones, or is gone
+        nonlocal sent_at
+        if time.monotonic() - sent_at >= SECONDS_BETWEEN_BEATS:
+            sent_at = time.monotonic()
+            with suppress(OSError):  # the pipe is full, or the engine is gone
                 os.write(handle, b".")
 
     on_heartbeat(beat)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job that a file describes. 0, 1 if the run failed, 128 + n after signal n."""
+    """Run the job in a file. Returns 0, 1 if the run failed, 128 + n after signal n."""
     (file,) = sys.argv[1:] if arguments is None else arguments
-    _stop_with_the_parent()
-    _beat_for_the_parent()
+    _stop_with_parent()
+    _send_heartbeats()
     try:
         outcome = perform(Job.from_json(Path(file).read_text(encoding="utf-8")))
     except Stopped as stopped:

@@ -1,6 +1,7 @@
-"""Training: a loop that loses nothing. `train(Config(task="dates"))` makes a run folder and returns a `Result`.
+"""Training. `train(Config(task="dates"))` writes a run folder and returns a `Result`.
 
-The parts are loaded when they are first asked for, so that the command line can list its options without them.
+Reading order: config → data → step → learner → trainer → run; `run_folder/` has everything about files on disk.
+Modules are imported when their names are first used, so that `regard train --help` does not import torch.
 """
 
 from __future__ import annotations

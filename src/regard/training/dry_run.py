@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from regard.errors import RegardError
 from regard.models import Model
 from regard.tasks.batch import Batch
 from regard.tasks.task import Task
-from regard.training.build import build_model, build_new_model, build_task, load_weights, rebuild_model
+from regard.training.build import build_new_model, build_task, load_weights, rebuild_model
 from regard.training.config import Config
 from regard.training.config.budget import budget_of
-from regard.training.data import Order, generator, token_count
+from regard.training.data import TrainingData, token_count
 from regard.training.hardware import check_environment
 from regard.training.loading import to_stderr
 from regard.training.resume import resolve
@@ -37,10 +37,9 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
     check_environment(config)
     run.check_path()
     seed_everything(config.seed)
-    task, model, told = _built(config, run, chosen)
-    examples = task.examples("train")
-    order = Order(examples, config.batch_size, config.seed, task.length, config.bucket)
-    batch = task.batch(examples, order[0], generator(config.seed, "batch", 0), model)
+    task, model, messages = _build(config, run, chosen)
+    data = TrainingData(task, model, config)
+    batch = data.batch(0)
     outputs, activations = _forward(model, batch)
     return {
         "task": config.task,
@@ -48,7 +47,7 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
         "model": config.model,
         "attention": config.attention,
         **({"direction": str(direction)} if (direction := task.direction()) else {}),
-        **({"init_from": config.init_from, "taken": " ".join(told)} if told else {}),
+        **({"init_from": config.init_from, "taken": " ".join(messages)} if messages else {}),
         "out": str(run.path),
         "examples": {split: _count(task, split) for split in ("train", "validation", "test")},
         "batch": batch.shapes(),
@@ -56,52 +55,43 @@ def dry_run(values: Mapping[str, Any], resume: str | None = None) -> dict[str, A
         "parameters": sum(p.numel() for p in model.parameters()),
         "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "memory_mib": _memory(model, config, activations),
-        **_length(config, task, model, order, examples),
+        **_length(config, data),
     }
 
 
-def _built(config: Config, run: RunFolder, chosen: Path | None) -> tuple[Task, Model, list[str]]:
+def _build(config: Config, run: RunFolder, chosen: Path | None) -> tuple[Task, Model, list[str]]:
     """The task and the model before the first step, and the messages about weights from another run."""
-    told: list[str] = []
+    messages: list[str] = []
     checkpoint = None
     if run.exists:
         checkpoint = selection.find(
             run, selection.LAST if chosen is None else chosen.name, to_stderr
         ).checkpoint
     task = build_task(config, checkpoint.state.get("task") if checkpoint else None)
-    if checkpoint is not None or config.init_from is None:
-        if checkpoint is None:
-            return task, build_model(config, task), told
-        model = rebuild_model(config, task, checkpoint.weights, "resume")
-        with torch.no_grad():
-            load_weights(model, checkpoint.weights, "resume")
-        return task, model, told
-    return task, build_new_model(config, task, told.append), told
+    if checkpoint is None:
+        return task, build_new_model(config, task, messages.append), messages
+    model = rebuild_model(config, task, checkpoint.weights, "resume")
+    with torch.no_grad():
+        load_weights(model, checkpoint.weights, "resume")
+    return task, model, messages
 
 
-def _length(
-    config: Config, task: Task, model: Model, order: Order, examples: Sequence[Any]
-) -> dict[str, Any]:
+def _length(config: Config, data: TrainingData) -> dict[str, Any]:
     """The length of the run; a budget in tokens is converted to steps by the first batches, one in seconds is not."""
     assert config.batch_size and config.accumulate
-    budget, sampled = budget_of(config), min(SAMPLED, order.per_epoch)
-    tokens = sum(
-        token_count(
-            task.batch(examples, order[index], generator(config.seed, "batch", index), model),
-            task.problem,
-        )
-        for index in range(sampled)
-    )
+    budget, per_epoch = budget_of(config), data.order.per_epoch
+    sampled = min(SAMPLED, per_epoch)
+    tokens = sum(token_count(data.batch(index), data.task.problem) for index in range(sampled))
     per_step = max(1, round(tokens / sampled * config.accumulate))
     facts: dict[str, Any] = {
         "budget": str(budget),
-        "batches_per_epoch": order.per_epoch,
+        "batches_per_epoch": per_epoch,
         "examples_per_step": config.batch_size * config.accumulate,
         "tokens_per_step": per_step,
     }
     if budget.kind != "seconds":
         steps = int(budget.amount if budget.kind == "steps" else math.ceil(budget.amount / per_step))
-        facts |= {"steps": steps, "epochs": round(steps * config.accumulate / order.per_epoch, 3)}
+        facts |= {"steps": steps, "epochs": round(steps * config.accumulate / per_epoch, 3)}
     return facts
 
 

@@ -57,26 +57,26 @@ class Hardware:
         return batch.cast(self.dtype)
 
 
-def choose_device(asked: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
     """The requested device, if this machine has it; `auto` takes CUDA, then MPS, then the CPU."""
-    if asked == "auto":
+    if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         return torch.device("mps") if torch.backends.mps.is_available() else torch.device("cpu")
     try:
-        device = torch.device(asked)
+        device = torch.device(name)
     except RuntimeError:
-        raise BadValue(f"device: expected auto, cpu, cuda, cuda:1 or mps, got {asked!r}.") from None
+        raise BadValue(f"device: expected auto, cpu, cuda, cuda:1 or mps, got {name!r}.") from None
     if device.type == "cuda":
         seen = torch.cuda.device_count()
         if (device.index or 0) >= seen:
             raise BadValue(
-                f"device: {asked} was asked for, but torch sees {seen} CUDA devices here. Try --device cpu."
+                f"device: {name} was requested, but torch sees {seen} CUDA devices here. Try --device cpu."
             )
     elif device.type == "mps" and not torch.backends.mps.is_available():
-        raise BadValue("device: mps was asked for, but this machine has none. Try --device cpu.")
+        raise BadValue("device: mps was requested, but this machine has none. Try --device cpu.")
     elif device.type not in ("cpu", "mps"):
-        raise BadValue(f"device: expected auto, cpu, cuda, cuda:1 or mps, got {asked!r}.")
+        raise BadValue(f"device: expected auto, cpu, cuda, cuda:1 or mps, got {name!r}.")
     return device
 
 

@@ -103,7 +103,7 @@ class Learner:
 
     @contextmanager
     def gathered(self) -> Iterator[models.Model]:
-        """The whole model, equal in all processes, for each to call on its own (validation)."""
+        """The full model, equal in all processes, for each to call on its own (validation)."""
         self._sync_buffers()
         with sharding.gathered(self.model) if self.sharded else nullcontext():
             yield self.model

@@ -73,11 +73,11 @@ def _resumed_config(stored: dict[str, Any], given: Mapping[str, Any], run: RunFo
 def _check_location(given: Mapping[str, Any], run: RunFolder) -> None:
     """Raise if a resumed run is given another folder: it stays where it is."""
     if _names_folder(given) and run.exists:
-        asked = locate(given.get("out"), given.get("name"), "")
-        if asked.resolve() != run.path.resolve():
+        requested = locate(given.get("out"), given.get("name"), "")
+        if requested.resolve() != run.path.resolve():
             raise BadValue(
-                f"out: {run.path} is resumed where it is, so it cannot continue in {asked}. Leave it out, or copy the "
-                "folder first and resume the copy."
+                f"out: {run.path} is resumed where it is, so it cannot continue in {requested}. Leave it out, or copy "
+                "the folder first and resume the copy."
             )
 
 

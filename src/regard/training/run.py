@@ -15,7 +15,7 @@ from typing import Any
 from regard.core.display import html_table
 from regard.errors import BadValue
 from regard.training.build import Parts, build_new_model, build_task, rebuild_model
-from regard.training.config import Config, said
+from regard.training.config import Config, non_defaults
 from regard.training.hardware import deterministic, prepare
 from regard.training.loading import to_stderr
 from regard.training.resume import load_checkpoint, record_changes, resolve
@@ -81,7 +81,7 @@ def train(
     fast_dev_run: one batch of training and one of validation, in a temporary folder that is removed.
     quiet: show no progress on stderr. `tell` still gets messages such as damaged checkpoints and loaded weights.
     """
-    values = said(config) if isinstance(config, Config) else dict(config)
+    values = non_defaults(config) if isinstance(config, Config) else dict(config)
     with ExitStack() as stack:
         if fast_dev_run:
             if resume is not None:

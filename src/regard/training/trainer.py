@@ -37,7 +37,7 @@ from regard.training.run_folder import checkpoints
 from regard.training.run_folder.checkpoints import Checkpoint
 from regard.training.run_folder.folder import RunFolder
 from regard.training.run_folder.metrics_file import Record, plain
-from regard.training.run_folder.writer import RunWriter
+from regard.training.run_folder.recorder import RunRecorder
 from regard.training.signals import Interrupted, Signals
 from regard.training.state import Position, RandomState, Snapshot, seed_everything
 from regard.training.step import NonFinite, StepResult
@@ -105,10 +105,10 @@ class Trainer:
     @contextmanager
     def open(self) -> Iterator[None]:
         """Open everything a run writes to while it trains."""
-        self.writer: RunWriter | None = None
+        self.recorder: RunRecorder | None = None
         self.board: TensorBoard | None = None
         if self.processes.is_main:
-            self.writer = RunWriter(self.run, self.task, self.keep, self.tell)
+            self.recorder = RunRecorder(self.run, self.task, self.keep, self.tell)
             if self.config.report_to == "tensorboard":
                 self.board = TensorBoard(self.run.path / "tensorboard", self.position.step)
         self.display = Display(self.budget, self.position, quiet=self.quiet or not self.processes.is_main)
@@ -121,8 +121,8 @@ class Trainer:
             self.display.close()
             if self.board is not None:
                 self.board.close()
-            if self.writer is not None:
-                self.writer.close()
+            if self.recorder is not None:
+                self.recorder.close()
 
     def train(self) -> str:
         """Train until there is a reason to stop, and return it, as in `Result.stopped_by`."""
@@ -313,8 +313,8 @@ class Trainer:
         return {**record, "loss": self.last_result.loss, "grad_norm": self.last_result.norm}
 
     def _log(self, record: Record) -> None:
-        if self.writer is not None:
-            self.writer.log(record)
+        if self.recorder is not None:
+            self.recorder.log(record)
             if self.board is not None:
                 self.board.write(record)
 
@@ -333,9 +333,9 @@ class Trainer:
             return
         weights, optimizer = self.learner.state(snapshot)
         random = self.processes.gather(RandomState.now() if snapshot is None else snapshot.random)
-        if self.writer is not None:
+        if self.recorder is not None:
             scaler = self.hardware.accelerator.scaler
-            self.writer.save(position, weights, optimizer, random, scaler, self.saved_step)
+            self.recorder.save(position, weights, optimizer, random, scaler, self.saved_step)
         self.saved_step, self.saved_seconds = position.step, position.seconds
 
     def _save_before_error(self, snapshot: Snapshot | None) -> None:

@@ -1,13 +1,13 @@
-// The page inside a notebook: asks the kernel as long as one answers, and lives on what was kept otherwise.
+// The page in a notebook: requests data from the kernel while it answers, else uses the stored payload.
 
 import { mount } from "./app.js";
 import { SourceError, askingSource } from "./source.js";
-import { payloadSource } from "./kept.js";
+import { payloadSource } from "./embedded.js";
 
-const PATIENCE = 4000; // milliseconds in which a kernel that is there says so
+const PATIENCE = 4000; // milliseconds to wait for a running kernel
 const LONGEST = 120000;
 
-/** Questions to the kernel over the widget's own messages. */
+/** Requests to the kernel over the widget's messages. */
 function kernelSource(model) {
   const open = new Map();
   let count = 0;
@@ -30,7 +30,7 @@ function kernelSource(model) {
       give: (answer) => { clearTimeout(timer); give(answer); },
       fail: (problem) => { clearTimeout(timer); fail(problem); },
     });
-    if (signal) signal.addEventListener("abort", () => stop(new DOMException("Not needed any more.", "AbortError")));
+    if (signal) signal.addEventListener("abort", () => stop(new DOMException("No longer needed.", "AbortError")));
     model.send({ id, path, query });
   });
   return { source: askingSource(ask), answers: () => ask("scene", {}, null, PATIENCE), forget: () => model.off("msg:custom", hear) };

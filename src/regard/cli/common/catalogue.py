@@ -1,4 +1,4 @@
-"""What there is, by kind and name: mechanisms, the pieces they are made of, and the models and tasks made of them."""
+"""Everything that can be listed and shown: mechanisms, the values they are made of, models and tasks."""
 
 from __future__ import annotations
 
@@ -40,21 +40,19 @@ class Item:
     call: str  # how it is written: window(before, after=None, …)
     summary: str
     thing: Any
-    given: dict[str, Any] = field(
-        default_factory=dict
-    )  # options a reader wants to see a model or a task with
+    given: dict[str, Any] = field(default_factory=dict)  # the options of a model or a task that were given
 
 
 def mechanisms() -> list[Entry]:
-    """Every mechanism in reading order: by family, what others are built on first, then by name."""
+    """Every mechanism, sorted by family, depth of inheritance and name."""
     entries = [nn.entry(name) for name in nn.names()]
     titles = list(FAMILIES)
-    place = {entry.name: titles.index(family(entry)) for entry in entries}
-    return sorted(entries, key=lambda e: (place[e.name], len(e.layer.__mro__), e.name))
+    families = {entry.name: titles.index(family(entry)) for entry in entries}
+    return sorted(entries, key=lambda e: (families[e.name], len(e.layer.__mro__), e.name))
 
 
 def family(entry: Entry) -> str:
-    """The heading a mechanism stands under; its class decides, or what it is made of."""
+    """The heading of a mechanism, by its class or by what it is made of."""
     return next(title for title, belongs in FAMILIES.items() if belongs(entry))
 
 
@@ -75,7 +73,7 @@ FAMILIES: dict[str, Callable[[Entry], bool]] = {
 
 
 def _values(room: str) -> Callable[[], list[Item]]:
-    """The constructors a module of the core offers."""
+    """The constructors of a module of values."""
 
     def items() -> list[Item]:
         module = importlib.import_module(f"regard.{room}")
@@ -103,7 +101,7 @@ def _implementations() -> list[Item]:
 
 
 class _Written:
-    """The docstring of an implementation, read from its file: importing one may start a compiler."""
+    """The docstring of an implementation, read from its file: importing it may start a compiler."""
 
     def __init__(self, name: str) -> None:
         spec = importlib.util.find_spec(f"regard.implementations.{name}")
@@ -115,7 +113,7 @@ class _Written:
             self.__doc__ = written[:1].upper() + written[1:]
 
 
-# A new kind is one more line: a function that gives its items. Mechanisms have a table of their own.
+# A new kind is one more line: a function that returns its items. Mechanisms have a table of their own.
 KINDS: dict[str, Callable[[], list[Item]]] = {
     "masks": _values("masks"),
     "scores": _values("scores"),
@@ -155,9 +153,9 @@ def posed(task: str) -> tuple[Problem, ...]:
 
 
 def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
-    """What a name stands for: `local`, `local(window=9)`, `masks.causal`, `models.ntm`, or the first kind that has it.
+    """The thing with a name: `local`, `local(window=9)`, `masks.causal`, `models.ntm`.
 
-    Mechanisms come first, then models and tasks, then the pieces of the core.
+    Without a kind, mechanisms come first, then models and tasks, then masks, scores, biases and normalisers.
     """
     kind, dot, rest = asked.partition(".")
     if dot and kind in KINDS:
@@ -189,7 +187,7 @@ def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
 
 
 def _find_model_or_task(kinds: list[str], asked: str) -> Item | None:
-    """A model or a task, options in parentheses kept."""
+    """A model or a task, with its options in parentheses."""
     plain, options = parse(asked) if asked[-1:] == ")" else (asked, {})
     for kind in kinds:
         for item in MODELS_AND_TASKS[kind]():
@@ -199,13 +197,13 @@ def _find_model_or_task(kinds: list[str], asked: str) -> Item | None:
 
 
 def known() -> list[str]:
-    """Every name `find` takes, the pieces of the core with their kind in front as well."""
+    """Every name that `find` takes; those of values, models and tasks also with their kind in front."""
     pieces = [item for items in (*MODELS_AND_TASKS.values(), *KINDS.values()) for item in items()]
     dotted = [f"{item.kind}.{item.name}" for item in pieces]
     return [*_mechanism_names(), *dict.fromkeys(item.name for item in pieces), *dotted]
 
 
 def _mechanism_names() -> dict[str, str]:
-    """Names and aliases, each with the name it stands for."""
+    """Names and aliases of mechanisms, each with its canonical name."""
     entries = [nn.entry(name) for name in nn.names()]
     return {spelled: entry.name for entry in entries for spelled in (entry.name, *entry.aliases)}

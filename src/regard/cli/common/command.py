@@ -1,4 +1,4 @@
-"""`regard VERB …`: finds the verb's file, parses its arguments, runs it.
+"""`regard VERB …`: find the verb's module, parse its arguments, run it.
 
 A verb is a module or package in `regard.cli` that holds
 
@@ -35,7 +35,7 @@ NOT_VERBS = {"main", "common"}
 
 
 class Verb(Protocol):
-    """What a verb's module offers."""
+    """The interface of a verb's module."""
 
     SUMMARY: str
     EXAMPLES: tuple[str, ...]
@@ -56,8 +56,8 @@ def verbs() -> dict[str, Verb]:
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        with suppress(OSError):  # of a stream whose file was exchanged for a terminal since Python opened it
-            sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
+        with suppress(OSError):  # the file of the stream was replaced by a terminal after Python opened it
+            sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be valid text
     arguments, files = _take_use(sys.argv[1:] if arguments is None else arguments)
     if "" in files:
         print("regard: --use: expected a Python file after it, got none.", file=sys.stderr)
@@ -66,19 +66,19 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     chosen = next((word for word in arguments if word in offered), None)
 
     parser = Parser(
-        prog="regard", description="Attention: use it, measure it.", examples=_first_steps(offered)
+        prog="regard", description="Attention: use it, measure it.", examples=_first_examples(offered)
     )
     parser.add_argument("--version", action="version", version=_version_line())
     use = "a Python file that registers models, mechanisms or tasks of yours; may be given several times"
-    parser.add_argument("--use", metavar="FILE", help=use)  # taken out above: it may stand anywhere
+    parser.add_argument("--use", metavar="FILE", help=use)  # removed above: it may come anywhere
     subcommands = parser.add_subcommands(
         dest="verb", required=False, metavar="VERB", title="verbs", description=None
     )
     for name, verb in offered.items():
         own = Parser(description=verb.SUMMARY, examples=verb.EXAMPLES)
-        if name == chosen:  # the others are only listed, so their options need not be worked out
+        if name == chosen:  # the others are only listed, without their options
             verb.add_arguments(own)
-            own.usage = own.summed_up(name)
+            own.usage = own.short_usage(name)
             arguments = respell(arguments, own)
             parser.chosen = own
         subcommands.add_subcommand(name, own, help=verb.SUMMARY)
@@ -89,7 +89,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     if options.verb is None or parser.chosen is None:
         parser.print_help(sys.stderr)
         return WRONG_CALL
-    return _guarded(options.verb, offered[options.verb], options[options.verb], parser, files)
+    return _run_verb(options.verb, offered[options.verb], options[options.verb], parser, files)
 
 
 def _take_use(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -98,7 +98,7 @@ def _take_use(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     files: list[str] = []
     rest = iter(arguments)
     for argument in rest:
-        if argument == "--":  # what follows is not ours to read
+        if argument == "--":  # arguments after it are passed on unchanged
             return [*kept, argument, *rest], files
         if argument == "--use":
             files.append(next(rest, ""))
@@ -109,8 +109,8 @@ def _take_use(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return kept, files
 
 
-def _guarded(name: str, verb: Verb, options: Namespace, parser: Parser, files: Sequence[str] = ()) -> int:
-    """Run the verb; turn the ways a run may end early into exit codes instead of tracebacks."""
+def _run_verb(name: str, verb: Verb, options: Namespace, parser: Parser, files: Sequence[str] = ()) -> int:
+    """Run the verb; turn expected errors and interrupts into exit codes instead of tracebacks."""
     try:
         if files:
             from regard.plugins import load
@@ -124,23 +124,23 @@ def _guarded(name: str, verb: Verb, options: Namespace, parser: Parser, files: S
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader (head, less) has seen enough
+    except BrokenPipeError:  # the reader (head, less) has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (OSError, UnicodeEncodeError) as trouble:  # a name that no file can have, a disk that fails
-        print(f"regard {name}: {said(_about(trouble), [*parser.words, *files])}", file=sys.stderr)
+    except (OSError, UnicodeEncodeError) as trouble:  # an invalid file name, a failing disk
+        print(f"regard {name}: {said(_describe(trouble), [*parser.words, *files])}", file=sys.stderr)
         return FAILED
 
 
-def _about(trouble: OSError | UnicodeEncodeError) -> str:
-    """What went wrong with a file, in one line."""
+def _describe(trouble: OSError | UnicodeEncodeError) -> str:
+    """An error of a file, in one line."""
     if isinstance(trouble, UnicodeEncodeError):
         return f"a name or a text holds bytes that are not UTF-8: {trouble.object[:LONGEST_WORD]!r}."
     where = "" if trouble.filename is None else f"{str(trouble.filename)[:LONGEST_WORD]!r}: "
     return f"{where}{trouble.strerror or trouble}."
 
 
-def _first_steps(offered: dict[str, Verb]) -> list[str]:
+def _first_examples(offered: dict[str, Verb]) -> list[str]:
     return [verb.EXAMPLES[0] for verb in offered.values()]
 
 

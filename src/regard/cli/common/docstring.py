@@ -1,4 +1,4 @@
-"""A docstring in the house's order, taken apart: sentence, formula, Paper, Empty row, Args, example."""
+"""Parse a docstring of this project into its parts: summary, formula, Paper, Empty row, Args, example."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPTION = re.compile(r"(\w+):\s+(.*)$")
 
 @dataclass
 class Doc:
-    """The parts of a docstring; what it does not hold is empty."""
+    """The parts of a docstring; missing ones are empty."""
 
     summary: str = ""
     body: list[tuple[str, str]] = field(
@@ -25,7 +25,7 @@ class Doc:
 
 
 def read(thing: object) -> Doc:
-    """The parts of the docstring that `thing` itself carries, none of its parents'."""
+    """The parts of the docstring of `thing` itself, not of its base classes."""
     text = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
     text, _, example = text.partition(">>>")
     doc = Doc(example=(">>>" + example).strip() if example else "")
@@ -44,7 +44,7 @@ def read(thing: object) -> Doc:
 
 
 def meanings(layer: type) -> dict[str, str]:
-    """What each option of a class means: its own words first, then those of its parents."""
+    """The meaning of each option of a class, from its own docstring first, then from its base classes."""
     found: dict[str, str] = {}
     for cls in layer.__mro__:
         if "__doc__" in cls.__dict__:
@@ -54,7 +54,7 @@ def meanings(layer: type) -> dict[str, str]:
 
 
 def _labelled(block: str) -> dict[str, str]:
-    """`Paper: …` and `Empty row: …`, one after the other; lines without a label continue the one before."""
+    """Labelled lines (`Paper: …`, `Empty row: …`); a line without a label continues the one before."""
     found: dict[str, list[str]] = {}
     for line in block.splitlines():
         start = _LABEL.match(line)

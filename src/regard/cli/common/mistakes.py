@@ -1,7 +1,7 @@
-"""A wrong call in one line: the option as it was typed, what came, what was expected, what to try.
+"""Error messages of the command line, in one line: the option as typed, what came, what was expected, what to try.
 
-What the parser says of a wrong call, and what the library says of a wrong argument, is put into the words of the
-command line here. A message in a form that is not known keeps its words.
+Messages of the parser about a wrong call, and of the library about a wrong argument, are translated to the options that
+were typed. A message in an unknown form stays as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ARGUMENT = re.compile(r"(\s*)([a-z_]+(?:\.[a-z_]+)?(?:, [a-z_]+)*): ")
 
 
 def of_the_parser(message: str, parser: argparse.ArgumentParser, words: Sequence[str] = ()) -> str:
-    """What the parser of a verb found wrong, in one line; `words` are the arguments as they were typed."""
+    """A message of a verb's parser, in one line; `words` are the arguments as typed."""
     if found := _CHOICE.fullmatch(message):
         return _not_among(found[1], found[2], re.findall(r"[^\s,'\"]+", found[3]))
     if found := _REQUIRED.fullmatch(message):
@@ -45,9 +45,9 @@ def of_the_parser(message: str, parser: argparse.ArgumentParser, words: Sequence
 
 
 def of_the_library(message: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """A message that names an argument of Python (`batch_size: …`), with the option that was typed (`--batch-size: …`).
+    """A message that names a Python argument (`batch_size: …`), with the typed option (`--batch-size: …`) in its place.
 
-    Only options that were typed are meant: a setting from a file keeps the name it has there.
+    Only typed options are replaced: a setting from a file keeps its name.
     """
     typed = {canonical(word.partition("=")[0]) for word in words if word.startswith("--")}
 
@@ -56,15 +56,15 @@ def of_the_library(message: str, parser: argparse.ArgumentParser, words: Sequenc
         return option if canonical(option) in typed or not option.startswith("-") else name
 
     lines = message.split("\n")
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         if found := _ARGUMENT.match(line):
             names = ", ".join(map(spelled, found[2].split(", ")))
-            lines[place] = f"{found[1]}{names}: {line[found.end() :]}"
+            lines[index] = f"{found[1]}{names}: {line[found.end() :]}"
     return "\n".join(lines)
 
 
 def option_of(name: str, parser: argparse.ArgumentParser) -> str:
-    """How an argument is given: `--batch-size`, or RUN for one that has a place; the name itself if it is neither."""
+    """How an argument is given: `--batch-size`, or RUN for a positional one; else the name itself."""
     for action in parser._actions:
         if action.dest == name and (action.option_strings or isinstance(action.metavar, str)):
             return action.option_strings[-1] if action.option_strings else str(action.metavar)
@@ -97,7 +97,7 @@ def _missing(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _help(name: str, parser: argparse.ArgumentParser) -> str:
-    """What an option or an argument is, from its line of help."""
+    """The help text of an option or argument, as a sentence."""
     for action in parser._actions:
         if action.help and name in (action.dest, *action.option_strings):
             return f" Meaning: {action.help}."
@@ -105,7 +105,7 @@ def _help(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _typed(joined: str, words: Sequence[str]) -> list[str]:
-    """The words a message joined with spaces, as they were typed."""
+    """The arguments that a message joined with spaces, separated as typed."""
     found, rest = [], joined
     for word in words:
         if rest == word or rest.startswith(f"{word} "):
@@ -115,7 +115,7 @@ def _typed(joined: str, words: Sequence[str]) -> list[str]:
 
 
 def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """Each option that does not exist; where there is none, the first word too many."""
+    """Unknown options; without any, the first surplus argument."""
     unknown = [word for word in words if word.startswith("-")]
     if not unknown:
         return f"{words[0]!r} is one argument too many. Put a value that holds spaces in quotes."
@@ -130,7 +130,7 @@ def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> str:
 
 
 def _meant(option: str, parser: argparse.ArgumentParser) -> str:
-    """The nearest option, by its whole name or by what stands after the dot."""
+    """The nearest option, by its full name or by the part after the dot."""
     known = options(parser)
     parts = [one for one in known if one.startswith(f"{option}.")]
     if parts:

@@ -1,4 +1,4 @@
-"""How every verb parses its arguments: one parser class, one help layout, one way to be wrong.
+"""How every verb parses its arguments: one parser class, one help layout, one form of error message.
 
 Options are documented with hyphens and accepted with underscores (and the other way round for options that come
 from the fields of a configuration). A wrong call exits with code 2 and one line, worded by `mistakes.py`.
@@ -22,9 +22,9 @@ WRONG_CALL = 2
 
 
 class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Wraps descriptions at the terminal's width, and examples so that they can still be typed as they stand.
+    """Wraps descriptions at the terminal's width, and examples so that they can still be copied into a shell.
 
-    Defaults that say nothing are left out.
+    Defaults without information (None, False) are left out.
     """
 
     def _expand_help(self, action: argparse.Action) -> str:
@@ -42,7 +42,7 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
 
 
 def _paragraph(line: str, width: int) -> list[str]:
-    """A line of words, wrapped; what follows a list's name (`tasks:`) stands below it, indented."""
+    """A wrapped line; continuation lines of a list (`tasks: …`) are indented."""
     hanging = "  " if re.match(r"[a-z]+: ", line) else ""
     found = textwrap.wrap(
         line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
@@ -54,8 +54,8 @@ def _command(line: str, width: int) -> list[str]:
     """A command, broken before an option or a redirection and continued with `\\`, as a shell reads it."""
     words = re.findall(r'(?:"[^"]*"|\S)+', line)
     rows = [f"  {words[0]}"]
-    for place, word in enumerate(words[1:], 1):
-        after = words[place + 1 : place + 2]
+    for index, word in enumerate(words[1:], 1):
+        after = words[index + 1 : index + 2]
         begins = word.startswith(("-", ">", "|"))
         whole = " ".join([word, *after]) if begins else word  # an option and its value
         fits = len(rows[-1]) + 1 + len(whole) + 2 <= width
@@ -68,30 +68,28 @@ def _command(line: str, width: int) -> list[str]:
 
 
 class Parser(ArgumentParser):
-    """A jsonargparse parser that answers a wrong call with one line."""
+    """A jsonargparse parser that reports a wrong call in one line."""
 
-    # What to say of an unknown option and its value, where a verb knows more than which options are near.
+    # A hint for an unknown option and its value, where a verb knows more than the nearest options.
     hint: Callable[[str, str], str] | None = None
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **options: Any) -> None:
         if examples:
             options["epilog"] = "\n".join(["examples:", *(f"  {line}" for line in examples)])
         options.setdefault("formatter_class", HelpFormatter)
-        options.setdefault(
-            "allow_abbrev", False
-        )  # a script must not change its meaning when an option is added
+        options.setdefault("allow_abbrev", False)  # adding an option must not change the meaning of scripts
         super().__init__(*args, **options)
-        self.words: Sequence[str] = ()  # the arguments as they were typed
-        self.chosen: Parser | None = None  # the parser of the verb that was typed
+        self.words: Sequence[str] = ()  # the arguments as typed
+        self.chosen: Parser | None = None  # the parser of the typed verb
 
-    def summed_up(self, name: str) -> str:
-        """The usage of a verb in one line; its options stand below it, one by one."""
-        places = [one for one in self._actions if not one.option_strings and isinstance(one.metavar, str)]
-        shown = [f"[{one.metavar}]" if one.nargs == "?" else str(one.metavar) for one in places]
+    def short_usage(self, name: str) -> str:
+        """The usage of a verb in one line; its options are listed below it."""
+        positional = [one for one in self._actions if not one.option_strings and isinstance(one.metavar, str)]
+        shown = [f"[{one.metavar}]" if one.nargs == "?" else str(one.metavar) for one in positional]
         return " ".join(["regard", name, *shown, "[options]"])
 
-    def close_with(self, *lines: str) -> None:
-        """Put lines at the end of the help, before the examples."""
+    def add_to_epilog(self, *lines: str) -> None:
+        """Add lines at the end of the help, before the examples."""
         self.epilog = "\n".join([*lines, "", self.epilog or ""])
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -103,12 +101,12 @@ class Parser(ArgumentParser):
 
 
 def respell(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Each `--some_option` or `--some-option` in the spelling the parser knows; everything else untouched."""
+    """Options with hyphens or underscores in the spelling that the parser knows; everything else unchanged."""
     known = {mistakes.canonical(option): option for option in mistakes.options(parser)}
     spelled: list[str] = []
     rest = iter(arguments)
     for argument in rest:
-        if argument == "--":  # what follows is not ours to read
+        if argument == "--":  # arguments after it are passed on unchanged
             spelled += [argument, *rest]
             break
         option, equals, value = argument.partition("=")

@@ -1,4 +1,4 @@
-"""The settings of a run as options of a verb: one flag for each, and over a file what the flags say."""
+"""The settings of a run as options of a verb: one flag for each; flags override a settings file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def add_settings(parser: Parser, less: Collection[str] = ()) -> None:
-    """Declare the task, every setting but those in `less`, and `--config`."""
+    """Declare the task, every setting except those in `less`, and `--config`."""
     from regard import models, tasks
 
     known = settings()
     parser.hint = partial(_misplaced, parser)
-    parser.close_with(
+    parser.add_to_epilog(
         f"tasks: {', '.join(tasks.names())}",
         f"models: {', '.join(models.names())}",
         "`regard show NAME` explains one of them, with its options.",
@@ -35,7 +35,7 @@ def add_settings(parser: Parser, less: Collection[str] = ()) -> None:
             continue
         option = "--" + name.replace("_", "-")
         if isinstance(one.default, bool):
-            # None, not False: what was not said must not override a file.
+            # None, not False: a flag that was not given must not override the file.
             parser.add_argument(option, action="store_true", default=None, help=one.metadata["help"])
             if one.default:
                 parser.add_argument(
@@ -50,7 +50,7 @@ def add_settings(parser: Parser, less: Collection[str] = ()) -> None:
 
 
 def given_settings(options: Namespace, less: Collection[str] = ()) -> dict[str, Any]:
-    """What a file says, and over it what the flags say, by dotted name; `less` are a verb's own options."""
+    """The settings of a file, overridden by flags, by dotted name; `less` are the verb's own options."""
     given = {name: value for name, value in flat(options.as_dict()).items() if value is not None}
     values: dict[str, Any] = {}
     if "config" in given:
@@ -64,7 +64,7 @@ def given_settings(options: Namespace, less: Collection[str] = ()) -> dict[str, 
 
 
 def _misplaced(parser: Parser, option: str, value: str) -> str:
-    """Where an unknown option is one of the task or of the model, how to give it; else nothing."""
+    """How to pass an unknown option that belongs to the task or the model; else empty."""
     from regard.models.model import MODELS
     from regard.registry import options_of, parse
     from regard.tasks.task import TASKS, typed
@@ -99,7 +99,7 @@ def _misplaced(parser: Parser, option: str, value: str) -> str:
 
 
 def _plain(value: str) -> object:
-    """A value that was typed, as the number or the text it is."""
+    """A typed value as a number where it is one, else as text."""
     try:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError):

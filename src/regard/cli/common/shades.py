@@ -1,4 +1,4 @@
-"""An array of numbers as a picture of characters: two columns and one line for each number, so that it is square."""
+"""A heat map in characters: two columns and one line for each number, so that cells are about square."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 Array = Sequence[Sequence[float]]  # queries × keys
 
-NOTHING = "  "  # exactly zero: hidden, or never chosen
+NOTHING = "  "  # exactly zero: hidden, or not chosen
 SHADES = (
     (0.05, "· "),
     (0.25, "░░"),
@@ -17,12 +17,12 @@ SHADES = (
     (math.inf, "██"),
 )  # up to this share of the largest
 BARS = "▁▂▃▄▅▆▇█"
-TICKS = 4  # every fourth position carries its number
-MARGIN = 3  # columns left of a picture, for the numbers of the queries
+TICKS = 4  # every fourth position is numbered
+MARGIN = 3  # columns left of the map, for the numbers of the queries
 
 
 def cell(value: float, largest: float, lifted: bool = False) -> str:
-    """Two characters for a number, its shade by its share of the largest; `lifted`: by the root of the share."""
+    """Two characters for a number, shaded by its share of the largest; `lifted`: by the square root of the share."""
     if value <= 0 or largest <= 0:
         return NOTHING
     share = value / largest
@@ -30,7 +30,7 @@ def cell(value: float, largest: float, lifted: bool = False) -> str:
 
 
 def key(largest: float, lifted: bool = False, unit: str = "") -> list[str]:
-    """One line for each shade, the fullest first: from which number on it is used."""
+    """One line for each shade, the darkest first, with the smallest number it is used for."""
     bounds = [0.0, *(bound for bound, _ in SHADES[:-1])]
     lines = []
     for low, (_, shade) in zip(bounds, SHADES, strict=True):
@@ -40,7 +40,7 @@ def key(largest: float, lifted: bool = False, unit: str = "") -> list[str]:
 
 
 def drawn(rows: Array, lifted: bool = False) -> list[str]:
-    """The lines of a picture (q, k): key numbers above, query numbers on the left, a frame around it."""
+    """The lines of a map (q, k), framed, with key numbers above and query numbers on the left."""
     largest = max((max(row, default=0.0) for row in rows), default=0.0)
     columns = len(rows[0]) if rows else 0
     numbers = "".join(str(j).ljust(2 * TICKS) for j in range(0, columns, TICKS))
@@ -54,7 +54,7 @@ def drawn(rows: Array, lifted: bool = False) -> list[str]:
 
 
 def bars(row: Sequence[float]) -> str:
-    """One row as a line of bars, a blank for exactly zero."""
+    """One row as a line of bars; blank for exactly zero."""
     largest = max(row, default=0.0)
     if largest <= 0:
         return " " * len(row)
@@ -64,7 +64,7 @@ def bars(row: Sequence[float]) -> str:
 
 
 def beside(blocks: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
-    """Blocks of lines side by side."""
+    """Join blocks of lines side by side."""
     widths = [max((len(line) for line in block), default=0) for block in blocks]
     joined = zip_longest(*blocks, fillvalue="")
     return [

@@ -1,4 +1,4 @@
-"""Text of strangers on a terminal: names of files, tokens and messages become visible and steer nothing."""
+"""Untrusted text on a terminal (file names, tokens, messages): control characters are made visible."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rich.cells import cell_len
 
 from regard.tasks.vocabulary import whole_characters
 
-LONGEST_WORD = 200  # letters of an argument that a message repeats
+LONGEST_WORD = 200  # characters of an argument that a message repeats
 
 
 def said(message: str, words: Sequence[str] = ()) -> str:
-    """A message that may repeat words as they were typed: those with line breaks or controls escaped, long ones cut.
+    """A message that may repeat arguments: in those, control characters are escaped and long ones are cut.
 
-    Any other control character becomes visible; the message's own line breaks stay.
+    Other control characters are made visible; the message's own line breaks stay.
     """
     typed = {part for word in words for part in (word, word.partition("=")[2])}
     for word in sorted(typed, key=len, reverse=True):
@@ -27,12 +27,12 @@ def said(message: str, words: Sequence[str] = ()) -> str:
 
 
 def tell(text: str) -> None:
-    """A line for the person at the terminal, beside the results."""
+    """Print a line to stderr, beside the results."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def visible(letter: str) -> str:
-    """A character that takes one or two columns: what would move the cursor, or has no width, gets a sign instead."""
+    """A character one or two columns wide: a symbol replaces what moves the cursor or has no width."""
     number = ord(letter)
     if number < 0x20:
         return chr(0x2400 + number)  # ␀ ␉ ␊ …
@@ -47,14 +47,14 @@ def visible(letter: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that is safe on a terminal: line breaks and tabs stay, what steers the terminal becomes visible."""
+    """Text that is safe on a terminal: control characters except line breaks and tabs are made visible."""
     return "".join(
-        visible(letter) if letter not in "\n\t" and _steers(letter) else letter
+        visible(letter) if letter not in "\n\t" and _is_control(letter) else letter
         for letter in whole_characters(text)
     )
 
 
-def _steers(letter: str) -> bool:
-    """Control characters, and those that turn the direction of writing; joiners of emoji are harmless."""
+def _is_control(letter: str) -> bool:
+    """Control characters, and those that change the writing direction; joiners of emoji are harmless."""
     turning = "\u202a" <= letter <= "\u202e" or "\u2066" <= letter <= "\u2069"
     return turning or unicodedata.category(letter) == "Cc"

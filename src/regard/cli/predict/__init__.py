@@ -25,7 +25,7 @@ EXAMPLES = (
 FAILED, WRONG_CALL = 1, 2
 INPUTS = ("text", "image", "sound")
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
-SHOWN_PIECES = 12  # of those a class was decided by
+SHOWN_PIECES = 12  # with the largest weights
 BAR = 20  # columns of the longest bar
 
 
@@ -40,7 +40,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--image", type=str, action="append", metavar="FILE", help=image)
     sound = "a sound to predict from, for a run that reads sounds; may come several times"
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
-    parser.add_argument("--beam", type=int, metavar="N", help="write with a beam of N (default: greedily)")
+    parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
     parser.add_argument("--sample", action="store_true", help="draw each token at random")
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="with --sample: below 1 favours likely tokens"
@@ -124,16 +124,16 @@ def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
 
 
 def _lines() -> list[str]:
-    """The lines of stdin, blank ones left out; bytes that are no UTF-8 become �."""
+    """The non-blank lines of stdin; bytes that are not UTF-8 become �."""
     if sys.stdin is None or sys.stdin.isatty():
         raise BadValue(
-            '--text: say what to predict from, for instance --text "3rd of May, 1979", or pipe lines in.'
+            '--text: expected an input to predict from, for instance --text "3rd of May, 1979", or lines on stdin.'
         )
     raw = getattr(sys.stdin, "buffer", None)
     whole = sys.stdin.read() if raw is None else raw.read().decode("utf-8", errors="replace")
     lines = [line.removesuffix("\r") for line in whole.split("\n") if line.strip()]
     if not lines:
-        raise BadValue("--text: there was no text, neither in --text nor on stdin.")
+        raise BadValue("--text: expected some text in --text or on stdin, got none.")
     return lines
 
 
@@ -169,7 +169,7 @@ def _translation(found: Prediction) -> list[str]:
     lines += drawn(seen["weights"], seen["rows"], seen["columns"], console().width)
     return [
         *lines,
-        f"A row is what was written, a column what was read: {seen['source']}.",
+        f"Rows: what was written; columns: what was read. Weights of {seen['source']}.",
         f"Weights: {legend(seen['weights'])}.",
     ]
 

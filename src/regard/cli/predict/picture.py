@@ -1,4 +1,4 @@
-"""An alignment drawn in the terminal: a line for each piece that was written, two columns for each that was read."""
+"""An alignment drawn in the terminal: one line for each output token, two columns for each input token."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rich.cells import cell_len
 from regard.cli.common import shades
 from regard.cli.common.terminal import visible
 
-LONGEST_HEAD = 12  # letters of a piece above its column, from top to bottom
+LONGEST_HEAD = 12  # characters of an input token, written vertically above its column
 LONGEST_LABEL = 16
 CUT = "…"
-FAINT = 0.02  # of the largest weight: less is left blank, since a softmax leaves a trace everywhere
-LEAST_COLUMNS = 8  # pieces in a picture, however narrow the page
+FAINT = 0.02  # of the largest weight: smaller ones are left blank, since a softmax is nowhere zero
+LEAST_COLUMNS = 8  # input tokens in a drawing, however narrow the terminal
 
 
 def drawn(weights: shades.Array, written: Sequence[str], read: Sequence[str], width: int) -> list[str]:
-    """The lines of the picture; where the page is too narrow, it goes on below with the next pieces that were read."""
+    """The lines of the drawing; on a narrow terminal it continues below with the next input tokens."""
     labels = [_label(piece) for piece in written]
     margin = max(map(cell_len, labels), default=0)
     room = max(LEAST_COLUMNS, (width - margin - 3) // 2)
@@ -32,7 +32,7 @@ def drawn(weights: shades.Array, written: Sequence[str], read: Sequence[str], wi
 
 
 def legend(weights: shades.Array) -> str:
-    """From which weight on each shade is used, on one line."""
+    """The smallest weight of each shade, on one line."""
     largest = max((max(row, default=0.0) for row in weights), default=0.0)
     *fuller, faintest = (" ".join(line.split()) for line in shades.key(largest))
     return ", ".join([*fuller, f"{faintest.split()[0]} from {FAINT * largest:.2g}"])
@@ -52,7 +52,7 @@ def _block(
 
 
 def _heads(pieces: Sequence[str]) -> list[str]:
-    """The pieces above their columns, each from top to bottom, all ending on the lowest line."""
+    """The input tokens above their columns, written vertically and aligned at the bottom."""
     columns = [_letters(piece, LONGEST_HEAD) for piece in pieces]
     height = max(map(len, columns), default=0)
     columns = [[" "] * (height - len(letters)) + letters for letters in columns]
@@ -63,7 +63,7 @@ def _heads(pieces: Sequence[str]) -> list[str]:
 
 
 def _letters(piece: str, most: int) -> list[str]:
-    """The characters of a piece, each one or two columns wide."""
+    """The characters of a token, each one or two columns wide."""
     letters = [visible(letter) for letter in piece]
     return letters if len(letters) <= most else [*letters[: most - 1], CUT]
 

@@ -20,10 +20,10 @@ LEAST_WIDTH = 40
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    what = "a mechanism, model or task, options in parentheses if you like; or KIND.NAME: masks.causal, models.ntm"
+    what = "a mechanism, model or task, with options in parentheses; or KIND.NAME: masks.causal, models.ntm"
     parser.add_argument("name", metavar="NAME", type=str, help=what)
     parser.add_argument(
-        "--width", type=int, help="columns to use; without it those of the terminal, at most 120"
+        "--width", type=int, help="width in columns (default: that of the terminal, at most 120)"
     )
     parser.add_argument("--json", action="store_true", help="the same as data")
 

@@ -1,4 +1,4 @@
-"""Which code runs a layer here: the plan of every call of `attend` it makes, or its own code path."""
+"""Which code computes a layer on this machine: the plan of each call of `attend`, or the layer's own code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ORDER = ("yes", "by name", "no")
 
 @dataclass(frozen=True)
 class Support:
-    """What an implementation says of a call."""
+    """Whether an implementation supports a call."""
 
     impl: str
     can: str  # "yes": auto takes it; "by name": only with impl=…; "no"
@@ -29,14 +29,14 @@ class Support:
 
 @dataclass(frozen=True)
 class CodePath:
-    """A part of a layer and what computes it."""
+    """A part of a layer and the code that computes it."""
 
-    part: str  # the path of the sub-layer, empty for the layer itself
+    part: str  # path of the sub-layer, empty for the layer itself
     mechanism: str  # the name of its mechanism
-    code: str  # what runs, in words
+    code: str  # the code path, in words
     answers: list[Support] = field(
         default_factory=list
-    )  # auto's choice first, then what can, then what cannot
+    )  # the choice of auto first, then supported ones, then the others
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Call:
 
 
 def of_layer(layer: Mechanism) -> list[CodePath]:
-    """What runs when this layer is called on this machine, on a short input, with gradients switched on."""
+    """The code paths of a layer on this machine, for a short input with gradients enabled."""
     calls = _calls(layer)
     own = f"{type(layer).__name__}'s own code in plain torch"
     found: list[CodePath] = []

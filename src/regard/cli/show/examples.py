@@ -1,4 +1,4 @@
-"""A small example of each piece of the core, written as one would write it, and the picture it gives."""
+"""An example of each mask, score, bias and normaliser as code, and its picture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import regard
 from regard.cli.common.catalogue import Item
 from regard.cli.show.toy import PATH, POSITIONS, SHOWN_HEADS, Picture, path, sharpest
 
-# What cannot be called without arguments. A piece that is missing here has a page without a picture.
+# Values that need arguments. One that is missing here has a page without a picture.
 WRITTEN = {
     "masks.window": "masks.window(3, after=1)",
     "masks.lengths": "masks.lengths(torch.tensor([11]))",
@@ -39,20 +39,20 @@ WRITTEN = {
         "torch.linspace(-1, 1, 9)[:, None].expand(9, 64))"
     ),
 }
-_EQUAL = "all scores are equal before the bias, so that only the bias is seen"
+_EQUAL = "all scores are equal before the bias, so that only the bias shows"
 
 
 def of(item: Item) -> tuple[str, Picture] | None:
-    """The example of a piece, as text, and its picture; None where there is nothing to draw."""
+    """The example of a value as text, and its picture; None where there is nothing to draw."""
     if item.kind not in _DRAWN:
         return None
-    place = f"{item.kind}.{item.name}"
-    text = WRITTEN.get(place) or (f"{place}()" if item.call.endswith("()") or place == "masks.causal" else "")
+    name = f"{item.kind}.{item.name}"
+    text = WRITTEN.get(name) or (f"{name}()" if item.call.endswith("()") or name == "masks.causal" else "")
     if not text:
         return None
     value = eval(
         text, {"torch": torch, **{kind: getattr(regard, kind) for kind in _DRAWN}}
-    )  # our own lines above
+    )  # only code from this file
     return text, _DRAWN[item.kind](value)
 
 

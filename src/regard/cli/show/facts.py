@@ -1,4 +1,4 @@
-"""Everything a page says, as plain data: what `regard show --json` prints and what the page is set from."""
+"""The contents of a page as plain data: printed by `regard show --json`, and laid out by `page.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CAUSAL = {
 
 
 def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
-    """What there is to know of a mechanism; `given` are options the reader wants to see it with."""
+    """The facts of a mechanism; `given` are its options."""
     doc = docstring.read(entry.layer)
     shown_with = {**entry.needs, **given}
     with toy.seeded():
@@ -53,7 +53,7 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
 
 
 def of_value(item: Item) -> Facts:
-    """What there is to know of a mask, a score, a bias, a normaliser, an implementation, a model or a task."""
+    """The facts of a mask, a score, a bias, a normaliser, an implementation, a model or a task."""
     if item.kind in MODELS_AND_TASKS:
         from regard.cli.show import models_and_tasks
 

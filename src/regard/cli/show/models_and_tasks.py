@@ -1,4 +1,4 @@
-"""What `regard show` says of a model or a task: what it serves or poses, its options, what trains it."""
+"""The facts of a model or a task for `regard show`: answers, options, recipe."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from regard.tasks.task import TASKS
 
 Facts = dict[str, Any]
 
-# What the options of models mean that are called the same in all of them; a model's own docstring goes before.
+# Meanings of options that several models share; a model's own docstring overrides them.
 SHARED_OPTIONS = {
     "dim": "width of the rows between all layers",
     "layers": "how many layers, of the encoder where there are two sides",
     "decoder_layers": "how many layers the decoder has; as many as the encoder by default",
     "num_heads": "heads of each attention",
-    "attention": "another mechanism in place of the usual one, for instance local(window=65)",
-    "attention_layers": "how many attentions stand between encoder and decoder, one after the other",
+    "attention": "another mechanism instead of the default one, for instance local(window=65)",
+    "attention_layers": "how many attention layers follow each other between encoder and decoder",
     "cross": "the mechanism with which the decoder attends to the encoder",
-    "positions": "how places are told: sinusoidal, learned, half-wave or none",
-    "dropout": "share of the numbers dropped in training",
+    "positions": "position encoding: sinusoidal, learned, half-wave or none",
+    "dropout": "share of activations dropped in training",
     "attention_dropout": "share of the attention weights dropped in training",
-    "norm": "normalisation before (pre) or after (post) each part",
+    "norm": "normalisation before (pre) or after (post) each sublayer",
     "hidden": "width inside the feed-forward blocks, or of the controller",
     "gated": "feed-forward blocks with a gate",
-    "tied": "the embedding's rows also serve as the output's weights",
+    "tied": "embedding and output share their weights",
     "cell": "gru or lstm",
-    "segment": "positions read at once",
-    "memory": "rows before a position that stay in sight",
-    "slots": "places of the memory",
-    "width": "numbers in a place of the memory",
-    "read_heads": "heads that read",
-    "write_heads": "heads that write",
+    "segment": "positions processed at once",
+    "memory": "earlier positions that stay visible",
+    "slots": "number of memory slots",
+    "width": "width of a memory slot",
+    "read_heads": "number of read heads",
+    "write_heads": "number of write heads",
     "controller": "lstm or feed-forward",
-    "shift_range": "how far a head may move in one step",
-    "initial": "how the memory begins: constant or learned",
+    "shift_range": "largest shift of a head in one step",
+    "initial": "initial memory: constant or learned",
 }
 
 
 def of_item(item: catalogue.Item) -> Facts:
-    """What there is to know of a model or a task."""
+    """The facts of a model or a task."""
     return (of_model if item.kind == "models" else of_task)(item.name, item.given)
 
 
 def of_model(name: str, given: Mapping[str, Any]) -> Facts:
-    """What there is to know of a model."""
+    """The facts of a model."""
     cls = MODELS[name]
     known = options_of(cls)
-    read_options(name, cls, given, known)  # refuses what the model does not take
+    read_options(name, cls, given, known)  # raises for unknown options
     doc = docstring.read(cls)
     able = [task for task in tasks.names() if any(fits(cls, problem) for problem in catalogue.posed(task))]
     return {
@@ -75,10 +75,10 @@ def of_model(name: str, given: Mapping[str, Any]) -> Facts:
 
 
 def of_task(name: str, given: Mapping[str, Any]) -> Facts:
-    """What there is to know of a task."""
+    """The facts of a task."""
     cls = TASKS[name]
     known = dict(inspect.signature(cls).parameters)
-    read_options(name, cls, given, known)  # refuses what the task does not take
+    read_options(name, cls, given, known)  # raises for unknown options
     doc = docstring.read(cls)
     problems = catalogue.posed(name)
     return {
@@ -99,7 +99,7 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
 
 
 def _usual_task(name: str, able: list[str]) -> str:
-    """The task whose recipe names the model, else the first one it can do."""
+    """The task whose recipe names the model, else the first one that it fits."""
     return next((task for task in able if TASKS[task].recipe.model == name), able[0])
 
 

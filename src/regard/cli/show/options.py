@@ -8,7 +8,7 @@ from typing import Any
 
 
 def rows(known: Mapping[str, inspect.Parameter], meanings: Mapping[str, str]) -> list[dict[str, Any]]:
-    """One row for each option: name, type, default and, where someone wrote it down, what it means."""
+    """One row for each option: name, type, default and, where documented, its meaning."""
     found = []
     for name, parameter in known.items():
         required = parameter.default is parameter.empty

@@ -1,4 +1,4 @@
-"""A page set for the terminal, from the facts: title, sentence, formula, picture, options, cost, example."""
+"""The layout of a page for the terminal: title, summary, formula, picture, options, cost, example."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.cli.common import catalogue, shades
 from regard.cli.show.facts import Facts
 
 INDENT = 2
-LEGEND_WIDTH = 34  # what a legend needs to stand beside its picture
+LEGEND_WIDTH = 34  # columns that a legend needs beside its picture
 
 
 def page(facts: Facts, width: int) -> RenderableType:
@@ -26,12 +26,12 @@ def page(facts: Facts, width: int) -> RenderableType:
         (_picture_title(facts), _picture(facts, width)),
         ("Gives", _relation(facts, "gives", "tasks")),
         ("Answers", _relation(facts, "answers", "models")),
-        ("Attention", _place_of_attention(facts)),
+        ("Attention", _attention(facts)),
         ("Recipe", _recipe(facts)),
         ("Options", _options(facts)),
         ("Cost", _cost(facts)),
         ("What runs it here", _runs(facts)),
-        ("A row that sees nothing", _text(facts, "empty_row")),
+        ("A row without visible keys", _text(facts, "empty_row")),
         ("Example", _example(facts)),
         ("Paper", _text(facts, "paper")),
     ]
@@ -42,9 +42,7 @@ def page(facts: Facts, width: int) -> RenderableType:
         parts.append(Text(""))
         if title:
             parts.append(Text(title, style="bold"))
-        indent = (
-            INDENT if title and not isinstance(body, _Drawing) else 0
-        )  # a drawing has a margin of its own
+        indent = INDENT if title and not isinstance(body, _Drawing) else 0  # a drawing has its own margin
         parts.append(Padding(body, (0, 0, 0, indent)))
     return Group(*parts)
 
@@ -56,7 +54,7 @@ def _paragraph(part: Facts, width: int) -> RenderableType:
 
 
 def formula(text: str, width: int) -> str:
-    """The formula as written; a line that is too long breaks where its author left a wide space."""
+    """The formula as written; a line that is too long is broken at wide spaces."""
     lines = []
     for line in text.splitlines():
         lead = len(line) - len(line.lstrip())
@@ -95,14 +93,14 @@ def _picture_title(facts: Facts) -> str:
 
 
 class _Drawing(Text):
-    """Lines that are set already."""
+    """Text with a fixed layout."""
 
 
 def _picture(facts: Facts, width: int) -> RenderableType | None:
     picture = facts["picture"]
     if picture is None:
         return None
-    lifted = _outshone(picture)
+    lifted = _needs_lifting(picture)
     heads = [shades.drawn(rows, lifted) for rows in picture["heads"]]
     heads = heads[: max(1, (width + 2) // (max(map(len, heads[0])) + 2))]  # as many as fit
     above = 2
@@ -119,7 +117,7 @@ def _picture(facts: Facts, width: int) -> RenderableType | None:
 
 
 def _legend(picture: Facts, heads: int, width: int) -> list[str]:
-    """What is drawn: the axes, the shades with their numbers, the input, one row as bars."""
+    """The legend: axes, shades with their numbers, the input, one row as bars."""
     lines = wrap(
         f"Row i is {picture['rows']}, column j {picture['columns']}. A cell says {picture['meaning']}.", width
     )
@@ -131,7 +129,7 @@ def _legend(picture: Facts, heads: int, width: int) -> list[str]:
         most = ", ".join(f"{number:.2f}" for number in largest)
         lines += [*wrap(f"Shares of the largest weight of each head ({most}):", width), *shades.key(1.0)]
     else:
-        lines += shades.key(largest[0], _outshone(picture))
+        lines += shades.key(largest[0], _needs_lifting(picture))
     lines += ["    exactly 0: hidden, or not chosen", "", *_row(picture)]
     if picture["input"]:
         toy = ". ".join(["Toy: " + picture["input"][0], *map(_capital, picture["input"][1:])])
@@ -139,8 +137,8 @@ def _legend(picture: Facts, heads: int, width: int) -> list[str]:
     return lines
 
 
-def _outshone(picture: Facts) -> bool:
-    """Whether a few large influences (a residual path) would leave the rest without shade."""
+def _needs_lifting(picture: Facts) -> bool:
+    """Whether a few large influences (a residual path) would leave the rest blank."""
     numbers = [number for row in picture["heads"][0] for number in row]
     return bool(picture["quantity"] == "influence" and sum(numbers) / len(numbers) < 0.25 * max(numbers))
 
@@ -211,11 +209,11 @@ def _relation(facts: Facts, relation: str, others: str) -> RenderableType | None
     return Group(table, Text(f"{others}: {', '.join(facts[others]) or 'none yet'}"))
 
 
-def _place_of_attention(facts: Facts) -> RenderableType | None:
+def _attention(facts: Facts) -> RenderableType | None:
     if "attention" not in facts:
         return None
     if not facts["attention"]:
-        return Text("no place for another one: --attention is refused")
+        return Text("fixed: --attention is refused")
     usual = f"; {facts['attention_default']} by default" if facts["attention_default"] else ""
     return Text(f"--attention goes to {facts['attention']}{usual}")
 

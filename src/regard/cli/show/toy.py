@@ -1,8 +1,8 @@
-"""A toy input on which a mechanism shows what it does, and the numbers of the picture it gives.
+"""A toy input that shows what a mechanism does, and the attention weights or influences on it.
 
-The input walks along a path and comes back, so that position i resembles position n − 1 − i: attention by content
-draws a cross, a causal mask cuts it to a triangle, a window to a band. A layer's square projections are the
-identity, so that the picture shows the mechanism and not one draw of its initial weights.
+The input follows a path out and back, so that position i resembles position n − 1 − i: content-based attention gives a
+cross, a causal mask cuts it to a triangle, a window to a band. Square projections of the layer are set to the identity,
+so that the picture shows the mechanism and not its random initial weights.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from regard.scores.additive import AdditiveScore
 POSITIONS = 17  # odd, so that the path has one turning point, and small enough for two pictures in 80 columns
 WIDTH = 64
 SHOWN_HEADS = 2
-BUMP = 1.5  # positions a feature reaches to either side: neighbours resemble each other
-LIFT = 10  # tables and vectors of a layer start small; what they do should be seen
+BUMP = 1.5  # width of a feature in positions: neighbours resemble each other
+LIFT = 10  # factor for tables and vectors of a layer, whose initial values are too small to show
 CONTRAST = 0.26  # the share of its row that the largest weight should have
-TELLING = 1.1  # nats a row should tell about its query: enough for the eye, not yet a line of single points
-SHARED_AND_OWN = 0.1  # the same for influence, where a layer's residual path would outshine the rest
+TELLING = 1.1  # mutual information of queries and keys in nats that gives a readable picture
+SHARED_AND_OWN = 0.1  # the same for influence, where a residual path would hide the rest
 INFLUENCE_GAINS = (0.25, 0.35, 0.5, 1.0, 2.0)
 PROBES = 8
 GAINS = [2 ** (step / 4) for step in range(-16, 13)]
@@ -35,24 +35,24 @@ PATH = (  # spaces that do not break keep the formula in one piece
 )
 ESTIMATED = f"influence is estimated with {PROBES} random directions"
 IDENTITY = "square projections are the identity"
-LIFTED = f"the layer's own tables and vectors are {LIFT} times their first values"
+LIFTED = f"the layer's own tables and vectors are {LIFT} times their initial values"
 PRACTICE_STEPS = 50
 PRACTISED = (
-    f"trained for {PRACTICE_STEPS} steps to give its input back, since an untrained network scores at random"
+    f"trained for {PRACTICE_STEPS} steps to reproduce its input, since an untrained network scores at random"
 )
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What a page draws: for each head an array of queries × keys."""
+    """The picture on a page: for each head an array of queries × keys."""
 
     quantity: str  # weights, influence or mask
     heads: list[Tensor]  # each (q, k), all ≥ 0
-    about: list[str]  # what the reader has to know about the input
+    about: list[str]  # notes on the input for the reader
 
     @property
     def means(self) -> str:
-        """What one number of the array says."""
+        """The meaning of one number of the array."""
         return {
             "weights": "how much query i takes of the value of key j",
             "influence": "how far output i moves when input j moves, as a share of its row",
@@ -62,34 +62,32 @@ class Picture:
 
 @contextmanager
 def seeded(seed: int = 0) -> Iterator[None]:
-    """Inside, the random numbers of the CPU start from `seed`; outside, nothing has happened."""
+    """Inside, the CPU generator starts from `seed`; afterwards its state is restored."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach the other devices as well
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices as well
         yield
 
 
 def path(length: int = POSITIONS, width: int = WIDTH, gain: float = 1.0) -> Tensor:
-    """The toy input (1, length, width): bumps along the features, at the place where the walker stands."""
+    """The toy input (1, length, width): a bump over the features, centred at the position along the path."""
     steps = torch.arange(length, dtype=torch.float64)
-    place = torch.minimum(steps, length - 1 - steps)
+    along = torch.minimum(steps, length - 1 - steps)
     reach = (length - 1) / 2
     centres = torch.linspace(-0.5, reach + 0.5, width, dtype=torch.float64)
-    rows = torch.exp(-((place[:, None] - centres) ** 2) / (2 * BUMP**2))
+    rows = torch.exp(-((along[:, None] - centres) ** 2) / (2 * BUMP**2))
     rows = rows - rows.mean(0)
     return gain * (rows / rows.std())[None]
 
 
 def _simplify(layer: Mechanism) -> list[str]:
-    """Make square projections the identity, lift the layer's own tables and vectors, and say what was done."""
+    """Set square projections to the identity, scale the layer's own tables and vectors, and return notes on it."""
     done: dict[str, None] = {}
     with torch.no_grad():
         for module in layer.modules():
             borrowed = type(module).__module__.startswith("torch.")
             for name, parameter in module.named_parameters(recurse=False):
                 if parameter.dim() >= 2 and parameter.shape[-1] == parameter.shape[-2] > 1:
-                    parameter.copy_(
-                        torch.eye(parameter.shape[-1])
-                    )  # one for each head, where there are heads
+                    parameter.copy_(torch.eye(parameter.shape[-1]))  # also one for each head
                     done[IDENTITY] = None
                 elif borrowed and name == "bias":
                     parameter.zero_()
@@ -101,11 +99,11 @@ def _simplify(layer: Mechanism) -> list[str]:
 
 
 def of_layer(layer: Mechanism) -> Picture:
-    """The weights of a layer on the toy input where it has some, else the influence of inputs on outputs."""
+    """The weights of a layer on the toy input if it has weights, else the influence of inputs on outputs."""
     layer = layer.double().eval()
     known = PATH
     if isinstance(layer, Attention) and _compares_by_network(layer):
-        _practise(layer)
+        _train_briefly(layer)
         found = _faithful_weights(layer, path())
         if found is not None:
             return Picture("weights", list(found[0, :SHOWN_HEADS]), [known, PRACTISED])
@@ -117,13 +115,13 @@ def of_layer(layer: Mechanism) -> Picture:
 
 
 def _compares_by_network(layer: Attention) -> bool:
-    """Whether the score is a small network, which says nothing before it has learnt something."""
+    """Whether the score is a small network, which is meaningless before training."""
     view = layer.prepare(*accepted(layer, path()), None, None)
     return isinstance(layer.pieces(view).get("score"), AdditiveScore)
 
 
-def _practise(layer: Attention) -> None:
-    """Train the layer to give its input back: a query has to find the rows that are like it."""
+def _train_briefly(layer: Attention) -> None:
+    """Train the layer to reproduce its input: a query has to find similar rows."""
     rows = path()
     query, source = accepted(layer, rows)
     layer.requires_grad_(True)
@@ -138,7 +136,7 @@ def _practise(layer: Attention) -> None:
 
 
 def sharpest(weights: Callable[[Tensor], Tensor | None]) -> Tensor | None:
-    """Weights on the toy input, its gain raised until the eye finds the largest of a row, and rows differ."""
+    """Weights on the toy input, with the gain raised until rows have a clear maximum and differ from each other."""
     best, most = None, -1.0
     for gain in GAINS:
         found = weights(path(gain=gain))
@@ -153,12 +151,12 @@ def sharpest(weights: Callable[[Tensor], Tensor | None]) -> Tensor | None:
 
 
 def _contrast(weights: Tensor) -> float:
-    """The share of the largest weight in most rows; the first rows of a causal layer see little and do not count."""
+    """The first quartile over rows of the share of the largest weight."""
     return float((weights.amax(-1) / weights.sum(-1).clamp_min(1e-9)).quantile(0.25))
 
 
 def _information(weights: Tensor) -> float:
-    """How many nats the choice of a key tells about the query, on average over the heads."""
+    """Mutual information of query and key in nats, on average over the heads."""
     shares = weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)
 
     def entropy(rows: Tensor) -> Tensor:
@@ -168,7 +166,7 @@ def _information(weights: Tensor) -> float:
 
 
 def _faithful_weights(layer: Mechanism, rows: Tensor) -> Tensor | None:
-    """The layer's weights; None where it has none, or mixes its values in a way that they do not tell all of."""
+    """The layer's weights; None where it has none, or its output is not their mean of the values."""
     inputs = accepted(layer, rows)
     offered = getattr(layer, "weights", None)
     if not callable(offered):
@@ -188,7 +186,7 @@ def _faithful_weights(layer: Mechanism, rows: Tensor) -> Tensor | None:
 
 
 def accepted(layer: Mechanism, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Query and source as the layer takes them: alone, or, where it refuses that, with a source."""
+    """Query and source as the layer accepts them: self-attention, or with a source where that is required."""
     try:
         layer(rows)
         return rows, None
@@ -198,7 +196,7 @@ def accepted(layer: Mechanism, rows: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _influence(layer: Mechanism) -> Tensor:
-    """The influence at the gain that lets the rows differ while what is shared by all of them is still in sight."""
+    """The influence at the gain whose mutual information is nearest to `SHARED_AND_OWN`."""
     found = [_influence_at(layer, path(gain=gain)) for gain in INFLUENCE_GAINS]
     return min(found, key=lambda shares: abs(_information(shares[None]) - SHARED_AND_OWN))
 
@@ -206,12 +204,12 @@ def _influence(layer: Mechanism) -> Tensor:
 def _influence_at(layer: Mechanism, rows: Tensor) -> Tensor:
     """‖∂ output_i / ∂ source_j‖, each row divided by its sum, (q, k)."""
     alone = accepted(layer, rows)[1] is None
-    # One entry of the batch for each output row: a backward pass then serves all of them at once.
+    # One batch entry for each output row, so that one backward pass serves all of them.
     source = rows.expand(POSITIONS, -1, -1).clone().requires_grad_()
     output = layer(source) if alone else layer(source.detach(), source)
     assert isinstance(output, Tensor)
     own = output.diagonal(dim1=0, dim2=1).T  # (POSITIONS, width)
-    # ‖J‖² is the mean of ‖Jᵀ v‖² over random signs v, and a few of them are enough for four shades.
+    # ‖J‖² is the mean of ‖Jᵀ v‖² over random signs v; a few are enough for four shades.
     signs = torch.randint(2, (PROBES, own.shape[1]), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
     total = torch.zeros(POSITIONS, POSITIONS, dtype=rows.dtype)
     for probe in signs.to(own.dtype):

@@ -1,1 +1,1 @@
-"""What runs the jobs of a comparison: processes of this machine, or a cluster."""
+"""Engines run the jobs of a comparison: as processes on this machine, or on a Ray cluster."""

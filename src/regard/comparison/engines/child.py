@@ -1,4 +1,4 @@
-"""A process of a run and all that it starts: gives signs of progress, is asked to stop, is killed as a whole."""
+"""The process of a run in a process group of its own: sends heartbeats, can be asked to stop, is killed as a group."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import IO
 
 from regard.comparison.engines.supervisor import Supervisor, kill
 
-VARIABLE = "REGARD_HEARTBEAT"  # holds the number of the file that a worker writes its beats to
-SECONDS_TO_DIE = 10.0  # for what was killed; one that waits for a device may take longer
+VARIABLE = "REGARD_HEARTBEAT"  # holds the file descriptor to which a worker writes its heartbeats
+SECONDS_TO_DIE = 10.0  # after SIGKILL; a process that waits for a device may take longer
 _SUPERVISOR = Supervisor()
 
 
 class Child:
-    """A process in a session of its own: Ctrl-C in the terminal reaches its parent alone, which passes it on."""
+    """A process in a session of its own: Ctrl-C in the terminal reaches only the parent, which passes it on."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Child:
         threads: int,
     ) -> None:
         self._beats, theirs = os.pipe()
-        for end in (self._beats, theirs):  # nobody waits for the other
+        for end in (self._beats, theirs):  # neither side may block the other
             os.set_blocking(end, False)
         own = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), VARIABLE: str(theirs)}
         try:
@@ -46,32 +46,32 @@ class Child:
         self._watched = self._closed = False
 
     def poll(self) -> int | None:
-        """Its exit code, None while it runs."""
+        """The exit code, None while it runs."""
         code = self.process.poll()
         if code is None and not self._watched:
             _SUPERVISOR.watch(self.process.pid)
             self._watched = True
         return code
 
-    def beaten(self) -> bool:
-        """Whether it gave a sign of progress since the last call."""
+    def has_progressed(self) -> bool:
+        """Whether it sent a heartbeat since the last call."""
         with suppress(OSError):
             return bool(os.read(self._beats, 1 << 16))
         return False
 
     def ask_to_stop(self) -> None:
-        """Let it save and end. What it started goes on until then: it may be needed for the batch at hand."""
+        """Send SIGTERM to the process alone: it needs its children to finish the current batch and save."""
         if self.poll() is None:
             _SUPERVISOR.asked(self.process.pid)
         self.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and all it started, at once. Also for the handler of a signal."""
+        """Kill the process group. Safe to call in a signal handler."""
         if self.process.returncode is None:
             kill(self.process.pid)
 
     def wait(self, limit: float) -> bool:
-        """Until it has ended, or was killed at `limit` on the monotonic clock; whether it ended by itself."""
+        """Wait until it ends, and kill it at `limit` on the monotonic clock; returns whether it ended by itself."""
         try:
             self.process.wait(max(0.0, limit - time.monotonic()))
             itself = True
@@ -84,7 +84,7 @@ class Child:
         return itself
 
     def close(self) -> None:
-        """Nothing more is wanted of it: end what it left running, and let go of its files."""
+        """Kill what is left of the process group and close the pipes."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""A Ray cluster: the one that is there, or one made here, quiet and small; and what its machines have."""
+"""A Ray cluster: an existing one, or a small one started here; and the resources of its machines."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from regard.comparison.engines import remote
 from regard.comparison.engines.stopped import ClusterLost
 from regard.errors import BadValue
 
-STARTS = 3  # a busy machine may not start a cluster within Ray's half a minute; the next time its files are at hand
-MEMORY = 100 * 2**20  # bytes for the store of a cluster made here: little more than words passes through it
+ATTEMPTS = 3  # attempts: on a busy machine the first one may exceed Ray's limit of 30 seconds
+MEMORY = 100 * 2**20  # bytes for the object store of a cluster started here, which only carries messages
 AUTO = "auto"
 SECONDS_TO_CONNECT = 10.0
 SECONDS_TO_ANSWER = 120.0
 SECONDS_BETWEEN_LOOKS = 2.0
-SECONDS_UNREACHABLE = 20.0  # a head may come back; after 60 Ray ends this process, with words of its own
+SECONDS_UNREACHABLE = 20.0  # the head may come back; after 60 seconds Ray itself would end this process
 _ADDRESS = re.compile(r"[^/\s]+:\d+")
 _QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 
 
 class Cluster:
-    """The cluster at `address`, or one made here with so many cores, which ends with `close` or with this process."""
+    """The cluster at `address`, or one started here with `cores`, which ends with `close` or with this process."""
 
     def __init__(self, address: str | None, cores: int) -> None:
         self.address, self.cores = address, cores
         self._opened = self._checked = False
-        self._looked = self._reached = 0.0  # when the head was last called, and when it answered
+        self._looked = self._reached = 0.0  # when the head was last contacted, and when it last answered
         try:
             import ray  # noqa: F401
         except ImportError:
@@ -44,12 +44,12 @@ class Cluster:
             )
 
     def open(self) -> None:
-        """Find or start it, unless this process is connected already; see that all machines have this regard."""
+        """Connect to it or start it, unless this process is connected; check the version of regard on all machines."""
         import ray
 
         if not ray.is_initialized():
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
-            # Ray's next default: a task without a GPU sees the devices as they are. Unsaid, Ray warns of the change.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
+            # The future default of Ray: a task without a GPU keeps the device variables. Set here, or Ray warns.
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
             self._sigterm = signal.getsignal(signal.SIGTERM)
             self._start() if self.address is None else self._join(self.address)
@@ -59,27 +59,27 @@ class Cluster:
             self._checked = True
 
     def close(self) -> None:
-        """Leave it, unless somebody else had connected; one that was made here ends."""
+        """Disconnect, unless this process was connected before `open`; a cluster started here ends."""
         import ray
 
         if self._opened:
             ray.shutdown()
-            if threading.current_thread() is threading.main_thread():  # where Ray put its own handler
+            if threading.current_thread() is threading.main_thread():  # Ray installs its own handler there
                 signal.signal(signal.SIGTERM, self._sigterm)
         self._opened = self._checked = False
 
     @property
-    def made_here(self) -> bool:
-        """Whether all of it runs on this machine, for this process alone."""
+    def started_here(self) -> bool:
+        """Whether the cluster was started by this process, on this machine."""
         return self.address is None and self._opened
 
-    def refuse_lost(self) -> None:
-        """Raise if nothing can be expected of it any more."""
+    def raise_if_lost(self) -> None:
+        """Raise `ClusterLost` if the head or this machine is gone."""
         if lost := self._lost():
-            when = "" if self.made_here else ", once the cluster runs again (`ray start --head`)"
+            when = "" if self.started_here else ", once the cluster runs again (`ray start --head`)"
             raise ClusterLost(
                 f"engine: the Ray cluster is lost: {lost}. Each run is saved as of its last checkpoint; the same "
-                f"command goes on from there{when}."
+                f"command resumes from there{when}."
             )
 
     def _lost(self) -> str:
@@ -91,7 +91,7 @@ class Cluster:
         first, self._looked = not self._looked, now
         head = ray.get_runtime_context().gcs_address
         try:
-            _call(head, SECONDS_BETWEEN_LOOKS)
+            _connect(head, SECONDS_BETWEEN_LOOKS)
             self._reached = now
         except OSError as trouble:
             self._reached = now if first else self._reached
@@ -109,13 +109,13 @@ class Cluster:
             "include_dashboard": False,
             "object_store_memory": MEMORY,
         }
-        for attempt in range(1, STARTS + 1):
+        for attempt in range(1, ATTEMPTS + 1):
             try:
                 ray.init(address="local", **small, **_QUIET)
                 return
-            except Exception as trouble:  # Ray has no class of its own for it
+            except Exception as trouble:  # Ray has no exception class for it
                 ray.shutdown()
-                if attempt == STARTS:
+                if attempt == ATTEMPTS:
                     why = worker.reason(trouble).rstrip(".")
                     raise BadValue(
                         f"engine: no Ray cluster could be started here: {why}. Try --engine local."
@@ -125,8 +125,8 @@ class Cluster:
         import ray
 
         try:
-            if address != AUTO:  # asked first, since Ray itself tries for many minutes
-                _call(address, SECONDS_TO_CONNECT)
+            if address != AUTO:  # checked first, since Ray itself retries for many minutes
+                _connect(address, SECONDS_TO_CONNECT)
             ray.init(address=address, **_QUIET)
         except (OSError, OverflowError, ValueError, RuntimeError) as trouble:
             raise BadValue(
@@ -135,21 +135,21 @@ class Cluster:
             ) from trouble
 
 
-def _call(address: str, seconds: float) -> None:
-    """Raise OSError if nothing listens at HOST:PORT."""
+def _connect(address: str, seconds: float) -> None:
+    """Raise OSError if no server listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), seconds).close()
 
 
 def machines() -> list[dict[str, Any]]:
-    """Those of the cluster that can work, as Ray describes them."""
+    """The live machines of the cluster with CPUs, as Ray describes them."""
     import ray
 
     return [one for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU", 0) > 0]
 
 
 def refuse_too_large(cores: int, gpus: int) -> None:
-    """Raise if no machine has so much: a task would wait for it forever."""
+    """Raise if no machine has these resources: a task would wait forever."""
     found = [one["Resources"] for one in machines()]
     if not any(one.get("CPU", 0) >= cores and one.get("GPU", 0) >= gpus for one in found):
         wanted = f"{cores} cores" + (" and a GPU" if gpus else "")
@@ -174,7 +174,7 @@ def _refuse_other_versions() -> None:
             found = ray.get(answer, timeout=SECONDS_TO_ANSWER) or "none"
         except GetTimeoutError:
             raise BadValue(f"engine: {address}, a machine of the cluster, does not answer.") from None
-        except RayError as trouble:  # it cannot even load the question
+        except RayError as trouble:  # the function cannot even be loaded there
             found = f"none that works ({worker.reason(trouble)})"
         if found != here:
             raise BadValue(

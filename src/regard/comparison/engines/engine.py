@@ -1,4 +1,4 @@
-"""What an engine is: it takes jobs, runs them somewhere, and tells how each of them goes."""
+"""What an engine is: it runs jobs somewhere, and reports events of each of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Event:
     """Something that happened to a job."""
 
     job: Job
-    news: News  # "silent": it makes no progress; "again": its process died and it goes on from its last checkpoint
+    news: News  # "silent": no progress; "again": its process died and was restarted from the last checkpoint
     text: str = ""  # for people
-    step: int = 0  # "step": how far it is
+    step: int = 0  # the step the run has reached
 
 
 class Engine(Protocol):
-    """Where jobs run."""
+    """Runs jobs."""
 
     def run(self, jobs: Iterable[Job], on_event: Callable[[Event], None]) -> list[Outcome]:
-        """Run all jobs, in parallel where there is room, and return their outcomes in the order of the jobs.
+        """Run all jobs, in parallel as far as there are resources, and return their outcomes in the order of the jobs.
 
-        A job that fails gives an outcome with `error`; the others go on. `jobs` may be lazy.
+        A job that fails gives an outcome with `error`; the others continue. `jobs` may be lazy.
         """

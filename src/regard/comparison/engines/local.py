@@ -1,8 +1,8 @@
-"""Runs on this machine: each job in a process of its own, as many at once as there are cores for.
+"""Runs on this machine: each job in a process of its own, as many at once as there are cores.
 
-A process that dies (kill -9, the system out of memory) is started again and goes on from its last checkpoint. One that
-takes too long, or makes no progress, is stopped, and the others go on. When this process is asked to stop, it passes
-that on and waits until all have saved; asked again, it kills them all. When it dies, they notice and stop.
+A process that dies (kill -9, out of memory) is restarted and resumes from its last checkpoint. A run that exceeds a
+time limit or makes no progress is stopped, and the others continue. When this process receives a signal, it passes it
+on and waits until all runs have saved; a second signal kills them. When this process dies, the runs notice it and stop.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ from regard.training.run_folder import durable
 from regard.training.signals import Signals
 
 LOG = "log.txt"
-AGAIN = 2  # times a process that died is started again
+RESTARTS = 2  # of a process that died
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_BETWEEN_NEWS = 0.5
-SECONDS_TO_SAVE = GRACE  # for runs that a user asks to stop; the user may ask again
-SECONDS_TO_STOP = (
-    10.0  # for a run that is over its limits; what it learned since its last checkpoint may be lost
-)
+SECONDS_TO_SAVE = GRACE  # for runs after a signal of the user; a second signal kills them
+SECONDS_TO_STOP = 10.0  # for a run that exceeded a limit; progress since its last checkpoint may be lost
 _TAIL = 1 << 16  # bytes; a line of metrics is shorter
 
 OnEvent = Callable[[Event], None]
@@ -42,14 +40,14 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many processes run at once, and how many threads each of them has."""
+    """How many processes run at once, and how many threads each has."""
 
     workers: int
     threads: int
 
 
 def capacity_for(jobs: int, *, gpu: bool, workers: int | None = None, threads: int | None = None) -> Capacity:
-    """What this machine has room for: one process for each core, or one on a GPU, unless something else is asked for.
+    """The default for this machine: one process for each core, or one on a GPU.
 
     Several processes have one thread each, so that a result does not depend on how many of them run at once.
     """
@@ -62,7 +60,7 @@ def capacity_for(jobs: int, *, gpu: bool, workers: int | None = None, threads: i
 
 
 class LocalEngine:
-    """Processes here."""
+    """Runs jobs as processes on this machine."""
 
     name = "local"
 
@@ -70,7 +68,7 @@ class LocalEngine:
         self.workers = workers
 
     def run(self, jobs: Iterable[Job], on_event: OnEvent) -> list[Outcome]:
-        """Run all jobs and return their outcomes in the order of the jobs; `Stopped` if a signal came."""
+        """Run all jobs and return their outcomes in the order of the jobs; raises `Stopped` after a signal."""
         waiting = enumerate(jobs)
         outcomes: dict[int, Outcome] = {}
         running: dict[int, JobProcess] = {}
@@ -96,21 +94,21 @@ class LocalEngine:
         outcomes: dict[int, Outcome],
         on_event: OnEvent,
     ) -> bool:
-        """Start jobs while there is room; whether any is running."""
+        """Start jobs while workers are free; returns whether any job is running."""
         while len(running) < self.workers:
             number, job = next(waiting, (-1, None))
             if job is None:
                 break
             if (found := previous_runs.finished(job)) is not None:
                 outcomes[number] = found
-                on_event(Event(job, "done", "as an earlier command left it", found.steps))
+                on_event(Event(job, "done", "finished by an earlier command", found.steps))
             else:
                 running[number] = JobProcess(job, on_event)
         return bool(running)
 
 
 class JobProcess:
-    """The process of a job, and those that take its place when it dies."""
+    """The process of a job, restarted when it dies."""
 
     def __init__(self, job: Job, on_event: OnEvent) -> None:
         self.job, self.on_event = job, on_event
@@ -123,48 +121,50 @@ class JobProcess:
         self.exceeded, self.kill_at = (
             "",
             0.0,
-        )  # which of them, and when it is killed if it does not stop by itself
+        )  # the exceeded limit, and when the process is killed if it does not stop by itself
         previous_runs.note(job)
         previous_runs.forget(
             job
-        )  # first: a process that ends before it does so itself must not hand back an old outcome
+        )  # before the start: a process that ends early must not leave an old outcome behind
         self._start()
 
     def look(self) -> Outcome | None:
-        """Its outcome, once there is one; tells how far it is until then."""
+        """The outcome, once there is one; reports progress until then."""
         code = self.child.poll()
         if not self.begun:
             self.begun = True
-            self._say("began", f"goes on from step {self.step}" if self.step else "")
+            self._say("began", f"resumes from step {self.step}" if self.step else "")
         if code is None:
-            self._tell_the_step()
-            self._hold_to_its_limits()
+            self._report_step()
+            self._enforce_limits()
             if not self._defunct():
                 return None
         self.child.close()
         if self.exceeded:
             return self._stopped()
-        if code not in (0, worker.FAILED):  # killed, or stopped by somebody else
+        if code not in (0, worker.FAILED):  # killed, or stopped by another process
             assert code is not None
-            if self.deaths < AGAIN:
+            if self.deaths < RESTARTS:
                 self.deaths += 1
                 self._start()
                 self.step = previous_runs.steps_taken(self.job)
-                self._say("again", f"{_death(code)}; goes on from step {self.step}")
+                self._say("again", f"{_death(code)}; resumes from step {self.step}")
                 return None
-            return self._failed(f"its process ended {1 + AGAIN} times, the last time so: {_death(code)}")
+            return self._failed(f"its process died {1 + RESTARTS} times, last by {_death(code)}")
         outcome = Outcome.load(self.job.folder)
         if outcome is None:
-            why = self._last_words() if code else "its process ended without a result, with exit code 0"
+            why = (
+                self._last_log_line() if code else "its process ended with exit code 0 but without an outcome"
+            )
             return self._failed(f"{why} (see {self.log})")
         return self._ended(outcome)
 
     def ask_to_stop(self) -> None:
-        """Let it save and end."""
+        """Ask the process to save and end."""
         self.child.ask_to_stop()
 
     def kill(self) -> None:
-        """End it and all it started, at once."""
+        """Kill the process group."""
         self.child.kill()
 
     def wait(self, limit: float) -> bool:
@@ -176,20 +176,20 @@ class JobProcess:
             sys.executable,
             "-m",
             "regard.comparison.worker",
-            str(Path(self.job.folder) / previous_runs.TOLD),
+            str(Path(self.job.folder) / previous_runs.JOB_FILE),
         ]
         with durable.reporting(self.log), self.log.open("ab") as log:
             log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
             log.flush()
-            # The pipe is never written to: its end tells the child that this process is gone.
+            # Nothing is written to the pipe: when it closes, the child knows that this process is gone.
             self.child = Child(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=log, threads=self.job.threads
             )
         self.limits.beat()
 
-    def _hold_to_its_limits(self) -> None:
-        """Name it if it makes no progress; past a limit ask it to stop, and kill it if it does not."""
-        if self.child.beaten():
+    def _enforce_limits(self) -> None:
+        """Report missing progress; past a limit ask the process to stop, then kill it."""
+        if self.child.has_progressed():
             self.limits.beat()
         if self.exceeded:
             if time.monotonic() >= self.kill_at:
@@ -201,11 +201,11 @@ class JobProcess:
             self._say("silent", silence)
 
     def _defunct(self) -> bool:
-        """Whether not even a kill ends it: it waits for a device, and nothing else should wait with it."""
+        """Whether the process survived SIGKILL, waiting for a device: the other jobs must not wait for it."""
         return bool(self.exceeded) and time.monotonic() >= self.kill_at + SECONDS_TO_DIE
 
     def _stopped(self) -> Outcome:
-        """The outcome of a run that was over a limit: it may have come to its end all the same."""
+        """The outcome of a run that exceeded a limit; it may have finished nevertheless."""
         if (found := previous_runs.finished(self.job)) is not None:
             return self._ended(found)
         self.step = previous_runs.steps_taken(self.job)
@@ -216,7 +216,7 @@ class JobProcess:
         self._say("failed" if outcome.error else "done", outcome.error or _success(outcome))
         return outcome
 
-    def _tell_the_step(self) -> None:
+    def _report_step(self) -> None:
         if time.monotonic() - self.news_at < SECONDS_BETWEEN_NEWS:
             return
         self.news_at = time.monotonic()
@@ -231,7 +231,7 @@ class JobProcess:
         self._say("failed", why)
         return outcome
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return lines[-1].strip()
 
@@ -240,7 +240,7 @@ class JobProcess:
 
 
 def stop(processes: Iterable[JobProcess]) -> list[JobProcess]:
-    """Let all save and end; those that do not within `SECONDS_TO_SAVE` are killed, and returned."""
+    """Ask all to save and end; those that do not within `SECONDS_TO_SAVE` are killed and returned."""
     ending = list(processes)
     for process in ending:
         process.ask_to_stop()
@@ -249,13 +249,13 @@ def stop(processes: Iterable[JobProcess]) -> list[JobProcess]:
 
 
 def kill_all(processes: Iterable[JobProcess]) -> None:
-    """End all at once, with everything they started."""
+    """Kill all process groups."""
     for process in list(processes):
         process.kill()
 
 
 def last_step(metrics: Path) -> int:
-    """The step of the last whole line of a file that another process adds to; 0 where there is none."""
+    """The step of the last complete line of a file that another process appends to; 0 where there is none."""
     try:
         with metrics.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))

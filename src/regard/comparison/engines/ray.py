@@ -1,7 +1,7 @@
-"""Runs on a Ray cluster: each job is a task there, which starts the same process as the local engine does.
+"""Runs on a Ray cluster: each job is a Ray task, which starts the same process as the local engine.
 
-A worker or a machine that dies costs the time since the last checkpoint: the job is given out again. The results are
-those of the local engine, since the work is done by the same program with the same number of threads.
+When a worker or a machine dies, the job is submitted again and resumes from its last checkpoint. Results equal those of
+the local engine, since the same program runs with the same number of threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regard.comparison import previous_runs, worker
 from regard.comparison.engines import archive, remote
 from regard.comparison.engines.cluster import Cluster, machines, refuse_too_large
 from regard.comparison.engines.engine import Event
-from regard.comparison.engines.local import AGAIN, SECONDS_TO_SAVE, capacity_for
+from regard.comparison.engines.local import RESTARTS, SECONDS_TO_SAVE, capacity_for
 from regard.comparison.engines.remote import RemoteJob, RemoteMessage, RemoteResult
 from regard.comparison.engines.stopped import ClusterLost, Stopped
 from regard.comparison.engines.supervisor import kill
@@ -39,38 +39,38 @@ if TYPE_CHECKING:
     from ray import ObjectRefGenerator
 
 SECONDS_BETWEEN_LOOKS = 0.2
-SECONDS_TO_STOP = SECONDS_TO_SAVE + 15.0  # where a run has to be killed, its worker still has to say so
-SECONDS_LATE = 60.0  # for words under way
+SECONDS_TO_STOP = SECONDS_TO_SAVE + 15.0  # a worker that had to kill its run still has to report it
+SECONDS_LATE = 60.0  # for messages in transit
 
-_STUCK = "its worker is stuck: nothing was heard of it for longer than --heartbeat allows"
+_STUCK = "its worker is stuck: it sent no message for longer than --heartbeat allows"
 
 OnEvent = Callable[[Event], None]
 
 
 @dataclass
 class RemoteRun:
-    """A job that is being carried out somewhere."""
+    """A job that was submitted to the cluster."""
 
     number: int
-    errand: RemoteJob
-    words: ObjectRefGenerator
+    remote_job: RemoteJob
+    messages: ObjectRefGenerator
     deaths: int = 0
-    death: str = ""  # of its last worker, until another has begun
-    heard: float | None = None  # when its worker last said something; None: it has yet to begin
-    worker: int = 0  # the process that looks after it, where it runs
-    group: int = 0  # the process group of its run, where it runs
+    death: str = ""  # why its last worker died, until the next one has begun
+    heard: float | None = None  # when its worker last sent a message; None: not begun
+    worker: int = 0  # process id of the worker, on its machine
+    group: int = 0  # process group of the run, on its machine
 
     @property
     def job(self) -> Job:
-        """What was asked for."""
-        return self.errand.job
+        """The job."""
+        return self.remote_job.job
 
 
 class RayEngine:
-    """Workers of a Ray cluster: of the one at `address`, or of one made here.
+    """Runs jobs on the Ray cluster at `address`, or on one started here.
 
-    The latter has `cores`, or as many as this machine, or at least the `threads` of one run; `close` ends it, and so
-    does the end of this process.
+    The latter has `cores`, by default as many as this machine and at least the `threads` of one run; it ends with
+    `close` or with this process.
     """
 
     name = "ray"
@@ -88,56 +88,56 @@ class RayEngine:
         self.close()
 
     def close(self) -> None:
-        """Leave the cluster."""
+        """Disconnect from the cluster."""
         self.cluster.close()
 
     def run(self, jobs: Iterable[Job], on_event: OnEvent) -> list[Outcome]:
-        """Run all jobs and return their outcomes in the order of the jobs; `Stopped` if a signal came."""
+        """Run all jobs and return their outcomes in the order of the jobs; raises `Stopped` after a signal."""
         import ray
 
-        self.cluster.open()  # first: Ray listens to signals, too, and the last one to say so is heard
+        self.cluster.open()  # first: Ray installs signal handlers, too, and ours must be installed last
         token = secrets.token_hex(16)
         outcomes: dict[int, Outcome] = {}
         sent: list[RemoteRun] = []
-        # What Ray has to say of its workers it prints among the results; it belongs to the progress.
+        # Ray prints messages about its workers to stdout, which is for results.
         with redirect_stdout(sys.stderr), Signals(lambda: self._kill(sent)) as signals:
             try:
                 for number, job in enumerate(jobs):
                     if (found := previous_runs.finished(job)) is not None:
                         outcomes[number] = found
-                        on_event(Event(job, "done", "as an earlier command left it", found.steps))
+                        on_event(Event(job, "done", "finished by an earlier command", found.steps))
                     else:
                         sent.append(_send(number, job, token))
                 while sent and not signals.received:
-                    self.cluster.refuse_lost()
-                    ready, _ = ray.wait([one.words for one in sent], timeout=SECONDS_BETWEEN_LOOKS)
-                    for one in [one for one in sent if any(one.words is words for words in ready)]:
+                    self.cluster.raise_if_lost()
+                    ready, _ = ray.wait([one.messages for one in sent], timeout=SECONDS_BETWEEN_LOOKS)
+                    for one in [one for one in sent if any(one.messages is messages for messages in ready)]:
                         if (outcome := _listen(one, on_event)) is not None:
                             outcomes[one.number] = outcome
                             sent.remove(one)
                     for one in [one for one in sent if _stuck(one)]:
-                        ray.cancel(one.words, force=True)
+                        ray.cancel(one.messages, force=True)
                         outcomes[one.number] = _failed(one, _STUCK, on_event)
                         sent.remove(one)
             except ClusterLost:
                 self._kill(sent)
                 for one in sent:
-                    _unmark(one.job)
-                sent.clear()  # nobody is there to be called back
+                    _remove_probe(one.job)
+                sent.clear()  # no worker is left to cancel
                 raise
             finally:
-                _call_back(sent)
+                _cancel(sent)
             if signals.received:
                 raise Stopped(signals.received)
         return [outcomes[number] for number in sorted(outcomes)]
 
     def _kill(self, sent: Iterable[RemoteRun]) -> None:
-        """End every process of the jobs at once, where they run on this machine; elsewhere Ray ends them."""
-        if self.cluster.made_here:
+        """Kill every process of the jobs if they run on this machine; elsewhere Ray ends them."""
+        if self.cluster.started_here:
             for one in list(sent):
                 if one.worker:
                     with suppress(ProcessLookupError):
-                        os.kill(one.worker, signal.SIGKILL)  # first, or it would start the run again
+                        os.kill(one.worker, signal.SIGKILL)  # first, or it would restart the run
                     kill(one.group)
 
 
@@ -151,24 +151,24 @@ def _send(number: int, job: Job, token: str) -> RemoteRun:
     with durable.reporting(folder):
         folder.mkdir(parents=True, exist_ok=True)
     durable.write(folder / remote.PROBE, token.encode())
-    errand = RemoteJob(job, token, files, remote.installed())
-    return RemoteRun(number, errand, _submit(errand))
+    remote_job = RemoteJob(job, token, files, remote.installed())
+    return RemoteRun(number, remote_job, _submit(remote_job))
 
 
-def _submit(errand: RemoteJob) -> ObjectRefGenerator:
-    """Have a worker begin. Ray itself must not try again: it would not say so."""
-    job = errand.job
-    words: ObjectRefGenerator = (
+def _submit(remote_job: RemoteJob) -> ObjectRefGenerator:
+    """Submit the task. Ray's own retries are off: they would not be reported."""
+    job = remote_job.job
+    messages: ObjectRefGenerator = (
         _task()
         .options(num_returns="streaming", max_retries=0, num_cpus=job.threads, num_gpus=_gpus(job))
-        .remote(errand)
+        .remote(remote_job)
     )
-    return words
+    return messages
 
 
 @functools.cache
 def _task() -> Any:
-    """Made once: each time, Ray would send the same function around again."""
+    """The remote function, made once: Ray distributes it again for each new one."""
     import ray
 
     return ray.remote(remote.run_job)
@@ -181,91 +181,91 @@ def _gpus(job: Job) -> int:
 
 
 def _listen(one: RemoteRun, on_event: OnEvent) -> Outcome | None:
-    """Take the next word of a job; its outcome if that was the last."""
+    """Handle the next message of a job; returns its outcome if that was the last."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
     try:
-        said = ray.get(next(one.words))
-    except RayTaskError as trouble:  # our own program failed there, and would again
+        message = ray.get(next(one.messages))
+    except RayTaskError as trouble:  # our own code raised there, and would again
         return _failed(one, worker.reason(trouble.cause or trouble), on_event)
     except StopIteration:
-        return _again(one, "it ended without a word", on_event)
+        return _resubmit(one, "it ended without a message", on_event)
     except RayError as death:
-        first = worker.reason(death).split(". ")[0]  # the rest is a guide to Ray's own logs
-        return _again(one, first, on_event)
-    if isinstance(said, RemoteResult):
-        return _take_in(one.job, said)
-    one.heard, one.worker, one.group = time.monotonic(), said.worker, said.group
-    if one.death and said.news == "began":
-        said = RemoteMessage("again", f"{one.death}; {said.text or 'begins anew'}", said.step)
+        first = worker.reason(death).split(". ")[0]  # the rest points to Ray's own logs
+        return _resubmit(one, first, on_event)
+    if isinstance(message, RemoteResult):
+        return _store(one.job, message)
+    one.heard, one.worker, one.group = time.monotonic(), message.worker, message.group
+    if one.death and message.news == "began":
+        message = RemoteMessage("again", f"{one.death}; {message.text or 'starts over'}", message.step)
         one.death = ""
-    on_event(Event(one.job, said.news, said.text, said.step))
+    on_event(Event(one.job, message.news, message.text, message.step))
     return None
 
 
 def _stuck(one: RemoteRun) -> bool:
-    """Whether a worker that has begun is silent for longer than it would let a run be."""
+    """Whether a worker that has begun sent no message for longer than a run may go without progress."""
     if one.heard is None or one.job.heartbeat is None:
         return False
     return time.monotonic() - one.heard > one.job.heartbeat + SECONDS_LATE
 
 
-def _again(one: RemoteRun, why: str, on_event: OnEvent) -> Outcome | None:
-    if one.deaths >= AGAIN:
-        return _failed(one, f"its worker died {1 + AGAIN} times, the last time so: {why}", on_event)
+def _resubmit(one: RemoteRun, why: str, on_event: OnEvent) -> Outcome | None:
+    if one.deaths >= RESTARTS:
+        return _failed(one, f"its worker died {1 + RESTARTS} times, last: {why}", on_event)
     one.deaths, one.death = one.deaths + 1, why
     one.heard, one.worker, one.group = None, 0, 0
     try:
         refuse_too_large(one.job.threads, _gpus(one.job))
-    except BadValue as nowhere:  # what died was the last machine that is large enough
+    except BadValue as nowhere:  # the last machine that is large enough died
         return _failed(one, f"{why}; {nowhere}", on_event)
-    one.words = _submit(one.errand)
+    one.messages = _submit(one.remote_job)
     return None
 
 
 def _failed(one: RemoteRun, why: str, on_event: OnEvent) -> Outcome:
     outcome = worker.failed(one.job, why)
     outcome.save()
-    _unmark(one.job)
+    _remove_probe(one.job)
     on_event(Event(one.job, "failed", why, outcome.steps))
     return outcome
 
 
-def _take_in(job: Job, said: RemoteResult) -> Outcome:
-    """Put a finished run where it belongs, as if it had run here."""
+def _store(job: Job, result: RemoteResult) -> Outcome:
+    """Put a finished run into its folder, as if it had run here."""
     run = RunFolder(Path(job.folder))
-    if said.parcel is not None:
-        archive.unpack(said.parcel, run.path)
-        if run.exists:  # not if it failed before it began
+    if result.archive is not None:
+        archive.unpack(result.archive, run.path)
+        if run.exists:  # not if it failed before training began
             run.write_config(dataclasses.replace(complete(run.initial_settings()), out=job.folder))
-    _unmark(job)
+    _remove_probe(job)
     previous_runs.note(job)
-    outcome = dataclasses.replace(said.outcome, folder=job.folder, command=worker.command_of(job))
+    outcome = dataclasses.replace(result.outcome, folder=job.folder, command=worker.command_of(job))
     outcome.save()
     return outcome
 
 
-def _call_back(sent: Iterable[RemoteRun]) -> None:
-    """Have all runs save and stop, and wait for them."""
+def _cancel(sent: Iterable[RemoteRun]) -> None:
+    """Ask all runs to save and stop, and wait for them."""
     import ray
     from ray.exceptions import RayError
 
     left = list(sent)
     for one in left:
-        ray.cancel(one.words)
-        _unmark(one.job)
+        ray.cancel(one.messages)
+        _remove_probe(one.job)
     limit = time.monotonic() + SECONDS_TO_STOP
     while left and time.monotonic() < limit:
-        ready, _ = ray.wait([one.words for one in left], timeout=SECONDS_BETWEEN_LOOKS)
-        for one in [one for one in left if any(one.words is words for words in ready)]:
+        ready, _ = ray.wait([one.messages for one in left], timeout=SECONDS_BETWEEN_LOOKS)
+        for one in [one for one in left if any(one.messages is messages for messages in ready)]:
             try:
-                ray.get(next(one.words))
+                ray.get(next(one.messages))
             except (RayError, StopIteration):  # it has stopped
                 left.remove(one)
     for one in left:
-        ray.cancel(one.words, force=True)
+        ray.cancel(one.messages, force=True)
 
 
-def _unmark(job: Job) -> None:
+def _remove_probe(job: Job) -> None:
     (Path(job.folder) / remote.PROBE).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""What a machine of a cluster does with a job: it starts the same process as this machine would, and tells how it goes.
+"""What a worker of a cluster does with a job: it starts the same process as the local engine, and reports its events.
 
-Where it sees the run's folder, it works there. Where it does not, it works in a folder of its own and sends the whole
-run back at the end.
+If the worker can read the run's folder, it works there. If not, it works in a temporary folder and returns the whole
+run as an archive.
 """
 
 from __future__ import annotations
@@ -23,105 +23,107 @@ from regard.comparison.engines.local import SECONDS_BETWEEN_LOOKS, JobProcess, s
 from regard.comparison.job import Job, Outcome
 from regard.errors import BadValue
 
-SECONDS_BETWEEN_WORDS = 10.0  # at most: silence means that this worker, not the run, is stuck
-PROBE = ".probe"  # a file in the run's folder with a random text: who can read it sees the folder
+SECONDS_BETWEEN_MESSAGES = 10.0  # at most: longer silence means that the worker is stuck, not the run
+PROBE = ".probe"  # a file with a random token in the run's folder: a worker that reads it shares the folder
 
 
 @dataclass(frozen=True)
 class RemoteJob:
-    """A job and what goes with it to another machine."""
+    """A job and the data it needs on another machine."""
 
     job: Job
-    token: str  # what the probe says; also names the folder that a worker makes for itself
-    files: Mapping[str, bytes]  # those of the user, by path
-    version: str  # of regard, where the errand comes from
+    token: str  # the content of the probe; also part of the name of the worker's temporary folder
+    files: Mapping[str, bytes]  # plugin files of the user, by path
+    version: str  # of regard, on the machine of the engine
 
 
 @dataclass(frozen=True)
 class RemoteMessage:
-    """Something that happened, from there to here."""
+    """An event on the worker, sent to the engine."""
 
     news: News
     text: str
     step: int
-    worker: int = 0  # the process that says it
-    group: int = 0  # the process group of the run
+    worker: int = 0  # process id of the worker
+    group: int = 0  # process group of the run
 
 
 @dataclass(frozen=True)
 class RemoteResult:
-    """What a job came to; the run folder with it where the two machines share none."""
+    """The outcome of a job, and its run folder where engine and worker do not share one."""
 
     outcome: Outcome
-    parcel: bytes | None
+    archive: bytes | None
 
 
 def installed() -> str:
-    """The version of regard on this machine; empty where it is not installed."""
+    """The version of regard on this machine; empty if it is not installed."""
     try:
         return version("regard")
     except PackageNotFoundError:
         return ""
 
 
-def run_job(errand: RemoteJob) -> Iterator[RemoteMessage | RemoteResult]:
-    """Run the job, with a word on everything that happens to it, and its return at the end.
+def run_job(remote_job: RemoteJob) -> Iterator[RemoteMessage | RemoteResult]:
+    """Run the job; yields a message for each event, and the result at the end.
 
-    When it is given up in the middle, the run saves and stops first.
+    When the generator is closed early, the run saves and stops first.
     """
-    if installed() != errand.version:  # a machine that joined the cluster later
+    if installed() != remote_job.version:  # a machine that joined the cluster after the check
         raise BadValue(
-            f"engine: expected regard {errand.version} on every machine, one has {installed() or 'none'}."
+            f"engine: expected regard {remote_job.version} on every machine, one has {installed() or 'none'}."
         )
-    # The same name after a death, so that a run goes on which nobody else can see; and none that others could guess.
-    own = hashlib.sha256(errand.job.folder.encode()).hexdigest()[:16]
-    place = Path(tempfile.gettempdir()) / f"regard-{errand.token}-{own}"
-    shared = _content(Path(errand.job.folder) / PROBE) == errand.token.encode()
-    if not shared or any(_content(Path(path)) != content for path, content in errand.files.items()):
-        place.mkdir(mode=0o700, exist_ok=True)
+    # The same name after a restart, so that the run is resumed there; the token makes it unguessable for other users.
+    own = hashlib.sha256(remote_job.job.folder.encode()).hexdigest()[:16]
+    temporary = Path(tempfile.gettempdir()) / f"regard-{remote_job.token}-{own}"
+    shared = _content(Path(remote_job.job.folder) / PROBE) == remote_job.token.encode()
+    if not shared or any(_content(Path(path)) != content for path, content in remote_job.files.items()):
+        temporary.mkdir(mode=0o700, exist_ok=True)
     try:
         job = dataclasses.replace(
-            errand.job,
-            folder=errand.job.folder if shared else str(place / "run"),
-            use=tuple(_at_hand(path, errand, place / "use") for path in errand.job.use),
+            remote_job.job,
+            folder=remote_job.job.folder if shared else str(temporary / "run"),
+            use=tuple(_local_copy(path, remote_job, temporary / "use") for path in remote_job.job.use),
         )
         outcome = yield from _watched(job)
         back = None if shared else archive.pack(Path(job.folder))
     finally:
-        shutil.rmtree(place, ignore_errors=True)
-    yield RemoteResult(outcome, back)  # the very last thing: whoever has it may end the cluster
+        shutil.rmtree(temporary, ignore_errors=True)
+    yield RemoteResult(
+        outcome, back
+    )  # last, because the engine may shut the cluster down as soon as it has the result
 
 
 def _watched(job: Job) -> Generator[RemoteMessage, None, Outcome]:
-    heard: list[Event] = []
-    process = JobProcess(job, heard.append)
+    events: list[Event] = []
+    process = JobProcess(job, events.append)
     outcome: Outcome | None = None
-    said = time.monotonic()
+    sent_at = time.monotonic()
     try:
         while outcome is None:
             time.sleep(SECONDS_BETWEEN_LOOKS)
             outcome = process.look()
-            if not heard and time.monotonic() - said > SECONDS_BETWEEN_WORDS:
-                heard.append(Event(job, "step", step=process.step))
-            for event in heard:
-                said = time.monotonic()
+            if not events and time.monotonic() - sent_at > SECONDS_BETWEEN_MESSAGES:
+                events.append(Event(job, "step", step=process.step))
+            for event in events:
+                sent_at = time.monotonic()
                 yield RemoteMessage(
                     event.news, event.text, event.step, os.getpid(), process.child.process.pid
                 )
-            heard.clear()
+            events.clear()
     finally:
         if outcome is None:
             stop([process])
     return outcome
 
 
-def _at_hand(path: str, errand: RemoteJob, folder: Path) -> str:
-    """A file of the user: where it is, if this machine has the same there; else a copy."""
-    if _content(Path(path)) == errand.files[path]:
+def _local_copy(path: str, remote_job: RemoteJob, folder: Path) -> str:
+    """The path of a plugin file: the original, if this machine has the same content there; else a copy."""
+    if _content(Path(path)) == remote_job.files[path]:
         return path
     copy = folder / hashlib.sha256(path.encode()).hexdigest()[:16] / Path(path).name
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_bytes(errand.files[path])
+    copy.write_bytes(remote_job.files[path])
     return str(copy)
 
 

@@ -1,4 +1,4 @@
-"""Why an engine ends before its jobs: it was asked to stop, or it lost its cluster. The same command goes on."""
+"""Why an engine ends before its jobs: a signal, or a lost cluster. Repeating the command resumes the runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from regard.errors import RegardError
 
 
 class ClusterLost(RegardError, ConnectionError):
-    """The cluster that the jobs ran on is gone; each run is saved as of its last checkpoint."""
+    """The Ray cluster that ran the jobs is gone; each run is saved as of its last checkpoint."""
 
 
 class Stopped(Exception):
-    """A signal came; the runs have saved and ended, but for those that had to be killed (`unsaved`)."""
+    """A signal was received; the runs saved and stopped, except those that had to be killed (`unsaved`)."""
 
     def __init__(self, number: int, unsaved: Sequence[Job] = ()) -> None:
         super().__init__(signal.Signals(number).name)

@@ -1,14 +1,14 @@
-"""Ends the process groups that a process started, after its death, however it died and whatever they are doing.
+"""Kills the process groups that a process started, after that process has died.
 
-A worker stops by itself when its parent is gone, but not one that hangs in a library, where no Python runs. The warden
-is a small process of its own, which reads what it has to know from its parent:
+A worker stops by itself when its parent is gone, but not one that hangs inside a library, where no Python code runs.
+The supervisor is a small process of its own, which reads from its parent:
 
     watch 123      a process group was started
     asked 123      it was asked to stop
-    ended 123      nothing is left of it
+    ended 123      it has ended
 
-and, when its input ends, kills the groups that were asked to stop, and the others if they do not end in time.
-This file is also that process's program, so it imports nothing but what Python brings.
+When its input ends, it kills the groups that were asked to stop, and the others if they do not end in time. This file
+is also the program of that process, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Supervisor:
-    """The warden of this process, started with the first group."""
+    """The supervisor of this process, started with the first group."""
 
     def __init__(self) -> None:
         self._owner = self._process = 0
         self._pipe = -1
-        self._groups: dict[int, bool] = {}  # whether it was asked to stop
+        self._groups: dict[int, bool] = {}  # by group: whether it was asked to stop
 
     def watch(self, group: int) -> None:
-        """A group was started."""
+        """Watch a group that was started."""
         self._groups[group] = False
         if not self._lives():
             self._start()
         self._tell("watch", group)
 
     def asked(self, group: int) -> None:
-        """A group was asked to stop."""
+        """Note that a group was asked to stop."""
         self._groups[group] = True
         self._tell("asked", group)
 
     def ended(self, group: int) -> None:
-        """A group has ended."""
+        """Forget a group that has ended."""
         self._groups.pop(group, None)
         self._tell("ended", group)
 
     def _tell(self, word: str, group: int) -> None:
         if self._pipe >= 0:
-            with suppress(OSError):  # a warden that was killed; the next group gets another
+            with suppress(OSError):  # the supervisor was killed; `watch` starts another
                 os.write(self._pipe, f"{word} {group}\n".encode())
 
     def _lives(self) -> bool:
-        if self._owner != os.getpid():  # a fork has the pipe, but not the child
+        if self._owner != os.getpid():  # after a fork this process has the pipe, but is not the parent
             return False
         with suppress(ChildProcessError):
             return os.waitpid(self._process, os.WNOHANG) == (0, 0)
@@ -66,7 +66,7 @@ class Supervisor:
             os.close(self._pipe)
         theirs, self._pipe = os.pipe()
         command = [sys.executable, "-I", "-S", os.path.abspath(__file__), str(GRACE)]
-        # A group of its own: Ctrl-C in the terminal is not for it. No stdout: whoever reads ours must see its end.
+        # Its own process group, so that Ctrl-C does not reach it. No stdout: it would keep our readers' pipe open.
         self._process = os.posix_spawn(
             command[0], command, os.environ, setpgroup=0,
             file_actions=[
@@ -85,7 +85,7 @@ class Supervisor:
 
 def kill(group: int) -> None:
     """Kill every process of a group."""
-    with suppress(ProcessLookupError, PermissionError):  # nothing is left of it
+    with suppress(ProcessLookupError, PermissionError):  # it has ended already
         os.killpg(group, signal.SIGKILL)
 
 
@@ -94,13 +94,13 @@ def _alive(group: int) -> bool:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # its number belongs to somebody else by now
+    except PermissionError:  # its id has been reused
         return False
     return True
 
 
 def guard(lines: Iterable[bytes], grace: float) -> None:
-    """Read until the parent is gone; then see that its groups end."""
+    """Read until the parent is gone; then make sure that its groups end."""
     groups: dict[int, bool] = {}
     for line in lines:
         word, _, number = line.decode().strip().partition(" ")

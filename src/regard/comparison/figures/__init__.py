@@ -1,1 +1,1 @@
-"""Pictures of a comparison: one function a picture, each as vector graphics for a page and for a paper."""
+"""Figures of a comparison: one function for each figure, as vector graphics for the report and for papers."""

@@ -1,6 +1,6 @@
-"""Where a model looked, as a picture: a table of shades, small ones for each head, or shades over an image.
+"""Attention weights as a figure: a heat map, small ones for each head, or a heat map over an image.
 
-A shade is one blue, more or less covering, so that it reads on white paper and on a dark screen.
+Weights are shown as the opacity of one blue, which is readable on white and on dark backgrounds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from regard.observation.figure_text import readable
 SHADE = (42 / 255, 127 / 255, 196 / 255)
 MOST_HEADS = 8
 CELL = 0.24  # inches at most
-LEAST, MOST = 0.9, 3.4  # inches: how tall a table may be
-HEAD = 0.8  # inches: of a small table
-TICKS = 16  # numbers on an axis
+LEAST, MOST = 0.9, 3.4  # inches: the height of a heat map
+HEAD = 0.8  # inches: the height of a small heat map
+TICKS = 16  # most numbers on an axis
 Array = NDArray[np.float64]
 
 
 def picture(attribution: Attribution, name: str, image: Array | None = None) -> Drawing:
-    """Weights as shades; over the image they belong to, where the columns are its rows or pixels."""
+    """A heat map of the weights; over the image, where the columns are its rows or pixels."""
     weights = np.asarray(attribution.weights, dtype=np.float64)
     table = np.atleast_2d(weights)
     over = image if attribution.inputs else None
@@ -58,7 +58,7 @@ def picture(attribution: Attribution, name: str, image: Array | None = None) -> 
 
 
 def _height(table: Array, beside: bool) -> float:
-    """Inches of a table: of its own shape, as far as it is nearly square, in the width that an image leaves it."""
+    """The height of a heat map in inches: by its aspect ratio if it is nearly square, in the width beside an image."""
     rows, columns = table.shape
     height = CELL * rows
     if _square(table):
@@ -91,11 +91,11 @@ def _table(frame: Axes, table: Array | None, received: Array, attribution: Attri
     else:
         _shades(frame, table)
         rows, aside = ticks(attribution.rows)
-        frame.set_yticks([place for place, _ in rows], [text for _, text in rows], fontsize=6.5)
+        frame.set_yticks([index for index, _ in rows], [text for _, text in rows], fontsize=6.5)
         frame.set_ylabel(aside)
         frame.set_title(f"up to {table.max():.2g}", fontsize=6.5, loc="right")
     turned = any(len(text) > 2 for _, text in columns)
-    frame.set_xticks([place for place, _ in columns], [text for _, text in columns], fontsize=6.5)
+    frame.set_xticks([index for index, _ in columns], [text for _, text in columns], fontsize=6.5)
     if turned:
         for label in frame.get_xticklabels():
             label.set(rotation=60, ha="right", rotation_mode="anchor")
@@ -104,7 +104,7 @@ def _table(frame: Axes, table: Array | None, received: Array, attribution: Attri
 
 
 def _shades(frame: Axes, table: Array) -> None:
-    """A table (rows, columns) as shades, the largest number the fullest; by the root, so that small ones show."""
+    """A heat map (rows, columns); opacity is √(value / largest value), so that small values are visible."""
     finite = np.nan_to_num(table, nan=0.0, posinf=0.0, neginf=0.0)
     colours = np.empty((*table.shape, 4))
     colours[..., :3] = SHADE
@@ -117,41 +117,41 @@ def _shades(frame: Axes, table: Array) -> None:
 
 
 def _over(frame: Axes, image: Array, received: Array) -> None:
-    """The image in ink, and over it how much each of its rows or pixels got."""
+    """The image, and over it the weight of each of its rows or pixels."""
     side = len(image)
     shares = received.reshape(side, 1 if len(received) == side else side) / (received.max() or 1.0)
     for cells, colour, most in ((image, INK, 0.75), (shares, COLOURS[0], 0.65)):
         height, width = side / len(cells), side / cells.shape[1]
         for (row, column), share in np.ndenumerate(cells):
             if share > 0.01:
-                place = (column * width, row * height)
+                corner = (column * width, row * height)
                 cell = Rectangle(
-                    place, width, height, facecolor=colour, alpha=round(most * share, 2), linewidth=0
+                    corner, width, height, facecolor=colour, alpha=round(most * share, 2), linewidth=0
                 )
                 frame.add_patch(cell)
                 cell.set_snap(True)
     frame.set(xlim=(0, side), ylim=(side, 0), aspect="equal", xticks=[], yticks=[])
     frame.grid(visible=False)
     frame.spines[:].set_visible(False)
-    frame.set_title("what was looked at", fontsize=6.5)
+    frame.set_title("the input", fontsize=6.5)
 
 
 def ticks(names: Sequence[str]) -> tuple[list[tuple[int, str]], str]:
-    """Where an axis says what: names, or where they are a word and a number, some of the numbers and the word."""
+    """Tick positions with labels, and the axis title; names like "row 3" become numbers with the title "row"."""
     words = {name.rpartition(" ")[0] for name in names}
     numbered = all(name.rpartition(" ")[2].isdecimal() for name in names) and len(words) == 1
     if numbered and names:
         step = -(-len(names) // TICKS)
-        return [(place, names[place].rpartition(" ")[2]) for place in range(0, len(names), step)], words.pop()
-    return [(place, readable(name)) for place, name in enumerate(names)], ""
+        return [(index, names[index].rpartition(" ")[2]) for index in range(0, len(names), step)], words.pop()
+    return [(index, readable(name)) for index, name in enumerate(names)], ""
 
 
 def _words(attribution: Attribution, table: Array) -> str:
-    """The picture for whoever cannot see it: what it is, and its largest weights."""
+    """The text alternative: the source of the weights, and the largest of them."""
     largest = np.argsort(-table, axis=None, kind="stable")[:3]
-    places = [np.unravel_index(int(place), table.shape) for place in largest]
+    indexes = [np.unravel_index(int(index), table.shape) for index in largest]
     told = []
-    for row, column in places:
+    for row, column in indexes:
         who = f"{attribution.rows[row]} to " if attribution.rows else ""
         told.append(f"{who}{attribution.columns[column]} {table[row, column]:.2g}")
     return f"{attribution.source} ({attribution.how}). Largest weights: {'; '.join(told)}."

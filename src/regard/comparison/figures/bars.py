@@ -1,4 +1,4 @@
-"""What each contestant reached: a bar from zero with its interval, and a closer look at the seeds."""
+"""The result of each contestant: a bar from zero with its interval, and a zoomed view of the seeds."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from regard.comparison.figures.style import (
 from regard.comparison.results import Row, deciding
 from regard.tasks.metrics import Metric
 
-ROW, AROUND = 0.21, 0.62  # inches: of a contestant, and of everything around them
+ROW, AROUND = 0.21, 0.62  # inches: of a contestant, and of axes and labels
 SEEDS = dict[int, float]
-ZOOM = 2.0  # how far a closer look reaches beyond the seeds: so many times their range
-_LEAST = 0.3  # of a bar's thickness, between the dots of different seeds
+ZOOM = 2.0  # how far the zoomed view reaches beyond the seeds, as a multiple of their range
+_LEAST = 0.3  # of a bar's thickness: the spread of the dots of different seeds
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What a contestant reached on a split: the mean, its interval, and each seed."""
+    """The result of a contestant on a split: the mean, its interval, and each seed."""
 
     key: Key
     mean: float
@@ -41,7 +41,7 @@ class Reached:
 
 
 def reached(rows: Sequence[Row], keys: Keys, split: str, seeds: Mapping[str, SEEDS]) -> list[Reached]:
-    """The rows that have a number for the deciding metric, the best first; `seeds` are the single numbers by label."""
+    """The rows with a value of the deciding metric, the best first; `seeds` has the value of each seed by label."""
     metric = deciding(rows)
     found = []
     for row in rows:
@@ -58,11 +58,11 @@ def bars(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | None
         return None
     figure, frame = blank(height=AROUND + ROW * len(found))
     tips: dict[str, str] = {}
-    for place, one in enumerate(found):
-        (bar,) = frame.barh(place, one.mean, height=0.62, color=one.key.colour, alpha=0.82)
+    for row, one in enumerate(found):
+        (bar,) = frame.barh(row, one.mean, height=0.62, color=one.key.colour, alpha=0.82)
         bar.set_gid(one.key.group("bar"))
-        tips[one.key.group("bar")] = told(one, metric)
-        _whisker(frame, place, one, INK)
+        tips[one.key.group("bar")] = describe(one, metric)
+        _whisker(frame, row, one, INK)
     _names(frame, found)
     ends = [0.0, *(one.high for one in found), *(one.mean for one in found)]
     frame.set_xlim(min(0.0, *(one.mean for one in found)), within(metric, 0.0, 1.04 * max(ends))[1] or 1.0)
@@ -70,16 +70,16 @@ def bars(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | None
 
 
 def closer(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | None:
-    """Intervals and single seeds on a scale of their own, which need not begin at zero."""
+    """Intervals and single seeds on a zoomed scale, which need not begin at zero."""
     if not found:
         return None
     figure, frame = blank(height=AROUND + ROW * len(found))
     tips: dict[str, str] = {}
-    for place, one in enumerate(found):
-        _whisker(frame, place, one, one.key.colour, thick=1.6)
+    for row, one in enumerate(found):
+        _whisker(frame, row, one, one.key.colour, thick=1.6)
         (dot,) = frame.plot(
             [one.mean],
-            [place],
+            [row],
             one.key.marker,
             color=one.key.colour,
             markersize=6,
@@ -87,11 +87,11 @@ def closer(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | No
             markeredgewidth=0,
         )
         dot.set_gid(one.key.group("mean"))
-        tips[one.key.group("mean")] = told(one, metric)
+        tips[one.key.group("mean")] = describe(one, metric)
         for number, (seed, value) in enumerate(sorted(one.seeds.items())):
             away = _LEAST * (number / max(1, len(one.seeds) - 1) - 0.5) if len(one.seeds) > 1 else 0.0
             (dot,) = frame.plot(
-                [value], [place + away], "o", markersize=3, markerfacecolor="none", markeredgecolor=INK,
+                [value], [row + away], "o", markersize=3, markerfacecolor="none", markeredgecolor=INK,
                 markeredgewidth=0.7, zorder=5,
             )  # fmt: skip
             dot.set_gid(one.key.group(f"seed{seed}"))
@@ -101,7 +101,7 @@ def closer(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | No
     return _finished(frame, found, metric, split, Drawing(f"{split}-intervals", "", "", figure, tips))
 
 
-def told(one: Reached, metric: Metric) -> str:
+def describe(one: Reached, metric: Metric) -> str:
     """A result in one line."""
     text = f"{one.key.label}: {number_of(one.mean, metric)}"
     if one.high > one.low:
@@ -109,17 +109,17 @@ def told(one: Reached, metric: Metric) -> str:
     return text
 
 
-def _whisker(frame: Axes, place: int, one: Reached, colour: str, thick: float = 1.0) -> None:
+def _whisker(frame: Axes, row: int, one: Reached, colour: str, thick: float = 1.0) -> None:
     if one.high > one.low:
-        line = frame.hlines(place, one.low, one.high, color=colour, linewidth=thick, zorder=3)
+        line = frame.hlines(row, one.low, one.high, color=colour, linewidth=thick, zorder=3)
         line.set_gid(one.key.group("interval"))
         for end in (one.low, one.high):
-            cap = frame.vlines(end, place - 0.16, place + 0.16, color=colour, linewidth=thick, zorder=3)
+            cap = frame.vlines(end, row - 0.16, row + 0.16, color=colour, linewidth=thick, zorder=3)
             cap.set_gid(one.key.group("end"))
 
 
 def _zoomed(found: Sequence[Reached]) -> tuple[float, float]:
-    """From the lowest to the highest, intervals included unless they are far longer than all seeds lie apart."""
+    """The limits of the zoomed view: all seeds, and intervals unless they are much longer than the range of seeds."""
     values = [value for one in found for value in (one.mean, *one.seeds.values())]
     low, high = min(values), max(values)
     reach = ZOOM * (high - low) or math.inf
@@ -145,8 +145,10 @@ def _finished(frame: Axes, found: Sequence[Reached], metric: Metric, split: str,
     frame.set_xlabel(f"{split} {titled(metric)}")
     in_percent(frame.xaxis, metric)
     kind = "Bars from zero" if made.name.endswith("bars") else "Intervals and seeds"
-    alt = f"{kind}, {split} {metric.name}, best first: " + "; ".join(told(one, metric) for one in found) + "."
-    title = (
-        f"{split} {titled(metric)}, from zero" if made.name.endswith("bars") else f"{split}, a closer look"
+    alt = (
+        f"{kind}, {split} {metric.name}, best first: "
+        + "; ".join(describe(one, metric) for one in found)
+        + "."
     )
+    title = f"{split} {titled(metric)}, from zero" if made.name.endswith("bars") else f"{split}, zoomed"
     return Drawing(made.name, title, alt, made.figure, made.tips)

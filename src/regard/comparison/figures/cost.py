@@ -1,4 +1,4 @@
-"""Quality against cost: what a contestant reached, over what it takes, and who is beaten by nobody on both."""
+"""Quality against cost: results over costs, with the Pareto front."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from regard.comparison.figures.bars import Reached, told
+from regard.comparison.figures.bars import Reached, describe
 from regard.comparison.figures.labels import beside
 from regard.comparison.figures.style import (
     MUTED,
@@ -28,7 +28,7 @@ WIDE = 4.0  # costs that differ by more than this factor are drawn on a logarith
 
 @dataclass(frozen=True)
 class CostAxis:
-    """A cost: where it stands in a row, what it is called, and whether less of it is better."""
+    """A cost: its field in a row, its title, and its direction."""
 
     field: str
     title: str
@@ -52,7 +52,7 @@ def against(
     metric: Metric,
     split: str,
 ) -> Drawing | None:
-    """Points with their intervals over one cost, and the front of those nobody beats on both; None without costs."""
+    """Points with intervals over one cost, and their Pareto front; None without costs."""
     costs = {row["label"]: row.get(axis.field) for row in rows}
     points = [(float(cost), one) for one in found if (cost := costs[one.key.label]) is not None]
     if not points:
@@ -75,7 +75,7 @@ def against(
             markerfacecolor=key.colour if number in best else "none", markeredgewidth=1.2,
         )  # fmt: skip
         dot.set_gid(key.group("point"))
-        tips[key.group("point")] = f"{told(one, metric)}; {short(cost)}{axis.unit or ' ' + axis.title}"
+        tips[key.group("point")] = f"{describe(one, metric)}; {short(cost)}{axis.unit or ' ' + axis.title}"
     line_of_best = sorted((points[number][0], points[number][1].mean) for number in best)
     if len(line_of_best) > 1:
         frame.plot(
@@ -87,18 +87,18 @@ def against(
     in_percent(frame.yaxis, metric)
     beside(figure, frame, [(cost, one.mean, one.key) for cost, one in points], keys)
     names = ", ".join(points[number][1].key.name for number in best)
-    parts = "; ".join(f"{told(one, metric)} at {short(cost)}" for cost, one in points)
-    alt = f"{split} {metric.name} over {axis.title}. Beaten by nobody on both: {names}. All: {parts}."
+    parts = "; ".join(f"{describe(one, metric)} at {short(cost)}" for cost, one in points)
+    alt = f"{split} {metric.name} over {axis.title}. Pareto front: {names}. All: {parts}."
     return Drawing(f"cost-{axis.field.replace('_', '-')}", f"over {axis.title}", alt, figure, tips)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which points are beaten by no other: none is at least as good on both sides and better on one. More is better."""
+    """Indices of the Pareto-optimal points, where more is better on both axes."""
 
     def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
         return one[0] >= other[0] and one[1] >= other[1] and one != other
 
-    return [place for place, own in enumerate(points) if not any(beats(other, own) for other in points)]
+    return [index for index, own in enumerate(points) if not any(beats(other, own) for other in points)]
 
 
 def _scale(frame: Axes, costs: Sequence[float], found: Sequence[Reached], metric: Metric) -> None:

@@ -25,13 +25,13 @@ from regard.comparison.figures.style import (
 from regard.tasks.metrics import LOSS, SHARE, Metric
 
 TITLES = {"step": "steps", "seconds": "seconds of training", "tokens": "tokens"}
-EARLY = 0.05  # of a run: what happens there may leave the frame
+EARLY = 0.05  # of a run: values before may lie outside of the axes
 WIDE = 4.0  # numbers, and ends of curves, that differ by more than this factor get a logarithmic axis
-NEAR = 0.9  # of the width: a curve that ends beyond is labelled at the edge
+NEAR = 0.9  # of the width: curves that end beyond are labelled at the edge
 
 
 def curve(runs: Sequence[RunHistory], keys: Keys, metric: Metric, axis: str) -> Drawing | None:
-    """A metric of the validations along an axis ("step", "seconds", "tokens"); None where nobody measured it."""
+    """A validation metric over an axis ("step", "seconds", "tokens"); None where it was not measured."""
     series = {
         label: [
             run.validation[metric.name]
@@ -46,7 +46,7 @@ def curve(runs: Sequence[RunHistory], keys: Keys, metric: Metric, axis: str) -> 
 
 
 def loss_curve(runs: Sequence[RunHistory], keys: Keys, axis: str) -> Drawing | None:
-    """The training loss along an axis."""
+    """The training loss over an axis."""
     series = {label: [run.loss for run in runs if run.label == label] for label in keys}
     return _drawn(series, keys, "training loss", LOSS, "training-loss", axis)
 
@@ -60,7 +60,7 @@ def _drawn(
     figure, frame = blank()
     tips: dict[str, str] = {}
     for key, band in bands.items():
-        if len(keys) <= FEW:  # more of them would cover each other
+        if len(keys) <= FEW:  # with more they would overlap
             _seeds(frame, key, band, [one for one in series[key.label] if axis in one.at], axis)
         _line(frame, key, band, tips, metric, axis)
     frame.set_xlabel(TITLES[axis])
@@ -79,7 +79,7 @@ def _plain(metric: str) -> str:
 
 
 def _seeds(frame: Axes, key: Key, band: SeedBand, series: Sequence[Series], axis: str) -> None:
-    """The range of several seeds as a band, and each of them faintly."""
+    """The range of several seeds as a band, and each seed as a thin line."""
     if len(series) < 2:
         return
     shade = frame.fill_between(band.at, band.low, band.high, color=key.colour, alpha=0.13, linewidth=0)
@@ -101,7 +101,7 @@ def _line(frame: Axes, key: Key, band: SeedBand, tips: dict[str, str], metric: M
 
 
 def _label(figure: Figure, frame: Axes, bands: dict[Key, SeedBand], keys: Keys) -> None:
-    """A tag for each curve: at the edge of the frame where it reaches that far, else where it ends."""
+    """A label for each curve: at the edge of the axes where it reaches that far, else at its end."""
     edge = NEAR * frame.get_xlim()[1]
     at_ends(frame, {key: float(band.mean[-1]) for key, band in bands.items() if band.at[-1] >= edge}, keys)
     early = [
@@ -112,7 +112,7 @@ def _label(figure: Figure, frame: Axes, bands: dict[Key, SeedBand], keys: Keys) 
 
 
 def _limit_across(frame: Axes, bands: Sequence[SeedBand]) -> None:
-    """From the beginning to the last end; by powers where some end far earlier than others."""
+    """Limits of the x axis: to the last end; logarithmic where some curves end far earlier than others."""
     ends = [float(band.at[-1]) for band in bands]
     if min(ends) > 0 and max(ends) / min(ends) > WIDE:
         frame.set_xlim(EARLY * min(ends), 1.15 * max(ends))
@@ -123,7 +123,7 @@ def _limit_across(frame: Axes, bands: Sequence[SeedBand]) -> None:
 
 
 def _limit_along(frame: Axes, bands: Sequence[SeedBand], metric: Metric) -> None:
-    """A frame for what happens after the first moments, which would else press the rest together."""
+    """Limits of the y axis, without the first values, which would compress the rest."""
     late = [band.at >= EARLY * band.at[-1] for band in bands]
     low = min(float(band.low[chosen].min()) for band, chosen in zip(bands, late, strict=True))
     high = max(float(band.high[chosen].max()) for band, chosen in zip(bands, late, strict=True))

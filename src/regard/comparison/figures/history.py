@@ -1,4 +1,4 @@
-"""How the runs of a comparison went along, read from their `metrics.jsonl`, and what their seeds have in common."""
+"""Learning curves of the runs of a comparison, read from `metrics.jsonl`, and their mean and range over seeds."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from regard.training.run_folder.folder import RunFolder
 
 Floats = NDArray[np.float64]
 AXES = ("step", "seconds", "tokens")
-POINTS = 60  # of a training loss: what was logged is averaged in so many stretches
+POINTS = 60  # of a training loss, which is averaged over so many intervals
 
 
 @dataclass(frozen=True)
 class Series:
-    """A number along a run: where it was taken (steps, seconds, tokens), and what it was."""
+    """A value over a run: its positions (steps, seconds, tokens) and values."""
 
     at: dict[str, Floats]
     values: Floats
@@ -31,7 +31,7 @@ class Series:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """One run: its training loss, and each metric of its validations."""
+    """One run: its training loss, and each validation metric."""
 
     label: str
     seed: int
@@ -40,7 +40,7 @@ class RunHistory:
 
 
 def histories(comparison: Comparison) -> list[RunHistory]:
-    """The runs that left metrics, those of failed ones too: a curve may show why."""
+    """The runs with metrics, failed ones included: a curve may show why."""
     found = []
     for run in comparison.outcomes:
         records = metrics_file.read(RunFolder(Path(run.folder)).metrics)
@@ -52,18 +52,21 @@ def histories(comparison: Comparison) -> list[RunHistory]:
 
 def history(label: str, seed: int, records: Sequence[metrics_file.Record]) -> RunHistory:
     """The curves of one run's records."""
-    judged = [record for record in records if isinstance(record.get("validation"), dict)]
-    names = dict.fromkeys(name for record in judged for name in record["validation"])
+    validated = [record for record in records if isinstance(record.get("validation"), dict)]
+    names = dict.fromkeys(name for record in validated for name in record["validation"])
     return RunHistory(
         label,
         seed,
         _thinned(_series(records, (record.get("loss") for record in records))),
-        {name: _series(judged, (record["validation"].get(name) for record in judged)) for name in names},
+        {
+            name: _series(validated, (record["validation"].get(name) for record in validated))
+            for name in names
+        },
     )
 
 
 def _series(records: Sequence[metrics_file.Record], values: Iterable[object]) -> Series:
-    """The records whose value is a number, in the order of their steps."""
+    """The records with a finite value, sorted by step."""
     kept = [
         (record, float(value))
         for record, value in zip(records, values, strict=True)
@@ -78,7 +81,7 @@ def _series(records: Sequence[metrics_file.Record], values: Iterable[object]) ->
 
 
 def _thinned(series: Series, points: int = POINTS) -> Series:
-    """Means over stretches, so that a long run is not a thick line."""
+    """Means over intervals, so that a long run does not become a thick line."""
     if len(series.values) <= points:
         return series
     cuts = np.linspace(0, len(series.values), points + 1).astype(int)
@@ -86,12 +89,12 @@ def _thinned(series: Series, points: int = POINTS) -> Series:
     def means(values: Floats) -> Floats:
         return np.array([values[a:b].mean() for a, b in itertools.pairwise(cuts)])
 
-    return Series({axis: means(places) for axis, places in series.at.items()}, means(series.values))
+    return Series({axis: means(positions) for axis, positions in series.at.items()}, means(series.values))
 
 
 @dataclass(frozen=True)
 class SeedBand:
-    """What several seeds have in common: their mean, and between which values they lie."""
+    """Mean and range over several seeds."""
 
     at: Floats
     mean: Floats
@@ -100,20 +103,20 @@ class SeedBand:
 
 
 def together(series: Sequence[Series], axis: str) -> SeedBand | None:
-    """Mean and range over seeds, wherever one of them was measured and all of them were under way.
+    """Mean and range over seeds, at every position where one was measured and all were running.
 
-    Between two measurements of a seed, the straight line between them counts.
+    Values between two measurements of a seed are interpolated linearly.
     """
     usable = [one for one in series if axis in one.at and len(one.values)]
     if not usable:
         return None
     begin = max(one.at[axis][0] for one in usable)
     end = min(one.at[axis][-1] for one in usable)
-    places = np.unique(np.concatenate([one.at[axis] for one in usable]))
-    places = places[(places >= begin) & (places <= end)]
-    if not len(places):
+    positions = np.unique(np.concatenate([one.at[axis] for one in usable]))
+    positions = positions[(positions >= begin) & (positions <= end)]
+    if not len(positions):
         return None
-    if len(places) > 2 * POINTS:
-        places = np.linspace(begin, end, POINTS)
-    lines = np.stack([np.interp(places, one.at[axis], one.values) for one in usable])
-    return SeedBand(places, lines.mean(0), lines.min(0), lines.max(0))
+    if len(positions) > 2 * POINTS:
+        positions = np.linspace(begin, end, POINTS)
+    lines = np.stack([np.interp(positions, one.at[axis], one.values) for one in usable])
+    return SeedBand(positions, lines.mean(0), lines.min(0), lines.max(0))

@@ -1,4 +1,4 @@
-"""Names beside curves and points, where they cover least."""
+"""Labels beside curves and points, placed with the least overlap."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from matplotlib.transforms import Bbox
 
 from regard.comparison.figures.style import Key, Keys, tag
 
-GAP = 0.058  # of the frame's height, between two labels at its edge
-LETTER, LINE = 4.6, 9.0  # points that a letter takes
-DOT = 4.0  # points around the middle of a marker
+GAP = 0.058  # of the axes' height, between two labels at the edge
+LETTER, LINE = 4.6, 9.0  # width and height of a letter, in points
+DOT = 4.0  # radius of a marker, in points
 Across = Literal["left", "center", "right"]
 Along = Literal["bottom", "center", "top"]
 
 
 def at_ends(frame: Axes, ends: dict[Key, float], keys: Keys) -> None:
-    """A tag at the right edge for each curve that ends at such a height, moved apart where ends are close."""
+    """A label at the right edge for each curve that ends at a height, moved apart where ends are close."""
     low, high = frame.get_ylim()
     bend = math.log if frame.get_yscale() == "log" else float
     heights = {
@@ -29,10 +29,10 @@ def at_ends(frame: Axes, ends: dict[Key, float], keys: Keys) -> None:
         for key, end in ends.items()
     }
     order = sorted(heights, key=lambda key: heights[key])
-    for key, place in zip(order, apart([heights[key] for key in order]), strict=True):
+    for key, height in zip(order, apart([heights[key] for key in order]), strict=True):
         leader = {"arrowstyle": "-", "color": key.colour, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 0}
         own = frame.annotate(
-            tag(key, keys), (1.0, heights[key]), (1.05, place), xycoords="axes fraction", textcoords="axes fraction",
+            tag(key, keys), (1.0, heights[key]), (1.05, height), xycoords="axes fraction", textcoords="axes fraction",
             va="center", fontsize=7.5, color=key.colour, annotation_clip=False,
             arrowprops=leader | {"relpos": (0, 0.5)},
         )  # fmt: skip
@@ -40,21 +40,21 @@ def at_ends(frame: Axes, ends: dict[Key, float], keys: Keys) -> None:
 
 
 def apart(heights: Sequence[float], gap: float = GAP) -> list[float]:
-    """Rising heights moved as little as needed so that neighbours are a gap apart and all stay in the frame."""
+    """Increasing heights, moved as little as needed so that neighbours are a gap apart and all stay within 0 and 1."""
     gap = min(gap, 1.0 / max(1, len(heights) - 1))
     found = list(heights)
-    for place in range(1, len(found)):
-        found[place] = max(found[place], found[place - 1] + gap)
+    for index in range(1, len(found)):
+        found[index] = max(found[index], found[index - 1] + gap)
     if found:
         found[-1] = min(found[-1], 1.0)
-    for place in range(len(found) - 2, -1, -1):
-        found[place] = min(found[place], found[place + 1] - gap)
+    for index in range(len(found) - 2, -1, -1):
+        found[index] = min(found[index], found[index + 1] - gap)
     return found
 
 
 @dataclass(frozen=True)
 class _Side:
-    """Where a label may stand: how far from its point, and which of its edges is nearest."""
+    """A possible position of a label: the offset from its point, and the alignment."""
 
     x: float
     y: float
@@ -80,8 +80,8 @@ _SIDES = (
 
 
 def beside(figure: Figure, frame: Axes, points: Sequence[tuple[float, float, Key]], keys: Keys) -> None:
-    """A tag beside each point (x, y), on the side where it covers least of points, other tags and the edge."""
-    figure.draw_without_rendering()  # where points stand is only known once the frame has its size
+    """A label beside each point (x, y), on the side with the least overlap with points, other labels and the edge."""
+    figure.draw_without_rendering()  # positions are only known after the layout
     scale = 72 / figure.dpi
     spots = [
         (float(x) * scale, float(y) * scale)
@@ -104,7 +104,7 @@ def beside(figure: Figure, frame: Axes, points: Sequence[tuple[float, float, Key
 
 
 def _covered(box: Bbox, taken: Sequence[Bbox], room: Bbox) -> float:
-    """How much of a box is covered by others or lies outside."""
+    """The area of a box that overlaps others or lies outside."""
     outside = box.width * box.height - _shared(box, room)
     return outside + sum(_shared(box, other) for other in taken)
 

@@ -1,7 +1,7 @@
-"""How every picture looks: which colour, dash and marker is whose, sizes, fonts, the colours a page may exchange.
+"""The style of every figure: colour, dash and marker of each contestant, sizes, fonts.
 
-Colours are those of Okabe and Ito, darker where letters are set in them: people who do not see all colours tell them
-apart, and whoever prints in grey goes by the marker. No two of 77 contestants share both.
+Colours are those of Okabe and Ito, darkened where text is set in them: they can be told apart with colour blindness,
+and markers in a grey print. Of up to 77 contestants no two share colour and marker.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.6, 1.2, 1.6)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 WIDTH, HEIGHT = 4.2, 2.7  # inches: a column of a paper, and of a page on a phone
 LONGEST_NAME = 30
-NAMED = 4  # up to so many contestants, pictures carry names; beyond, numbers
-FEW = 8  # up to so many, curves also show every seed
+NAMED = 4  # up to so many contestants, figures show names; beyond, numbers
+FEW = 8  # up to so many contestants, curves also show every seed
 
 _RC: Any = {
     "font.family": "DejaVu Sans",
@@ -64,11 +64,11 @@ _RC: Any = {
 
 @dataclass(frozen=True)
 class Key:
-    """How one contestant looks in all pictures."""
+    """The style of one contestant in all figures."""
 
     number: int  # from 1, in the order of the rows
     label: str
-    name: str  # short enough for a picture
+    name: str  # short enough for a figure
 
     @property
     def colour(self) -> str:
@@ -77,7 +77,7 @@ class Key:
 
     @property
     def dash(self) -> Any:
-        """One more with each round through the colours."""
+        """The next one with each round through the colours."""
         return DASHES[(self.number - 1) // len(COLOURS) % len(DASHES)]
 
     @property
@@ -86,7 +86,7 @@ class Key:
         return MARKERS[(self.number - 1) % len(MARKERS)]
 
     def group(self, part: str) -> str:
-        """The name of a group of shapes that belong to this contestant."""
+        """The id of a group of shapes of this contestant."""
         return f"key{self.number}-{part}"
 
 
@@ -95,17 +95,17 @@ Keys = dict[str, Key]  # by label
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture, what it is called, and what it says in words."""
+    """A figure with its title and its text alternative."""
 
     name: str  # of its files
     title: str
     alt: str
     figure: Figure
-    tips: dict[str, str] = field(default_factory=dict)  # group of shapes → what a pointer on it is told
+    tips: dict[str, str] = field(default_factory=dict)  # group of shapes → tooltip
 
 
-def called(rows: Sequence[Row]) -> dict[str, str]:
-    """How the contestants are called, by label: where all have one model, by their attention."""
+def display_names(rows: Sequence[Row]) -> dict[str, str]:
+    """The display names of the contestants by label: their attention where all have the same model."""
     by_attention = len(rows) > 1 and len({row["model"] for row in rows}) == 1
     names = [row["attention"] if by_attention else row["label"] for row in rows]
     return {
@@ -115,13 +115,13 @@ def called(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def keys(rows: Sequence[Row]) -> Keys:
-    """The looks of the contestants."""
-    named = enumerate(called(rows).items(), 1)
+    """The styles of the contestants, by label."""
+    named = enumerate(display_names(rows).items(), 1)
     return {label: Key(number, label, shortened(name)) for number, (label, name) in named}
 
 
 def shortened(name: str, longest: int = LONGEST_NAME) -> str:
-    """A name with its middle left out where it is too long, and nothing in it that cannot be drawn."""
+    """A name with its middle left out if it is too long, and unprintable characters replaced."""
     clean = "".join(letter if letter.isprintable() else "�" for letter in name)
     if len(clean) <= longest:
         return clean
@@ -130,13 +130,13 @@ def shortened(name: str, longest: int = LONGEST_NAME) -> str:
 
 
 def tag(key: Key, everyone: Keys) -> str:
-    """What stands beside a curve or a point: the name where few take part, else the number."""
+    """The label of a curve or a point: the name for few contestants, else the number."""
     return key.name if len(everyone) <= NAMED else str(key.number)
 
 
 @contextmanager
-def looks() -> Iterator[None]:
-    """Inside, pictures are made as this file says, whatever the user's own settings are."""
+def style() -> Iterator[None]:
+    """Inside, figures use the style of this file instead of the user's matplotlib settings."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_RC)
@@ -144,7 +144,7 @@ def looks() -> Iterator[None]:
 
 
 def blank(width: float = WIDTH, height: float = HEIGHT) -> tuple[Figure, Axes]:
-    """A figure with one frame, transparent."""
+    """A transparent figure with one axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_alpha(0)
     frame = figure.add_subplot()
@@ -169,12 +169,12 @@ def number_of(value: float, metric: Metric) -> str:
 
 
 def within(metric: Metric, low: float, high: float) -> tuple[float, float]:
-    """The ends of an axis: a share lies between 0 and 1, whatever an interval says."""
+    """The limits of an axis: for a share, within 0 and 1 even if an interval is wider."""
     return (max(low, -0.01), min(high, 1.01)) if metric.unit == SHARE else (low, high)
 
 
 def logarithmic(frame: Axes, which: str) -> None:
-    """A logarithmic axis whose numbers are written as people write them."""
+    """Make an axis logarithmic, with tick labels as plain numbers."""
     axis = frame.xaxis if which == "x" else frame.yaxis
     (frame.set_xscale if which == "x" else frame.set_yscale)("log")
     low, high = sorted(axis.get_view_interval())
@@ -185,7 +185,7 @@ def logarithmic(frame: Axes, which: str) -> None:
 
 
 def short(value: float) -> str:
-    """A number in little room: 0.05, 1.5k, 20M."""
+    """A number in a few characters: 0.05, 1.5k, 20M."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"

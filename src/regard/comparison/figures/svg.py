@@ -1,4 +1,4 @@
-"""A figure as files for papers, and as a piece of a page: small, in the page's colours, the same bytes each time."""
+"""A figure as files for papers, and as inline SVG for the report: small, with the page's colours, reproducible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from regard.comparison.figures.style import COLOURS, GRID, INK, MUTED, NAMED, Drawing, Key, Keys, looks
+from regard.comparison.figures.style import COLOURS, GRID, INK, MUTED, NAMED, Drawing, Key, Keys, style
 from regard.training.run_folder import durable
 
 _VARIABLES = {
@@ -27,18 +27,16 @@ _LONG = re.compile(r"-?\d+\.\d{3,}")
 
 
 def publish(drawing: Drawing, folder: Path, keys: Keys | None = None) -> str:
-    """The picture for a page, and as SVG and PDF in `folder` for papers.
+    """The figure as inline SVG, and as SVG and PDF files in `folder`.
 
-    A picture that goes by numbers gets a legend in its files (`keys`): there no page is around it.
+    With `keys`, files of a figure that shows numbers instead of names get a legend; the report has its own.
     """
     figure, source = drawing.figure, _rendered(drawing.figure, "svg")
-    figure.set_layout_engine(
-        "none"
-    )  # everything has found its place; finding it again takes as long as drawing
+    figure.set_layout_engine("none")  # the layout is done; repeating it takes as long as drawing
     shown = ET.tostring(_inlined(drawing, source), encoding="unicode")
     if keys is not None and len(keys) > NAMED:
         figure.set_layout_engine("constrained")
-        with looks():
+        with style():
             _legend(figure, keys)
         source = _rendered(figure, "svg")
         figure.set_layout_engine("none")
@@ -48,13 +46,13 @@ def publish(drawing: Drawing, folder: Path, keys: Keys | None = None) -> str:
 
 
 def inline(drawing: Drawing) -> str:
-    """The picture as an <svg> that lives in a page; one that says nothing in words is mere decoration."""
+    """The figure as an inline <svg>; without a text alternative it is hidden from screen readers."""
     return ET.tostring(_inlined(drawing, _rendered(drawing.figure, "svg")), encoding="unicode")
 
 
 def swatch(key: Key) -> str:
-    """A piece of a contestant's curve, as a <symbol> that a page may use in many places."""
-    with looks():
+    """A sample of a contestant's line and marker, as a <symbol> that a page can reuse."""
+    with style():
         figure = Figure(figsize=(0.36, 0.14))
         frame = figure.add_axes((0, 0, 1, 1))
         frame.set_axis_off()
@@ -70,20 +68,22 @@ def swatch(key: Key) -> str:
 
 
 def _rendered(figure: Figure, kind: str) -> bytes:
-    # Without a date and with a fixed salt for ids, the same figure is the same bytes.
+    # No date and a fixed salt for ids, so that the same figure gives the same bytes.
     nameless = {"Date": None, "Creator": None} if kind == "svg" else {"CreationDate": None, "Creator": None}
     held = io.BytesIO()
-    with looks(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a browser has fonts that this machine lacks
+    with style(), warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing"
+        )  # the browser may have fonts that this machine lacks
         figure.savefig(held, format=kind, metadata=nameless, transparent=True)
     return held.getvalue()
 
 
 def _inlined(drawing: Drawing, source: bytes) -> ET.Element:
-    """What matplotlib wrote, without what a page does not need, and with what it does."""
+    """matplotlib's SVG, reduced to what an HTML page needs, with accessible names and tooltips."""
     root = ET.fromstring(source)
     for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]  # inside a page no name needs its namespace
+        element.tag = element.tag.rpartition("}")[2]  # inline SVG needs no namespaces
         element.attrib = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
     for parent in list(root.iter()):
         for child in list(parent):
@@ -107,7 +107,7 @@ def _referred(value: str) -> str:
 
 
 def _simplify(element: ET.Element, drawing: Drawing, used: set[str]) -> None:
-    """Ids that no other picture has, where they are needed; short numbers; the page's colours."""
+    """Make ids unique on the page and drop unused ones; shorten numbers; use the page's colours."""
     own = element.attrib
     group = own.pop("id", "")
     if group in used:
@@ -137,14 +137,14 @@ def _rounded(number: re.Match[str]) -> str:
 
 
 def _styled(style: str) -> str:
-    """The same style in the page's colours and font."""
+    """The same style with the page's colours and font."""
     parts = [[word.strip() for word in part.split(":", 1)] for part in style.split(";") if part.strip()]
     kept = [f"{name}:{_VARIABLES.get(value, value)}" for name, value in parts if name != "font-family"]
     return ";".join(kept)
 
 
 def _unwrap(parent: ET.Element) -> None:
-    """Groups that say nothing give way to what is in them."""
+    """Replace groups without attributes by their children."""
     children: list[ET.Element] = []
     for child in list(parent):
         _unwrap(child)
@@ -159,7 +159,7 @@ def _unwrap(parent: ET.Element) -> None:
 
 
 def _legend(figure: Figure, keys: Keys) -> None:
-    """Numbers and names below the picture, which grows by as much."""
+    """Add numbers and names below the figure, and enlarge it accordingly."""
     columns = 2
     lines = -(-len(keys) // columns)
     width, height = figure.get_size_inches()

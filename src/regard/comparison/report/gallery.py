@@ -1,4 +1,4 @@
-"""Every picture of a report, drawn once: as a piece of the page, and as files for papers beside it."""
+"""Every figure of a report, drawn once: as inline SVG for the page, and as files for papers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures import attention, bars, cost, curves, history, svg
-from regard.comparison.figures.style import Drawing, Key, Keys, looks
+from regard.comparison.figures.style import Drawing, Key, Keys, style
 from regard.comparison.results import Row, deciding, runs_of
 from regard.errors import RegardError
 from regard.observation import inspection
@@ -20,7 +20,7 @@ from regard.observation.inspection import Inspection
 
 @dataclass(frozen=True)
 class Plate:
-    """A picture in the page."""
+    """A figure on the page."""
 
     name: str
     title: str
@@ -29,18 +29,18 @@ class Plate:
 
 @dataclass(frozen=True)
 class AttentionView:
-    """What one contestant looked at: pictures and words, or why there are none."""
+    """The attention of one contestant: figures and weighted words, or why there are none."""
 
     key: Key
     seed: int | None
     inspection: Inspection | None
-    plates: list[tuple[Attribution, Plate | None]]  # a text with a weight for each word needs no picture
+    plates: list[tuple[Attribution, Plate | None]]  # None: a text with a weight for each word, shown as text
     why_not: str = ""
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """All of them."""
+    """All figures of a report."""
 
     curves: list[Plate]
     results: list[Plate]
@@ -49,7 +49,7 @@ class Gallery:
 
 
 def gallery(comparison: Comparison, rows: Sequence[Row], keys: Keys, split: str, folder: Path) -> Gallery:
-    """Draw everything; `split` is the one whose results are shown, `folder` where files go."""
+    """Draw all figures; `split` is the one whose results are shown, `folder` is for the files."""
     metric = deciding(rows)
     seeds = {
         contestant.label: {
@@ -63,7 +63,7 @@ def gallery(comparison: Comparison, rows: Sequence[Row], keys: Keys, split: str,
     def plates(drawings: Iterable[Drawing | None]) -> list[Plate]:
         return [_plate(drawing, folder, keys) for drawing in drawings if drawing is not None]
 
-    with looks():
+    with style():
         runs = history.histories(comparison)
         axes = ("step", "seconds", "tokens") if "token" in comparison.budget else ("step", "seconds")
         reached = bars.reached(rows, keys, split, seeds)
@@ -87,11 +87,11 @@ def _plate(drawing: Drawing, folder: Path, keys: Keys | None) -> Plate:
 
 
 def _view(comparison: Comparison, key: Key, folder: Path) -> AttentionView:
-    """The first finished run of a contestant, looked into. Whatever goes wrong there, the report goes on."""
+    """The attention of the first finished run of a contestant. An error there does not stop the report."""
     contestant = next(one for one in comparison.contestants if one.label == key.label)
     run = next((run for run in runs_of(comparison, contestant) if not run.error), None)
     if run is None:
-        return AttentionView(key, None, None, [], "No run of it finished.")
+        return AttentionView(key, None, None, [], "No run of this contestant finished.")
     try:
         found = inspection.inspect_run(run.folder)
         image = None if found.shown.picture is None else np.asarray(found.shown.picture, dtype=np.float64)
@@ -105,9 +105,9 @@ def _view(comparison: Comparison, key: Key, folder: Path) -> AttentionView:
         return AttentionView(key, run.seed, found, plates)
     except Exception as trouble:
         kind = "" if isinstance(trouble, RegardError) else f"{type(trouble).__name__}: "
-        return AttentionView(key, run.seed, None, [], f"It could not be looked into: {kind}{trouble}")
+        return AttentionView(key, run.seed, None, [], f"The run could not be inspected: {kind}{trouble}")
 
 
 def in_words(attribution: Attribution, found: Inspection) -> bool:
-    """Whether each weight belongs to a piece of a text, and is best shown there."""
+    """Whether each weight belongs to a piece of a text, and is shown on the text itself."""
     return attribution.weights.dim() == 1 and attribution.inputs and found.shown.picture is None

@@ -1,4 +1,4 @@
-"""The page: what is on it, put into its template. Everything that came from outside is escaped by the template."""
+"""The report: its data, rendered by its template. The template escapes everything that comes from outside."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from regard.training.loading import load_run
 from regard.training.run_folder import durable
 
 FIGURES = "figures"
-MANY = 6  # beyond so many contestants, attention pictures stand closer
+MANY = 6  # with more contestants, attention figures are set closer
 HOW = {
-    "exact": "the weights the layer itself used",
-    "effective": "the layer never forms these weights, but its output is the mean of its values by just these",
-    "gradient × input": "how much each input moved the answer; no layer has weights over the input here",
-    "unverified": "computed from what is known of the layer, but not confirmed by what it gave",
+    "exact": "the weights that the layer itself used",
+    "effective": "the layer never computes these weights, but its output equals the mean of its values with them",
+    "gradient × input": "how much each input influences the answer; no layer has weights over the input here",
+    "unverified": "computed from what is known of the layer, but not confirmed by its output",
 }
 
 
 def write(comparison: Comparison, rows: Sequence[Row], path: Path) -> None:
-    """Write the report to `path`, whole or not at all, and its pictures as SVG and PDF to `figures` beside it."""
+    """Write the report to `path` atomically, and its figures as SVG and PDF to `figures` beside it."""
     durable.replace(path, rendered(comparison, rows, path.parent / FIGURES).encode())
 
 
 def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
-    """The page as text; pictures also go to `folder`."""
+    """The page as text; figures are also written to `folder`."""
     with durable.reporting(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    looks, split = keys(rows), summary.shown_split(rows)
+    styles, split = keys(rows), summary.shown_split(rows)
     found = _pairs(comparison)
-    pictures = gallery(comparison, rows, looks, split, folder)
+    pictures = gallery(comparison, rows, styles, split, folder)
     script = _own("page.js")
     return _template().render(
         title=summary.title(rows, comparison.task),
@@ -56,19 +56,19 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
         metric=deciding(rows),
         split=split,
         direction="; ".join(dict.fromkeys(run.direction for run in comparison.outcomes if run.direction)),
-        keys=list(looks.values()),
-        numbered=len(looks) > NAMED,
-        every_seed=len(looks) <= FEW,
-        swatches=Markup("".join(svg.swatch(key) for key in looks.values())),
-        results=tables.results(rows, looks),
+        keys=list(styles.values()),
+        numbered=len(styles) > NAMED,
+        every_seed=len(styles) <= FEW,
+        swatches=Markup("".join(svg.swatch(key) for key in styles.values())),
+        results=tables.results(rows, styles),
         pictures=pictures,
         drawn=Markup,
-        matrix=tables.matrix(found, looks) if found else [],
-        full=len(looks) <= tables.FULL,
-        many=len(looks) > MANY,
+        matrix=tables.matrix(found, styles) if found else [],
+        full=len(styles) <= tables.FULL,
+        many=len(styles) > MANY,
         claims=[pair["claim"] for pair in found],
         facts=[
-            tables.facts(comparison, row, contestant, looks[row["label"]])
+            tables.facts(comparison, row, contestant, styles[row["label"]])
             for row, contestant in zip(rows, comparison.contestants, strict=True)
         ],
         fairness=fairness(comparison),
@@ -94,7 +94,7 @@ def _own(name: str) -> str:
 
 
 def _pairs(comparison: Comparison) -> list[Row]:
-    """The paired comparisons; the metric that decides belongs to the task of a run."""
+    """The paired comparisons on the deciding metric of the runs' task."""
     run = next((run for run in comparison.outcomes if not run.error and run.test), None)
     if run is None or len(comparison.contestants) < 2:
         return []
@@ -114,7 +114,7 @@ def _kinds(views: Sequence[AttentionView]) -> set[str]:
 
 
 def _surroundings(comparison: Comparison) -> list[tuple[str, str]]:
-    """Versions and machine, as the runs noted them; several where they differ."""
+    """Versions and machine, as the runs recorded them; all distinct values."""
     found: dict[str, dict[str, None]] = {}
 
     def note(name: str, value: Any) -> None:

@@ -1,18 +1,18 @@
-"""What a comparison found, in plain words made from its numbers."""
+"""The title and the main finding of a comparison, as sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from regard.comparison.figures.style import called, number_of
+from regard.comparison.figures.style import display_names, number_of
 from regard.comparison.results import Row, deciding
 from regard.tasks.metrics import Metric
 
-LISTED = 4  # names in a sentence; of more, their number is told
+LISTED = 4  # names in a sentence; of more, only their number is given
 
 
 def title(rows: Sequence[Row], task: str) -> str:
-    """What was compared on what."""
+    """The title: what was compared, and on which task."""
     models = list(dict.fromkeys(row["model"] for row in rows))
     if len(rows) == 1:
         return f"{rows[0]['label']} on {task}"
@@ -24,14 +24,14 @@ def title(rows: Sequence[Row], task: str) -> str:
 
 
 def shown_split(rows: Sequence[Row]) -> str:
-    """The split whose results count: the test, unless nobody was tested."""
+    """The split whose results are shown: the test, unless no run was tested."""
     tested = any(row["test"].get(row["decides"]) for row in rows)
     return "test" if tested or not any(row["validation"] for row in rows) else "validation"
 
 
 def finding(rows: Sequence[Row], pairs: Sequence[Row], split: str) -> str:
-    """Who is best, by which number, and from whom that can be told apart."""
-    names = called(rows)
+    """Which contestant is best, its result, and from which others it is distinguishable."""
+    names = display_names(rows)
     metric = deciding(rows)
     reached = {
         row["label"]: over
@@ -39,7 +39,7 @@ def finding(rows: Sequence[Row], pairs: Sequence[Row], split: str) -> str:
         if (over := row[split].get(metric.name)) and over["mean"] is not None
     }
     if not reached:
-        return "No run finished with a number, so there is nothing to compare."
+        return "No run finished with a finite result, so there is nothing to compare."
     order = sorted(reached, key=lambda label: reached[label]["mean"], reverse=metric.higher_is_better)
     best = order[0]
     seeds = len(next(row["seeds"] for row in rows if row["label"] == best))
@@ -62,9 +62,9 @@ def _interval(over: Row, metric: Metric, seeds: int) -> str:
 def _apart(
     best: str, others: Sequence[str], pairs: Sequence[Row], seeds: int, names: Mapping[str, str]
 ) -> str:
-    """From whom the best can be told apart."""
+    """From which contestants the best is distinguishable."""
     if seeds < 2:
-        return "With one seed no difference can be claimed: run it with more."
+        return "With one seed no difference can be claimed: use more seeds."
     beaten = {label for pair in pairs if pair["better"] == best for label in (pair["first"], pair["second"])}
     clear = [names[label] for label in others if label in beaten]
     close = [names[label] for label in others if label not in beaten]
@@ -77,7 +77,7 @@ def _apart(
 
 
 def listed(names: Sequence[str], many: str = "") -> str:
-    """a, b and c; or, of many, how many they are."""
+    """a, b and c; for many names, their number."""
     if len(names) > LISTED:
         return many or f"{len(names)} others"
     *ahead, last = names

@@ -1,4 +1,4 @@
-"""The tables of a report as plain data: results, pairs, and everything known about one contestant."""
+"""The tables of a report as plain data: results, pairs, and the details of each contestant."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.comparison.columns import Column, counted, number, quality, significant, tells_apart
+from regard.comparison.columns import Column, attention_varies, counted, number, quality, significant
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures.style import Key, Keys
 from regard.comparison.job import Contestant
 from regard.comparison.results import Row, runs_of
 from regard.tasks.metrics import SHARE
 
-FULL = 8  # up to so many contestants, every cell of the matrix has room for interval and p
+FULL = 8  # up to so many contestants, every cell of the matrix shows interval and p
 SPLITS = ("validation", "test")
 
 
 @dataclass(frozen=True)
 class SortableCell:
-    """What stands in a table, and by what it is sorted; None goes last."""
+    """The text of a cell, and the value by which it is sorted; None goes last."""
 
     text: str
     sort: float | str | None
@@ -34,11 +34,11 @@ class ReportTable:
 
     titles: list[str]
     rows: list[tuple[Key, list[SortableCell]]]
-    words: int  # how many of the first columns hold words
+    words: int  # how many of the first columns hold text
 
 
 def results(rows: Sequence[Row], keys: Keys) -> ReportTable:
-    """The user's table: model, speed, validation, test; then what a model takes."""
+    """The table of results: model, speed, validation, test; then the costs."""
     made: list[tuple[Column | None, list[Any]]] = [
         _numbers(rows, "steps_per_second", "steps/s", significant, higher=True),
         *((quality(rows, split), [row[split].get(row["decides"], {}).get("mean") for row in rows]) for split in SPLITS),
@@ -47,15 +47,15 @@ def results(rows: Sequence[Row], keys: Keys) -> ReportTable:
         _numbers(rows, "peak_memory_mib", "memory, MiB", significant, higher=False),
     ]  # fmt: skip
     kept = [(column, values) for column, values in made if column is not None]
-    names = ["model", "attention"] if tells_apart(rows) else ["model"]
+    names = ["model", "attention"] if attention_varies(rows) else ["model"]
     if len(rows) > 1 and len({row["model"] for row in rows}) == 1:
-        names = ["attention"]  # the title says which model
+        names = ["attention"]  # the title names the model
     body = []
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         cells = [SortableCell(row[name], row[name].lower()) for name in names]
         for column, values in kept:
-            cell = column.cells[place]
-            cells.append(SortableCell(cell.text, values[place], cell.half, cell.best))
+            cell = column.cells[index]
+            cells.append(SortableCell(cell.text, values[index], cell.half, cell.best))
         done, failed = len(row["seeds"]), len(row["failed"])
         cells.append(SortableCell(f"{done} of {done + failed}" if failed else str(done), float(done)))
         body.append((keys[row["label"]], cells))
@@ -70,7 +70,7 @@ def _numbers(
 
 @dataclass(frozen=True)
 class PairCell:
-    """One contestant against another, seen from the first."""
+    """One contestant against another, from the point of view of the first."""
 
     word: str  # "better", "worse", "unclear"
     difference: str
@@ -80,14 +80,14 @@ class PairCell:
 
 
 def matrix(pairs: Sequence[Row], keys: Keys) -> list[tuple[Key, list[PairCell | None]]]:
-    """Every contestant against every other; None where there is nothing to say."""
+    """Every contestant against every other; None where there is no result."""
     found = {(pair["first"], pair["second"]): pair for pair in pairs}
     decimals = _decimals([pair["difference"]["mean"] for pair in pairs])
     return [(key, [_verdict(found, one, other, decimals) for other in keys]) for one, key in keys.items()]
 
 
 def _decimals(differences: Sequence[float | None]) -> int:
-    """As many that the largest difference has three digits; none has more than four behind the point."""
+    """Decimals such that the largest difference has three significant digits; at most four."""
     largest = max((abs(each) for each in differences if each), default=1.0)
     return max(0, min(4, 2 - math.floor(math.log10(largest))))
 
@@ -107,7 +107,7 @@ def _verdict(found: dict[tuple[str, str], Row], one: str, other: str, decimals: 
 
 
 def signed(value: float, decimals: int) -> str:
-    """A difference with its sign; nothing has none."""
+    """A difference with its sign; zero has none."""
     text = f"{value:+.{decimals}f}".replace("-", "−")
     return text if text.strip("+−0.") else text[1:]
 
@@ -118,7 +118,7 @@ def probability(value: float) -> str:
 
 
 def failures(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
-    """Label, seeds and reason of the runs that failed; seeds that failed alike stand together."""
+    """Label, seeds and reason of failed runs; seeds with the same reason are grouped."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for seed, why in row["failed"].items():
@@ -128,7 +128,7 @@ def failures(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
 
 @dataclass(frozen=True)
 class Measured:
-    """One metric of one split: over all seeds, and of each."""
+    """One metric of one split: over all seeds, and for each seed."""
 
     split: str
     metric: str
@@ -140,20 +140,20 @@ class Measured:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that is known about a contestant."""
+    """The details of a contestant."""
 
     key: Key
     seeds: list[int]
     measured: list[Measured]
     facts: list[tuple[str, str]]
-    commands: list[tuple[str, str]]  # seed, what to type
-    failed: list[tuple[str, str]]  # seed, why
+    commands: list[tuple[str, str]]  # seed, command
+    failed: list[tuple[str, str]]  # seed, reason
     warnings: list[str]
     signature: str
 
 
 def facts(comparison: Comparison, row: Row, contestant: Contestant, key: Key) -> Facts:
-    """The numbers of a row in full, and where they come from."""
+    """The numbers of a row in full precision, and how to reproduce them."""
     done = [run for run in runs_of(comparison, contestant) if not run.error]
     measured = [
         Measured(
@@ -183,7 +183,7 @@ def facts(comparison: Comparison, row: Row, contestant: Contestant, key: Key) ->
 
 
 def exact(value: float | None) -> str:
-    """A number with six digits, or a whole one with all of them; a dash where there is none."""
+    """A number with six significant digits, an integer with all; a dash for None."""
     if value is None:
         return "–"
     whole = float(value).is_integer() and abs(value) < 1e15

@@ -8,9 +8,9 @@ from regard.training.config.config import (
     from_yaml,
     make,
     mistakes_of,
+    non_defaults,
     read,
     refuse,
-    said,
     settings,
     to_yaml,
 )
@@ -23,9 +23,9 @@ __all__ = [
     "from_yaml",
     "make",
     "mistakes_of",
+    "non_defaults",
     "read",
     "refuse",
-    "said",
     "settings",
     "to_yaml",
 ]

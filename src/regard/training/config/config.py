@@ -1,7 +1,7 @@
-"""The settings of a run: frozen values, read from YAML and dotted flags, with all mistakes shown together.
+"""The settings of a run: `Config` and `Optim`, read from YAML and dotted flags, with all mistakes reported together.
 
-`Config(task="dates", steps=500)` says what differs from the task's own recipe; `complete` (in `recipe.py`) fills in
-the rest. What is None was not said.
+`Config(task="dates", steps=500)` gives what differs from the task's recipe; `complete` (in `recipe.py`) fills in the
+rest. None means: not given.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ SCHEDULES = ("cosine", "inverse-root", "constant")
 
 
 def setting(default: Any, reader: Reader, about: str) -> Any:
-    """A field with its default, the way it is read and one line of help."""
+    """A field with its default, its reader and one line of help."""
     return field(default=default, metadata={"read": reader, "help": about})
 
 
 @dataclass(frozen=True)
 class Optim:
-    """How weights are changed: AdamW (or RMSprop), warm-up, decay, clipping, label smoothing."""
+    """How weights are updated: AdamW or RMSprop, learning rate, weight decay, clipping, label smoothing."""
 
     optimizer: str | None = setting(None, optional(one_of(*OPTIMIZERS)), "the rule: " + ", ".join(OPTIMIZERS))
     lr: float | None = setting(None, optional(number(least=0)), "peak learning rate")
     weight_decay: float = setting(
-        0.01, number(least=0), "decay of matrices (never of norms, biases, embeddings)"
+        0.01, number(least=0), "weight decay of matrices (not of norms, biases, embeddings)"
     )
-    betas: tuple[float, float] = setting((0.9, 0.98), betas, "rates of Adam's two averages")
+    betas: tuple[float, float] = setting((0.9, 0.98), betas, "decay rates of Adam's two averages")
     warmup: int | None = setting(None, optional(whole(0)), "steps until the peak learning rate")
     schedule: str | None = setting(
         None, optional(one_of(*SCHEDULES)), "decay after the warm-up: " + ", ".join(SCHEDULES)
@@ -75,7 +75,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class Config:
-    """A run: which task, which model, how long, where."""
+    """The settings of a run: which task, which model, how long, where."""
 
     task: str = setting("", text, "what to learn, for instance dates or copy(max_length=20)")
     model: str | None = setting(None, optional(text), 'the network, for instance "decoder(layers=4)"')
@@ -85,11 +85,11 @@ class Config:
         paths,
         "files to learn from, joined by commas; for a translation SOURCE,TARGET (what is read, what is written)",
     )
-    steps: int | None = setting(None, optional(whole(0)), "how many optimiser steps")
+    steps: int | None = setting(None, optional(whole(0)), "number of optimiser steps")
     budget: str | None = setting(
         None,
         optional(budgets.setting),
-        'how long in place of --steps: "5M tokens", "90 seconds", "2000 steps"',
+        'how long to train, instead of --steps: "5M tokens", "90 seconds", "2000 steps"',
     )
     seed: int = setting(0, whole(0), "one number that fixes weights, order and dropout")
     device: str = setting("auto", text, "auto, cpu, cuda, cuda:1, mps")
@@ -97,40 +97,40 @@ class Config:
     out: str | None = setting(None, optional(text), "the run folder; with --name the folder that holds it")
     name: str | None = setting(None, optional(text), "the run's name inside --out (default: runs)")
     batch_size: int | None = setting(None, optional(whole(1)), "examples in a batch")
-    accumulate: int | None = setting(None, optional(whole(1)), "batches that make one step")
-    bucket: int = setting(50, whole(0), "batches sorted by length together; 0 for none")
+    accumulate: int | None = setting(None, optional(whole(1)), "batches in one optimiser step")
+    bucket: int = setting(50, whole(0), "batches sorted by length together; 0 for no sorting")
     eval_every: int | None = setting(None, optional(whole(1)), "steps between validations")
-    eval_limit: int | None = setting(
-        None, optional(whole(1)), "examples a validation looks at (default: all)"
-    )
+    eval_limit: int | None = setting(None, optional(whole(1)), "examples in a validation (default: all)")
     save_every: int | None = setting(None, optional(whole(1)), "steps between checkpoints")
     keep: str = setting(
         "2",
         retention.setting,
-        "which checkpoints stay besides the best: all, N (the last N), every:N (each N-th step, and the last two)",
+        "which checkpoints to keep besides the best: all, N (the last N), every:N (each N-th step, and the last two)",
     )
     log_every: int | None = setting(None, optional(whole(1)), "steps between lines of metrics.jsonl")
     patience: int | None = setting(
         None,
         optional(whole(1)),
-        "stop after so many validations in which the deciding metric does not improve",
+        "stop after this many validations without improvement of the deciding metric",
     )
     strategy: str = setting(
         "ddp",
         one_of(*STRATEGIES),
-        "several processes (torchrun) have equal copies (ddp) or share weights (fsdp)",
+        "how several processes (torchrun) hold the weights: replicated (ddp) or sharded (fsdp)",
     )
     compile: bool = setting(False, flag, "run the model through torch.compile")
     graph: bool = setting(True, flag, "on a GPU with static shapes, run a step as one CUDA graph")
-    deterministic: bool = setting(False, flag, "only deterministic kernels")
-    report_to: str | None = setting(None, optional(one_of("tensorboard")), "also write for: tensorboard")
+    deterministic: bool = setting(False, flag, "use deterministic kernels only")
+    report_to: str | None = setting(
+        None, optional(one_of("tensorboard")), "also write metrics for: tensorboard"
+    )
     init_from: str | None = setting(None, optional(text), "a run whose matching weights to start from")
     optim: Optim = field(default_factory=Optim)
 
 
-# A resumed run must be the run that was begun. These never change: they say what is learned, from which batches, and
-# what its weights and its optimiser's memory mean; with another eval_limit, "best" would compare unlike validations.
-# Every other setting may change; `changes.py` records from which step on.
+# These settings cannot change on resume: they determine what is learned, from which batches, and what the weights and
+# the optimiser state mean; with another eval_limit, "best" would compare different validations. Every other setting may
+# change; `run_folder/changes.py` records from which step on.
 FIXED = (
     "task",
     "model",
@@ -148,7 +148,7 @@ FIXED = (
 
 
 def settings(kind: type = Config, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
-    """Every setting by its dotted name."""
+    """All settings by dotted name."""
     found: dict[str, dataclasses.Field[Any]] = {}
     for one in dataclasses.fields(kind):
         if one.name == "optim":
@@ -170,7 +170,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Settings by dotted name as values of their kind, and every mistake that was found on the way."""
+    """Read settings by dotted name; returns the typed values and a list of mistakes."""
     known = settings()
     clean: dict[str, Any] = {}
     mistakes: list[str] = []
@@ -190,20 +190,20 @@ def read(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def make(clean: Mapping[str, Any]) -> Config:
-    """A Config from checked settings by dotted name."""
+    """Make a Config from typed settings by dotted name."""
     outer = {name: value for name, value in clean.items() if "." not in name}
     inner = {name.partition(".")[2]: value for name, value in clean.items() if "." in name}
     return Config(**outer, optim=Optim(**inner))
 
 
-def said(config: Config) -> dict[str, Any]:
-    """What a Config says beyond the defaults, by dotted name."""
+def non_defaults(config: Config) -> dict[str, Any]:
+    """The settings of a Config that differ from the defaults, by dotted name."""
     given = flat(dataclasses.asdict(config))
     return {name: given[name] for name, one in settings().items() if given[name] != one.default}
 
 
 def mistakes_of(check: Callable[[], object]) -> list[str]:
-    """What a check has to say against a setting: one text, or nothing."""
+    """The message of a check that raises, as a list; empty if it passes."""
     try:
         check()
     except RegardError as mistake:
@@ -219,7 +219,7 @@ def refuse(mistakes: list[str]) -> None:
 
 
 def to_yaml(config: Config) -> str:
-    """The settings as a file that `--config` reads."""
+    """The settings as YAML, as `--config` reads it."""
     plain = dataclasses.asdict(config)
     plain["data"] = list(config.data)
     plain["optim"]["betas"] = list(config.optim.betas)
@@ -228,7 +228,7 @@ def to_yaml(config: Config) -> str:
 
 
 def from_yaml(path: str | Path) -> dict[str, Any]:
-    """The settings a file holds, not checked yet. Only plain data is read: no tags, no objects, no aliases."""
+    """Read settings from a file, unvalidated. Only plain data is accepted: no tags, no objects, no aliases."""
     found = plain_yaml.read(path, "--config")
     if found is None:
         return {}
@@ -241,17 +241,17 @@ def from_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def _refuse_repeated(values: Mapping[Any, Any], path: str | Path) -> None:
-    """Raise where a file gives a setting twice: as `optim.lr` and inside `optim`, or with hyphen and underscore."""
+    """Raise if a file gives a setting twice: as `optim.lr` and inside `optim`, or with hyphen and underscore."""
     names = list(_names(values))
     plain = [name.replace("-", "_") for name in names]
-    for place, name in enumerate(plain):
-        if name in plain[:place]:
-            both = f"{names[plain.index(name)]} and {names[place]}"
+    for index, name in enumerate(plain):
+        if name in plain[:index]:
+            both = f"{names[plain.index(name)]} and {names[index]}"
             raise BadValue(f"--config: {path} gives the setting {name} twice, as {both}. Keep one of them.")
 
 
 def _names(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted name of every setting, once for each time it is given."""
+    """The dotted names of all settings given, with repetitions."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _names(value, f"{prefix}{name}.")

@@ -38,8 +38,8 @@ def square_sums(grads, sizes, steps, turns, sums, BLOCK: tl.constexpr):
     if address != 0:
         grad = address.to(tl.pointer_type(tl.float32))
         for start in range(0, size, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            part = tl.load(grad + place, mask=place < size, other=0.0)
+            index = start + tl.arange(0, BLOCK)
+            part = tl.load(grad + index, mask=index < size, other=0.0)
             found += part * part
     tl.store(sums + chunk, tl.sum(found))
     step = tl.load(steps + chunk).to(tl.pointer_type(tl.float32))
@@ -83,18 +83,18 @@ def adamw(
         square = tl.load(squares + chunk).to(tl.pointer_type(tl.float32))
         size = tl.load(sizes + chunk)
         for start in range(0, size, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            real = place < size
-            g = tl.load(grad + place, mask=real, other=0.0) * clip
-            m = tl.load(mean + place, mask=real, other=0.0)
-            s = tl.load(square + place, mask=real, other=0.0)
-            w = tl.load(weight + place, mask=real, other=0.0) * kept
+            index = start + tl.arange(0, BLOCK)
+            real = index < size
+            g = tl.load(grad + index, mask=real, other=0.0) * clip
+            m = tl.load(mean + index, mask=real, other=0.0)
+            s = tl.load(square + index, mask=real, other=0.0)
+            w = tl.load(weight + index, mask=real, other=0.0) * kept
             m = BETA1 * m + (1.0 - BETA1) * g
             s = BETA2 * s + (1.0 - BETA2) * g * g
             w -= stride * m / (tl.sqrt(s) / early2 + EPS)
-            tl.store(mean + place, m, mask=real)
-            tl.store(square + place, s, mask=real)
-            tl.store(weight + place, w, mask=real)
+            tl.store(mean + index, m, mask=real)
+            tl.store(square + index, s, mask=real)
+            tl.store(weight + index, w, mask=real)
 
 
 def fits(optimizer: torch.optim.Optimizer) -> bool:

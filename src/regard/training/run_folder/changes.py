@@ -78,9 +78,9 @@ def until(changes: Sequence[Change], step: int) -> list[Change]:
     return [one for one in changes if one.step <= step]
 
 
-def applied(begun: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
+def applied(initial: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
     """Apply changes to the settings a run was started with, by dotted name."""
-    return {**flat(begun), **{one.setting: one.now for one in changes}}
+    return {**flat(initial), **{one.setting: one.now for one in changes}}
 
 
 def between(before: Config, after: Config, step: int) -> list[Change]:

@@ -27,7 +27,7 @@ LONGEST_TEXT = 1 << 28  # bytes: the limit for text files, which are read at onc
 
 
 class StorageFailed(RegardError, OSError):
-    """A file could not be written; no partial file took its place."""
+    """A file could not be written; no partial file replaced it."""
 
 
 @contextmanager

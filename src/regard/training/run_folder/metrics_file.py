@@ -190,5 +190,5 @@ def _record(line: bytes) -> Record | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    whole = isinstance(record, dict) and type(record.get("step")) is int
-    return record if whole else None
+    valid = isinstance(record, dict) and type(record.get("step")) is int
+    return record if valid else None

@@ -22,7 +22,7 @@ MOVABLE = ("data", "init_from")  # files may have been moved: another path is re
 
 def settings_of(run: RunFolder) -> dict[str, Any]:
     """The settings of a run, as a checkpoint holds them."""
-    kept = {"begun": _begun(run.initial_settings()), "changes": _rows(changes.read(run.path))}
+    kept = {"begun": _plain(run.initial_settings()), "changes": _rows(changes.read(run.path))}
     return {**kept, "sha256": checksum.digest(kept)}
 
 
@@ -32,12 +32,12 @@ def check(run: RunFolder, checkpoint: Checkpoint, tell: Callable[[str], None]) -
     if kept is None:
         tell(f"{run.path}: {checksum.NO_CHECKSUM}: its settings and metrics are taken as they are.")
         return
-    begun, known = kept.get("begun"), kept.get("changes")
-    if not isinstance(begun, dict) or not isinstance(known, list):
+    initial, known = kept.get("begun"), kept.get("changes")
+    if not isinstance(initial, dict) or not isinstance(known, list):
         raise checksum.FileChanged(f"{checkpoint.name}: its settings cannot be read.")
-    now = _begun(run.initial_settings())
-    for name in {**begun, **now}:
-        if (was := begun.get(name)) == (found := now.get(name)):
+    now = _plain(run.initial_settings())
+    for name in {**initial, **now}:
+        if (was := initial.get(name)) == (found := now.get(name)):
             continue
         if name in MOVABLE:
             tell(f"{name}: {run.path} was started with {was!r}, but config.yaml says {found!r} now.")
@@ -54,8 +54,8 @@ def check(run: RunFolder, checkpoint: Checkpoint, tell: Callable[[str], None]) -
         )
 
 
-def _begun(begun: Mapping[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(json.dumps(flat(begun), default=str))  # str: YAML may hold dates
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(flat(settings), default=str))  # str: YAML may hold dates
     return {name: value for name, value in plain.items() if name not in LOCATION}
 
 

@@ -1,8 +1,8 @@
-// What a classifier answered, beside the title: its label and how sure it is.
+// The answer of a classifier, beside the title: its label and probability.
 
 import { h, fill } from "./dom.js";
 
-/** `{element, update(state)}`; of the variant that is shown. Models that classify nothing have none. */
+/** `{element, update(state)}`; for the shown variant. Hidden for models that do not classify. */
 export function createAnswer(scene) {
   const words = h("bdi", { data: { testid: "answer" } });
   const element = h("p", { class: "answer", hidden: true }, h("span", { class: "answer-label" }, "answer"), " ", words);
@@ -18,7 +18,7 @@ export function createAnswer(scene) {
   };
 }
 
-/** " · positive 98.2 %" for a caption; nothing where a variant has no answer. */
+/** " · positive 98.2 %" for a caption; empty where a variant has no answer. */
 export function answered(scene, variant) {
   const { answer } = scene.variants[variant] || {};
   return answer ? ` · ${answer.text}` : "";

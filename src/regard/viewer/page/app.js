@@ -1,9 +1,9 @@
-// The shell: header, tabs, the head picker, the open view, the legend, and the keys that work everywhere.
+// The shell: header, tabs, the head picker, the open view, the legend, and the keyboard shortcuts of all views.
 
 import { h, fill, isTyping, notice, waiting } from "./dom.js";
 import { createAnswer } from "./answer.js";
-import { checked } from "./presence.js";
-import { fileName, whoseText } from "./subject.js";
+import { checked } from "./availability.js";
+import { fileName, whoseText } from "./naming.js";
 import { createStore, defaults, fitted, fromHash, mirror, stepped } from "./state.js";
 import { createPalette } from "./palette.js";
 import { createRail } from "./rail.js";
@@ -25,11 +25,11 @@ const VIEWS = [overviewView, matrixView, tokensView, stepsView, imageView, align
 const SHORT_INPUT = 128;
 const counter = { pages: 0 };
 
-/** Show a source inside `root`. `address: false` leaves the address of the surrounding page alone (notebooks). */
+/** Show a source inside `root`. `address: false` does not change the URL of the surrounding page (notebooks). */
 export function mount(root, source, { address = true } = {}) {
   root.classList.add("regard");
   root.dataset.theme = systemTheme();
-  fill(root, h("div", { class: "whole" }, waiting("Reading what was seen …")));
+  fill(root, h("div", { class: "whole" }, waiting("Loading …")));
   return source.scene().then(
     (scene) => open(root, source, scene, address),
     (problem) => {
@@ -63,8 +63,8 @@ function open(root, given, scene, address) {
     }, view.label));
   }
   const main = h("main", { class: "view", id: `${id}-view`, role: "tabpanel", tabindex: "-1" });
-  // A pressed tab hands the focus to its view, whose arrow keys go from head to head. From the keyboard it keeps it: there
-  // arrows go from tab to tab.
+  // A clicked tab moves the focus to its view, where arrow keys change the head. Reached by keyboard, the tab keeps the
+  // focus, and arrow keys change the tab.
   const choose = (name, event) => {
     store.set({ view: name });
     if (event.detail) main.focus({ preventScroll: true });
@@ -115,7 +115,7 @@ function open(root, given, scene, address) {
     root.dataset.theme = theme();
     for (const name of news) pending.add(name);
     const sound = fit(state);
-    // A head of another layer may not exist in this one: settle the state before anyone draws it.
+    // The head may not exist in another layer: correct the state before views draw it.
     if (Object.keys(sound).some((name) => sound[name] !== state[name])) {
       store.set(sound);
       return;
@@ -141,7 +141,7 @@ function open(root, given, scene, address) {
     const handled = (shown.instance && shown.instance.onKey && shown.instance.onKey(event)) || pressed(event, { scene, store, views, saving, help, tabs });
     if (!handled) return;
     event.preventDefault();
-    // A notebook has meanings of its own for most keys.
+    // Notebooks use most keys themselves.
     if (!address) event.stopPropagation();
   };
 
@@ -157,7 +157,7 @@ function open(root, given, scene, address) {
   };
 }
 
-/** Keys that mean the same in every view; true when the key was one of them. */
+/** Handles shortcuts that are the same in every view; returns whether the key was one. */
 function pressed(event, { scene, store, views, saving, help, tabs }) {
   const state = store.get();
   const site = scene.sites[state.site];
@@ -187,7 +187,7 @@ function pressed(event, { scene, store, views, saving, help, tabs }) {
   return true;
 }
 
-/** The whole page listens for keys when it is ours; inside a notebook only what has the focus does. */
+/** Key events: of the whole page when it is ours, in a notebook only of the focused element. */
 function listen(root, whole, f) {
   const target = whole ? document : root;
   target.addEventListener("keydown", f);
@@ -196,7 +196,7 @@ function listen(root, whole, f) {
 
 const system = { query: null, theme: "light" };
 
-/** The system's own theme, remembered: asking the browser each time makes it settle its styles. */
+/** The system's theme, cached: each query forces the browser to recompute styles. */
 function systemTheme() {
   if (!system.query) {
     const read = () => {
@@ -214,7 +214,7 @@ function watchTheme(f) {
   return () => system.query.removeEventListener("change", f);
 }
 
-/** Short messages at the lower edge, also read aloud. */
+/** Short messages at the bottom, also announced to screen readers. */
 function teller() {
   const element = h("div", { class: "message", role: "status", "aria-live": "polite", data: { testid: "message" } });
   let timer = 0;
@@ -228,5 +228,5 @@ function teller() {
 }
 
 function emptyStage() {
-  return notice("No attention was seen", "The model ran, but none of its parts called attention in a way that can be observed.", "Try `regard.observe(model)` around the call itself, and look at `seen.names()`.");
+  return notice("No attention was seen", "The model ran, but no attention call was captured.", "Try `regard.observe(model)` around the call itself, and look at `seen.names()`.");
 }

@@ -1,9 +1,9 @@
-// Labels along a matrix: the tokens when there is room for them, else positions.
+// Axis labels of a matrix: tokens where they fit, else positions.
 
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Liberation Sans', sans-serif";
 const SMALLEST = 12;
 const TILT = -Math.PI / 3;
-// Marks that keep a token of another writing direction from moving its neighbours.
+// Unicode isolates, so that a right-to-left token does not reorder its neighbours.
 const [ISOLATE, RELEASE] = ["\u2068", "\u2069"];
 
 /** Whether cells are large enough for the tokens' texts. */
@@ -11,10 +11,10 @@ export function hasWords(zoom) {
   return zoom >= SMALLEST;
 }
 
-/** Room that positions need where there is none for tokens. */
+/** Space for position numbers where tokens do not fit. */
 export const NARROW = Object.freeze({ left: 50, top: 26, right: 16 });
 
-/** Room the labels need: `{left, top, right}` in pixels, from a sample of the texts. The last columns' labels lean to the right. */
+/** Space for the labels: `{left, top, right}` in pixels, from a sample of the texts. Tilted labels extend to the right. */
 export function roomFor(rowText, rows, columnText, columns) {
   const paint = document.createElement("canvas").getContext("2d");
   paint.font = FONT;
@@ -24,7 +24,7 @@ export function roomFor(rowText, rows, columnText, columns) {
     for (let index = 0; index < count; index += step) widths.push(paint.measureText(text(index)).width);
     widths.sort((a, b) => a - b);
     const most = widths[widths.length - 1] || 0;
-    // A few very long ones are cut: they should not take the room from all the others.
+    // A few very long labels are cut, so that they do not take the space of the others.
     return most < 90 ? most : Math.max(90, widths[Math.floor(0.96 * (widths.length - 1))]);
   };
   const above = longest(columnText, columns);
@@ -60,7 +60,7 @@ export function createAxes(leftCanvas, topCanvas) {
   };
 }
 
-/** Steps of 1, 2, 5, 10 … so that marks are at least `apart` pixels from each other. */
+/** Steps of 1, 2, 5, 10 … so that ticks are at least `apart` pixels apart. */
 export function stepFor(zoom, apart) {
   let step = 1;
   for (let turn = 0; step * zoom < apart; turn += 1) step *= turn % 3 === 1 ? 2.5 : 2;
@@ -118,7 +118,7 @@ function drawColumns(paint, size, viewport, text, here, look) {
   paint.fillRect(at - 0.5, size.top - 5, 1, 4);
 }
 
-/** The first mark at or behind a place; marks stand at multiples of the step, counted from 0. */
+/** The first tick at or after a position; ticks are at multiples of the step. */
 export function firstMark(start, step) {
   return Math.ceil(Math.floor(start) / step) * step;
 }
@@ -142,7 +142,7 @@ function marked(paint, x, y, text, look, width) {
 
 const lengths = new Map();
 
-/** A text cut to a width; remembered, since every frame asks for the same ones. */
+/** A text cut to a width; cached, since every frame needs the same ones. */
 function fitted(paint, text, room) {
   const name = `${text}\u0000${Math.round(room)}`;
   let cut = lengths.get(name);

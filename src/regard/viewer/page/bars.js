@@ -1,15 +1,15 @@
-// The bar of choices at the top right, and the foot with the legend and the words about what is shown.
+// The toolbar at the top right, and the footer with legend and status.
 
 import { h, fill } from "./dom.js";
 import { restingCall, stepped } from "./state.js";
-import { howTitle, howWord } from "./how.js";
-import { countText, sizeOf } from "./words.js";
+import { exactnessTitle, exactnessWord } from "./exactness.js";
+import { countText, sizeOf } from "./formatting.js";
 
 /** Variants, the step of a generation, theme, saving, help. */
 export function createTools({ scene, store }, { saving, help }) {
   const choice = h("select", { "aria-label": "Model or input shown", data: { testid: "variant" }, on: { change: () => store.set({ variant: Number(choice.value) }) } },
     scene.variants.map((variant, index) => h("option", { value: index }, variant.name)));
-  const less = h("select", { "aria-label": "Model or input taken away", data: { testid: "minus" }, on: { change: () => store.set({ minus: less.value === "" ? null : Number(less.value) }) } },
+  const less = h("select", { "aria-label": "Model or input subtracted", data: { testid: "minus" }, on: { change: () => store.set({ minus: less.value === "" ? null : Number(less.value) }) } },
     h("option", { value: "" }, "alone"), scene.variants.map((variant, index) => h("option", { value: index }, `minus ${variant.name}`)));
   const variants = h("span", { class: "pair" }, choice, less);
   let open = null;
@@ -17,10 +17,10 @@ export function createTools({ scene, store }, { saving, help }) {
     const state = store.get();
     store.set({ call: stepped(scene.sites[state.site].calls, state.call, by, open) });
   };
-  const place = h("output", { class: "steps-place", "aria-label": "Step", data: { testid: "call" } });
+  const stepLabel = h("output", { class: "steps-place", "aria-label": "Step", data: { testid: "call" } });
   const steps = h("span", { class: "pair", title: "step of the generation ([ and ])" },
     h("button", { type: "button", class: "plain", "aria-label": "Step before", data: { testid: "call-prev" }, on: { click: () => move(-1) } }, "‹"),
-    place,
+    stepLabel,
     h("button", { type: "button", class: "plain", "aria-label": "Step after", data: { testid: "call-next" }, on: { click: () => move(1) } }, "›"));
   const theme = h("button", { type: "button", class: "plain", data: { testid: "theme" }, on: { click: () => store.set({ theme: effective() === "dark" ? "light" : "dark" }) } });
   const effective = () => theme.closest("[data-theme]")?.dataset.theme || "light";
@@ -37,7 +37,7 @@ export function createTools({ scene, store }, { saving, help }) {
       steps.hidden = !site || site.calls.length < 2 || Boolean(view && view.calls === false);
       const count = site ? site.calls.length : 0;
       const call = site && state.call < 0 ? restingCall(site.calls, view) : state.call;
-      fill(place, call === count ? `all ${count} steps` : `step ${call} of 0–${count - 1}`);
+      fill(stepLabel, call === count ? `all ${count} steps` : `step ${call} of 0–${count - 1}`);
       const dark = effective() === "dark";
       fill(theme, dark ? "Light" : "Dark");
       theme.setAttribute("title", `${dark ? "Light" : "Dark"} theme (t)`);
@@ -45,7 +45,7 @@ export function createTools({ scene, store }, { saving, help }) {
   };
 }
 
-/** The legend with numbers, the choice of scale, and how true the picture is. */
+/** The legend, the choice of scale, and how exact the weights are. */
 export function createFooter({ scene, source, store, palette }) {
   const holder = h("div", { class: "legend-holder" });
   const scales = h("div", { class: "scales", role: "radiogroup", "aria-label": "Scale" });
@@ -83,7 +83,7 @@ function about(scene, source, state, instance) {
   const size = sizeOf(site, state.call);
   const note = source.note(state);
   return [
-    h("span", { class: "how", title: howTitle(site) }, `${howWord(site)} weights`),
+    h("span", { class: "how", title: exactnessTitle(site) }, `${exactnessWord(site)} weights`),
     `${countText(size.queries)} × ${countText(size.keys)}`,
     site.kind ? h("span", { class: "kind" }, site.kind.replace(/_/g, " ")) : null,
     note ? h("span", { class: "sampled" }, note) : null,

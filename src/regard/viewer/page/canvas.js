@@ -1,4 +1,4 @@
-// The same painter without WebGL2: each tile is coloured once into a canvas of its own, then copied.
+// A painter without WebGL2: each tile is coloured once into its own canvas, then copied.
 
 import { codesCanvas } from "./figure.js";
 
@@ -40,7 +40,7 @@ export function canvasPainter(canvas) {
     destroy() {},
   };
 
-  /** A hairline of paper between large cells. */
+  /** A thin gap between large cells. */
   function rule(u, v, du, dv, x, y, w, h) {
     const cell = w / du;
     paint.fillStyle = paper;

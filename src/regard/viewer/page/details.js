@@ -1,9 +1,9 @@
-// What is known about one head, beside the overview: its map a little larger, its pattern, its numbers.
+// Details of one head beside the overview: a larger map, its pattern and its numbers.
 
-import { siteName } from "./presence.js";
+import { siteName } from "./availability.js";
 import { dotted, h, fill } from "./dom.js";
-import { howWord } from "./how.js";
-import { headText, weightText } from "./words.js";
+import { exactnessWord } from "./exactness.js";
+import { headText, weightText } from "./formatting.js";
 import { codesCanvas } from "./figure.js";
 
 const MOST = 5;
@@ -15,7 +15,7 @@ export function createDetails({ scene, source, palette }) {
   const path = h("p", { class: "rail-name" });
   const numbers = h("dl", { class: "facts" });
   const scores = h("div", { class: "scores" });
-  const element = h("aside", { class: "details", "aria-label": "About this head", data: { testid: "details" } }, name, path, canvas, numbers, scores, h("p", { class: "hint" }, "Press a map to open it in full."));
+  const element = h("aside", { class: "details", "aria-label": "About this head", data: { testid: "details" } }, name, path, canvas, numbers, scores, h("p", { class: "hint" }, "Click a map to open it in full."));
   return {
     element,
     show({ site, head, variant, call }, { overview, facts }) {
@@ -43,7 +43,7 @@ function rowsOf(site, fact, note) {
     if (Number.isFinite(fact.entropy)) rows.push(["entropy", `${fact.entropy.toFixed(2)} nats`]);
     if (fact.importance !== null && fact.importance !== undefined) rows.push(["importance", weightText(fact.importance)]);
   }
-  rows.push(["weights", howWord(site)]);
+  rows.push(["weights", exactnessWord(site)]);
   if (note) rows.push(["kept", note]);
   return rows;
 }

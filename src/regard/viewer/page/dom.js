@@ -1,4 +1,4 @@
-// Small helpers to build elements. Text goes in only as text nodes, never as markup: tokens are written by strangers.
+// Small helpers to build elements. Text goes in only as text nodes, never as markup: tokens are untrusted.
 // Styles go through the CSS object model, since the page's content security policy forbids style attributes.
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -13,14 +13,14 @@ export function s(tag, attributes, ...children) {
   return furnish(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Put other children in the place of those an element has. */
+/** Replace the children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren();
   append(element, children);
   return element;
 }
 
-/** Call `f` when nothing has asked for it during `wait` milliseconds. */
+/** Debounce: call `f` after `wait` milliseconds without another call. */
 export function settled(f, wait) {
   let timer = 0;
   const call = (...given) => {
@@ -31,12 +31,12 @@ export function settled(f, wait) {
   return call;
 }
 
-/** A waiting sign that shows only when the wait is long enough to be noticed (the delay lives in the style sheet). */
+/** A spinner that appears only after a delay (set in the style sheet). */
 export function waiting(text) {
   return h("div", { class: "waiting", role: "status" }, h("span", { class: "pulse", "aria-hidden": "true" }), text);
 }
 
-/** Words in the middle of an empty view: what is missing and what to try. */
+/** A message in an empty view: what is missing and what to try. */
 export function notice(title, ...more) {
   return h("div", { class: "notice", data: { testid: "notice" } }, h("h2", {}, title), ...more.map((text) => h("p", {}, text)));
 }
@@ -46,7 +46,7 @@ export function dotted(name) {
   return String(name).split(/(?<=[./])/).flatMap((part, index) => (index ? [h("wbr", {}), part] : [part]));
 }
 
-/** Whether a key press belongs to a field a person is typing in. */
+/** Whether a key event belongs to a text field. */
 export function isTyping(event) {
   const target = event.composedPath ? event.composedPath()[0] : event.target;
   if (!target || !target.tagName) return false;

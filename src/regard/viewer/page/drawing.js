@@ -1,4 +1,4 @@
-// A picture as a list of plain marks, so that one description becomes SVG, PDF or a canvas. Units are CSS pixels.
+// A drawing as a list of marks, which can be written as SVG, PDF or canvas. Units are CSS pixels.
 
 import { FAMILY, fillOf, fontOf, short } from "./marks.js";
 import { makePDF } from "./pdf.js";
@@ -35,7 +35,7 @@ export class Drawing {
     return this;
   }
 
-  /** A canvas as a picture; `smooth: false` keeps its pixels sharp. */
+  /** A canvas as an image; `smooth: false` keeps its pixels sharp. */
   image(canvas, x, y, width, height, { smooth = false } = {}) {
     this.marks.push({ kind: "image", canvas, x, y, width, height, smooth });
     return this;

@@ -1,9 +1,9 @@
-// Pieces that saved pictures share: colours, legend, maps as canvases.
+// Shared parts of saved figures: colours, legend, maps as canvases.
 
 import { linesOf, textWidth } from "./marks.js";
 import { barColor, css, tickPlace, tickText, ticks } from "./palette.js";
 
-/** Ink and paper of a saved picture, as in the theme that is shown. */
+/** Colours of a saved figure, from the current theme. */
 export function figureColors(palette) {
   if (palette.theme() === "dark") return { ink: "#eceae4", soft: "#aeb0b6", line: "#474b55", paper: "#14161b", accent: "#ff9d5c" };
   return { ink: "#1b1d22", soft: "#5c6069", line: "#c9c8c2", paper: "#ffffff", accent: "#c2410c" };
@@ -14,7 +14,7 @@ const BELOW = { size: 10 };
 const EDGE = 16;
 
 /**
- * A title and words below it, none of them cut: `{width, height, add(drawing)}`. `wide`: how wide the picture is without
+ * A title and text below it, not truncated: `{width, height, add(drawing)}`. `wide`: how wide the picture is without
  * them; words wrap there, and only a single long word makes it wider.
  */
 export function headingOf(title, words, wide, palette) {
@@ -37,7 +37,7 @@ export function addLegend(drawing, x, y, palette, difference = false, width = 18
   const { soft } = figureColors(palette);
   const parts = 60;
   for (let part = 0; part < parts; part += 1) {
-    // Neighbours overlap a little: renderers would show hairlines between them.
+    // Neighbours overlap slightly, because renderers would show gaps between them.
     const wide = part + 1 < parts ? width / parts + 0.4 : width / parts;
     drawing.rect(x + (part * width) / parts, y, wide, 8, { fill: css(barColor((part + 0.5) / parts, palette.scale(), palette.theme(), difference)) });
   }

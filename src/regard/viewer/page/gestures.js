@@ -1,8 +1,8 @@
-// Fingers, mouse and wheel upon a map: drag to pan, wheel or pinch to zoom, press to pin.
+// Touch, mouse and wheel on a map: drag to pan, wheel or pinch to zoom, press to pin.
 
 const CLICK_DISTANCE = 4;
 
-/** `hands` gets pan(dx, dy), zoom(factor, x, y, smooth), hover(x, y | null), press(x, y). Returns a function that stops it all. */
+/** `hands` gets pan(dx, dy), zoom(factor, x, y, smooth), hover(x, y | null), press(x, y). Returns a function that removes the listeners. */
 export function listenTo(element, hands) {
   const pointers = new Map();
   let travelled = 0;
@@ -23,7 +23,7 @@ export function listenTo(element, hands) {
     try {
       element.setPointerCapture(event.pointerId);
     } catch {
-      // A pointer that is gone already cannot be captured; dragging works inside the map all the same.
+      // A pointer that is already gone cannot be captured; dragging still works inside the map.
     }
     travelled = pointers.size > 1 ? Infinity : 0;
     element.classList.add("held");

@@ -1,4 +1,4 @@
-// Tiles of codes drawn by WebGL2: one byte for each weight on the card, colours looked up while drawing.
+// Tiles drawn by WebGL2: one byte per weight in GPU memory, colours looked up while drawing.
 
 const VERTEX = `#version 300 es
 in vec2 corner;
@@ -29,8 +29,8 @@ void main() {
   color = looked();
 }`;
 
-// Large cells get a hairline of paper between them, as in print. A program of its own: a card made of software
-// spends half of its time on the question whether there is one.
+// Large cells get a thin gap between them. A separate shader program: a software renderer would spend half of its time
+// on the check whether there is a gap.
 const RULED = `${LOOKUP}
 void main() {
   vec2 within = fract(texel) * cell;
@@ -39,7 +39,7 @@ void main() {
 }`;
 const RULED_FROM = 14;
 
-/** A painter upon a canvas, or null when there is no WebGL2. `onLost` is called when the card forgot everything. */
+/** A painter for a canvas, or null without WebGL2. `onLost` is called when the GPU context is lost. */
 export function glPainter(canvas, side, onLost) {
   const gl = canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false, stencil: false, preserveDrawingBuffer: false });
   if (!gl) return null;
@@ -71,7 +71,7 @@ export function glPainter(canvas, side, onLost) {
   return {
     kind: "webgl2",
     canvas,
-    /** 256 RGBA colours, and which of them is the paper's. */
+    /** 256 RGBA colours, and which of them is the background. */
     colors(table, empty) {
       gl.activeTexture(gl.TEXTURE1);
       gl.bindTexture(gl.TEXTURE_2D, palette);
@@ -123,7 +123,7 @@ export function glPainter(canvas, side, onLost) {
       gl.disable(gl.SCISSOR_TEST);
     },
     destroy() {
-      // Browsers allow few contexts at a time; do not wait for the collector.
+      // Browsers allow few contexts at a time; release it without waiting for garbage collection.
       const extension = gl.getExtension("WEBGL_lose_context");
       if (extension) extension.loseContext();
     },

@@ -1,4 +1,4 @@
-// The sheet of keys, opened with "?".
+// The list of keyboard shortcuts, opened with "?".
 
 import { h } from "./dom.js";
 
@@ -14,7 +14,7 @@ const EVERYWHERE = [
   ["Esc", "close, let go"],
 ];
 
-/** `{element, open(), close()}`; `views` may bring their own `keys: [[keys, words], …]`. */
+/** `{element, open(), close()}`; `views` may add their own `keys: [[keys, words], …]`. */
 export function createHelp(views) {
   const table = (rows) => h("dl", {}, rows.map(([keys, words]) => [h("dt", {}, keys.split(" ").map((key) => (key === "…" ? " … " : h("kbd", {}, key)))), h("dd", {}, words)]));
   const parts = views.filter((view) => view.keys).map((view) => h("section", {}, h("h3", {}, view.label), table(view.keys)));
@@ -23,9 +23,9 @@ export function createHelp(views) {
     "dialog", { class: "help", "aria-label": "Keys", data: { testid: "help" } },
     h("div", { class: "help-top" }, h("h2", {}, "Keys"), close),
     h("div", { class: "help-parts" }, h("section", {}, h("h3", {}, "Everywhere"), table(EVERYWHERE)), parts),
-    h("p", { class: "help-foot" }, "The address of this page holds what it shows: copy it to come back to the same place."),
+    h("p", { class: "help-foot" }, "The URL of this page holds its state: copy it to return to the same view."),
   );
-  // A press beside the sheet closes it, as people expect of a sheet.
+  // A click outside closes it.
   element.addEventListener("click", (event) => {
     if (event.target === element) element.close();
   });

@@ -1,9 +1,9 @@
-// Lines upon a map: its edge, the cross at the pointer, the frame of the cell that is held.
-// They are drawn with the map: elements above it would have to be blended with it in every frame.
+// Lines on a map: its border, the cross at the pointer, the frame of the pinned cell.
+// Drawn with the map, because elements above it would be blended in every frame.
 
 const LED_FROM = 10; // pixels of a cell
 
-/** `here` is the cell pointed at, `kept` the one that is held (either may have nulls); colours are [r, g, b]. */
+/** `here` is the hovered cell, `kept` the pinned one (either may have nulls); colours are [r, g, b]. */
 export function drawLines(painter, viewport, ratio, here, kept, colors) {
   const { zoom } = viewport;
   const thin = Math.max(1, Math.round(ratio));
@@ -14,8 +14,8 @@ export function drawLines(painter, viewport, ratio, here, kept, colors) {
   painter.fill(0, 0, thin, bottom, colors.edge);
   painter.fill(right - thin, 0, thin, bottom, colors.edge);
   if (here.row !== null && here.key !== null) {
-    // From the labels to the cell and not upon it: its colour stays as it is. Cells too small to be found by that
-    // get a cross through all of the map.
+    // From the labels to the cell, not over it, so that its colour stays visible. Cells too small for that get a cross
+    // through the whole map.
     const cell = zoom * ratio;
     const x = (here.key - viewport.x) * cell;
     const y = (here.row - viewport.y) * cell;

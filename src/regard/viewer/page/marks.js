@@ -1,6 +1,6 @@
-// What SVG, PDF and canvas need to know alike about a drawing's marks.
+// What SVG, PDF and canvas share about a drawing's marks.
 
-/** The letters of saved pictures: faces every machine and every PDF reader has. */
+/** The font of saved figures: available on every machine and in every PDF reader. */
 export const FAMILY = "Helvetica, Arial, 'Liberation Sans', sans-serif";
 
 /** The font of a text mark for a canvas. */
@@ -17,7 +17,7 @@ export function textWidth(text, style = {}) {
   return shared.paint.measureText(text).width;
 }
 
-/** A text as lines of at most a width; a word that is longer stands alone on its line. */
+/** A text broken into lines of a maximum width; a longer word gets a line of its own. */
 export function linesOf(text, width, style = {}) {
   const lines = [];
   for (const word of String(text).split(" ")) {
@@ -28,12 +28,12 @@ export function linesOf(text, width, style = {}) {
   return lines;
 }
 
-/** A coordinate without a tail of digits. */
+/** A rounded coordinate. */
 export function short(value) {
   return String(Math.round(value * 100) / 100);
 }
 
-/** What a shape is filled with: nothing when only a stroke was named. */
+/** The fill of a shape: none when only a stroke was given. */
 export function fillOf(style) {
   if (style.fill) return style.fill;
   return style.fill === null || style.stroke ? "none" : "black";

@@ -1,12 +1,12 @@
-// The part of a matrix that is seen, as a picture and as a table.
+// The visible part of a matrix as a figure and as a table.
 
 import { Drawing } from "./drawing.js";
 import { addLegend, codesCanvas, figureColors, headingOf } from "./figure.js";
 import { textWidth } from "./marks.js";
 import { css } from "./palette.js";
 import { answered } from "./answer.js";
-import { WHOSE, whoseCells, whoseText } from "./subject.js";
-import { headText, keyText, rowText, seenBy } from "./words.js";
+import { WHOSE, whoseCells, whoseText } from "./naming.js";
+import { headText, keyText, rowText, seenBy } from "./formatting.js";
 import { firstMark, stepFor } from "./axes.js";
 
 const PLOT = 520;
@@ -50,7 +50,7 @@ export async function matrixDrawing(context, { viewport, tiles, side, level, sit
   return drawing;
 }
 
-/** Which model is shown, where there are several, less which other one; and what it answered, where it classifies. */
+/** The shown model where there are several, the subtracted one, and the answer of a classifier. */
 function variantText(scene, state) {
   const name = scene.variants.length > 1 ? ` · ${scene.variants[state.variant].name}` : "";
   if (state.minus !== null) return `${name} − ${scene.variants[state.minus].name}`;
@@ -58,7 +58,7 @@ function variantText(scene, state) {
   return answer ? `${name} · answer:${answer.slice(2)}` : name;
 }
 
-/** What a saved matrix is called: model less model, head, step. */
+/** The file name of a saved matrix: model, subtracted model, head, step. */
 export function matrixSubject({ scene, store }, site, call) {
   const state = store.get();
   const name = scene.variants.length > 1 ? scene.variants[state.variant].name : "";
@@ -71,12 +71,12 @@ function letters(cell) {
   return Math.min(10, Math.max(6, cell * 0.8));
 }
 
-/** As much room as the longest labels take. */
+/** The space of the longest labels. */
 function margins(scene, site, call, seen, size) {
   const room = { left: 40, top: 20, right: 28 };
   for (let row = seen.top; row < seen.bottom; row += 1) room.left = Math.max(room.left, textWidth(rowText(scene, site, call, row, 18), { size }) + 22);
   for (let key = seen.left; key < seen.right; key += 1) room.top = Math.max(room.top, textWidth(keyText(scene, site, key, 18), { size }) * 0.87 + 12);
-  // A tilted label reaches beyond its column to the right.
+  // A tilted label extends beyond its column to the right.
   const last = textWidth(keyText(scene, site, seen.right - 1, 18), { size });
   return { left: room.left, top: 10 + room.top, right: Math.max(room.right, last * 0.5 + 12) };
 }
@@ -105,7 +105,7 @@ export async function matrixTable({ scene: all, source, store }, { viewport, sit
   return { head: [...WHOSE, "row", "query", "column", "key", "weight"], rows };
 }
 
-/** The codes of a region at a level, put together from its tiles. */
+/** The codes of a region at a level, assembled from its tiles. */
 async function gathered(tiles, seen, level, side) {
   const step = 2 ** level;
   const left = Math.floor(seen.left / step);

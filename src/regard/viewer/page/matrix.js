@@ -1,20 +1,20 @@
-// One head in full, to 32 thousand × 32 thousand weights: tiles come as they are looked at, coarse before fine.
+// One head at full resolution, up to 32 thousand × 32 thousand weights: visible tiles are loaded, coarse before fine.
 
 import { h, settled } from "./dom.js";
-import { headText, keyText, rowText, seenBy, sizeOf, countText, weightText, differenceText } from "./words.js";
-import { howTitle, howWord } from "./how.js";
+import { headText, keyText, rowText, seenBy, sizeOf, countText, weightText, differenceText } from "./formatting.js";
+import { exactnessTitle, exactnessWord } from "./exactness.js";
 import { ground } from "./palette.js";
 import { Viewport } from "./viewport.js";
 import { glPainter } from "./gl.js";
 import { canvasPainter } from "./canvas.js";
 import { Tiles } from "./tiles.js";
-import { createScenery } from "./scenery.js";
+import { createTileFrame } from "./tile-frame.js";
 import { createAxes, hasWords, NARROW, roomFor } from "./axes.js";
 import { listenTo } from "./gestures.js";
 import { drawLines, rgbOf } from "./lines.js";
 import { createMinimap } from "./minimap.js";
 import { createReadout } from "./readout.js";
-import { stitched } from "./stitching.js";
+import { withJoinedCalls } from "./joined-calls.js";
 import { figureColors } from "./figure.js";
 import { matrixDrawing, matrixSubject, matrixTable } from "./matrix-saving.js";
 
@@ -26,15 +26,15 @@ export const matrixView = {
   name: "matrix",
   label: "Matrix",
   key: "2",
-  keys: [["+ −", "zoom in, zoom out"], ["0", "the whole"], ["Shift ← ↑ → ↓", "from cell to cell"], ["Enter", "hold the cell under the pointer"], ["Esc", "let go of the cell"]],
+  keys: [["+ −", "zoom in, zoom out"], ["0", "the whole"], ["Shift ← ↑ → ↓", "from cell to cell"], ["Enter", "pin the cell under the pointer"], ["Esc", "unpin the cell"]],
   rest: "all",
   available: () => true,
   create,
 };
 
 function create(given) {
-  // Steps of a generation are put together to one map.
-  const { scene, source } = stitched(given.scene, given.source);
+  // Steps of a generation are joined to one map.
+  const { scene, source } = withJoinedCalls(given.scene, given.source);
   const context = { ...given, scene, source };
   const { store, palette, tell } = context;
   const side = (scene.limits && scene.limits.tile) || 256;
@@ -60,7 +60,7 @@ function create(given) {
     tiles.restore();
     ask();
   })) || canvasPainter(canvas);
-  const scenery = createScenery(side);
+  const scenery = createTileFrame(side);
   const axes = createAxes(leftAxis, topAxis);
   const tiles = new Tiles(source, painter, () => ask(), (problem) => {
     complain(problem.message);
@@ -97,7 +97,7 @@ function create(given) {
     tiles.fetch();
     here.row = pointer.row !== null ? pointer.row : store.get().row;
     here.key = pointer.key !== null ? pointer.key : store.get().key;
-    // Where frames come slowly, labels follow every other one; the last frame always has them.
+    // At a low frame rate, labels are drawn in every other frame; the last frame always has them.
     const slow = time - counters.last > 26 && time - counters.last < 200;
     if (slow && counters.count % 2) ask();
     else axes.draw(viewport, rowName, keyName, here, now.look);
@@ -114,7 +114,7 @@ function create(given) {
     counters.count += 1;
     counters.draws = frame.draws;
   };
-  /** Tell the foot and the tests about the frame, only when something changed. */
+  /** Update the footer and the data attributes for tests, only when something changed. */
   const report = (frame) => {
     const ready = frame.missing === 0 && tiles.idle() ? "true" : "false";
     if (ready !== now.ready) {
@@ -153,7 +153,7 @@ function create(given) {
       moved();
       return;
     }
-    // Presses add up: the next one goes on from where the last one is heading.
+    // Key presses add up: the next one starts from the target of the last.
     glide = { from: viewport.zoom, to: viewport.allowed((glide ? glide.to : viewport.zoom) * factor), x, y, began: 0 };
     ask();
   };
@@ -183,7 +183,7 @@ function create(given) {
     const cell = pointer.row !== null ? pointer : state.row !== null && state.key !== null ? state : null;
     readout.show(state, cell, cell ? near(cell.row, cell.key) : "");
   };
-  /** What the coarse pixel under the pointer stands for. */
+  /** What the coarse pixel under the pointer covers. */
   const near = (row, key) => {
     const { level } = scenery.frame;
     if (!level || !tiles.sheet) return "";
@@ -198,7 +198,7 @@ function create(given) {
     pan(dx, dy) {
       glide = null;
       viewport.panBy(dx, dy);
-      // While the map is dragged nothing is pointed at: the read-out would change with every frame.
+      // No hover while dragging: the read-out would change with every frame.
       aim(null, null);
       moved();
     },
@@ -246,16 +246,16 @@ function create(given) {
   };
   const resize = () => {
     if (!arrangeRoom()) return;
-    // Resizing a canvas clears it; draw in the same turn so that nothing flashes.
+    // Resizing a canvas clears it; redraw at once to avoid flicker.
     if (waiting) cancelAnimationFrame(waiting);
     render(performance.now());
   };
-  /** A place from the address counts for the window as it will be: margins may still change for it. */
+  /** A position from the URL refers to the final window: margins may still change. */
   const goTo = (text) => {
     viewport.fromText(text);
     address = text;
   };
-  /** Tokens need more room than positions; what is seen stays where it is while the margins change. */
+  /** Tokens need more space than positions; the visible part stays in place while margins change. */
   const makeRoom = () => {
     const next = hasWords(viewport.zoom) ? spacious : NARROW;
     if (next.left === room.left && next.top === room.top && next.right === room.right) return;
@@ -271,7 +271,7 @@ function create(given) {
   watcher.observe(area);
   const complain = (text) => {
     trouble.hidden = false;
-    trouble.replaceChildren(h("strong", {}, "A part of this map did not come. "), text);
+    trouble.replaceChildren(h("strong", {}, "A part of this map could not be loaded. "), text);
   };
   const choose = (state) => {
     const site = scene.sites[state.site];
@@ -312,7 +312,7 @@ function create(given) {
       else if (event.key === "+" || event.key === "=") zoom(1.6, viewport.width / 2, viewport.height / 2, true);
       else if (event.key === "-" || event.key === "−" || event.key === "_") zoom(1 / 1.6, viewport.width / 2, viewport.height / 2, true);
       else if (event.key === "0") {
-        glide = null; // a zoom that is still under way must not go on from here
+        glide = null; // stop a running zoom animation
         viewport.fit();
         moved();
       } else if (event.key === "Enter" && pointer.row !== null) store.set({ row: pointer.row, key: pointer.key });
@@ -324,7 +324,7 @@ function create(given) {
       const size = sizeOf(now.site, now.call);
       const note = source.note(store.get());
       return [
-        h("span", { class: "how", title: howTitle(now.site) }, `${howWord(now.site)} weights`),
+        h("span", { class: "how", title: exactnessTitle(now.site) }, `${exactnessWord(now.site)} weights`),
         `${countText(size.queries)} × ${countText(size.keys)}`,
         level ? `strongest of each ${2 ** level} × ${2 ** level}` : null,
         now.sampled ? h("span", { class: "sampled", title: "Zoom in to see every row." }, "rows sampled") : null,

@@ -1,11 +1,11 @@
-// The whole matrix in small, with a frame around what is seen; press or drag to go there.
+// The whole matrix as a thumbnail, with a frame around the visible part; click or drag to move.
 
 import { h } from "./dom.js";
 import { codesCanvas } from "./figure.js";
 
 const LARGEST = 116;
 
-/** `{element, paint(tile, table), update(viewport)}`; `go(column, row)` moves the middle of the window. */
+/** `{element, paint(tile, table), update(viewport)}`; `go(column, row)` moves the centre of the window. */
 export function createMinimap(go) {
   const canvas = h("canvas", { class: "mini-map" });
   const frame = h("div", { class: "mini-frame" });
@@ -43,7 +43,7 @@ export function createMinimap(go) {
       }
       const wide = Math.min(size.width, (viewport.width / viewport.zoom) * scale);
       const tall = Math.min(size.height, (viewport.height / viewport.zoom) * scale);
-      // Transforms only: moving the frame must not lay the page out again.
+      // Only transforms: moving the frame must not trigger a layout.
       frame.style.transform = `translate(${viewport.x * scale}px, ${viewport.y * scale}px)`;
       frame.style.width = `${Math.max(4, wide)}px`;
       frame.style.height = `${Math.max(4, tall)}px`;

@@ -3,7 +3,7 @@
 import { Drawing } from "./drawing.js";
 import { addLegend, codesCanvas, figureColors, headingOf } from "./figure.js";
 import { textWidth } from "./marks.js";
-import { WHOSE, whoseCells } from "./subject.js";
+import { WHOSE, whoseCells } from "./naming.js";
 
 const CELL = 52;
 const GAP = 5;
@@ -21,14 +21,14 @@ export function overviewDrawing({ scene, palette }, { overview, groups }) {
   const height = heading.height + 28 + lines.reduce((sum, count) => sum + count * step, 0) + groups.length * 2 + 48;
   const drawing = new Drawing(heading.width, height, colors.paper);
   heading.add(drawing);
-  const places = new Map(overview.heads.map(([site, head], index) => [`${site} ${head}`, index]));
+  const indices = new Map(overview.heads.map(([site, head], index) => [`${site} ${head}`, index]));
   let top = heading.height + 20;
   groups.forEach((group, number) => {
     drawing.text(left - 12, top + CELL / 2 + 4, group.label, { ...LABEL, fill: colors.soft, anchor: "end" });
     group.heads.forEach(([site, head], index) => {
       const x = left + (index % MOST_ACROSS) * (CELL + GAP);
       const y = top + Math.floor(index / MOST_ACROSS) * step;
-      const codes = overview.of(places.get(`${site} ${head}`));
+      const codes = overview.of(indices.get(`${site} ${head}`));
       drawing.image(codesCanvas(codes, overview.size, overview.size, palette.table()), x, y, CELL, CELL);
       drawing.rect(x, y, CELL, CELL, { fill: null, stroke: colors.line, width: 0.5 });
       if (group.captions) drawing.text(x + CELL / 2, y + CELL + 9, group.captions(site, head), { size: 7, fill: colors.soft, anchor: "middle" });

@@ -1,9 +1,9 @@
-// All layers and heads at once, as small maps: by layer, by named pattern, by entropy, or by likeness.
+// All layers and heads at once, as small maps: by layer, pattern, entropy or cluster.
 
 import { h, fill, notice, waiting } from "./dom.js";
-import { headText } from "./words.js";
+import { headText } from "./formatting.js";
 import { codesCanvas } from "./figure.js";
-import { arrange } from "./arranging.js";
+import { arrange } from "./grouping.js";
 import { createDetails } from "./details.js";
 import { overviewDrawing, overviewTable } from "./overview-saving.js";
 
@@ -45,7 +45,7 @@ function create(context) {
       shown.overview = overview;
       shown.facts = null;
       draw();
-      // The pictures do not wait for the facts about them.
+      // The thumbnails do not wait for the facts.
       fill(progress, "measuring the heads …");
       const facts = await source.facts(state).catch((problem) => problem);
       if (asked !== shown.asked) return;
@@ -56,7 +56,7 @@ function create(context) {
       if (store.get().sort === "layer") tellAbout();
       else draw();
     } catch (problem) {
-      if (asked === shown.asked) fill(board, notice("The overview did not come", problem.message));
+      if (asked === shown.asked) fill(board, notice("The overview could not be loaded", problem.message));
     }
   };
 
@@ -86,13 +86,13 @@ function create(context) {
   const draw = () => {
     const state = store.get();
     paint();
-    // An order by facts waits for them; until then the layers keep theirs.
+    // An order that needs facts waits for them; until then heads are ordered by layer.
     shown.sort = shown.facts ? state.sort : "layer";
     const groups = arrange(shown.sort, shown.overview, shown.facts, scene);
     shown.order = groups.flatMap((group) => group.heads);
     shown.groups = groups;
     const focused = board.contains(document.activeElement);
-    if (!groups.length) fill(board, notice("No facts for this order", "The heads could not be measured. Look at them by layer."));
+    if (!groups.length) fill(board, notice("No facts for this order", "The heads could not be measured. Order them by layer."));
     else fill(board, groups.map((group) => section(group, shown.sort)));
     board.dataset.sort = shown.sort;
     resize();
@@ -152,7 +152,7 @@ function create(context) {
     shown.over = null;
     tellAbout();
   });
-  /** Whether Enter opens a head: on the board, or where nothing has a meaning of its own for it. */
+  /** Whether Enter opens a head: in the overview, or where no focused element handles it. */
   const opens = (focused) => !focused || focused === document.body || focused.contains(board) || board.contains(focused);
   const watcher = new ResizeObserver(resize);
   watcher.observe(element);
@@ -183,7 +183,7 @@ function create(context) {
         store.set({ sort: SORTS[(at + 1) % SORTS.length][0] });
         return true;
       }
-      // In another order than the layers', arrows walk along what is seen.
+      // In other orders than by layer, arrow keys follow the shown order.
       if (shown.sort === "layer" || !event.key.startsWith("Arrow") || !shown.order.length || event.shiftKey) return false;
       const at = shown.order.findIndex(([site, head]) => site === state.site && head === state.head);
       const across = Math.max(1, Math.floor((board.clientWidth - 4) / (parseInt(board.style.getPropertyValue("--cell"), 10) + 14)));

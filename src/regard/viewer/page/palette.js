@@ -1,12 +1,12 @@
-// Weights and differences as colours, and the legends that say which is which.
-// Every ramp runs evenly through OKLab lightness, so it stays in order for any colour vision and in grey print.
+// Colours of weights and differences, and their legends.
+// Every ramp is even in OKLab lightness, so it stays ordered for colour-blind readers and in grey print.
 
 import { h } from "./dom.js";
-import { weightText, differenceText } from "./words.js";
+import { weightText, differenceText } from "./formatting.js";
 
 const FLOOR = 1e-4;
 const SEQUENTIAL = {
-  // [lightness, chroma, hue] from the faintest weight to 1; the paper itself stands for "exactly zero or hidden".
+  // [lightness, chroma, hue] from the smallest weight to 1; the background means exactly 0 or hidden.
   light: [[0.962, 0.018, 165], [0.86, 0.075, 178], [0.7, 0.105, 205], [0.53, 0.125, 243], [0.38, 0.13, 268], [0.24, 0.09, 285]],
   dark: [[0.235, 0.03, 275], [0.36, 0.1, 272], [0.52, 0.125, 245], [0.68, 0.11, 205], [0.83, 0.11, 160], [0.965, 0.09, 110]],
 };
@@ -17,7 +17,7 @@ const DIVERGING = {
   dark: { middle: [0.23, 0.006, 275], plus: [[0.45, 0.1, 48], [0.66, 0.15, 58], [0.9, 0.1, 80]], minus: [[0.44, 0.1, 258], [0.64, 0.12, 245], [0.88, 0.07, 220]] },
 };
 
-/** The weight an 8-bit code stands for (0 = exactly zero or hidden). */
+/** The weight of an 8-bit code (0 = exactly zero or hidden). */
 export function weightOf(code) {
   return code === 0 ? 0 : 10 ** ((6 * (code - 255)) / 254);
 }
@@ -28,13 +28,13 @@ export function codeOf(weight) {
   return Math.min(255, Math.max(1, Math.round(255 + (254 * Math.log10(weight)) / 6)));
 }
 
-/** The difference a code stands for: 128 is none. */
+/** The difference of a code: 128 is 0. */
 export function differenceOf(code) {
   const steps = Math.min(127, Math.abs(code - 128));
   return steps === 0 ? 0 : Math.sign(code - 128) * 10 ** ((4 * (steps - 127)) / 126);
 }
 
-/** The nearest code of a difference; smaller than 1e-4 is none. */
+/** The nearest code of a difference; below 1e-4 it is 0. */
 export function differenceCode(value) {
   const size = Math.min(1, Math.abs(value));
   if (!(size >= FLOOR)) return 128;
@@ -82,7 +82,7 @@ export function css(rgb) {
   return `rgb(${rgb[0]}, ${rgb[1]}, ${rgb[2]})`;
 }
 
-/** The paper's colour: what is exactly zero or hidden. */
+/** The background colour: exactly 0 or hidden. */
 export function paper(theme) {
   return PAPER[theme];
 }
@@ -98,23 +98,23 @@ export function ticks(scale, difference = false) {
   return { log: [1e-4, 1e-3, 0.01, 0.1, 1], root: [0, 0.01, 0.1, 0.3, 0.6, 1], linear: [0, 0.25, 0.5, 0.75, 1] }[scale];
 }
 
-/** Where a legend's number stands along its bar, 0…1. */
+/** The position of a legend's number along its bar, 0…1. */
 export function tickPlace(value, scale, difference = false) {
   return difference ? (1 + Math.sign(value) * Math.cbrt(Math.abs(value))) / 2 : placeOf(value, scale);
 }
 
-/** The words beside a legend's mark. */
+/** The text beside a legend's tick. */
 export function tickText(value, scale, difference = false) {
   if (difference) return value ? differenceText(value).replace(/\.?0+$/, "") : "0";
   const text = value >= 0.1 || value === 0 ? String(value) : weightText(value).replace(/(\.\d*?)0+$/, "$1");
   return scale === "log" && value === FLOOR ? `< ${text}` : text;
 }
 
-/** The colour at a place of the legend's bar. */
-export function barColor(place, scale, theme, difference = false) {
-  if (!difference) return mixed(SEQUENTIAL[theme], place);
+/** The colour at a position of the legend's bar. */
+export function barColor(fraction, scale, theme, difference = false) {
+  if (!difference) return mixed(SEQUENTIAL[theme], fraction);
   const { middle, plus, minus } = DIVERGING[theme];
-  return mixed([middle, ...(place < 0.5 ? minus : plus)], Math.abs(2 * place - 1));
+  return mixed([middle, ...(fraction < 0.5 ? minus : plus)], Math.abs(2 * fraction - 1));
 }
 
 /** A bar with numbers. */
@@ -134,7 +134,7 @@ export function legend(scale, { theme = "light", difference = false } = {}) {
   return h("div", { class: "legend", role: "img", "aria-label": words, title: words, data: { testid: "legend" } }, bar, h("div", { class: "legend-marks" }, marks));
 }
 
-/** The palette a view gets: the functions above, bound to the theme and the scale that are shown. */
+/** The palette a view gets: the functions above, bound to the current theme and scale. */
 export function createPalette(theme, scale) {
   return {
     theme,
@@ -146,7 +146,7 @@ export function createPalette(theme, scale) {
     differenceCss: (value) => css(differenceColor(differenceCode(value), theme())),
     differenceTable: () => differenceTexture(theme()),
     paper: () => css(PAPER[theme()]),
-    /** A colour of text that reads well upon a weight's colour. */
+    /** A text colour that is readable on a weight's colour. */
     ink: (weight) => (light(color(codeOf(weight), scale(), theme())) > 0.55 ? "#16181d" : "#ffffff"),
     legend: (difference = false) => legend(scale(), { theme: theme(), difference }),
     weightOf,
@@ -172,8 +172,8 @@ function light([r, g, b]) {
 }
 
 /** A colour between the stops of a ramp, mixed in OKLab so that lightness changes evenly. */
-function mixed(stops, place) {
-  const at = Math.min(Math.max(place, 0), 1) * (stops.length - 1);
+function mixed(stops, fraction) {
+  const at = Math.min(Math.max(fraction, 0), 1) * (stops.length - 1);
   const low = Math.min(stops.length - 2, Math.floor(at));
   const part = at - low;
   const from = lab(stops[low]);

@@ -1,10 +1,10 @@
-// A drawing as a one-page PDF, written by hand: vector shapes, real text in Helvetica where its alphabet suffices, and
-// small pictures for signs outside of it (embedding a font would cost more than it gives here).
+// Writes a drawing as a one-page PDF: vector shapes, text in Helvetica where its encoding has the characters, and small
+// images for other characters (embedding a font would be too large).
 
 import { fillOf, fontOf, textWidth } from "./marks.js";
 
 const POINTS = 0.75; // a CSS pixel in points
-const SHARPNESS = 4; // pixels per CSS pixel of a text that had to become a picture
+const SHARPNESS = 4; // pixels per CSS pixel of text drawn as an image
 
 /** A promise of the bytes of a PDF. */
 export async function makePDF(drawing) {
@@ -116,7 +116,7 @@ class Page {
   }
 }
 
-/** The numbered objects of a PDF and the table of where they begin. */
+/** The numbered objects of a PDF and their cross-reference table. */
 class Objects {
   constructor() {
     this.chunks = [];
@@ -192,7 +192,7 @@ function hex(bytes) {
   return bytes.map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Bytes of a text in the PDF's own alphabet, or null when a sign is missing there. */
+/** Bytes of a text in the PDF's encoding, or null when a character is missing in it. */
 function winAnsi(text) {
   const extra = { "€": 128, "…": 133, "‘": 145, "’": 146, "“": 147, "”": 148, "•": 149, "–": 150, "—": 151, "™": 153, "−": 45, "\u202f": 32 };
   const bytes = [];
@@ -205,7 +205,7 @@ function winAnsi(text) {
   return bytes;
 }
 
-// How wide Helvetica's letters are, in thousandths, from the space to the tilde: readers bring the face, not its measures.
+// Widths of Helvetica's characters in thousandths, from space to tilde: PDF readers have the font, but need its widths.
 const WIDTHS = [
   278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, 556, 556, 556, 556, 556, 556, 556, 556, 556, 556, 278, 278, 584, 584, 584,
   556, 1015, 667, 667, 722, 722, 667, 611, 778, 722, 278, 500, 667, 556, 833, 722, 778, 667, 778, 722, 667, 611, 722, 667, 944, 667, 667, 611, 278, 278, 278,

@@ -1,10 +1,10 @@
-// The small map of all layers and heads at the left: shows where one is, and takes one elsewhere.
+// The head picker at the left: shows the current layer and head, and selects another.
 
 import { dotted, h, fill } from "./dom.js";
-import { absence, siteName } from "./presence.js";
-import { headText } from "./words.js";
+import { absence, siteName } from "./availability.js";
+import { headText } from "./formatting.js";
 
-const [NARROWEST, WIDEST, LETTER] = [46, 96, 6]; // pixels of the labels, and of one letter, about
+const [NARROWEST, WIDEST, LETTER] = [46, 96, 6]; // pixels of the labels, and about of one character
 
 /** `{element, update(state)}`; one button for each head, one line for each site. */
 export function createRail({ scene, source, store }) {
@@ -39,12 +39,12 @@ export function createRail({ scene, source, store }) {
     list.append(row);
   }
 
-  /** Another model may lack a layer or a head, a file may not keep it. */
+  /** Another model may lack a layer or head, and a file may not store it. */
   const show = (next) => {
     if (next === variant) return;
     variant = next;
-    for (const [place, cell] of cells) {
-      const [site, head] = place.split(" ").map(Number);
+    for (const [cellName, cell] of cells) {
+      const [site, head] = cellName.split(" ").map(Number);
       const why = absence(scene, variant, site, head) || (source.keeps({ variant, site, head, call: -1 }) ? "" : "not kept in this file");
       cell.classList.toggle("missing", Boolean(why));
       cell.title = why ? `${headText(scene, site, head)} (${why})` : headText(scene, site, head);

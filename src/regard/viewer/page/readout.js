@@ -1,12 +1,12 @@
-// Beside the matrix: the pair under the pointer with its exact weight, and what its row and its column hold.
+// Beside the matrix: the exact weight of the pair under the pointer, and the strongest of its row and column.
 
 import { h, fill, settled } from "./dom.js";
-import { differenceText, headText, keyText, rowText, seenBy, sizeOf, weightText } from "./words.js";
+import { differenceText, headText, keyText, rowText, seenBy, sizeOf, weightText } from "./formatting.js";
 
 const MOST = 8;
 const REST = 90;
 
-/** `{element, show(state, cell, near), refresh()}`; `cell` is {row, key} or null, `near` words about a coarse pixel. */
+/** `{element, show(state, cell, near), refresh()}`; `cell` is {row, key} or null, `near` a text about a coarse pixel. */
 export function createReadout({ scene, source, palette, store }, announce) {
   const pair = h("div", { class: "readout-pair", data: { testid: "readout" } });
   const rows = h("section", {});
@@ -38,12 +38,12 @@ export function createReadout({ scene, source, palette, store }, announce) {
       if (mine !== turn) return;
       const text = (difference ? differenceText : weightText)(values[cell.key], true);
       fill(weight, text);
-      // Only what was chosen is read aloud; a passing pointer would never stop talking.
+      // Only a pinned pair is announced to screen readers, not every hovered one.
       if (state.row === cell.row && state.key === cell.key) announce(`${rowText(labels, site, state.call, cell.row)} to ${keyText(labels, site, cell.key)}: ${text}`);
       fill(rows, list([h("bdi", {}, rowText(labels, site, state.call, cell.row, 18)), " attends to"], values, (key) => keyText(labels, site, key, 24), (key) => store.set({ row: cell.row, key }), difference));
-      // A column asks every query; it is fetched only for a pair that was chosen.
+      // A column needs every query; it is fetched only for a pinned pair.
       if (state.row !== cell.row || state.key !== cell.key) {
-        fill(columns, h("p", { class: "hint" }, "Press a cell to hold it and to see who else attends to its key."));
+        fill(columns, h("p", { class: "hint" }, "Click a cell to pin it and to see which other queries attend to its key."));
         return;
       }
       const down = await source.column({ ...which, key: cell.key });
@@ -90,7 +90,7 @@ export function createReadout({ scene, source, palette, store }, announce) {
   };
 }
 
-/** Indices of the values of largest size, by one pass with a short list: rows may hold 32 thousand. */
+/** Indices of the values of largest magnitude, in one pass: rows may have 32 thousand values. */
 export function strongest(values, count) {
   const best = [];
   for (let index = 0; index < values.length; index += 1) {

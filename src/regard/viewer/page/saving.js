@@ -1,4 +1,4 @@
-// Taking a picture or its numbers away: files and the clipboard.
+// Saving a figure or its numbers to a file or the clipboard.
 
 import { h } from "./dom.js";
 import { labelledDrawing, labelledTable } from "./warning.js";
@@ -14,8 +14,8 @@ const KINDS = [
 ];
 
 /**
- * A button with a menu. `shown()` gives the open view (`drawing()`, `table()`), `name()` the file's name without its ending;
- * `warning` stands on whatever is saved.
+ * A button with a menu. `shown()` gives the open view (`drawing()`, `table()`), `name()` the file name without extension;
+ * `warning` is put on everything saved.
  */
 export function createSaving({ shown, name, tell, address, warning = "" }) {
   const menu = h("div", { class: "menu", role: "menu", hidden: true, "aria-label": "Save or copy" });
@@ -65,7 +65,7 @@ export function createSaving({ shown, name, tell, address, warning = "" }) {
 async function save(kind, view, name, warning) {
   if (kind === "link") {
     await navigator.clipboard.writeText(location.href);
-    return "The link is in the clipboard.";
+    return "Link copied.";
   }
   if (kind === "csv" || kind === "numbers") {
     const plain = view.table && (await view.table());
@@ -73,7 +73,7 @@ async function save(kind, view, name, warning) {
     const table = labelledTable(plain, warning);
     if (kind === "csv") return download(`${name}.csv`, new Blob([toCSV(table)], { type: "text/csv" }));
     await navigator.clipboard.writeText(toCSV(table, "\t"));
-    return "The numbers are in the clipboard.";
+    return "Numbers copied.";
   }
   const plain = view.drawing && (await view.drawing());
   if (!plain) throw new Error("this view has no picture yet.");
@@ -84,10 +84,10 @@ async function save(kind, view, name, warning) {
   if (!picture) throw new Error("the picture is too large for this browser. Zoom in, or save it as SVG.");
   if (kind === "png") return download(`${name}.png`, picture);
   await navigator.clipboard.write([new ClipboardItem({ "image/png": picture })]);
-  return "The picture is in the clipboard.";
+  return "Picture copied.";
 }
 
-/** Rows as text; a cell that a spreadsheet would take for a formula is quoted with a leading apostrophe. */
+/** Rows as CSV; a cell that a spreadsheet would read as a formula gets a leading apostrophe. */
 export function toCSV({ head, rows }, separator = ",") {
   const cell = (value) => {
     if (typeof value === "number") return String(Number(value.toPrecision(7)));

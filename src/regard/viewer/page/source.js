@@ -1,9 +1,9 @@
-// Where a page's numbers come from: the server on this machine, or (kept.js) the page itself.
-// Both kinds answer the same questions with promises, and remember what they were told.
+// The data source of a page: the local server, or (embedded.js) the page itself. Both have the same methods, return
+// promises and cache results.
 
 const ROWS_KEPT = 400;
 
-/** An answer that did not come; its message is written for the person who looks at the page. */
+/** A failed request; its message is shown to the user. */
 export class SourceError extends Error {
   constructor(message, status = 0) {
     super(message);
@@ -12,7 +12,7 @@ export class SourceError extends Error {
   }
 }
 
-/** Numbers from the server that also served this page. */
+/** Data from the server that served this page. */
 export function remoteSource(base = "/api/") {
   return askingSource(async (path, query, signal) => {
     const words = new URLSearchParams(query).toString();
@@ -21,14 +21,14 @@ export function remoteSource(base = "/api/") {
       answer = await fetch(`${base}${path}${words ? `?${words}` : ""}`, { signal, credentials: "same-origin" });
     } catch (problem) {
       if (problem.name === "AbortError") throw problem;
-      throw new SourceError("The program that serves this page does not answer. Is `regard view` still running in its terminal?");
+      throw new SourceError("The server does not answer. Is `regard view` still running in its terminal?");
     }
     if (!answer.ok) throw new SourceError(await explained(answer), answer.status);
     return answer.arrayBuffer();
   });
 }
 
-/** The questions of a page over any way of asking: `ask(path, query, signal)` resolves to an ArrayBuffer. */
+/** The requests of a page over any transport: `ask(path, query, signal)` resolves to an ArrayBuffer. */
 export function askingSource(ask) {
   const scene = once(async () => parsed(await ask("scene", {})));
   const lists = new Map();
@@ -38,7 +38,7 @@ export function askingSource(ask) {
     if (!store.has(name)) {
       const promise = make();
       store.set(name, promise);
-      // A failure is not remembered: the next look asks again.
+      // A failure is not cached: the next use requests it again.
       promise.catch(() => store.delete(name));
     }
     return store.get(name);
@@ -97,7 +97,7 @@ export function overviewOf(header, codes) {
   return { size: header.size, sampled: Boolean(header.sampled), heads: header.heads, codes, of: (index) => codes.subarray(index * area, (index + 1) * area) };
 }
 
-/** A head's small map out of an overview that is here already, or null: `{size, codes}`. */
+/** A head's thumbnail from a loaded overview, or null: `{size, codes}`. */
 function glimpseOf(overview, { site, head }) {
   const index = overview ? overview.heads.findIndex(([s, h]) => s === site && h === head) : -1;
   return index < 0 ? null : { size: overview.size, codes: overview.of(index) };
@@ -111,7 +111,7 @@ export function readFacts(given) {
   return { ...(Array.isArray(given) ? {} : given), sites, order: given.order || {}, of };
 }
 
-/** Memory for the most recent answers only. */
+/** A cache of the most recent results. */
 export function recent(limit) {
   const entries = new Map();
   return {
@@ -130,7 +130,7 @@ export function recent(limit) {
   };
 }
 
-/** The first call's promise for all later ones. */
+/** Returns the promise of the first call for all later ones. */
 export function once(f) {
   let promise = null;
   return () => {
@@ -169,7 +169,7 @@ async function explained(answer) {
   try {
     return (await answer.json()).error || `The server answered ${answer.status}.`;
   } catch {
-    if (answer.status === 403) return "This page's permission has ended. Open the address that `regard view` printed.";
+    if (answer.status === 403) return "This page's session has ended. Open the address that `regard view` printed.";
     return `The server answered ${answer.status}.`;
   }
 }

@@ -1,8 +1,8 @@
-// What the page shows, in one small object that the address of the page mirrors: a link is a view.
+// The state of the page, mirrored in its URL, so that a link opens the same view.
 
 /**
- * `minus`, `row` and `key` are null when nothing is chosen; `call` is −1 for the last one.
- * `v` belongs to the view that is open: a string of its own making.
+ * `minus`, `row` and `key` are null when nothing is selected; `call` is −1 for the last one.
+ * `v` is a string defined by the open view.
  */
 export const defaults = Object.freeze({
   view: "overview",
@@ -23,7 +23,7 @@ export const defaults = Object.freeze({
 const NUMBERS = new Set(["variant", "minus", "site", "head", "call", "row", "key"]);
 const LONGEST = 2000;
 
-/** `get()`, `set(patch)`, `subscribe(f(state, changed))`; listeners hear only of real changes, all of one patch at once. */
+/** `get()`, `set(patch)`, `subscribe(f(state, changed))`; listeners are called once per patch, only for actual changes. */
 export function createStore(initial) {
   let state = { ...defaults, ...initial };
   const listeners = new Set();
@@ -33,7 +33,7 @@ export function createStore(initial) {
     set(patch) {
       const next = { ...state, ...patch };
       if (next.view !== state.view && !("v" in patch)) {
-        // Each view finds its own words again when it is opened once more.
+        // Each view gets its own `v` back when it is opened again.
         remembered.set(state.view, state.v);
         next.v = remembered.get(next.view) || "";
       }
@@ -42,7 +42,7 @@ export function createStore(initial) {
       state = next;
       for (const listener of [...listeners]) listener(state, changed);
     },
-    /** Tell the listeners of something that changed outside, such as the system's own theme. */
+    /** Notify listeners of an outside change, such as the system's theme. */
     touch(...names) {
       for (const listener of [...listeners]) listener(state, new Set(names));
     },
@@ -53,7 +53,7 @@ export function createStore(initial) {
   };
 }
 
-/** The state as the part of an address after "#"; what equals the default is left out. */
+/** The state as a URL fragment; default values are left out. */
 export function toHash(state, usual = defaults) {
   const words = new URLSearchParams();
   for (const name of Object.keys(defaults)) {
@@ -64,7 +64,7 @@ export function toHash(state, usual = defaults) {
   return words.toString();
 }
 
-/** What an address says, as a patch; words it does not know and numbers that are none are left out. */
+/** A URL fragment as a patch; unknown names and invalid numbers are left out. */
 export function fromHash(hash) {
   const patch = {};
   const words = new URLSearchParams(String(hash).replace(/^#/, "").slice(0, LONGEST));
@@ -76,7 +76,7 @@ export function fromHash(hash) {
   return patch;
 }
 
-/** The nearest state the scene can show: numbers inside their ranges, a view that exists. */
+/** The nearest valid state: numbers inside their ranges, an existing view. */
 export function fitted(state, scene, views) {
   const inside = (value, count) => Math.min(Math.max(0, value | 0), Math.max(0, count - 1));
   const site = inside(state.site, scene.sites.length);
@@ -84,7 +84,7 @@ export function fitted(state, scene, views) {
   const variants = scene.variants.length;
   const call = state.call < 0 || state.call >= facts.calls.length ? -1 : state.call;
   const view = views.find((candidate) => candidate.name === state.view) || views[0];
-  // A view that puts all steps together has the rows of all of them.
+  // A view that joins all steps has the rows of all of them.
   const calls = call >= 0 ? [facts.calls[call]] : view && view.rest === "all" ? facts.calls : facts.calls.slice(-1);
   const queries = calls.reduce((sum, one) => sum + one.queries, 0);
   const keys = Math.max(0, ...calls.map((one) => one.keys));
@@ -104,7 +104,7 @@ export function fitted(state, scene, views) {
   };
 }
 
-/** The call that call −1 stands for: the last one, or (`rest: "all"`) one behind it, which is all steps together. */
+/** The call that −1 means: the last one, or (`rest: "all"`) one after it, which is all steps joined. */
 export function restingCall(calls, view) {
   return view && view.rest === "all" && calls.length > 1 ? calls.length : calls.length - 1;
 }
@@ -117,8 +117,8 @@ export function stepped(calls, call, by, view) {
 }
 
 /**
- * Keep the address and the store in step. Opening another view makes an entry in the browser's history, everything else
- * replaces the present one (and waits a little: browsers refuse hundreds of changes in a few seconds).
+ * Synchronise URL and store. Opening another view adds an entry to the browser's history, everything else replaces the
+ * current one (debounced: browsers refuse hundreds of changes in a few seconds).
  */
 export function mirror(store, fit, usual = defaults) {
   let timer = 0;
@@ -133,7 +133,7 @@ export function mirror(store, fit, usual = defaults) {
     try {
       history[push ? "pushState" : "replaceState"](null, "", hash);
     } catch {
-      // A page inside another one may not be allowed to; it works all the same, only without a link.
+      // An embedded page may not be allowed to change the URL; it works without.
     }
   };
   const flush = () => write(false);
@@ -145,7 +145,7 @@ export function mirror(store, fit, usual = defaults) {
   const read = () => {
     if (location.hash === written) return;
     written = location.hash;
-    // What came from the address is not written back: that would cut off the way forward in the history.
+    // What came from the URL is not written back: that would drop the forward history.
     reading = true;
     store.set(fit({ ...usual, ...fromHash(location.hash) }));
     reading = false;

@@ -1,17 +1,17 @@
-// The tiles of the heads looked at last: asked for as they come into sight, kept as long as there is room.
+// A cache of tiles: requested when visible, dropped when there is no room.
 
 const IN_FLIGHT = 4;
 const KEPT = 320;
 const RETRY_AFTER = 4000;
 const SPAN = 2 ** 20;
 
-/** One tile's name as a number: frames build no strings. */
+/** A tile's key as a number: frames allocate no strings. */
 function nameOf(level, x, y) {
   return (level * SPAN + y) * SPAN + x;
 }
 
 export class Tiles {
-  /** `ready()` is called when a tile came, `failed(problem)` when one did not. */
+  /** `ready()` is called when a tile is loaded, `failed(problem)` when a request fails. */
   constructor(source, painter, ready, failed) {
     this.source = source;
     this.painter = painter;
@@ -26,7 +26,7 @@ export class Tiles {
     this.glimpse = null;
   }
 
-  /** Look at another head: `which` is {variant, site, head, call, minus}. What was still on its way for another is let go. */
+  /** Show another head: `which` is {variant, site, head, call, minus}. Pending requests for others are cancelled. */
   turn(which) {
     const name = [which.variant, which.site, which.head, which.call, which.minus].join(" ");
     if (this.sheet && this.sheet.name === name) return;
@@ -40,19 +40,19 @@ export class Tiles {
     for (const [key, tile] of sheet.tiles) if (tile.state !== "here") sheet.tiles.delete(key);
     this.sheet = sheet;
     this.wanted.length = 0;
-    // Until the first tile comes, the small map of the overview (when it was seen) stands in.
+    // Until the first tile is loaded, the overview's thumbnail is shown, if loaded.
     const glimpse = sheet.tiles.size || which.minus !== null ? null : this.source.glimpse(which);
     if (this.glimpse) this.painter.release(this.glimpse.texture);
     this.glimpse = glimpse && { size: glimpse.size, texture: this.painter.upload(glimpse.codes, glimpse.size, glimpse.size) };
   }
 
-  /** A new frame begins: what is wanted is what this frame wants. */
+  /** Begin a frame: only its tiles are requested. */
   begin() {
     this.clock += 1;
     this.wanted.length = 0;
   }
 
-  /** The tile when it is here, else null (and it is asked for when `ask`). */
+  /** The tile if loaded, else null (and it is requested if `ask`). */
   find(level, x, y, ask) {
     const key = nameOf(level, x, y);
     const tile = this.sheet.tiles.get(key);
@@ -64,25 +64,25 @@ export class Tiles {
     return null;
   }
 
-  /** Send for what this frame wanted: coarse before fine, else in the order of asking. */
+  /** Request the tiles of this frame: coarse before fine, else in order. */
   fetch() {
     if (this.flying >= IN_FLIGHT || !this.wanted.length) return;
     this.wanted.sort((a, b) => b.level - a.level);
     while (this.flying < IN_FLIGHT && this.wanted.length) this.send(this.wanted.shift());
   }
 
-  /** Codes of a tile for pictures and read-outs, asked for when it is not here. */
+  /** Codes of a tile for figures and read-outs, requested if not loaded. */
   async codes(level, x, y) {
     const tile = this.sheet.tiles.get(nameOf(level, x, y));
     return tile && tile.state === "here" ? tile : this.source.tile({ ...this.sheet.which, level, x, y });
   }
 
-  /** Whether everything asked for has come. */
+  /** Whether everything requested is loaded. */
   idle() {
     return this.flying === 0 && !this.wanted.length;
   }
 
-  /** After the card forgot everything: put what is known back upon it. */
+  /** After a lost GPU context: upload the cached tiles again. */
   restore() {
     this.glimpse = null;
     for (const sheet of this.sheets.values()) for (const tile of sheet.tiles.values()) if (tile.state === "here") tile.texture = this.painter.upload(tile.codes, tile.width, tile.height);
@@ -116,7 +116,7 @@ export class Tiles {
     }
   }
 
-  /** Let go of the quarter of the tiles that was not seen for longest. */
+  /** Drop the least recently used quarter of the tiles. */
   forget() {
     const all = [];
     for (const sheet of this.sheets.values()) for (const [key, tile] of sheet.tiles) if (tile.state === "here") all.push({ sheet, key, tile });

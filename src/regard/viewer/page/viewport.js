@@ -1,9 +1,9 @@
-// Which part of a matrix is seen: its upper left corner in weights, and how many CSS pixels one weight takes.
+// The visible part of a matrix: its upper left corner in weights, and CSS pixels per weight.
 
 export const LARGEST_CELL = 72;
 const COMFORTABLE_CELL = 40;
 
-/** A window of `width` × `height` pixels upon `columns` × `rows` weights. Methods change it in place: frames allocate nothing. */
+/** A window of `width` × `height` pixels on `columns` × `rows` weights. Methods change it in place: frames allocate nothing. */
 export class Viewport {
   constructor() {
     this.x = 0;
@@ -15,7 +15,7 @@ export class Viewport {
     this.rows = 1;
   }
 
-  /** The zoom at which everything is seen. */
+  /** The zoom at which everything is visible. */
   whole() {
     return Math.min(this.width / this.columns, this.height / this.rows, COMFORTABLE_CELL);
   }
@@ -30,7 +30,7 @@ export class Viewport {
     this.zoom = this.whole();
   }
 
-  /** Another size of the window keeps the whole in sight when it was. */
+  /** Resize the window; if the whole matrix was visible, it stays so. */
   resize(width, height) {
     const whole = this.isWhole();
     this.width = Math.max(1, width);
@@ -39,7 +39,7 @@ export class Viewport {
     else this.settle();
   }
 
-  /** Another matrix; true when its shape is another one and the window went back to the whole. */
+  /** Set another matrix; true if its shape differs and the window was reset. */
   reshape(rows, columns) {
     if (rows === this.rows && columns === this.columns) return false;
     this.rows = Math.max(1, rows);
@@ -67,14 +67,14 @@ export class Viewport {
     return Math.min(Math.max(zoom, this.whole()), Math.max(LARGEST_CELL, this.whole()));
   }
 
-  /** Never beyond the edges; what is smaller than the window stands at its upper left, beside its labels. */
+  /** Stay inside the edges; a matrix smaller than the window is at the upper left. */
   settle() {
     this.zoom = this.allowed(this.zoom);
     this.x = Math.min(Math.max(0, this.x), Math.max(0, this.columns - this.width / this.zoom));
     this.y = Math.min(Math.max(0, this.y), Math.max(0, this.rows - this.height / this.zoom));
   }
 
-  /** Bring a cell into sight with a little room around it. */
+  /** Scroll a cell into view with a margin. */
   reveal(row, column) {
     const room = Math.min(3, this.width / this.zoom / 4, this.height / this.zoom / 4);
     this.x = Math.min(Math.max(this.x, column + 1 + room - this.width / this.zoom), Math.max(0, column - room));
@@ -92,7 +92,7 @@ export class Viewport {
     return column >= 0 && column < this.columns ? column : null;
   }
 
-  /** First and one-past-last weights in sight. */
+  /** First and one-past-last visible weights. */
   seen() {
     return {
       left: Math.floor(this.x),
@@ -102,7 +102,7 @@ export class Viewport {
     };
   }
 
-  /** For the address: middle and zoom, since those survive another size of the window. */
+  /** For the URL: centre and zoom, which do not depend on the window size. */
   toText() {
     if (this.isWhole()) return "";
     const middle = (start, size, count) => Math.min(start + size / this.zoom / 2, count);
@@ -122,7 +122,7 @@ export class Viewport {
   }
 }
 
-/** The level whose pixels are at least one and less than two screen pixels wide: none is skipped, none is wasted. */
+/** The level whose pixels are at least one and less than two screen pixels wide: so none is skipped or wasted. */
 export function levelFor(devicePixels, coarsest) {
   return Math.min(coarsest, Math.max(0, Math.ceil(-Math.log2(devicePixels) - 1e-9)));
 }

@@ -1,4 +1,4 @@
-// Weights that are not the model's own are said to be so: on the page, on every saved picture and in every saved table.
+// The warning about random weights: on the page, on every saved figure and in every saved table.
 
 import { h } from "./dom.js";
 import { Drawing } from "./drawing.js";
@@ -8,7 +8,7 @@ const STYLE = { size: 11, bold: true, fill: "#d43a3a" };
 const EDGE = 12;
 const LINE = 15;
 
-/** A line below the title; hidden where there is nothing to warn of. */
+/** A line below the title; hidden without a warning. */
 export function createWarning(scene) {
   return h("p", { class: "warning", role: "alert", hidden: !scene.warning, data: { testid: "warning" } }, scene.warning || "");
 }

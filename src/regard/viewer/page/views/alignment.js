@@ -1,15 +1,15 @@
-// Which word of the source goes with which word of the target: as a matrix with marks, or as two rows of words with ribbons.
+// Word alignment of source and target: a matrix with marks, or two rows of words with ribbons.
 
 import { h, fill } from "../dom.js";
-import { headCount } from "../presence.js";
-import { WHOSE, whoseCells, whoseText } from "../subject.js";
-import { tokenText, weightText } from "../words.js";
+import { headCount } from "../availability.js";
+import { WHOSE, whoseCells, whoseText } from "../naming.js";
+import { tokenText, weightText } from "../formatting.js";
 import { createMap, mapOfRows } from "./map.js";
-import { allRows, extentOf } from "./places.js";
-import { choice, newest, optionsOf, optionsText, readout } from "./parts.js";
+import { allRows, extentOf } from "./positions.js";
+import { choice, newest, optionsOf, optionsText, readout } from "./components.js";
 import { createRibbons } from "./ribbons.js";
 import { labelsOf } from "./text.js";
-import { traced } from "./tracing.js";
+import { traced } from "./page-drawing.js";
 
 const USUAL = { form: "matrix", how: "head", marks: "all" };
 const FORM = [
@@ -25,8 +25,8 @@ const MARKS = [
   ["none", "No marks"],
 ];
 const ALLOWED = { form: ["matrix", "ribbons"], how: ["head", "mean"], marks: ["all", "none"] };
-const MOST = 400; // positions a side that can be read at all
-const MOST_ROWS = 1200; // rows that are asked for one by one
+const MOST = 400; // positions a side that are readable
+const MOST_ROWS = 1200; // rows requested one by one
 
 export const alignmentView = {
   name: "alignment",
@@ -43,7 +43,7 @@ export const alignmentView = {
   create,
 };
 
-/** Sites that look from one text at another. */
+/** Sites that attend from one text to another. */
 function crossing(scene) {
   const words = (kind) => ["tokens", "targets", "read"].includes(kind);
   return scene.sites.flatMap((site, index) => {
@@ -104,7 +104,7 @@ function create({ scene, source, store, palette }) {
     ]);
   }
 
-  /** The mean is made of every row of every head: only for sentences. */
+  /** The mean needs every row of every head: only for sentences. */
   function affordable() {
     const site = scene.sites[state.site];
     return extentOf(site).queries * headCount(site, state.variant) <= MOST_ROWS;

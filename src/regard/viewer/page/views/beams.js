@@ -1,7 +1,7 @@
-// The hypotheses of a beam search at one step as a small tree: what a beam shares with the one above it is only hinted at.
+// The hypotheses of a beam search at one step as a small tree: the prefix a beam shares with the one above is shown faintly.
 
 import { h, fill } from "../dom.js";
-import { weightText } from "../words.js";
+import { weightText } from "../formatting.js";
 import { pieces } from "./text.js";
 
 const SHOWN = 14; // tokens at the end of each hypothesis

@@ -2,13 +2,13 @@
 
 import { h, fill } from "../dom.js";
 import { answered } from "../answer.js";
-import { siteName, sitesOnlyIn } from "../presence.js";
-import { whoseText } from "../subject.js";
-import { differenceText, headText, sizeOf, tokenText, weightText } from "../words.js";
+import { siteName, sitesOnlyIn } from "../availability.js";
+import { whoseText } from "../naming.js";
+import { differenceText, headText, sizeOf, tokenText, weightText } from "../formatting.js";
 import { createMap, createMaps } from "./map.js";
-import { barList, newest, readout } from "./parts.js";
+import { barList, newest, readout } from "./components.js";
 import { labelsOf } from "./text.js";
-import { traced } from "./tracing.js";
+import { traced } from "./page-drawing.js";
 
 const LISTED = 12;
 
@@ -49,7 +49,7 @@ function create({ scene, source, store, palette }) {
     {
       type: "button",
       class: "button",
-      title: "Change A and B (x)",
+      title: "Swap A and B (x)",
       data: { testid: "compare-swap" },
       on: { click: () => change() },
     },
@@ -84,7 +84,7 @@ function create({ scene, source, store, palette }) {
   let ranked = "";
   let order = [];
 
-  /** B is what the state takes away, or, when nothing was chosen yet, the nearest other variant. */
+  /** B is the subtracted variant of the state; by default the nearest other one. */
   function other() {
     if (state.minus !== null && state.minus !== state.variant) return state.minus;
     return state.variant === 0 ? 1 : state.variant - 1;
@@ -120,7 +120,7 @@ function create({ scene, source, store, palette }) {
       map.caption(names[index]);
       load(wanted[index], size).then(
         (found) => {
-          // An answer for what is no longer chosen comes too late.
+          // Ignore a result that is no longer selected.
           if (
             state.site !== where.site ||
             state.head !== where.head ||
@@ -170,7 +170,7 @@ function create({ scene, source, store, palette }) {
     );
   }
 
-  /** Heads by the share of their weight that lies elsewhere, from the small pictures of the overview. */
+  /** Heads by the share of weight that differs, from the thumbnails of the overview. */
   function compareAll() {
     const { a, b } = pair();
     const name = `${a} ${b} ${state.call}`;
@@ -183,9 +183,9 @@ function create({ scene, source, store, palette }) {
           source.overview({ variant: b, call: state.call }),
         ]),
       ([mine, others]) => {
-        const place = new Map(others.heads.map((head, index) => [String(head), index]));
+        const indices = new Map(others.heads.map((head, index) => [String(head), index]));
         order = mine.heads.flatMap(([site, head], index) => {
-          const partner = place.get(String([site, head]));
+          const partner = indices.get(String([site, head]));
           return partner === undefined
             ? []
             : [{ site, head, weight: apart(mine.of(index), others.of(partner), palette.weightOf) }];
@@ -217,7 +217,7 @@ function create({ scene, source, store, palette }) {
         onPick: () => store.set({ site, head }),
       })),
       [
-        "Share of the weight that lies on other keys in B than in A, measured on the overview’s small pictures.",
+        "Share of the weight that is on other keys in B than in A, measured on the overview’s thumbnails.",
         ...alone(),
       ].join(" "),
     );
@@ -265,7 +265,7 @@ function create({ scene, source, store, palette }) {
   };
 }
 
-/** How much of two maps' weight does not lie in the same cells: 0 for equal maps, 1 for maps that share nothing. */
+/** The share of two maps' weight that is not in the same cells: 0 for equal maps, 1 for maps that share nothing. */
 export function apart(mine, others, weightOf) {
   let off = 0;
   let all = 0;

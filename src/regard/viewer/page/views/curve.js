@@ -1,4 +1,4 @@
-// A small curve over training steps, with a dot for each checkpoint that can be chosen.
+// A small curve over training steps, with a selectable dot for each checkpoint.
 
 import { h, fill, s } from "../dom.js";
 
@@ -6,7 +6,7 @@ const WIDE = 340;
 const HIGH = 150;
 const EDGE = { left: 46, right: 14, top: 14, bottom: 22 };
 
-/** `show(values)` with null for what is not known; `choose(index)`. `share`: the axis runs from 0 to 1, in per cent. */
+/** `show(values)` with null for unknown values; `choose(index)`. `share`: the axis runs from 0 to 1, in per cent. */
 export function createCurve({ title, xs, values, share = false, onPick, testid }) {
   const picture = s("svg", { width: WIDE, height: HIGH, role: "img", "aria-label": title, data: { testid } });
   const element = h("section", { class: "curve" }, h("h3", {}, title), picture);

@@ -1,10 +1,10 @@
-// All heads of a layer at once, from one position: the keys each of them looks at most.
+// All heads of a layer for one position: the keys with the most weight.
 
 import { h, fill } from "../dom.js";
-import { headCount } from "../presence.js";
-import { tokenText, weightText } from "../words.js";
-import { newest } from "./parts.js";
-import { strongest, weightsFrom } from "./places.js";
+import { headCount } from "../availability.js";
+import { tokenText, weightText } from "../formatting.js";
+import { newest } from "./components.js";
+import { strongest, weightsFrom } from "./positions.js";
 
 const LISTED = 3;
 const CARDS = 32; // more heads than this are not shown side by side
@@ -48,7 +48,7 @@ export function createHeads({ scene, source, store, palette, onPick }) {
     );
   }
 
-  /** What is known of the heads, one by one: it may take the server a while, and the words need not wait for it. */
+  /** Facts of the heads, loaded one by one: the server may need a while, and the weights do not wait. */
   function learn(state) {
     if (facts.variant === state.variant) return;
     facts = { variant: state.variant, of: () => null };
@@ -101,7 +101,7 @@ export function createHeads({ scene, source, store, palette, onPick }) {
   };
 }
 
-/** The pattern a head was recognised by, and whether it matters, as far as that was measured. */
+/** The pattern of a head, and its importance if measured. */
 function factText(fact) {
   if (!fact) return "";
   const measured = fact.importance !== null && fact.importance !== undefined;

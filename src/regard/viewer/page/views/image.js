@@ -1,14 +1,14 @@
-// Where in a picture a model looks: choose a patch, the class token or a word, and see its weights over all patches.
+// Attention over an image: select a patch, the class token or a word to see its weights over all patches.
 
 import { h, fill } from "../dom.js";
-import { headCount } from "../presence.js";
-import { WHOSE, whoseCells, whoseText } from "../subject.js";
-import { tokenText, weightText } from "../words.js";
+import { headCount } from "../availability.js";
+import { WHOSE, whoseCells, whoseText } from "../naming.js";
+import { tokenText, weightText } from "../formatting.js";
 import { createOverlay, patchText, pictureClass } from "./overlay.js";
-import { choosing, extentOf, positionOf, strongest, weightsFrom, weightsTo } from "./places.js";
-import { barList, choice, newest, optionsOf, optionsText, readout } from "./parts.js";
+import { choosing, extentOf, positionOf, strongest, weightsFrom, weightsTo } from "./positions.js";
+import { barList, choice, newest, optionsOf, optionsText, readout } from "./components.js";
 import { createText, labelsOf } from "./text.js";
-import { traced } from "./tracing.js";
+import { traced } from "./page-drawing.js";
 
 const USUAL = { how: "head", way: "from", opacity: 65, smooth: "yes" };
 const HOW = [
@@ -17,8 +17,8 @@ const HOW = [
   ["rollout", "Rollout", "Attention followed through all layers"],
 ];
 const WAY = [
-  ["from", "Looks at", "The weights of the chosen one over the patches"],
-  ["to", "Looked at by", "How much each patch attends to the chosen one"],
+  ["from", "Looks at", "The weights of the selected query over the patches"],
+  ["to", "Looked at by", "How much each patch attends to the selected one"],
 ];
 const SMOOTH = [
   ["yes", "Smooth"],
@@ -68,7 +68,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     min: 0,
     max: 100,
     step: 5,
-    "aria-label": "Strength of the colours",
+    "aria-label": "Opacity of the colours",
     data: { testid: "opacity" },
     on: { input: () => set({ opacity: Number(slider.value) }) },
   });
@@ -83,7 +83,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
   const plain = h(
     "section",
     {},
-    h("h3", {}, "The picture itself"),
+    h("h3", {}, "The image"),
     h("img", { class: pictureClass(image, "plain-picture"), src: image.data, alt: "The picture the model saw" }),
   );
   const list = barList({ title: "Strongest patches", testid: "strongest", css: () => "var(--soft)" });
@@ -123,7 +123,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
       ? patchText(image, position - image.skip)
       : `“${tokenText(askers()[position], 30)}”`;
 
-  /** Whose weights are shown: a rollout begins at a patch. */
+  /** Which weights are shown: a rollout starts at a patch. */
   function mode() {
     const { how } = options();
     return how === "rollout" && !patchy() ? "head" : how;
@@ -133,7 +133,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     const labels = askers();
     words = labels.length
       ? createText({
-          title: patchy() ? "" : site.rows === "slots" ? "Slots that look" : "Words that look",
+          title: patchy() ? "" : site.rows === "slots" ? "Slots (queries)" : "Words (queries)",
           kind: patchy() ? "askers" : site.rows,
           labels,
           palette,
@@ -171,7 +171,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     const { way } = options();
     const how = mode();
     const position = chosen();
-    // Only patches are looked at; from words there is but one way.
+    // Only patches are keys; words are only queries.
     const back = way === "to" && patchy() && how !== "rollout";
     ask(
       () => (back ? weightsTo : weightsFrom)(source, scene, state, position, how),
@@ -207,7 +207,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     redraw();
   }
 
-  /** How much of the weight does not lie on the picture at all. */
+  /** The share of weight outside the image. */
   function shareText(labels) {
     if (!found || !image.skip || options().way === "to") return "";
     const away = found.subarray(0, image.skip).reduce((sum, weight) => sum + weight, 0);

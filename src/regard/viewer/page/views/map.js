@@ -1,10 +1,10 @@
-// A whole map of weights as one small canvas, with words at its sides, a cross under the pointer, and marks.
+// A whole map of weights as one small canvas, with axis labels, a cross under the pointer, and marks.
 // For maps that fit on the screen at once; the matrix view is the one for large ones.
 
 import { h, fill } from "../dom.js";
 import { codesCanvas } from "../figure.js";
 import { recent } from "../source.js";
-import { tokenText } from "../words.js";
+import { tokenText } from "../formatting.js";
 
 const TILE = 256;
 const ROOM = 12; // pixels a label needs
@@ -12,7 +12,7 @@ const [TALLEST, WIDEST] = [0.9, 8]; // width by height
 const LETTERS = 16; // of a label
 const LETTER = 6.4; // pixels of one letter, about
 
-/** A loader that remembers: `load(where, size, limit)` → `{width, height, codes, level, sampled, queries, keys}`. */
+/** A caching loader: `load(where, size, limit)` → `{width, height, codes, level, sampled, queries, keys}`. */
 export function createMaps(source, kept = 48) {
   const maps = recent(kept);
   return (where, size, limit = 512) => {
@@ -34,11 +34,11 @@ async function loaded(source, where, size, limit) {
   const width = Math.ceil(size.keys / 2 ** level);
   const height = Math.ceil(size.queries / 2 ** level);
   const codes = new Uint8Array(width * height);
-  const places = [];
-  for (let y = 0; y * TILE < height; y += 1) for (let x = 0; x * TILE < width; x += 1) places.push({ x, y });
+  const corners = [];
+  for (let y = 0; y * TILE < height; y += 1) for (let x = 0; x * TILE < width; x += 1) corners.push({ x, y });
   let sampled = false;
   await Promise.all(
-    places.map(async ({ x, y }) => {
+    corners.map(async ({ x, y }) => {
       const tile = await source.tile({ ...where, level, x, y });
       sampled ||= tile.sampled;
       for (let row = 0; row < tile.height; row += 1) {
@@ -129,10 +129,10 @@ export function createMap({ title, testid, onCell = () => {}, onPick = () => {},
     label();
   }
 
-  /** As many labels as there is room for; the one under the cross is always among them. */
+  /** As many labels as fit, always including the one under the cross. */
   function label() {
     if (!map) return;
-    // Words that fit side by side need no turning.
+    // Labels that fit side by side are not rotated.
     const longest = longestOf(names.columns);
     const upright = longest < 2 || LETTER * longest + 5 < frame.clientWidth / map.keys;
     top.classList.toggle("upright", upright);
@@ -168,7 +168,7 @@ export function createMap({ title, testid, onCell = () => {}, onPick = () => {},
       map = next;
       names = labels;
       words.hidden = true;
-      // Square cells, as long as the picture does not become a tower or a thread.
+      // Square cells, within limits of the aspect ratio.
       if (!height) frame.style.aspectRatio = String(Math.min(WIDEST, Math.max(TALLEST, next.keys / next.queries)));
       canvas.hidden = false;
       codesCanvas(next.codes, Math.max(1, next.width), Math.max(1, next.height), table, canvas);
@@ -180,7 +180,7 @@ export function createMap({ title, testid, onCell = () => {}, onPick = () => {},
       cursor(cell && cell.row < next.queries && cell.column < next.keys ? cell : null);
       label();
     },
-    /** Words where the picture would be. */
+    /** A message in place of the map. */
     say(text) {
       map = null;
       canvas.hidden = true;
@@ -214,7 +214,7 @@ function longestOf(labels) {
   return labels.reduce((most, label) => Math.max(most, tokenText(label, LETTERS).length), 0);
 }
 
-/** Room beside a map for its words: as much as the longest needs, within reason. */
+/** Space for labels beside a map: that of the longest, up to a limit. */
 function roomFor(labels) {
   return `${labels.length ? Math.round(14 + LETTER * Math.min(longestOf(labels), LETTERS - 4)) : 0}px`;
 }
@@ -224,7 +224,7 @@ function lettered(element, labels, count, length, chosen, side) {
   const every = Math.max(1, Math.ceil((ROOM * count) / length));
   const shown = [];
   for (let index = 0; index < count; index += 1) {
-    // Beside the chosen one the regular ones give way.
+    // Regular labels too close to the selected one are left out.
     const near = chosen !== null && chosen !== undefined && Math.abs(index - chosen) < every;
     if (index === chosen || (index % every === 0 && !near)) shown.push(index);
   }

@@ -1,13 +1,13 @@
 // A memory over time: where each head wrote and read, slots down and steps across, all heads below each other.
 
 import { h } from "../dom.js";
-import { tokenText, weightText } from "../words.js";
+import { tokenText, weightText } from "../formatting.js";
 import { createMap, createMaps, mapOfRows, turned } from "./map.js";
-import { barList, choice, newest, optionsOf, optionsText, readout } from "./parts.js";
-import { allRows, extentOf, strongest, weightsFrom, weightsTo } from "./places.js";
+import { barList, choice, newest, optionsOf, optionsText, readout } from "./components.js";
+import { allRows, extentOf, strongest, weightsFrom, weightsTo } from "./positions.js";
 import { linesOf, stretchInUse } from "./slots.js";
 import { labelsOf } from "./text.js";
-import { traced } from "./tracing.js";
+import { traced } from "./page-drawing.js";
 
 const USUAL = { slots: "used" };
 const SLOTS = [
@@ -16,7 +16,7 @@ const SLOTS = [
 ];
 const ALLOWED = { slots: ["used", "all"] };
 const LISTED = 3;
-const WRITTEN = 0.1; // the least weight that is called writing
+const WRITTEN = 0.1; // the smallest weight that counts as writing
 
 export const memoryView = {
   name: "memory",
@@ -51,7 +51,7 @@ function create({ scene, source, store, palette }) {
   const options = () => optionsOf(store.get().v, USUAL, ALLOWED);
   const set = (patch) => store.set({ v: optionsText({ ...options(), ...patch }, USUAL) });
   const which = choice({ label: "Which slots", options: SLOTS, testid: "slots", onChange: (slots) => set({ slots }) });
-  const said = readout("memory-readout", "Point at a map; a click keeps the place.");
+  const said = readout("memory-readout", "Point at a map; a click pins the cell.");
   const tall = `${Math.max(90, Math.min(240, Math.round(420 / roles.length)))}px`;
   const parts = roles.map(part);
   const slots = Math.max(...parts.map((one) => one.slots));
@@ -84,13 +84,13 @@ function create({ scene, source, store, palette }) {
     const facts = scene.sites[role.site];
     const { queries, keys } = extentOf(facts);
     const label = `${role.role === "write" ? "Writes" : "Reads"}${facts.heads > 1 ? `, head ${role.head}` : ""}`;
-    const place = (cell) => cell && { slot: order[cell.row], step: cell.column };
+    const chosen = (cell) => cell && { slot: order[cell.row], step: cell.column };
     const map = createMap({
       title: label,
       testid: `memory-${role.role}-${index}`,
       height: tall,
-      onCell: (cell) => hover(place(cell)),
-      onPick: (cell) => keep(place(cell)),
+      onCell: (cell) => hover(chosen(cell)),
+      onPick: (cell) => keep(chosen(cell)),
     });
     const bars = barList({ title: label, testid: `memory-top-${index}`, css: palette.css });
     const [down, across] = role.timeDown ? [keys, queries] : [queries, keys];
@@ -106,7 +106,7 @@ function create({ scene, source, store, palette }) {
     };
   }
 
-  /** The place that is kept in the state, whichever head it was chosen in. */
+  /** The selected cell in the state, independent of the head. */
   function kept() {
     const one = parts.find((candidate) => candidate.site === state.site);
     if (!one) return null;
@@ -120,12 +120,12 @@ function create({ scene, source, store, palette }) {
     store.set({ site: one.site, row, key });
   }
 
-  function hover(place) {
-    hovered = place;
+  function hover(chosen) {
+    hovered = chosen;
     look();
   }
 
-  /** One call holds the whole story; a memory that was called step by step is put together from its rows. */
+  /** One call holds all steps; a memory called step by step is assembled from its rows. */
   async function pictureOf(one) {
     const where = { variant: state.variant, site: one.site, head: one.head };
     const facts = scene.sites[one.site];
@@ -169,10 +169,10 @@ function create({ scene, source, store, palette }) {
   }
 
   function look() {
-    const place = hovered || kept();
-    const row = place ? order.indexOf(place.slot) : -1;
-    for (const one of parts) one.map.cursor(row < 0 ? null : { row, column: place.step });
-    const at = place || { slot: 0, step: 0 };
+    const chosen = hovered || kept();
+    const row = chosen ? order.indexOf(chosen.slot) : -1;
+    for (const one of parts) one.map.cursor(row < 0 ? null : { row, column: chosen.step });
+    const at = chosen || { slot: 0, step: 0 };
     const read = (one) =>
       (one.timeDown ? weightsFrom : weightsTo)(
         source,
@@ -185,7 +185,7 @@ function create({ scene, source, store, palette }) {
       (lines) => {
         exact = lines;
         list(at);
-        said.say(place ? words(place) : "");
+        said.say(chosen ? words(chosen) : "");
       },
       said.say,
     );
@@ -203,17 +203,17 @@ function create({ scene, source, store, palette }) {
     });
   }
 
-  function words(place) {
+  function words(chosen) {
     const { slots: rows, steps: columns } = names(parts[0]);
     const numbers = parts.map(
-      (one, index) => `${one.label.toLowerCase()} ${weightText(exact[index][place.slot] ?? 0)}`,
+      (one, index) => `${one.label.toLowerCase()} ${weightText(exact[index][chosen.slot] ?? 0)}`,
     );
-    const origin = lastWritten(place);
+    const origin = lastWritten(chosen);
     const since = origin === null ? [] : [`so far written most at ${tokenText(columns[origin], 20)}`];
-    return `${tokenText(rows[place.slot], 20)} at ${tokenText(columns[place.step], 20)}:   ${[...numbers, ...since].join("   ·   ")}`;
+    return `${tokenText(rows[chosen.slot], 20)} at ${tokenText(columns[chosen.step], 20)}:   ${[...numbers, ...since].join("   ·   ")}`;
   }
 
-  /** The step up to now at which a slot was written most; null when it hardly was. */
+  /** The step so far at which a slot was written most; null when it hardly was. */
   function lastWritten({ slot, step: now }) {
     let best = { weight: WRITTEN, step: null };
     for (const { role, picture } of parts) {

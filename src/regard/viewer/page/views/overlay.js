@@ -2,13 +2,13 @@
 
 import { h } from "../dom.js";
 import { barColor } from "../palette.js";
-import { weightText } from "../words.js";
+import { weightText } from "../formatting.js";
 
 const TINY = 64; // pixels
 const FINE = 336; // pixels along the longer side when edges are smooth
 
 /**
- * `onEnter(patch | null)` and `onPick(patch)` speak of patches, numbered by rows from 0.
+ * `onEnter(patch | null)` and `onPick(patch)` get patches, numbered by rows from 0.
  * Colours run from no weight to the strongest patch: patches share one picture, so single weights are small.
  */
 export function createOverlay({ image, palette, onEnter = () => {}, onPick = () => {} }) {
@@ -113,8 +113,8 @@ export function createOverlay({ image, palette, onEnter = () => {}, onPick = () 
         brush.fillRect(x, 0, 1, 1);
       }
       const largest = strongestOf(present);
-      const marks = [0, 0.5, 1].map((place) =>
-        h("span", { class: "legend-mark", style: { left: `${100 * place}%` } }, weightText(place * largest)),
+      const marks = [0, 0.5, 1].map((fraction) =>
+        h("span", { class: "legend-mark", style: { left: `${100 * fraction}%` } }, weightText(fraction * largest)),
       );
       return h(
         "div",
@@ -150,7 +150,7 @@ function strongestOf(weights) {
 
 const ramp = [];
 
-/** The ramp of the dark theme in both themes: what is not looked at falls into shadow, as under a lamp. */
+/** The dark theme's ramp in both themes: patches with little weight are darkened. */
 function rampOf() {
   if (!ramp.length) {
     const bytes = new Uint8Array(1024);
@@ -172,7 +172,7 @@ function stretched(from, lines, count, line, step, fine) {
   const across = step === 1;
   const to = new Float32Array(from.length * fine);
   for (let index = 0; index < lines; index += 1) {
-    const at = (place) => from[index * line + Math.min(count - 1, Math.max(0, place)) * step];
+    const at = (fraction) => from[index * line + Math.min(count - 1, Math.max(0, fraction)) * step];
     for (let fineAt = 0; fineAt < count * fine; fineAt += 1) {
       const x = (fineAt + 0.5) / fine - 0.5;
       const low = Math.floor(x);

@@ -1,5 +1,5 @@
-// A strip that shows the weights over a whole long text at once: what the chosen token attends to rises from the middle,
-// what attends to it hangs down. A click scrolls the text there.
+// A strip that shows the weights over a whole long text at once: weights of the selected token go up from the middle,
+// weights on it go down. A click scrolls the text there.
 
 import { h } from "../dom.js";
 import { placeOf } from "../palette.js";
@@ -47,7 +47,7 @@ export function createProfile({ count, palette, onPick }) {
   return {
     element: canvas,
     show(given, taken, at) {
-      // Asking for styles makes the browser settle the whole text first, so it is done once for each theme.
+      // Reading computed styles forces a layout of the whole text, so it is done once per theme.
       if (seen.theme !== palette.theme()) {
         const looks = getComputedStyle(canvas);
         Object.assign(seen, { theme: palette.theme(), line: looks.borderBottomColor, mark: looks.color });

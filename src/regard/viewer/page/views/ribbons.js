@@ -2,7 +2,7 @@
 
 import { fill, h, s } from "../dom.js";
 import { textWidth } from "../marks.js";
-import { tokenText } from "../words.js";
+import { tokenText } from "../formatting.js";
 
 const SIZE = 17;
 const GAP = 22;
@@ -20,7 +20,7 @@ export function createRibbons({ palette, onWord }) {
     const upper = placed(columns);
     const lower = placed(rows);
     const width = Math.max(upper.width, lower.width);
-    // The shorter sentence is spread to the width of the longer one, so that ribbons run as straight as they can.
+    // The shorter sentence is spread to the width of the longer one, so that ribbons are as straight as possible.
     spread(upper, width);
     spread(lower, width);
     const linked = new Set(links.map(String));
@@ -104,7 +104,7 @@ function spread(place, width) {
   place.at = place.at.map((x, index) => x + extra * index);
 }
 
-/** A band from above to below whose edges leave and arrive upright. */
+/** A band from top to bottom with vertical ends. */
 function ribbon(x1, y1, x2, y2, wide) {
   const middle = (y1 + y2) / 2;
   const half = wide / 2;

@@ -1,12 +1,12 @@
-// Weights as a few dozen shades. Neighbouring weights share one, so a text of thousands of tokens changes little from one
-// look to the next, and each colour is made once.
+// Weights as a few dozen shades. Neighbouring weights share one, so a text of thousands of tokens changes little between
+// two updates, and each colour is computed once.
 
 import { placeOf } from "../palette.js";
 
 const SHADES = 40;
 const known = new Map();
 
-/** For the theme and scale of this moment: `of(weight)` → a number, 0 for none; `look(shade, weight)` → `{css, ink}`. */
+/** For the current theme and scale: `of(weight)` → a number, 0 for none; `look(shade, weight)` → `{css, ink}`. */
 export function shadesOf(palette) {
   const scale = palette.scale();
   const name = `${palette.theme()} ${scale}`;

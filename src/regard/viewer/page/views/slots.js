@@ -1,10 +1,10 @@
-// Which slots of a memory are worth a line: a machine with 128 slots may use ten of them.
+// Which slots of a memory are shown: a machine with 128 slots may use ten of them.
 
-const USED = 0.05; // the least weight that counts as use
+const USED = 0.05; // the smallest weight that counts as use
 const WORTH = 0.7; // a part of the memory is shown only if it is clearly smaller than the whole
 
 /**
- * The shortest stretch of the ring of slots that holds every slot in use, in its order; null when that is nearly all.
+ * The shortest range of the ring of slots with every used slot, in its order; null when that is nearly all.
  * `pictures` have slots down; a memory is a ring, since a head that shifts beyond the last slot comes to the first.
  */
 export function stretchInUse(pictures, slots, weightOf) {

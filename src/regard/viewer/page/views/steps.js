@@ -1,19 +1,19 @@
-// A generation, token by token: what was written, how likely it was, what else there was, and where the model looked:
-// in the prompt, in what it had written itself (its cache), and in the source or picture, where there is one.
+// A generation, token by token: the token, its probability, alternatives, and the attention to the prompt, to generated
+// tokens (the cache), and to the source or image, where there is one.
 
 import { h, fill } from "../dom.js";
-import { headCount } from "../presence.js";
-import { WHOSE, whoseCells, whoseText } from "../subject.js";
-import { tokenText, weightText } from "../words.js";
+import { headCount } from "../availability.js";
+import { WHOSE, whoseCells, whoseText } from "../naming.js";
+import { tokenText, weightText } from "../formatting.js";
 import { createBeams } from "./beams.js";
-import { createChances, percent, sharesOf } from "./chances.js";
+import { createChances, percent, sharesOf } from "./probabilities.js";
 import { createHeads } from "./heads.js";
 import { createOverlay } from "./overlay.js";
-import { barList, choice, newest, optionsOf, optionsText, player, readout } from "./parts.js";
-import { strongest, weightsFrom } from "./places.js";
+import { barList, choice, newest, optionsOf, optionsText, player, readout } from "./components.js";
+import { strongest, weightsFrom } from "./positions.js";
 import { createText, labelsOf } from "./text.js";
-import { traced } from "./tracing.js";
-import { writersOf, writingOf } from "./writing.js";
+import { traced } from "./page-drawing.js";
+import { writersOf, writingOf } from "./generation.js";
 
 const USUAL = { how: "head" };
 const HOW = [
@@ -60,7 +60,7 @@ function create({ scene, source, store, palette }) {
   });
   const said = readout("step-readout", "");
   const text = createText({
-    title: story.begins === "prompt" ? "Prompt and what was written" : "What was written",
+    title: story.begins === "prompt" ? "Prompt and generated text" : "Generated text",
     kind: story.kind,
     labels,
     palette,
@@ -70,8 +70,8 @@ function create({ scene, source, store, palette }) {
   const share = h("p", { class: "shares", data: { testid: "shares" } });
   const elsewhere = h("div", { class: "elsewhere" });
   const likely = barList({ title: "Next token", testid: "alternatives", css: () => "var(--soft)" });
-  const inText = barList({ title: "Looked at in the text", testid: "looked-at", css: palette.css });
-  const inSource = barList({ title: "Looked at in the source", testid: "looked-at-source", css: palette.css });
+  const inText = barList({ title: "Attention to the text", testid: "looked-at", css: palette.css });
+  const inSource = barList({ title: "Attention to the source", testid: "looked-at-source", css: palette.css });
   const beams = createBeams();
   const heads = createHeads({
     scene,
@@ -181,7 +181,7 @@ function create({ scene, source, store, palette }) {
     return `“${tokenText(steps[at].token, 40)}” with ${percent(steps[at].probability)}   ·   weights: ${name}`;
   }
 
-  /** What is looked at besides the text: a picture, or the source's words. */
+  /** Keys besides the text: an image, or the source's tokens. */
   function created(site) {
     const names = labelsOf(scene, state.variant, site.columns, site.calls[0].keys);
     if (site.columns === "patches" && scene.image) {
@@ -213,7 +213,7 @@ function create({ scene, source, store, palette }) {
     update(next, changed) {
       state = next;
       if (!sites.all.includes(state.site)) {
-        // An encoder layer has no steps. After this round of listeners, so that none of them sees an old state last.
+        // An encoder layer has no steps. Deferred, so that no listener sees an old state last.
         const site = (sites.self.length ? sites.self : sites.cross).at(-1);
         queueMicrotask(() => store.set({ site, row: null, call: -1 }));
         return;

@@ -2,7 +2,7 @@
 // another. Thousands of tokens stay quick, because only those whose shade changes are touched and far ones are not laid out.
 
 import { h } from "../dom.js";
-import { tokenText } from "../words.js";
+import { tokenText } from "../formatting.js";
 import { shadesOf } from "./shades.js";
 
 const RUN = 100; // tokens in one numbered run of a long text
@@ -11,7 +11,7 @@ const BRIEF = 70;
 const BEGINS_WORD = /^[\u0120\u2581 ]/;
 const SINGLE = { tokens: "token", targets: "target", read: "read", slots: "slot", steps: "step", patches: "patch" };
 
-/** Labels for `count` places of a variant; where there are none, their numbers. */
+/** Labels for `count` positions of a variant; numbers where there are none. */
 export function labelsOf(scene, variant, kind, count) {
   const own = (scene.variants[variant] || {}).tokens || {};
   const labels = own[kind] || scene.tokens[kind] || [];
@@ -20,7 +20,7 @@ export function labelsOf(scene, variant, kind, count) {
 
 /** The words of each token and whether it continues the word before it. */
 export function pieces(labels) {
-  // A vocabulary that marks the beginnings of words marks many; a stray blank says nothing.
+  // A vocabulary that marks word beginnings marks many; a single leading space does not count.
   const marked = labels.filter((label) => BEGINS_WORD.test(label)).length > labels.length / 12;
   return labels.map((label, index) => {
     const continued = label.startsWith("##") && label.length > 2;
@@ -168,7 +168,7 @@ function mark(token, name, css) {
   else token.style.removeProperty(name);
 }
 
-/** Remembers each token's shade and writes only changes. */
+/** Stores each token's shade and writes only changes. */
 function shading(tokens, palette, write) {
   const shades = new Uint8Array(tokens.length);
   let present = null;

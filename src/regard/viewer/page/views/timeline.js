@@ -1,15 +1,15 @@
-// One head over the checkpoints of a training: a slider, the map at each checkpoint as a strip of film, and two curves.
+// One head over the checkpoints of a run: a slider, the map at each checkpoint as a strip of film, and two curves.
 
 import { h } from "../dom.js";
 import { answered } from "../answer.js";
-import { whoseText } from "../subject.js";
-import { countText, headText, sizeOf, tokenText, weightText } from "../words.js";
+import { whoseText } from "../naming.js";
+import { countText, headText, sizeOf, tokenText, weightText } from "../formatting.js";
 import { apart } from "./compare.js";
 import { createCurve } from "./curve.js";
 import { createMap, createMaps } from "./map.js";
-import { newest, player, readout } from "./parts.js";
+import { newest, player, readout } from "./components.js";
 import { labelsOf } from "./text.js";
-import { traced } from "./tracing.js";
+import { traced } from "./page-drawing.js";
 import { codesCanvas } from "../figure.js";
 
 const SMALLEST = 280; // pixels of the map's width
@@ -104,7 +104,7 @@ function create({ scene, source, store, palette }) {
   const where = (variant) => ({ variant, site: state.site, head: state.head, call: state.call });
   const here = () => `${state.site} ${state.head} ${state.call}`;
 
-  /** The strip, for the head that is chosen; each frame comes when it is ready. */
+  /** The strip for the selected head; each frame appears when it is loaded. */
   function shoot() {
     const size = sizeOf(scene.sites[state.site], state.call);
     const mine = here();

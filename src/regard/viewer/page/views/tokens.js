@@ -1,14 +1,14 @@
 // The token view: point at a token and see what it attends to (tint) and what attends to it (line below), exactly.
 
 import { h, fill } from "../dom.js";
-import { headCount } from "../presence.js";
-import { WHOSE, whoseCells, whoseText } from "../subject.js";
-import { tokenText, weightText } from "../words.js";
+import { headCount } from "../availability.js";
+import { WHOSE, whoseCells, whoseText } from "../naming.js";
+import { tokenText, weightText } from "../formatting.js";
 import { createHeads } from "./heads.js";
-import { barList, choice, newest, optionsOf, optionsText, readout } from "./parts.js";
-import { choosing, extentOf, placesOf, positionOf, spreadOf, strongest, weightsFrom, weightsTo } from "./places.js";
-import { createSides } from "./sides.js";
-import { traced } from "./tracing.js";
+import { barList, choice, newest, optionsOf, optionsText, readout } from "./components.js";
+import { choosing, extentOf, positionsOf, positionOf, spreadOf, strongest, weightsFrom, weightsTo } from "./positions.js";
+import { createSides } from "./sequences.js";
+import { traced } from "./page-drawing.js";
 
 const USUAL = { how: "head", show: "both" };
 const HOW = [
@@ -87,7 +87,7 @@ function create({ scene, source, store, palette }) {
     sides = createSides({ scene, variant: state.variant, site, palette, onEnter: enter, onPick: pick });
     fill(texts, sides.texts);
     fill(strips, sides.strips);
-    // Something is shown from the start, though nothing is pinned.
+    // Show a default token from the start, without pinning it.
     hovered = { side: "row", index: sides.telling() };
   }
 
@@ -111,7 +111,7 @@ function create({ scene, source, store, palette }) {
     if (held && held.side === side && held.index === index) return store.set({ row: null, key: null });
     if (side === "key") return store.set({ row: null, key: index });
     const patch = choosing(site, index);
-    // The newest token of a generation has asked nothing yet: it can be looked at, not pinned as a row.
+    // The newest token of a generation is not a query yet: it can be a key, but not be pinned as a row.
     if (patch.row === null) return held ? store.set({ row: null, key: null }) : look();
     return store.set({ ...patch, key: null });
   }
@@ -163,10 +163,10 @@ function create({ scene, source, store, palette }) {
     const { show: way } = options();
     const given = way === "to" ? null : found.from;
     const taken = way === "from" ? null : found.to;
-    const unasked = at.side === "row" && !placesOf(site)[at.index];
+    const unasked = at.side === "row" && !positionsOf(site)[at.index];
     sides.show(given, taken, at);
-    list(from, given, "key", unasked ? "This token was written last; nothing has been asked from it yet." : "");
-    list(to, taken, "row", mode === "rollout" ? "Rollout is followed from a token back to the input only." : "");
+    list(from, given, "key", unasked ? "This token was generated last, so it is not a query yet." : "");
+    list(to, taken, "row", mode === "rollout" ? "Rollout goes only from a token back to the input." : "");
     from.element.hidden = way === "to" || (!sides.self && at.side === "key");
     to.element.hidden = way === "from" || (!sides.self && at.side === "row");
     said.say(summary());
@@ -200,7 +200,7 @@ function create({ scene, source, store, palette }) {
     return `“${tokenText(sides[side].labels[index], 40)}” at ${index}   ·   ${whoseText(scene, state, found.mode)}${pinned() ? "   ·   pinned" : ""}`;
   }
 
-  /** Sites over the same tokens keep the text that stands there, and with it the place of the reader. */
+  /** Sites over the same tokens reuse the text element, which keeps the scroll position. */
   function alike(old, now) {
     const same = old.rows === now.rows && old.columns === now.columns && old.cross === now.cross;
     return same && extentOf(old).keys === extentOf(now).keys && extentOf(old).queries === extentOf(now).queries;

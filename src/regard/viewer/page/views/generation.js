@@ -1,25 +1,25 @@
-// How a generation lies in the sites: which of them wrote, and where the query stands that wrote a given token.
+// How a generation maps to sites: which sites belong to it, and which query wrote a token.
 
-import { placesOf, positionOf } from "./places.js";
+import { positionsOf, positionOf } from "./positions.js";
 import { labelsOf } from "./text.js";
 
 const WRITTEN = ["targets", "read"];
 
-/** The sites that took part in writing: `self` looks at what was written before, `cross` at something else. */
+/** The sites of a generation: `self` attends to earlier tokens, `cross` to another sequence. */
 export function writersOf(scene) {
   const { prompt, steps } = scene.generation;
   const twoSided = scene.sites.some((site) => WRITTEN.includes(site.rows));
   const all = [];
   scene.sites.forEach((site, index) => {
-    const places = placesOf(site);
+    const found = positionsOf(site);
     const writes = twoSided ? WRITTEN.includes(site.rows) : site.rows === "tokens";
-    if (writes && places[prompt - 1] && places[prompt + steps.length - 2]) all.push(index);
+    if (writes && found[prompt - 1] && found[prompt + steps.length - 2]) all.push(index);
   });
   const crosses = (index) => scene.sites[index].cross || scene.sites[index].rows !== scene.sites[index].columns;
   return { all, self: all.filter((index) => !crosses(index)), cross: all.filter(crosses) };
 }
 
-/** The story of a generation; step i was written by the query at position `prompt − 1 + i`. */
+/** The steps of a generation; token i was written by the query at position `prompt − 1 + i`. */
 export function writingOf(scene) {
   const { prompt, steps } = scene.generation;
   const sites = writersOf(scene);
@@ -32,11 +32,11 @@ export function writingOf(scene) {
     steps,
     kind,
     begins: kind === "tokens" ? "prompt" : "start",
-    // Labels may hold the prompt only: what was written is known from the steps.
+    // Labels may hold only the prompt; generated tokens come from the steps.
     labels: [...labelsOf(scene, 0, kind, prompt), ...steps.map((step) => step.token)],
     query: (step) => prompt - 1 + step,
 
-    /** The step a state stands for: the query it names has written the token behind it. */
+    /** The step of a state: its query has written the next token. */
     stepOf(state) {
       const site = scene.sites[state.site];
       const size = site.calls[state.call < 0 ? site.calls.length - 1 : state.call];
@@ -44,10 +44,10 @@ export function writingOf(scene) {
       return Math.min(steps.length - 1, Math.max(0, position - prompt + 1));
     },
 
-    /** The patch of the state that goes to a step; the last row of a call needs no naming. */
+    /** The state patch that selects a step; the last row of a call is left out. */
     going(state, step) {
       const site = scene.sites[state.site];
-      const { call, row } = placesOf(site)[prompt - 1 + step];
+      const { call, row } = positionsOf(site)[prompt - 1 + step];
       const cached = site.calls.length > 1;
       const last = row === site.calls[call].queries - 1;
       return { call: cached ? call : -1, row: cached && last ? null : row, key: null };

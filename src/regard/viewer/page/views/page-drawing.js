@@ -1,7 +1,7 @@
-// What a view shows on the screen, as a drawing: boxes, words, lines and pictures are read off the page where they stand,
-// so that the saved figure is the one that was looked at and no view describes itself twice.
+// Draws a view as a figure from its elements on the page: boxes, texts, lines and images at their positions, so that the
+// saved figure is what is on the screen and views need no second description.
 // `data-trace="skip"` leaves a part out (controls), `data-trace="flat"` makes one picture of the pictures inside,
-// `data-trace="bare"` leaves out the ground a part stands on.
+// `data-trace="bare"` leaves out the background of a part.
 
 import { Drawing } from "../drawing.js";
 import { addLegend } from "../figure.js";
@@ -21,7 +21,7 @@ export function traced(element, palette, { legend = true, difference = false } =
   return cropped(drawing);
 }
 
-/** Without the empty strip that controls have left at the top. */
+/** Without the empty space of controls at the top. */
 function cropped(drawing) {
   const topOf = (mark) =>
     mark.kind === "path"
@@ -202,7 +202,7 @@ function roundAt(x, y, r) {
   ];
 }
 
-/** Pictures that lie upon each other, with their opacities, as one. */
+/** Overlapping images, with their opacities, as one. */
 function flattened(element) {
   const box = element.getBoundingClientRect();
   const canvas = document.createElement("canvas");

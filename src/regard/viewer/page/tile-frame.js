@@ -1,12 +1,12 @@
-// One frame of a matrix: the visible tiles, or the nearest coarser ones until they come.
+// Draws one frame of a matrix: the visible tiles, or coarser ones until they are loaded.
 
 import { coarsestLevel, levelFor } from "./viewport.js";
 
-/** `draw(viewport, tiles, painter, ratio, paper)` → facts about the frame in `frame`, an object that is reused. */
-export function createScenery(side) {
+/** `draw(viewport, tiles, painter, ratio, paper)` → facts about the frame in `frame`, a reused object. */
+export function createTileFrame(side) {
   const frame = { level: 0, coarsest: 0, draws: 0, missing: 0, sampled: false };
 
-  /** A part of an ancestor stands in for a tile that is not here yet. */
+  /** Draw the part of a coarser tile in place of a tile that is not loaded yet. */
   const standIn = (tiles, painter, level, x, y, left, top, size) => {
     for (let up = 1; level + up <= frame.coarsest; up += 1) {
       const coarse = tiles.find(level + up, x >> up, y >> up, false);
@@ -36,7 +36,7 @@ export function createScenery(side) {
       frame.sampled = false;
       painter.begin(paper[0], paper[1], paper[2]);
       tiles.begin();
-      // The whole at its coarsest is always wanted: it stands in for everything else.
+      // The coarsest level is always requested: it is the fallback for everything else.
       if (!tiles.find(frame.coarsest, 0, 0, true)) {
         frame.missing += 1;
         const { glimpse } = tiles;

@@ -1,5 +1,5 @@
-// Numbers kept inside the page: an exported file or a notebook. One JSON text says what there is and where it lies
-// in one run of bytes. A head is kept whole ("full"), as the strongest keys of each row ("top"), or as tiles.
+// Data embedded in the page: an exported file or a notebook. A JSON text lists the parts and their offsets in one block
+// of bytes. A head is stored whole ("full"), as the strongest keys of each row ("top"), or as tiles.
 
 import { SourceError, overviewOf, readFacts, once } from "./source.js";
 import { weightOf, differenceOf, differenceCode } from "./palette.js";
@@ -38,14 +38,14 @@ export function payloadSource(data, unpack) {
   const needed = (given, variant = given.variant || 0) => {
     const part = found(given, variant);
     if (part && !Array.isArray(part)) return part;
-    throw new SourceError("This file does not keep this head. Choose another, or export again with its site and head named.", 404);
+    throw new SourceError("This file does not contain this head. Choose another, or export again with --sites and --heads.", 404);
   };
   const sized = (part) => {
     const size = scene.sites[part.site].calls[part.call ?? 0];
     return { queries: part.queries ?? size.queries, keys: part.keys ?? size.keys };
   };
 
-  /** Codes of a block of weights, strongest of each `step`×`step`, into a fresh array. */
+  /** Codes of a block of weights, strongest of each `step`×`step`, into a new array. */
   const block = (all, part, step, left, top, width, height) => {
     const out = new Uint8Array(width * height);
     const { queries, keys } = sized(part);
@@ -66,7 +66,7 @@ export function payloadSource(data, unpack) {
     return out;
   };
 
-  /** Codes of weights, or of differences when another variant is taken away. */
+  /** Codes of weights, or of differences when another variant is subtracted. */
   const codes = async (given, step, left, top, width, height) => {
     const all = await bytes();
     const first = block(all, needed(given), step, left, top, width, height);
@@ -74,9 +74,9 @@ export function payloadSource(data, unpack) {
     const second = block(all, needed(given, given.minus), step, left, top, width, height);
     return first.map((code, index) => differenceCode(weightOf(code) - weightOf(second[index])));
   };
-  const weights = async (given, ...place) => {
+  const weights = async (given, ...args) => {
     const difference = given.minus !== null && given.minus !== undefined;
-    return Float32Array.from(await codes(given, ...place), difference ? differenceOf : weightOf);
+    return Float32Array.from(await codes(given, ...args), difference ? differenceOf : weightOf);
   };
 
   return {
@@ -91,7 +91,7 @@ export function payloadSource(data, unpack) {
     },
     async overview(given) {
       const header = chosen(data.overview, given);
-      if (!header) throw new SourceError("This file keeps no overview.", 404);
+      if (!header) throw new SourceError("This file contains no overview.", 404);
       const all = await bytes();
       return overviewOf(header, all.subarray(header.at, header.at + header.heads.length * header.size * header.size));
     },
@@ -107,7 +107,7 @@ export function payloadSource(data, unpack) {
       const side = (scene.limits || {}).tile || 256;
       const width = Math.min(side, Math.ceil(keys / step) - given.x * side);
       const height = Math.min(side, Math.ceil(queries / step) - given.y * side);
-      if (width <= 0 || height <= 0) throw new SourceError("There is nothing at this place.", 404);
+      if (width <= 0 || height <= 0) throw new SourceError("There is no data for this request.", 404);
       return { width, height, sampled: false, codes: await codes(given, step, given.x * side, given.y * side, width, height) };
     },
     async row(given) {
@@ -127,7 +127,7 @@ export function payloadSource(data, unpack) {
       }
       return answer;
     },
-    rollout: () => Promise.reject(new SourceError("A kept page has no rollout. Open the model with `regard view` to see it.", 404)),
+    rollout: () => Promise.reject(new SourceError("An exported page has no rollout. Open the model with `regard view` to see it.", 404)),
   };
 }
 
@@ -139,7 +139,7 @@ function nameOf(variant, site, head, call) {
   return `${variant || 0} ${site} ${head} ${call}`;
 }
 
-/** One entry of a list that belongs to a variant and a call; a lone entry, or one without a variant, serves for all. */
+/** One entry of a list that belongs to a variant and a call; a single entry, or one without a variant, is used for all. */
 function chosen(list, { variant = 0, call = -1 }) {
   if (!list) return null;
   if (!Array.isArray(list) || (list.length && list[0].heads && list[0].site !== undefined)) return list;
@@ -149,6 +149,6 @@ function chosen(list, { variant = 0, call = -1 }) {
 
 function keptTile(all, list, { level, x, y }) {
   const part = list.find((entry) => entry.kind === "tile" && entry.level === level && entry.x === x && entry.y === y);
-  if (!part) throw new SourceError("This file keeps this head only in part. Zoom out.", 404);
+  if (!part) throw new SourceError("This file contains only a part of this head. Zoom out.", 404);
   return { width: part.width, height: part.height, sampled: Boolean(part.sampled), codes: all.subarray(part.at, part.at + part.width * part.height) };
 }

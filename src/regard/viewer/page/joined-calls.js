@@ -1,12 +1,12 @@
-// A generation under a cache attends step by step, each a map of one row. For the matrix they are put together again:
-// every site with such calls gets one call more, all of them below each other, which is what "the last call" then means.
+// A generation with a cache attends step by step, each step a map of one row. For the matrix the steps are joined: every
+// site with such calls gets one more call, which holds all rows and becomes "the last call".
 
 const MOST_ROWS = 1024;
 const MOST_CALLS = 256;
 const AT_ONCE = 4;
 
-/** `{scene, source}` in which call −1 of a site that decodes is the whole of its calls. */
-export function stitched(scene, source) {
+/** `{scene, source}` in which call −1 of a decoding site is all of its calls joined. */
+export function withJoinedCalls(scene, source) {
   const sites = scene.sites.map((site, index) => (fits(site, index, source) ? { ...site, calls: [...site.calls, whole(site)] } : site));
   const wholes = new Map();
   const isWhole = (given) => sites[given.site] !== scene.sites[given.site] && (given.call === null || given.call < 0 || given.call >= scene.sites[given.site].calls.length);
@@ -24,7 +24,7 @@ export function stitched(scene, source) {
     return wholes.get(name);
   };
 
-  /** Which call a row of the whole belongs to, and which of its rows it is. */
+  /** The call that a joined row belongs to, and its row there. */
   const placed = (given, row) => {
     let call = 0;
     while (row >= calls(given)[call].queries) row -= calls(given)[call++].queries;
@@ -59,7 +59,7 @@ export function stitched(scene, source) {
   };
 }
 
-/** Steps that follow each other without a gap, few enough to ask for all of them. */
+/** Whether steps are contiguous and few enough to request all of them. */
 function fits(site, index, source) {
   const { calls } = site;
   if (calls.length < 2 || calls.length > MOST_CALLS) return false;
@@ -84,8 +84,8 @@ async function gathered(source, given, calls, limits) {
   const codes = new Uint8Array(queries * keys).fill(empty);
   const tops = [];
   calls.reduce((top, call) => (tops.push(top), top + call.queries), 0);
-  const places = calls.flatMap((call, number) => grid(call, side).map(([x, y]) => ({ call: number, x, y })));
-  await few(places, async ({ call, x, y }) => {
+  const corners = calls.flatMap((call, number) => grid(call, side).map(([x, y]) => ({ call: number, x, y })));
+  await few(corners, async ({ call, x, y }) => {
     const tile = await source.tile({ ...given, signal: undefined, call, level: 0, x, y });
     for (let row = 0; row < tile.height; row += 1) codes.set(tile.codes.subarray(row * tile.width, (row + 1) * tile.width), (tops[call] + y * side + row) * keys + x * side);
   });
@@ -94,9 +94,9 @@ async function gathered(source, given, calls, limits) {
 
 /** The tiles of a map, [x, y]. */
 function grid({ queries, keys }, side) {
-  const places = [];
-  for (let y = 0; y * side < queries; y += 1) for (let x = 0; x * side < keys; x += 1) places.push([x, y]);
-  return places;
+  const corners = [];
+  for (let y = 0; y * side < queries; y += 1) for (let x = 0; x * side < keys; x += 1) corners.push([x, y]);
+  return corners;
 }
 
 /** One tile of the whole: the strongest of each `step`×`step`. */
@@ -116,7 +116,7 @@ function pooled({ codes, queries, keys, empty }, { level, x, y }, side) {
   return { width, height, sampled: false, codes: out };
 }
 
-/** All answers, a few questions at a time. */
+/** All results, a few requests at a time. */
 async function few(list, f) {
   const answers = new Array(list.length);
   let next = 0;

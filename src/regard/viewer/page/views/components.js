@@ -1,9 +1,9 @@
-// Parts that several views are made of: choices, lists with bars, a player, and answers that arrive in order.
+// Shared components of views: choices, lists with bars, a player, and requests in order.
 
 import { h, fill, isTyping } from "../dom.js";
-import { weightText } from "../words.js";
+import { weightText } from "../formatting.js";
 
-/** The view's own words in the address, "a=1,b=2"; only names and values that `usual` and `allowed` know come back. */
+/** The view's own options in the URL, "a=1,b=2"; only names and values that `usual` and `allowed` know come back. */
 export function optionsOf(text, usual, allowed = {}) {
   const options = { ...usual };
   for (const part of String(text || "").split(",")) {
@@ -16,13 +16,13 @@ export function optionsOf(text, usual, allowed = {}) {
   return options;
 }
 
-/** The other way round; what equals the usual is left out. */
+/** The inverse; default values are left out. */
 export function optionsText(options, usual) {
   const names = Object.keys(usual).filter((name) => options[name] !== usual[name]);
   return names.map((name) => `${name}=${options[name]}`).join(",");
 }
 
-/** One of a few, in the shell's way of showing choices. `options`: [value, text, what it means]. */
+/** A choice of one of a few options. `options`: [value, text, what it means]. */
 export function choice({ label, options, value, onChange, testid }) {
   const buttons = options.map(([given, text, title]) =>
     h(
@@ -166,7 +166,7 @@ export function player({ count, what, testid, onGo, wordsOf, wait = 700 }) {
       previous.disabled = index <= 0;
       next.disabled = index >= count - 1;
     },
-    /** Called when what belongs to a place is shown: its words stand beside it, and playing goes on from there. */
+    /** Called when a position is shown: sets its text, and playing continues from there. */
     tell(index) {
       told = index;
       words.textContent = wordsOf(index);
@@ -182,9 +182,9 @@ export function player({ count, what, testid, onGo, wordsOf, wait = 700 }) {
 }
 
 /**
- * Asks one question at a time; of those that come meanwhile only the newest is asked next, so that a quick pointer does
- * not bury the server. An answer that a newer question has overtaken is shown only if `still()` says it fits. Failures
- * become words.
+ * Sends one request at a time; of those made meanwhile only the newest is sent next, so that a fast pointer does not
+ * overload the server. A result that a newer request has overtaken is shown only if `still()` is true. Failures become
+ * messages.
  */
 export function newest() {
   let next = null;
@@ -215,7 +215,7 @@ export function newest() {
   return ask;
 }
 
-/** A line of words about what lies under the pointer; read aloud when it changes. */
+/** A line of text about the hovered element; announced to screen readers. */
 export function readout(testid, hint) {
   const element = h("p", { class: "said", role: "status", data: { testid } }, hint);
   return { element, say: (text) => (element.textContent = text || hint) };

@@ -1,13 +1,13 @@
-// The text or the two texts of a site: one when tokens attend to each other, two when one sequence looks at another.
+// The text or the two texts of a site: one for self-attention, two for cross-attention.
 
-import { extentOf } from "./places.js";
+import { extentOf } from "./positions.js";
 import { createProfile } from "./profile.js";
 import { createText, labelsOf } from "./text.js";
 
 const PROFILED = 200; // from this length on a strip shows the whole text at once
 
 /**
- * `row` asks and `key` is looked at; both are the same in self-attention (`self`). A side is `{text, labels, strip}`.
+ * `row` is the query side, `key` the key side; both are the same in self-attention (`self`). A side is `{text, labels, strip}`.
  * `onEnter(side, index)` and `onPick(side, index)` name the side as "row" or "key".
  */
 export function createSides({ scene, variant, site, palette, onEnter, onPick }) {
@@ -29,8 +29,8 @@ export function createSides({ scene, variant, site, palette, onEnter, onPick }) 
     return { text, labels, strip };
   }
 
-  const row = made("row", site.rows, self ? whole : queries, self ? "" : `Looks from here (${site.rows})`);
-  const key = self ? row : made("key", site.columns, keys, `Is looked at (${site.columns})`);
+  const row = made("row", site.rows, self ? whole : queries, self ? "" : `Queries (${site.rows})`);
+  const key = self ? row : made("key", site.columns, keys, `Keys (${site.columns})`);
   const parts = self ? [row] : [key, row];
 
   return {
@@ -39,7 +39,7 @@ export function createSides({ scene, variant, site, palette, onEnter, onPick }) 
     self,
     texts: parts.map((part) => part.text.element),
     strips: parts.map((part) => part.strip && part.strip.element),
-    /** Where a look begins when nothing is chosen: near the middle, at a word rather than a sign. */
+    /** The default position when nothing is selected: near the middle, a word rather than punctuation. */
     telling() {
       const middle = Math.floor(queries / 2);
       const near = Array.from({ length: queries }, (_, index) => index);
@@ -50,7 +50,7 @@ export function createSides({ scene, variant, site, palette, onEnter, onPick }) 
       row.text.choose(at.side === "row" ? at.index : null, pinned);
       if (!self) key.text.choose(at.side === "key" ? at.index : null, pinned);
     },
-    /** What is looked at is tinted; what looks is underlined. */
+    /** Keys are tinted; queries are underlined. */
     show(given, taken, at) {
       key.text.tint(given);
       row.text.underline(taken);

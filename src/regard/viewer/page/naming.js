@@ -1,10 +1,10 @@
-// Whose weights a view shows: one head's, the mean of a layer's, or a rollout's. In words, as cells of a saved table, and
-// as a part of a file's name; all three from one place, so that a saved mean is never called a head.
+// Names of what a view shows: a head, the mean of a layer's heads, or a rollout; as text, as cells of a saved table, and
+// in a file name. All three are defined here, so that a saved mean is never called a head.
 
-import { headCount, siteName } from "./presence.js";
-import { headText } from "./words.js";
+import { headCount, siteName } from "./availability.js";
+import { headText } from "./formatting.js";
 
-const LONGEST = 36; // letters of one part of a file's name
+const LONGEST = 36; // characters of one part of a file name
 
 /** "layer 3 · head 5", "layer 3 · mean of 12 heads" or "rollout through all layers". `how`: head, mean or rollout. */
 export function whoseText(scene, { site, head, variant }, how = "head") {
@@ -16,7 +16,7 @@ export function whoseText(scene, { site, head, variant }, how = "head") {
 /** The first columns of a saved table. */
 export const WHOSE = Object.freeze(["model", "site", "head"]);
 
-/** What stands in them. */
+/** Their contents. */
 export function whoseCells(scene, { site, head, variant }, how = "head") {
   const model = (scene.variants[variant] || {}).name || scene.title;
   if (how === "rollout") return [model, "all layers", "rollout"];
@@ -24,7 +24,7 @@ export function whoseCells(scene, { site, head, variant }, how = "head") {
   return [model, siteName(facts, variant), how === "mean" ? `mean of ${headCount(facts, variant)}` : head];
 }
 
-/** A file's name without its ending, of words and lists of words. Each may be cut, so that a long one leaves room for the others. */
+/** A file name without extension from parts; each part is cut, so that a long one leaves space for the others. */
 export function fileName(...words) {
   const parts = words.flat().map((word) => String(word ?? "").replace(/[^\p{L}\p{N}_.-]+/gu, "-").replace(/^[-.]+|[-.]+$/g, ""));
   return parts.filter(Boolean).map((part) => part.slice(0, LONGEST)).join("-") || "attention";

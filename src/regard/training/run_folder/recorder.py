@@ -1,4 +1,4 @@
-"""What a run writes while it trains: lines of metrics and checkpoints. Only the main process has a writer."""
+"""What a run writes while it trains: lines of metrics and checkpoints. Only the main process has a recorder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regard.training.run_folder.trained_settings import settings_of
 from regard.training.state import Position, RandomState
 
 
-class RunWriter:
+class RunRecorder:
     """The open metrics file of a run, and its checkpoints."""
 
     def __init__(self, run: RunFolder, task: Task, keep: Keep, tell: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-// Models on one page need not have the same layers and heads: which of them has what, and what is said where it has not.
+// Which layers and heads each model has, and the message where one is missing.
 
 import { SourceError } from "./source.js";
 
@@ -7,12 +7,12 @@ export function headCount(site, variant) {
   return site.headsOf ? (site.headsOf[variant] ?? site.heads) : site.heads;
 }
 
-/** What a site is called in a variant: the path of its module there. */
+/** The name of a site in a variant: its module path. */
 export function siteName(site, variant) {
   return (site.namesOf && site.namesOf[variant]) || site.name;
 }
 
-/** Why a variant cannot show a head: words, or "" where it can. */
+/** Why a variant cannot show a head; "" where it can. */
 export function absence(scene, variant, site, head) {
   const facts = scene.sites[site];
   const name = (scene.variants[variant] || {}).name;
@@ -26,7 +26,7 @@ export function sitesOnlyIn(scene, variant, other) {
   return scene.sites.filter((site) => headCount(site, variant) && !headCount(site, other)).map((site) => site.label || site.name);
 }
 
-/** A source that answers a question about a head which a variant lacks by saying so, wherever its numbers come from. */
+/** A source that rejects requests for a head that the variant lacks, with a message. */
 export function checked(source, scene) {
   const guard = (ask) => (given) => {
     const asked = [given.variant || 0, given.minus].filter((variant) => variant !== null && variant !== undefined);

@@ -1,9 +1,9 @@
-// How likely each written token was, as a row of bars that are also a way to the steps; and how weight is shared out.
+// The probability of each generated token as a row of bars, which select a step; and the shares of weight.
 
 import { h } from "../dom.js";
-import { tokenText } from "../words.js";
+import { tokenText } from "../formatting.js";
 
-/** Shares as people write them. */
+/** Formatted shares. */
 export function percent(share) {
   const value = 100 * share;
   return `${value >= 10 ? value.toFixed(0) : value >= 1 ? value.toFixed(1) : value.toPrecision(1)} %`;
@@ -25,7 +25,7 @@ export function createChances(steps, onGo) {
   return {
     element: h(
       "div",
-      { class: "chances", role: "group", "aria-label": "Probability of each written token" },
+      { class: "chances", role: "group", "aria-label": "Probability of each generated token" },
       bars,
       words,
     ),
@@ -33,7 +33,7 @@ export function createChances(steps, onGo) {
   };
 }
 
-/** How weights over a cache divide between what was given and what the model wrote itself, as a bar and in words. */
+/** The shares of weight on the prompt and on generated tokens, as a bar and as text. */
 export function sharesOf(weights, prompt, begins) {
   let early = 0;
   let late = 0;

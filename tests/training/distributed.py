@@ -1,7 +1,7 @@
-"""Runs of several processes, one after the other: `torchrun … -m tests.training.torchrun JOBS.json RESULTS`.
+"""Two processes for one run: forked, or launched by torchrun, which imports everything again and takes seconds.
 
-A job holds the settings of a run, `resume`, and `stop_at`: the number of the forward pass of training, from 1, in which
-the last process, and only it, gets a SIGTERM. Each process writes its results to RESULTS.0, RESULTS.1 …
+`run` works through a list of jobs in two processes. A job holds the settings of a run, `resume`, and `stop_at`: the
+number of the forward pass of training, from 1, in which the last process, and only it, gets a SIGTERM.
 """
 
 import json
@@ -12,12 +12,16 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from torch.distributed import TCPStore
+
+from tests.training.commands import Command
+
 ROOT = Path(__file__).parents[2]
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 _ORIGINAL = {}  # methods that were replaced
 
 
-def start(*arguments, log, **environment):
+def torchrun(*arguments, log, **environment):
     """Start `torchrun` with two processes in a new session; its output goes to a file."""
     with open(log, "ab") as output:
         return subprocess.Popen(
@@ -26,13 +30,45 @@ def start(*arguments, log, **environment):
         )  # fmt: skip
 
 
+class Ranks:
+    """The two processes of a run, forked, with the environment that torchrun would give them."""
+
+    def __init__(self, folder, *arguments, environment=None, **options):
+        # The store through which the processes find each other; port 0 takes a free one.
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        shared = {
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+            "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", **(environment or {}),
+        }  # fmt: skip
+        self.commands = [
+            Command(folder, *arguments, environment={**shared, "RANK": rank, "LOCAL_RANK": rank}, **options)
+            for rank in ("0", "1")
+        ]
+
+    def wait(self):
+        """The exit codes by rank."""
+        return [command.wait() for command in self.commands]
+
+    @property
+    def text(self):
+        """What the processes printed."""
+        return self.commands[0].text
+
+
 def run(jobs, folder):
     """The results of each process for each job: results[rank][job]."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    module = ("-m", "tests.training.torchrun", folder / "jobs.json", folder / "results")
-    done = start(*module, log=folder / "log.txt").wait(300)
-    assert done == 0, (folder / "log.txt").read_text()
+    ranks = Ranks(folder, folder / "jobs.json", folder / "results", entry=_run_jobs)
+    assert ranks.wait() == [0, 0], ranks.text
     return [json.loads((folder / f"results.{rank}").read_text()) for rank in (0, 1)]
+
+
+def _run_jobs(arguments):
+    jobs, results = arguments
+    rank = int(os.environ["RANK"])
+    found = [_work(job, rank) for job in json.loads(Path(jobs).read_text())]
+    Path(f"{results}.{rank}").write_text(json.dumps(found))
+    return 0
 
 
 def _work(job, rank):
@@ -44,8 +80,8 @@ def _work(job, rank):
     _record_sizes(sizes)
     try:
         result = train(job["values"], resume=job.get("resume"), quiet=True, tell=told.append)
-    except RegardError as trouble:
-        return {"error": str(trouble), "told": told}
+    except RegardError as error:
+        return {"error": str(error), "told": told}
     return {**asdict(result), "folder": str(result.folder), "told": told, **sizes}
 
 
@@ -84,20 +120,3 @@ def _stop_at(number):
         return forward(self, batch)
 
     ToyNet.forward = counting
-
-
-def main(jobs, results):
-    """Run all jobs in one of the processes."""
-    import torch
-
-    from tests.training import toy
-
-    toy.register()
-    torch.set_num_threads(1)
-    rank = int(os.environ["RANK"])
-    found = [_work(job, rank) for job in json.loads(Path(jobs).read_text())]
-    Path(f"{results}.{rank}").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

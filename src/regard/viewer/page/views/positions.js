@@ -1,22 +1,22 @@
 // Positions of a text, and the weights from and to them.
-// A model that writes under a cache is called once per step, so a position's row lies in the call that asked for it;
-// the views think in positions and leave the finding to this file.
+// A model that generates with a cache is called once per step, so the row of a position is in the call that computed it;
+// views use positions, and this file finds call and row.
 
-import { headCount } from "../presence.js";
-import { sizeOf } from "../words.js";
+import { headCount } from "../availability.js";
+import { sizeOf } from "../formatting.js";
 
 const MOST_REQUESTS = 600;
 
-/** For each position of a site's queries the first call that holds it: `[{call, row}]`; holes where no call asked. */
-export function placesOf(site) {
-  const places = [];
+/** For each position of a site's queries the first call that holds it: `[{call, row}]`; empty where there is none. */
+export function positionsOf(site) {
+  const rows = [];
   site.calls.forEach((size, call) => {
-    for (let row = 0; row < size.queries; row += 1) places[(size.start || 0) + row] ||= { call, row };
+    for (let row = 0; row < size.queries; row += 1) rows[(size.start || 0) + row] ||= { call, row };
   });
-  return places;
+  return rows;
 }
 
-/** How many positions ask and how many can be looked at, over all calls. */
+/** The number of query positions and of key positions over all calls. */
 export function extentOf(site) {
   let queries = 0;
   let keys = 0;
@@ -27,32 +27,32 @@ export function extentOf(site) {
   return { queries, keys };
 }
 
-/** The position that the state's call and row name; null when no row is chosen. */
+/** The position of the state's call and row; null when no row is chosen. */
 export function positionOf(site, state) {
   if (state.row === null || !site) return null;
   return (sizeOf(site, state.call).start || 0) + state.row;
 }
 
-/** The patch of the state that chooses a position; one call needs no naming, so links stay short. */
+/** The state patch that selects a position; a single call is left out, so links stay short. */
 export function choosing(site, position) {
   if (position === null) return { row: null };
-  const place = placesOf(site)[position];
-  if (!place) return { row: null };
-  return { row: place.row, call: site.calls.length > 1 ? place.call : -1 };
+  const found = positionsOf(site)[position];
+  if (!found) return { row: null };
+  return { row: found.row, call: site.calls.length > 1 ? found.call : -1 };
 }
 
 /** Weights of one position over the keys. `how`: "head", "mean" (of the layer's heads) or "rollout". */
 export async function weightsFrom(source, scene, where, position, how = "head") {
   if (how === "rollout") return source.rollout({ variant: where.variant, row: position });
   const site = scene.sites[where.site];
-  const place = placesOf(site)[position];
-  if (!place) return null;
+  const found = positionsOf(site)[position];
+  if (!found) return null;
   return mean(
-    headsOf(site, where, how).map((head) => source.row({ ...asked(where, head, place.call), row: place.row })),
+    headsOf(site, where, how).map((head) => source.row({ ...asked(where, head, found.call), row: found.row })),
   );
 }
 
-/** The weights of all asking positions, one row each, all as long as the longest; for texts short enough to read. */
+/** The weights of all query positions, one row each, padded to the longest; for short texts. */
 export async function allRows(source, scene, where, how = "head") {
   const site = scene.sites[where.site];
   const { queries, keys } = extentOf(site);
@@ -62,7 +62,7 @@ export async function allRows(source, scene, where, how = "head") {
   return lines.map((line) => Float32Array.from({ length: keys }, (_, column) => (line && line[column]) || 0));
 }
 
-/** Weights of every asking position upon one key; null where that question has no answer. */
+/** Weights of every query position for one key; null where there are none. */
 export async function weightsTo(source, scene, where, key, how = "head") {
   if (how === "rollout") return null;
   const site = scene.sites[where.site];
@@ -73,18 +73,18 @@ export async function weightsTo(source, scene, where, key, how = "head") {
 
 async function columnOf(source, site, where, head, key) {
   const column = new Float32Array(extentOf(site).queries);
-  const places = placesOf(site);
+  const rows = positionsOf(site);
   await Promise.all(
     site.calls.map(async (size, call) => {
       if (key >= size.keys) return;
-      // The row of a step serves all of its keys and stays in the cache; a column would be asked anew for each key.
+      // The row of a step serves all of its keys and stays in the cache; a column would be requested for each key.
       const single = size.queries === 1;
       const got = single
         ? [(await source.row({ ...asked(where, head, call), row: 0 }))[key]]
         : await source.column({ ...asked(where, head, call), key });
       for (let row = 0; row < size.queries; row += 1) {
         const position = (size.start || 0) + row;
-        if (places[position].call === call) column[position] = got[row];
+        if (rows[position].call === call) column[position] = got[row];
       }
     }),
   );
@@ -108,7 +108,7 @@ async function mean(promises) {
   return sum;
 }
 
-/** The largest numbers with their places, largest first; zeros and holes are left out. */
+/** The largest numbers with their indices, largest first; zeros and gaps are left out. */
 export function strongest(weights, count) {
   const best = [];
   for (let index = 0; index < (weights ? weights.length : 0); index += 1) {
@@ -122,7 +122,7 @@ export function strongest(weights, count) {
   return best;
 }
 
-/** Over how many keys weights are spread, in effect: e to the entropy. */
+/** The effective number of keys: e to the entropy. */
 export function spreadOf(weights) {
   let entropy = 0;
   for (const weight of weights) if (weight > 0) entropy -= weight * Math.log(weight);

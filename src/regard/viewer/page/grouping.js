@@ -1,6 +1,6 @@
-// In which order and in which groups the overview shows its heads.
+// The order and groups in which the overview shows heads.
 
-/** Groups of heads: `{label, note, title, part, heads: [[site, head]], captions(site, head)}`; `part` begins a part of the model. */
+/** Groups of heads: `{label, note, title, part, heads: [[site, head]], captions(site, head)}`; `part` names a new part of the model. */
 export function arrange(sort, overview, facts, scene) {
   if (sort === "layer") return byLayer(overview, scene);
   const order = facts.order[sort];
@@ -10,7 +10,7 @@ export function arrange(sort, overview, facts, scene) {
   return grouped(sort, heads, facts);
 }
 
-/** The name of a head in few signs: layer and head, counted from 0. */
+/** A short name of a head: layer and head, counted from 0. */
 function shortName(site, head) {
   return `${site}.${head}`;
 }

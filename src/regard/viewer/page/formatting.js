@@ -1,9 +1,9 @@
-// Numbers and tokens as people read them.
+// Formatting of numbers and tokens.
 
 const CONTROL = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 const CLEAR = { "\n": "⏎", "\t": "⇥", "\r": "␍" };
 
-/** A token for display: control and direction signs made harmless, white space made visible, never longer than `limit`. */
+/** A token for display: control and direction characters removed, white space made visible, never longer than `limit`. */
 export function tokenText(token, limit = 40) {
   let text = String(token ?? "").slice(0, limit * 4);
   text = text.replace(CONTROL, (sign) => CLEAR[sign] || "");
@@ -13,7 +13,7 @@ export function tokenText(token, limit = 40) {
   return signs.length > limit ? `${signs.slice(0, limit - 1).join("")}…` : text;
 }
 
-/** A weight with two or three significant digits, or with four where it stands alone. */
+/** A weight with two or three significant digits, or with four where it is shown alone. */
 export function weightText(weight, alone = false) {
   if (!Number.isFinite(weight)) return "not a number";
   const size = Math.abs(weight);
@@ -48,13 +48,13 @@ export function keyText(scene, site, index, limit) {
   return named(scene, site.columns, index, limit);
 }
 
-/** The scene with the labels of one variant: another input has other words. */
+/** The scene with the labels of one variant: another input has other labels. */
 export function seenBy(scene, variant) {
   const own = scene.variants[variant] && scene.variants[variant].tokens;
   return own ? { ...scene, tokens: own } : scene;
 }
 
-/** "layer 3 · head 5", counted from 0 as the code does. */
+/** "layer 3 · head 5", counted from 0. */
 export function headText(scene, site, head) {
   const facts = scene.sites[site];
   return facts ? `${facts.label || facts.name} · head ${head}` : "";
