@@ -67,7 +67,7 @@ test: browser  ## run the tests
 	TRITON_INTERPRET=1 $(TEST) tests/triton $(ARGS) $(OR_NONE) || failed="$$failed triton"; \
 	test -z "$$failed" || { echo "tests failed in:$$failed" >&2; exit 1; }
 
-# tests/selection.py chooses; what needs a browser is left to `make test`.
+# tests/selection.py chooses; what is marked slow or needs a browser is left to `make test`.
 quick: $(STAMP)  ## one case of each test, for everyday work (in about a minute)
 	failed=; \
 	$(TEST) --quick --ignore tests/triton --ignore tests/browser $(ARGS) $(OR_NONE) || failed="$$failed core"; \

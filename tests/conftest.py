@@ -14,7 +14,11 @@ import regard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `from tests.oracle import …` works
 
-from tests.selection import pytest_addoption, pytest_collection_modifyitems  # noqa: F401 - hooks of pytest
+from tests.selection import (  # noqa: F401 - hooks of pytest
+    pytest_addoption,
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+)
 
 try:
     from hypothesis import HealthCheck, settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import zlib
 from collections.abc import Hashable
 
@@ -28,6 +29,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = chosen
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which stay until the end, out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def sample(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -98,6 +98,7 @@ def test_one_graph_serves_every_length_with_a_mask_from_outside(name, impl):
     assert_one_graph(function, lambda n: [*draw(n), OUTSIDE[name](n)])
 
 
+@pytest.mark.slow
 def test_a_padding_mask_may_be_built_inside_from_a_tensor():
     def function(query, key, value, keep):
         return regard.attend(query, key, value, mask=masks.padding(keep) & masks.causal())
@@ -105,6 +106,7 @@ def test_a_padding_mask_may_be_built_inside_from_a_tensor():
     assert_one_graph(function, lambda n: [*draw(n), torch.arange(n) < numbers([[n], [n - 9]], "cpu")])
 
 
+@pytest.mark.slow
 def test_one_graph_serves_different_lengths_of_queries_and_keys():
     def function(query, key, value):
         return regard.attend(query, key, value, mask=masks.causal())
@@ -116,6 +118,7 @@ def test_one_graph_serves_different_lengths_of_queries_and_keys():
     assert_one_graph(function, make)
 
 
+@pytest.mark.slow
 def test_gradients_reach_weights_and_biases_through_a_compiled_call():
     weight, table = torch.randn(8, requires_grad=True), torch.randn(3, 9, requires_grad=True)
 
@@ -131,6 +134,7 @@ def test_gradients_reach_weights_and_biases_through_a_compiled_call():
         torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_logsumexp_compiles_too():
     def function(query, key, value):
         out, lse = regard.attend(query, key, value, mask=masks.causal(), return_logsumexp=True)

@@ -162,6 +162,7 @@ def begun(document: str) -> tuple[dict[str, object], dict[Block, str]]:
     return names, run(list(first), names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("document", "kind"), runs_of_documents())
 def test_python_of_a_document_runs_as_printed(document, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -65,6 +65,7 @@ def test_neighbours_are_not_correlated(impl, device):
     assert abs((first * second).mean() * 4) < SURPRISE / math.sqrt(n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_the_mean_over_seeds_is_the_result_without_dropout(impl, device):
     query, key, value = (torch.randn(2, 3, n, 5, device=device) for n in (7, 11, 11))

@@ -37,6 +37,7 @@ def own():
         yield module
 
 
+@pytest.mark.slow
 def test_a_mechanism_from_a_file_is_listed_and_explained(tmp_path):
     page = json.loads(regard_with_own_file("show", "cosine", "--json", cwd=tmp_path))
     assert page["summary"].startswith("Multi-head attention that compares directions only")
@@ -44,6 +45,7 @@ def test_a_mechanism_from_a_file_is_listed_and_explained(tmp_path):
     assert "num_heads" in [option["name"] for option in page["options"]]
 
 
+@pytest.mark.slow
 def test_a_task_a_model_and_a_mechanism_from_a_file_train_and_predict(tmp_path):
     said = regard_with_own_file(
         "train", "brackets", "--model", "conv-attention(dim=8)", "--attention", "cosine(num_heads=2)", "--steps", "2",

@@ -106,6 +106,7 @@ def test_explain_runs_nothing_and_leaves_the_random_state():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_without_triton_everything_else_works():
     code = (
         "import sys; sys.modules['triton'] = None\n"

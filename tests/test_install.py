@@ -129,6 +129,7 @@ def closure(names):
     return found
 
 
+@pytest.mark.slow
 def test_the_light_install_attends_builds_layers_and_observes():
     held = closure(required(PROJECT["dependencies"])) | {"regard"}
     refused = {

@@ -59,6 +59,7 @@ def test_a_number_of_a_promise_is_one_of_the_ten():
     assert numbers <= set(range(1, 11))
 
 
+@pytest.mark.slow
 def test_the_reference_is_what_the_registries_and_docstrings_say():
     """Run `python docs/make_reference.py` when this fails."""
     script = ROOT / "docs" / "make_reference.py"
@@ -69,6 +70,7 @@ def test_the_reference_is_what_the_registries_and_docstrings_say():
     assert done.returncode == 0, f"run `python docs/make_reference.py`\n{done.stderr}"
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_readme_pass_strict_type_checks(tmp_path):
     pytest.importorskip("mypy")
     blocks = PYTHON_BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))

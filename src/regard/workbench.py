@@ -149,8 +149,10 @@ def compare(
 
     _load(use)
     named = {"task": task, "data": _joined(data), "steps": steps, "budget": budget}
-    given = {"models": models, "attention": attention, "seeds": seeds, "sweep": sweep, "out": out, "engine": engine,
-             "workers": workers, "beam": beam}  # fmt: skip
+    given = {
+        "models": models, "attention": attention, "seeds": seeds, "sweep": sweep or None, "out": out,
+        "engine": None if engine == "local" else engine, "workers": workers, "beam": beam, "use": use or None,
+    }  # fmt: skip
     shown = {name: value for name, value in {**named, **given, **settings}.items() if value is not None}
     command = f"regard.compare({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
     plan = make_plan(

@@ -64,6 +64,7 @@ def test_a_picture_is_finite_and_no_row_of_it_is_empty(name):
     assert facts_of(name)["picture"]["quantity"] in ("weights", "influence")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_of_any_page_is_longer_than_the_page_and_none_holds_colour_codes(width):
     for name in [*nn.names(), *PIECES]:

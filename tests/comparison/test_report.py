@@ -176,6 +176,7 @@ def test_a_run_with_a_checkpoint_shows_its_attention(page):
     assert text.count("The run could not be inspected") == 2  # the made-up runs have no checkpoint
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes_with_files_or_without(page, three, monkeypatch):
     rendered = svg._rendered
     monkeypatch.setattr(svg, "_rendered", lambda f, kind: b"%PDF" if kind == "pdf" else rendered(f, kind))
@@ -184,6 +185,7 @@ def test_the_same_runs_give_the_same_bytes_with_files_or_without(page, three, mo
     assert {"test-bars.svg", "test-bars.pdf", "cost-parameters.pdf", "attention-1-1.svg"} <= figures
 
 
+@pytest.mark.slow
 def test_hostile_names_and_errors_stay_text(tmp_path, monkeypatch):
     drawn_only(monkeypatch)
     comparison = made(tmp_path, failed=[(1, 0), (1, 1), (1, 2)])

@@ -39,6 +39,7 @@ def compiled():
     return counters["stats"]["unique_graphs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [SELF, FEW_QUERIES, MANY_QUERIES, LONGER, SHORTER], ids=str)
 def test_masks_that_are_spans_of_keys(sizes):
     for name in fitting(SPANS, sizes):
@@ -143,6 +144,7 @@ def test_one_query_of_one_sequence():
             torch.testing.assert_close(found, regard.attend(query, key, value, **call, impl="reference"))
 
 
+@pytest.mark.slow
 def test_inside_a_compiled_function_too():
     def function(query, key, value, mask, impl):
         return regard.attend(query, key, value, mask=mask & masks.causal(), impl=impl)

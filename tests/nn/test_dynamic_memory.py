@@ -83,8 +83,8 @@ SPLITS = [(1,) * LENGTH, (4, 7), (2, 0, 3, 6), (10, 1), (LENGTH,)]
 def test_any_split_into_calls_equals_one_call(segment, sizes):
     layer, x = layer_of(segment), rows(B, LENGTH, DIM)
     torch.testing.assert_close(fed(layer, x, sizes)[0], layer(x), **EXACT)
-    spoilt = x.masked_fill(~GAPS[..., None], torch.nan)
-    found, state = fed(layer, spoilt, sizes, GAPS)
+    nonfinite = x.masked_fill(~GAPS[..., None], torch.nan)
+    found, state = fed(layer, nonfinite, sizes, GAPS)
     torch.testing.assert_close(found, layer(x, mask=masks.padding(GAPS)), **EXACT)
     assert state.seen == LENGTH
     assert state.count.tolist() == [n % segment for n in GAPS.sum(1).tolist()]
@@ -165,8 +165,8 @@ def test_nan_in_padding_reaches_no_gradient():
         out = layer(given, mask=masks.padding(GAPS))
         loss = (out * rows(B, LENGTH, DIM, seed=3)).sum()
         found.append([out, *torch.autograd.grad(loss, [given, *layer.parameters()])])
-    for clean, spoilt in zip(*found, strict=True):
-        torch.testing.assert_close(spoilt, clean, **EXACT)
+    for clean, nonfinite in zip(*found, strict=True):
+        torch.testing.assert_close(nonfinite, clean, **EXACT)
     assert (found[1][1][~GAPS] == 0).all()
 
 

@@ -69,6 +69,7 @@ def test_outputs_and_gradients_equal_the_definition(causal, masked, short_chunks
         assert torch.allclose(mine, other, atol=1e-12)
 
 
+@pytest.mark.slow
 @FORMS
 def test_first_and_second_derivatives_are_exact(causal, short_chunks):
     keep = torch.tensor([[False, True, True, False, True, True, True]])
@@ -97,9 +98,9 @@ def test_masked_positions_are_never_read(causal, poison, short_chunks):
     outputs = [regard.nn.global_query(*x, keep, causal) for x in (clean, dirty)]
     assert torch.equal(*outputs)
     assert (outputs[0][~keep] == 0).all()
-    spoilt = upstream.masked_fill(~keep[..., None], poison)
+    nonfinite = upstream.masked_fill(~keep[..., None], poison)
     for mine, other in zip(
-        torch.autograd.grad(outputs[0], clean, upstream), torch.autograd.grad(outputs[1], dirty, spoilt), strict=True
+        torch.autograd.grad(outputs[0], clean, upstream), torch.autograd.grad(outputs[1], dirty, nonfinite), strict=True
     ):  # fmt: skip
         assert torch.equal(mine, other)
         assert (other[~keep] == 0).all()

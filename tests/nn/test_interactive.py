@@ -37,8 +37,8 @@ def test_a_mask_of_a_stream_may_be_lengths_or_a_tensor():
 def test_padding_of_a_stream_reaches_neither_outputs_nor_gradients(poison):
     layer, a, b = made("interactive", source_dim=OTHER), rows(B, Q, DIM), rows(B, K, OTHER)
     found = []
-    spoilt = a.masked_fill(~KEEP[..., None], poison), b.masked_fill(~HOLES[..., None], poison)
-    for given in ((a, b), spoilt):
+    nonfinite = a.masked_fill(~KEEP[..., None], poison), b.masked_fill(~HOLES[..., None], poison)
+    for given in ((a, b), nonfinite):
         outs = layer.both(*given, KEEP, HOLES)
         assert all(x.isfinite().all() for x in outs)
         real = outs[0][KEEP], outs[1][HOLES]

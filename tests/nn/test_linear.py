@@ -179,6 +179,7 @@ def test_half_precision_is_computed_in_float32(causal, dtype):
     assert x.grad.isfinite().all()
 
 
+@pytest.mark.slow
 def test_it_compiles_as_one_graph_for_every_length():
     layer = regard.nn.build("linear", dim=6, num_heads=2, causal=True)
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -190,6 +191,7 @@ def test_it_compiles_as_one_graph_for_every_length():
         assert torch.allclose(ours, theirs, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_operator_passes_torchs_opcheck(short_chunks):
     query, key, value = (x.detach().transpose(1, 2).requires_grad_() for x in drawn(13, 13))
     sums, keep = regard.nn.linear.empty_sums(2, 3, 3, 5, "cpu"), torch.rand(2, 13) > 0.3

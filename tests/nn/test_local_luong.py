@@ -359,8 +359,8 @@ def test_keys_that_are_hidden_or_out_of_reach_are_not_read(name, options):
         (out * rows(*out.shape, seed=3)).sum().backward()
         results.append([out.detach(), source.grad, *[p.grad.clone() for p in layer.parameters()]])
     assert (results[0][0][1] == 0).all()
-    for spoilt in results[1:]:
-        for clean, other in zip(results[0], spoilt, strict=True):
+    for nonfinite in results[1:]:
+        for clean, other in zip(results[0], nonfinite, strict=True):
             close(other, clean)
 
 
@@ -393,6 +393,7 @@ def test_centres_are_exact_positions_under_autocast():
     assert torch.equal(found, exact)  # bfloat16 would round to multiples of 8 or 16
 
 
+@pytest.mark.slow
 def test_local_p_compiles_to_one_graph():
     layer, query, source = made("local-p", num_heads=2, window=3), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")

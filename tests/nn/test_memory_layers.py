@@ -251,8 +251,8 @@ def test_nan_in_padding_reaches_no_gradient_of_a_layer(kind, norm):
         assert out.isfinite().all()
         loss = (out[HOLES] * rows(int(HOLES.sum()), DIM, seed=5)).sum()
         found.append([out, *torch.autograd.grad(loss, list(layer.parameters()))])
-    for clean, spoilt in zip(*found, strict=True):
-        torch.testing.assert_close(spoilt, clean, **EXACT)
+    for clean, nonfinite in zip(*found, strict=True):
+        torch.testing.assert_close(nonfinite, clean, **EXACT)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1, 1, 1), (3, 4), (2, 0, 5)])

@@ -276,6 +276,7 @@ def test_errors_name_the_argument():
         machine(x, keep=KEEP[:, :2])
 
 
+@pytest.mark.slow
 def test_it_learns_to_copy():
     """Two symbols in, two symbols out, after a mark: the loss of guessing is ln 2."""
     torch.manual_seed(0)

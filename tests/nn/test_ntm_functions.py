@@ -195,6 +195,7 @@ def test_content_address_does_not_depend_on_norms(size):
     torch.testing.assert_close(ntm.content_address(memory, key * size, torch.ones(2, 1)), expected)
 
 
+@pytest.mark.slow
 def test_ten_thousand_steps_keep_the_sum_of_the_weights():
     weights = torch.zeros(1, 128)
     weights[0, 0] = 1
@@ -273,9 +274,9 @@ def test_a_kernel_of_even_width_is_refused():
 
 
 def test_non_finite_values_show():
-    spoilt = torch.tensor([[0.5, torch.nan, 0.5]])
-    assert ntm.sharpen(spoilt, torch.ones(1, 1)).isnan().any()
-    assert ntm.shift(spoilt, torch.tensor([[0.0, 1.0, 0.0]])).isnan().any()
+    nonfinite = torch.tensor([[0.5, torch.nan, 0.5]])
+    assert ntm.sharpen(nonfinite, torch.ones(1, 1)).isnan().any()
+    assert ntm.shift(nonfinite, torch.tensor([[0.0, 1.0, 0.0]])).isnan().any()
     memory = torch.randn(1, 3, 2)
     memory[0, 1, 0] = torch.nan
     assert ntm.content_address(memory, torch.ones(1, 2), torch.ones(1, 1)).isnan().any()

@@ -151,6 +151,7 @@ def test_it_compiles_to_one_graph_with_the_same_results():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_the_operator_passes_torchs_opcheck():
     layout, drive, trained, before, keep = request("two read, three write", b=2, t=2, masked=True)
     arguments = (drive, *trained, *before, keep, layout.read_heads, layout.lstm)

@@ -187,8 +187,8 @@ def test_hidden_rows_reach_neither_outputs_nor_gradients(name):
         (out * rows(*out.shape, seed=3)).sum().backward()
         results.append([out.detach(), source.grad, *[p.grad.clone() for p in layer.parameters()]])
     assert (results[0][0][1] == 0).all(), "an entry that sees nothing gets zeros"
-    for spoilt in results[1:]:
-        for clean, other in zip(results[0], spoilt, strict=True):
+    for nonfinite in results[1:]:
+        for clean, other in zip(results[0], nonfinite, strict=True):
             torch.testing.assert_close(other, clean, rtol=0, atol=1e-12)
 
 

@@ -39,8 +39,8 @@ def test_slots_read_the_source_and_queries_read_the_slots(padded):
 
 def test_without_a_source_the_queries_are_summarised():
     layer, x = layer_of(), rows(B, K, DIM)
-    spoilt = x.masked_fill(~HOLES[..., None], torch.inf)
-    out = layer(spoilt, mask=masks.padding(HOLES))
+    nonfinite = x.masked_fill(~HOLES[..., None], torch.inf)
+    out = layer(nonfinite, mask=masks.padding(HOLES))
     assert out.isfinite().all()
     for e in range(B):
         expected = by_definition(layer, x[e, HOLES[e]], x[e, HOLES[e]])

@@ -200,6 +200,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 def test_no_array_of_all_pairs_is_stored_or_allocated():
     """Work goes by blocks of rows whose size does not grow with the length."""
     length = 6000

@@ -195,6 +195,7 @@ def test_long_maps_are_pooled_and_the_figure_says_so():
     assert frame.get_xlim() == (-0.5, 1200.5)
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_numbers_and_empty_maps_can_be_drawn():
     spoilt = soft(1, 2, 5, 5)
     spoilt[0, 0, 2] = torch.nan

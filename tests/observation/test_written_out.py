@@ -236,6 +236,7 @@ def maps_alive():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Written, ByEinsum, HeadsInBatch, InPlace, BiasFromTable])
 def test_no_map_is_kept(kind):
     model, x = kind().eval(), drawn()

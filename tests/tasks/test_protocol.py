@@ -163,6 +163,7 @@ def fingerprint():
     return found.hexdigest()
 
 
+@pytest.mark.slow
 def test_another_process_sees_the_same_and_loads_heavy_libraries_late():
     code = (
         "import sys, regard.tasks\n"

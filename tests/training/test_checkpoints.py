@@ -39,7 +39,7 @@ def test_a_checkpoint_is_read_back_unchanged(tmp_path):
         assert manifest[name]["sha256"] == hashlib.sha256((path / name).read_bytes()).hexdigest()
 
 
-def test_a_checkpoint_of_format_1_is_read_by_the_names_of_today(tmp_path):
+def test_a_checkpoint_of_format_1_is_read_with_current_names(tmp_path):
     """Runs made before streams and heads called these modules entrance and exit."""
     old = ["entrance.rows.weight", "target_entrance.rows.weight", "exit.logits.bias", "stack.exit.weight"]
     tensors = {name: torch.full((2,), float(number)) for number, name in enumerate(old)}

@@ -51,10 +51,10 @@ def test_batches_of_a_pool_are_not_sorted_by_length():
 
 
 def test_lengths_are_computed_for_the_current_pool_only():
-    asked = []
-    made = Order(EXAMPLES, 5, 0, lambda example: asked.append(1) or len(example), 4)
+    calls = []
+    made = Order(EXAMPLES, 5, 0, lambda example: calls.append(1) or len(example), 4)
     made[0]
-    assert len(asked) == 20
+    assert len(calls) == 20
 
 
 def test_no_examples_is_an_error():

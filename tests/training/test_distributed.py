@@ -239,11 +239,11 @@ def test_a_killed_process_ends_the_run_with_a_message_and_it_resumes_bit_for_bit
 def test_a_run_resumes_bit_for_bit_after_torchrun_got_a_signal(tmp_path, folder, found):
     """torchrun forwards the SIGTERM to its processes."""
     launch = Launch(tmp_path)
-    asked = launch.paused(calls=14, lines=7)
-    asked.send_signal(signal.SIGTERM)
+    process = launch.paused(calls=14, lines=7)
+    process.send_signal(signal.SIGTERM)
     until(lambda: "SIGTERM: saving" in launch.log.read_text())
     launch.resume_file.touch()
-    asked.wait(300)
+    process.wait(300)
     assert "[rank0]: Traceback" not in launch.log.read_text()  # torchrun prints its own
     assert len(records(launch.run)) < 9
     launch.finish()

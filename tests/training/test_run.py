@@ -198,11 +198,11 @@ def test_a_dry_run_checks_the_run_named_by_init_from(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [({"device": "cuda:93"}, "device: "), ({"device": "abacus"}, "device: ")],
 )
-def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path, changes, said):
-    with pytest.raises(BadValue, match=said):
+def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path, changes, message):
+    with pytest.raises(BadValue, match=message):
         dry_run(settings(tmp_path / "run", **changes))
     (tmp_path / "file").write_text("")
     with pytest.raises(BadValue, match="is a file, not a folder"):

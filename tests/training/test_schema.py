@@ -233,7 +233,7 @@ def changed_tensor_at_random(run, own):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(120))
-def test_a_tensor_changed_anywhere_is_an_answer_or_one_line(run, capsys, seed):
+def test_a_tensor_changed_anywhere_gives_an_answer_or_an_error(run, capsys, seed):
     changed_tensor_at_random(run, random.Random(seed))
     for words in (["evaluate", run, "--limit", 3], ["train", "--resume", run, "--steps", 5]):
         code = main(list(map(str, words)))
@@ -258,14 +258,14 @@ def test_with_invalid_counters_a_resume_uses_the_checkpoint_before(run, made):
     ],
 )
 def test_a_state_that_lacks_a_random_generator_is_refused(run, change, words):
-    """Found as tracebacks by the changes at random above."""
+    """The random changes above once raised tracebacks here."""
     change_state(run, change)
     with pytest.raises(RegardError, match=words):
         train({"steps": 6}, resume=str(run), tell=lambda text: None)
 
 
 @pytest.mark.parametrize("missing", [None, *schema.SCALER])
-def test_the_state_of_a_loss_scaler_is_refused_unless_it_is_whole(missing):
+def test_an_incomplete_state_of_the_loss_scaler_is_refused(missing):
     scaler = torch.amp.GradScaler("cpu").state_dict()
     state = {"progress": {"step": 4}, "scaler": {name: scaler[name] for name in scaler if name != missing}}
     if missing is None:

@@ -1,10 +1,8 @@
 """The command `regard view`."""
 
 import json
-import os
+import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from http.cookiejar import CookieJar
 
@@ -13,6 +11,7 @@ import pytest
 from regard.viewer.guard import Guard
 from regard.viewer.widget import respond, script, show
 from tests.cli.trained import called
+from tests.training.commands import Command, until
 from tests.viewer.stand_ins import small_page_model
 
 
@@ -85,38 +84,21 @@ def test_help_ends_in_two_real_commands(capsys):
     assert lines[-3].strip() == "examples:" and all("regard view" in line for line in lines[-2:])
 
 
-def test_the_page_is_served_until_it_is_interrupted(runs):
-    command = [
-        sys.executable,
-        "-m",
-        "regard",
-        "view",
-        str(runs["dates"]),
-        "--no-browser",
-        "--json",
-        "--port",
-        "0",
-    ]
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [*command, "--device", "cpu"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=surroundings,
-    ) as served:
-        try:
-            address = json.loads(served.stdout.readline())["url"]
-            assert address.startswith("http://127.0.0.1:") and "?token=" in address
-            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-            with browser.open(address, timeout=30) as page:
-                assert page.url.endswith("/") and b'<div id="regard">' in page.read()
-            with browser.open(address.partition("?")[0] + "api/scene", timeout=30) as found:
-                assert json.loads(found.read())["sites"]
-        finally:
-            served.send_signal(signal.SIGINT)
-            _, err = served.communicate(timeout=30)
-    assert served.returncode == 0 and "Stopped." in err and "Traceback" not in err
+def test_the_page_is_served_until_it_is_interrupted(runs, tmp_path):
+    options = ["--no-browser", "--json", "--port", 0, "--device", "cpu"]
+    served = Command(tmp_path, "view", runs["dates"], *options)
+    try:
+        address = json.loads(until(lambda: re.search(r"^{.*}$", served.text, re.MULTILINE), 60)[0])["url"]
+        assert address.startswith("http://127.0.0.1:") and "?token=" in address
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        with browser.open(address, timeout=30) as page:
+            assert page.url.endswith("/") and b'<div id="regard">' in page.read()
+        with browser.open(address.partition("?")[0] + "api/scene", timeout=30) as found:
+            assert json.loads(found.read())["sites"]
+    finally:
+        served.send(signal.SIGINT)
+        code = served.wait()
+    assert code == 0 and "Stopped." in served.text and "Traceback" not in served.text
 
 
 def test_the_address_is_written_as_browsers_need_it():

@@ -73,9 +73,9 @@ def read_call(
     verb: str, known: Set[str], query: Tensor, key: Tensor, value: Tensor, options: Mapping[str, Any]
 ) -> Call:
     """The call these arguments make. Raises for an option that is not `known` to the verb."""
-    if not options.keys() <= known:
-        unknown = next(name for name in options if name not in known)
-        raise BadType(*unknown_name(f"option of {verb}", unknown, known).args)
+    for name in options:  # not as sets: torch 2.11 cannot trace their comparison
+        if name not in known:
+            raise BadType(*unknown_name(f"option of {verb}", name, known).args)
     return Call(query, key, value, **options)
 
 

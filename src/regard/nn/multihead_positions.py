@@ -41,7 +41,7 @@ class MultiheadPositions:
         """Check that the scheme fits the layer, and add its parameters to the layer."""
 
     def rotate(self, heads: Tensor, first: int) -> Tensor:
-        """Queries or keys (b,h,length,d) as they are compared; the first of them stands at position `first`."""
+        """Transform queries or keys (b,h,length,d), the first at position `first`, before they are compared."""
         return heads
 
     def pieces(self, layer: Multihead, inputs: AttentionInputs) -> dict[str, Any]:

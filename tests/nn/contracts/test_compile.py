@@ -40,6 +40,7 @@ def assert_equal_to_eager(compiled, layer, inputs, mask):
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", AT_ONCE, ids=str)
 def test_one_graph_serves_every_length(case):
     """Over a padded source. `aot_eager` traces the backward pass as well as what `eager` traces."""

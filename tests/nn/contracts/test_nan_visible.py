@@ -23,9 +23,9 @@ def test_every_row_that_sees_a_non_finite_position_is_non_finite(case, cross):
     for mask in (None, masks.padding(torch.ones(B, LENGTH, dtype=torch.bool))):
         clean = layer(*inputs, mask=mask)
         for poison in (torch.nan, torch.inf):
-            spoilt = [x.clone() for x in inputs]
-            spoilt[-1][1, 1] = poison
-            out = layer(*spoilt, mask=mask)
+            nonfinite = [x.clone() for x in inputs]
+            nonfinite[-1][1, 1] = poison
+            out = layer(*nonfinite, mask=mask)
             assert not out[1].isfinite().all(-1).any(), "each row of that entry saw it"
             torch.testing.assert_close(out[[0, 2]], clean[[0, 2]], rtol=1e-9, atol=1e-9)
 
@@ -45,9 +45,9 @@ def test_a_non_finite_query_makes_its_own_row_non_finite(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     for mask in (None, masks.padding(torch.ones(B, 7, dtype=torch.bool))):
         clean = layer(query, source, mask=mask)
-        spoilt = query.clone()
-        spoilt[1, 2] = torch.nan
-        out = layer(spoilt, source, mask=mask)
+        nonfinite = query.clone()
+        nonfinite[1, 2] = torch.nan
+        out = layer(nonfinite, source, mask=mask)
         assert not out[1, 2].isfinite().all()
         torch.testing.assert_close(out[[0, 2]], clean[[0, 2]], rtol=1e-9, atol=1e-9)
         if case.name not in QUERIES_ARE_KEYS:  # elsewhere it is also a key that other rows see

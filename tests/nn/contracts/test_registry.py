@@ -175,6 +175,7 @@ def test_a_causal_window_may_be_even():
     assert regard.nn.build("causal", dim=6, window=4) is not None
 
 
+@pytest.mark.slow
 def test_importing_regard_is_enough_to_build_a_layer():
     code = "import regard; print(regard.nn.build('local', dim=256, num_heads=8, window=65).dim)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

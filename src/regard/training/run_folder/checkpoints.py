@@ -28,7 +28,7 @@ from regard.training.config.retention import Keep
 from regard.training.run_folder import durable, schema
 
 FORMAT = 2
-# Modules that format 1 called otherwise. Its names are translated when it is read.
+# Modules that had other names in format 1; the names are translated when such a checkpoint is read.
 _RENAMED = re.compile(r"^(exit|entrance|target_entrance)(?=\.)")
 _NEW_NAMES = {"exit": "head", "entrance": "embedding", "target_entrance": "target_embedding"}
 MANIFEST = "manifest.json"
@@ -116,13 +116,13 @@ def load(path: Path) -> Checkpoint:
     except UNREADABLE as error:
         raise Damaged(f"{path} cannot be read: {type(error).__name__}: {error}") from None
     if manifest["format"] == 1:
-        weights, optimizer = _translated(weights), _translated(optimizer)
+        weights, optimizer = _renamed(weights), _renamed(optimizer)
     sha256 = str(manifest["files"][_FILES[0]]["sha256"])
     return Checkpoint(name_of(step_of(path)), weights, optimizer, random, state, sha256)
 
 
-def _translated(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a checkpoint of format 1 by the names of today's modules."""
+def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the tensors of a checkpoint of format 1 to the current names."""
     return {_RENAMED.sub(lambda old: _NEW_NAMES[old[1]], name): one for name, one in tensors.items()}
 
 

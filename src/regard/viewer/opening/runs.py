@@ -153,12 +153,12 @@ def _give_writer(made: OpenedModel, loaded: Loaded, batch: Batch) -> None:
     elif not callable(getattr(model, "step", None)):
         made.no_writer = f"{loaded.config.model} does not write step by step"
     else:
-        made.writer = RunWriter(loaded, batch)
+        made.writer = RunGenerator(loaded, batch)
         answer: Any = problem.answer
         made.room = answer.length if made.two_sides else (problem.inputs.length or 0) - batch.inputs.shape[1]
 
 
-class RunWriter:
+class RunGenerator:
     """A model of a run that generates step by step."""
 
     def __init__(self, loaded: Loaded, batch: Batch) -> None:
