@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -28,11 +29,15 @@ def required(lines):
     return {canonical(re.match(r"[\w.-]+", line)[0]) for line in lines}
 
 
+installed = cache(metadata.packages_distributions)  # it reads the files of every distribution
+
+
 def distributions(module):
     """The distributions that hold a top-level module, as installed here."""
-    return {canonical(name) for name in metadata.packages_distributions().get(module, [])}
+    return {canonical(name) for name in installed().get(module, [])}
 
 
+@cache
 def imported_modules():
     """Top-level modules that a file of the package imports, at the top or inside a function, less the standard ones."""
     found = set()

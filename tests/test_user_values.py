@@ -163,6 +163,7 @@ def fresh():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_values_with_any_content_are_built_inside_a_compiled_function(fresh):
     def function(x, factor):
         out = regard.attend(x, x, x, normalize=Declared(('a"b\\\n', (math.inf, None, 2))), impl="tiled")

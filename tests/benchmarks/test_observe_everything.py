@@ -19,6 +19,7 @@ from tests.observation import peers  # noqa: F401  keeps Hugging Face offline
 pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries, about their own configurations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "calls"), [("bert", 2), ("t5", 6), ("clip", 4)])
 def test_known_architectures_are_built_small_and_fully_seen(name, calls):
     record = examine(huggingface, name, None, seconds=100)

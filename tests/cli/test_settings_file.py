@@ -114,6 +114,7 @@ CONFIGS = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(config=CONFIGS)
 def test_every_setting_that_is_written_is_read_back_as_it_was(config):

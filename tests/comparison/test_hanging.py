@@ -72,6 +72,7 @@ def test_a_process_that_ends_with_exit_code_0_does_not_return_an_older_outcome(t
     assert "ended with exit code 0 but without an outcome" in outcome.error and outcome.steps == 0
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_kills_runs_that_ignore_the_first(tmp_path):
     jobs = [job_of(tmp_path / "stubborn-1"), job_of(tmp_path / "stubborn-2", 1)]
     process, log = stubborn.engine(jobs, tmp_path)

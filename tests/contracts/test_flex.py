@@ -68,6 +68,7 @@ def masks_of_ids(q, k, b):
     yield masks.documents(torch.randint(-1, 4, (q,)), torch.randint(-1, 4, (b, k)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("q", "k"), [(19, 19), (11, 17), (23, 17), (131, 257)])
 def test_masks_that_compare_ids_dense_ones_and_joins(q, k):
     query, key, value = draw(3, q, k)
@@ -80,6 +81,7 @@ def test_masks_that_compare_ids_dense_ones_and_joins(q, k):
             torch.testing.assert_close(found, regard.attend(query, key, value, mask=mask, impl="reference"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("q", "k"), [(19, 19), (11, 17), (23, 17), (131, 257)])
 def test_every_bias_with_soft_capping(q, k):
     query, key, value = draw(3, q, k)
@@ -114,7 +116,8 @@ def test_a_row_of_the_lowest_number_is_not_empty_and_one_of_minus_infinity_is():
     assert not found[:, :, 5].any()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_is_as_exact_as_the_formula(dtype):
     for sizes in (SELF, LONGER, Sizes(q=67, k=131, d=16, v=16)):
         for mask in ("none", "causal", "lengths of both"):
@@ -123,6 +126,7 @@ def test_low_precision_is_as_exact_as_the_formula(dtype):
     assert regard.attend(query, key, value, impl="flex").isfinite().all()
 
 
+@pytest.mark.slow
 def test_one_kernel_serves_many_lengths_batches_and_numbers():
     before = None
     for turn, n in enumerate([37, 41, 64, 97, 128, 131, 200, 257, 300, 385]):
@@ -217,6 +221,7 @@ def test_layouts_and_three_axes():
     torch.testing.assert_close(regard.attend(*wide, impl="flex"), regard.attend(*wide, impl="reference"))
 
 
+@pytest.mark.slow
 def test_under_autocast():
     query, key, value = draw(2, 30, 40)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -226,6 +231,7 @@ def test_under_autocast():
     torch.testing.assert_close(found.float(), expected, rtol=0.02, atol=0.02)
 
 
+@pytest.mark.slow
 def test_one_kernel_serves_many_lengths_also_after_a_reset_and_in_inference_mode():
     query, key, value = draw(2, 40, 40)
     torch._dynamo.reset()

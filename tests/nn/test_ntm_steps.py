@@ -134,6 +134,7 @@ def test_ten_thousand_steps_keep_the_sum_of_the_weights():
     assert state.memory.isfinite().all()
 
 
+@pytest.mark.slow
 def test_it_compiles_to_one_graph_with_the_same_results():
     machine, x = build(dtype=torch.float32), inputs(dtype=torch.float32)
     keep = torch.rand(B, T) > 0.3

@@ -242,6 +242,7 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(layer.train()(query), layer(query))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["general", "additive"])
 def test_they_compile_to_one_graph(name):
     layer, query, source = made(name, num_heads=2), rows(B, Q, DIM), rows(B, 17, DIM, seed=1)

@@ -118,6 +118,7 @@ def assert_right_or_an_error(made, run):
 FILES = st.integers(0, 10**6)
 
 
+@pytest.mark.slow
 @given(FILES, st.sampled_from(sorted(set(DAMAGES) - {"nest"})), st.floats(0, 1))
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 def test_damage_anywhere_gives_the_right_answer_or_an_error(made, tmp_path_factory, number, how, share):

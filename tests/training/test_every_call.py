@@ -15,6 +15,8 @@ from benchmarks import kills
 
 CALLS = 260  # an upper bound, asserted below
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory):

@@ -39,6 +39,7 @@ def logged(folder):
     return [{k: v for k, v in r.items() if k not in ("seconds", "steps_per_second")} for r in records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_sigkill_at_random_moments_changes_nothing(tmp_path, uninterrupted, seed):
     own, run = random.Random(seed), tmp_path / "run"
@@ -166,6 +167,7 @@ def test_a_file_size_limit_is_an_error_and_the_run_can_be_resumed(tmp_path, unin
     assert_same(run, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_kill_in_any_file_system_call_loses_no_checkpoint(tmp_path, uninterrupted):
     run, step, deaths = tmp_path / "run", 3, 0
     for attempt in range(60):
