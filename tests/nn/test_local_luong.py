@@ -11,8 +11,7 @@ from regard.masks.algebra import EMPTY, FULL
 from regard.nn import build
 from regard.nn.local_p import CenteredWindowMask, visible_counts
 
-B, Q, K, DIM = 2, 5, 7, 6
-SCORES = ["dot", "general", "concat"]
+B, Q, K, DIM, SCORES = 2, 5, 7, 6, ["dot", "general", "concat"]
 
 
 def rows(*shape, seed=0):

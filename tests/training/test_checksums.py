@@ -95,6 +95,19 @@ def test_settings_restored_by_hand_are_accepted(run, made):
     assert_same(run, made)
 
 
+@pytest.mark.parametrize("left", ["metrics.jsonl", "step-00000006"])
+def test_what_is_left_of_a_run_without_its_settings_is_not_mixed_with_another(run, tmp_path, left):
+    """Found by kills on a disk whose fsync lied: the new run's lines were added to half a line of the old one's."""
+    (run / "config.yaml").unlink()
+    if left == "metrics.jsonl":
+        shutil.rmtree(run / "checkpoints")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    for resume in (None, "auto"):
+        with pytest.raises(RegardError, match=rf"holds .*{left[:5]}.*without its config\.yaml"):
+            train({**SETTINGS, "seed": 7, "out": str(run)}, resume=resume, tell=lambda text: None)
+    assert before == {path: path.read_bytes() for path in before}
+
+
 def test_a_run_may_be_moved(made, tmp_path):
     moved = shutil.copytree(made, tmp_path / "elsewhere")
     train({"steps": 8}, resume=str(moved), tell=lambda text: None)

@@ -116,10 +116,18 @@ class RunFolder:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
     def check_free(self) -> None:
-        """Raise if this folder holds a run already."""
+        """Raise if this folder holds a run, or parts of one whose config.yaml is missing."""
         if self.exists:
             raise BadValue(
                 f"out: {self.path} already holds a run. Continue it with --resume auto, or choose another folder."
+            )
+        left = [path.name for path in sorted(self.checkpoints.glob("step-*"))]
+        if self.metrics.is_file() and self.metrics.stat().st_size:
+            left.append(self.metrics.name)
+        if left:
+            raise BadValue(
+                f"out: {self.path} holds {left[0]} of a run without its config.yaml; a new run would be mixed with it. "
+                "Restore config.yaml from a copy, or choose another folder."
             )
 
     def write_config(self, config: Config) -> None:
