@@ -18,6 +18,7 @@ from tests.selection import (  # noqa: F401 - hooks of pytest
     pytest_addoption,
     pytest_collection_finish,
     pytest_collection_modifyitems,
+    pytest_sessionfinish,
 )
 
 try:
