@@ -18,6 +18,7 @@ from tests.selection import (  # noqa: F401 - hooks of pytest
     pytest_addoption,
     pytest_collection_finish,
     pytest_collection_modifyitems,
+    pytest_sessionfinish,
 )
 
 try:
@@ -25,14 +26,20 @@ try:
 except ImportError:  # a bare GPU machine; the project's own environment always has it
     collect_ignore = ["masks/test_algebra.py", "test_normalizers_any_row.py"]
 else:
-    settings.register_profile(
-        "regard",
-        deadline=None,
-        derandomize=True,
-        max_examples=60,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-    )
+    for name, examples in (("regard", 60), ("quick", 10)):
+        settings.register_profile(
+            name,
+            deadline=None,
+            derandomize=True,
+            max_examples=examples,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+        )
     settings.load_profile("regard")
+
+    def pytest_configure(config):
+        if config.option.quick:
+            settings.load_profile("quick")
+
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 

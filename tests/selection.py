@@ -37,6 +37,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """Let the interpreter end as usual: Triton's bindings complain of objects that are never freed."""
+    gc.unfreeze()
+
+
 def sample(items: list[pytest.Item]) -> list[pytest.Item]:
     """One item of each group, the same in every run.
 

@@ -22,6 +22,7 @@ def _rows(*shape, seed=0):
     return values.to(DEVICE).requires_grad_()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _MASKS)
 @pytest.mark.parametrize("width", [16, 24])
 def test_rows_of_every_width_and_layout_give_what_the_reference_gives(name, width):

@@ -105,6 +105,7 @@ def test_without_gradients_the_results_are_the_same_and_nothing_is_kept(form):
         torch.testing.assert_close(x, y, rtol=1e-5 if GPU else 0, atol=1e-6 if GPU else 0)
 
 
+@pytest.mark.slow
 def test_results_that_nobody_used_need_no_gradient_and_repeats_give_the_same_bits():
     arguments = request("one of each, lstm", masked=True)
     layout, drive, trained, before = arguments[:4]
@@ -194,6 +195,7 @@ def test_empty_batches_and_sequences(b, t):
     assert all(p.grad is None or bool((p.grad == 0).all()) for p in machine.parameters())
 
 
+@pytest.mark.slow
 def test_the_operator_passes_torchs_own_check():
     layout, drive, trained, before, keep = request("feed-forward", t=1, masked=True)
     arguments = (drive, *trained, *before, keep, layout.read_heads, layout.lstm)

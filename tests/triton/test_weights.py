@@ -79,6 +79,7 @@ def test_half_precision_is_computed_in_float32(dtype):
     )
 
 
+@pytest.mark.slow
 def test_hidden_poison_stays_out_and_seen_poison_shows():
     query, key = drawn(2, 3, 5, 8), drawn(2, 3, 71, 8)
     mask = masks.lengths(torch.tensor([40, 71], device=DEVICE))
