@@ -23,7 +23,7 @@ def folder(place, **files):
 def test_labels_are_those_of_training_numbers_by_size(tmp_path):
     place = folder(tmp_path, train="a\t10\nb\t9\nc\t-1\nd\tgood\n", dev="a b zzz\t9\n", test="c\tgood\n")
     task = tasks.build("classify", data=place)
-    assert task.labels == ["-1", "9", "10", "good"] and task.problem.outputs == 4
+    assert task.labels == ["-1", "9", "10", "good"] and task.problem.answer.classes == 4
     assert task.examples("validation")[0][:2] == ([5, 6, 1], 1)
     assert task.decode([2]) == "10"
 

@@ -28,7 +28,9 @@ def test_a_copy_is_mark_vectors_mark_blanks():
     assert np.array_equal(tape.targets[5:], vectors) and not tape.targets[:5].any()
     batch = task.collate([tape], RANDOM)
     assert batch.keep is None and batch.target_keep.tolist() == [[False] * 5 + [True] * 3]
-    assert task.problem.inputs.width == 7 and task.problem.outputs == 5 and task.problem.max_length == 8
+    assert (
+        task.problem.inputs.width == 7 and task.problem.answer.width == 5 and task.problem.inputs.length == 8
+    )
 
 
 def test_lengths_of_copies_cover_their_range_and_the_test_may_be_longer():
@@ -36,7 +38,7 @@ def test_lengths_of_copies_cover_their_range_and_the_test_may_be_longer():
     lengths = [(task.length(task.examples("train")[n]) - 2) // 2 for n in range(200)]
     assert set(lengths) == {2, 3, 4, 5}
     assert {task.length(tape) for tape in task.examples("test")} == {28}
-    assert task.problem.max_length == 28
+    assert task.problem.inputs.length == 28
     assert max(task.length(tape) for tape in task.examples("validation")) == 12
 
 
@@ -58,7 +60,7 @@ def test_recall_shows_items_asks_for_one_and_wants_the_next():
         assert tape.targets[tape.answer :].tolist() == items[items.index(asked) + 1]
         assert not tape.targets[: tape.answer].any()
         seen.add((len(items), items.index(asked)))
-        assert len(steps) <= task.problem.max_length
+        assert len(steps) <= task.problem.inputs.length
     assert {count for count, _ in seen} == {2, 3, 4, 5} and (5, 3) in seen and (2, 0) in seen
 
 

@@ -66,8 +66,10 @@ def test_vocabularies_are_joint_or_separate(corpus, level, joint):
     assert task.problem.inputs.count == len(task.source_vocabulary)
     assert task.problem.answer.outputs == len(task.target_vocabulary)
     for pair in task.examples("train"):
-        assert len(pair.source) <= task.problem.max_length and len(pair.target) <= task.problem.max_target
-    assert max(len(pair.target) for pair in task.examples("train")) == task.problem.max_target
+        assert (
+            len(pair.source) <= task.problem.inputs.length and len(pair.target) <= task.problem.answer.length
+        )
+    assert max(len(pair.target) for pair in task.examples("train")) == task.problem.answer.length
 
 
 def test_unequal_files_are_refused_with_both_counts(tmp_path):
@@ -166,7 +168,7 @@ def test_without_data_the_dates_are_translated():
         one, other = task.examples(split)[17], dates.examples(split)[17]
         assert task.source_vocabulary.decode(one.source) == dates.source_vocabulary.decode(other.source)
         assert task.decode(one.target) == dates.decode(other.target)
-    assert task.problem.max_length == 32 and task.problem.max_target == 11
+    assert task.problem.inputs.length == 32 and task.problem.answer.length == 11
 
 
 def test_an_unknown_way_to_split_words_is_refused(corpus):
