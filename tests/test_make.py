@@ -37,7 +37,8 @@ def make(tmp_path):
 
     def run(*arguments, **codes):
         environment = {**os.environ, **{name: str(code) for name, code in codes.items()}}
-        environment.pop("MAKEFLAGS", None)  # this test may itself run under make
+        for name in ("MAKEFLAGS", "ARGS"):  # this test may itself run under `make test ARGS=…`
+            environment.pop(name, None)
         done = subprocess.run(
             ["make", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
