@@ -49,6 +49,7 @@ def test_everything_but_the_nightly_runs(collected):
     assert "test_slowly" in found and "test_at_night" not in found
 
 
+@pytest.mark.slow
 def test_quick_takes_one_case_of_each_function_and_implementation(collected):
     found = collected("--quick")
     assert [name.partition("[")[0] for name in found] == ["test_masks"] * 3 + [

@@ -88,6 +88,7 @@ def test_a_second_ctrl_c_kills_runs_that_ignore_the_first(tmp_path):
     until(lambda: not any(map(lives, found)))
 
 
+@pytest.mark.slow
 def test_runs_of_a_killed_engine_end_even_if_they_hang(tmp_path):
     job = job_of(tmp_path / "stubborn")
     process, log = stubborn.engine([job], tmp_path, grace=0.2)

@@ -46,6 +46,7 @@ def test_masks_that_are_spans_of_keys(sizes):
         forward(mask=name, sizes=sizes)
 
 
+@pytest.mark.slow
 def test_every_score_that_is_a_dot_product():
     for name in (
         "scaled_dot",

@@ -60,6 +60,7 @@ def test_one_site_may_be_given_itself_and_one_head_as_a_number():
     assert frame.get_title() == "only, head 2"
 
 
+@pytest.mark.slow
 def test_any_text_is_drawn_as_text_and_nothing_else():
     count = len(HOSTILE)
     figure = plotting.plot(Map(soft(1, 1, count, count), name="$\\alpha_x$"), tokens=HOSTILE)

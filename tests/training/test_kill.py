@@ -67,6 +67,7 @@ def test_sigkill_at_random_moments_changes_nothing(tmp_path, uninterrupted, seed
 HANDLED = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", HANDLED, ids=lambda number: number.name)
 def test_a_signal_saves_and_prints_the_resume_command(tmp_path, uninterrupted, number):
     own, run = random.Random(int(number)), tmp_path / "run"
@@ -85,6 +86,7 @@ def test_a_signal_saves_and_prints_the_resume_command(tmp_path, uninterrupted, n
     assert logged(run) == logged(uninterrupted)
 
 
+@pytest.mark.slow
 def test_the_second_signal_quits_at_once_and_loses_no_checkpoint(tmp_path, uninterrupted):
     run = tmp_path / "run"
     command = Command(tmp_path, *SETTINGS, "--out", run, slow=0.05)

@@ -18,6 +18,7 @@ from tests.training.toy import weights
 SETTINGS = ["train", "toy", "--steps", "6", "--log-every", "1", "--save-every", "2", "--batch-size", "4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(3))
 def test_of_two_runs_started_in_one_folder_exactly_one_trains(tmp_path, attempt):
     out = tmp_path / "run"
@@ -38,6 +39,7 @@ def test_of_two_runs_started_in_one_folder_exactly_one_trains(tmp_path, attempt)
     )
 
 
+@pytest.mark.slow
 def test_the_error_names_the_holder_and_the_time(tmp_path):
     run = tmp_path / "run"
     first = Command(tmp_path, *SETTINGS, "--out", run, slow=0.2)

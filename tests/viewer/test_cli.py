@@ -84,6 +84,7 @@ def test_help_ends_in_two_real_commands(capsys):
     assert lines[-3].strip() == "examples:" and all("regard view" in line for line in lines[-2:])
 
 
+@pytest.mark.slow
 def test_the_page_is_served_until_it_is_interrupted(runs, tmp_path):
     options = ["--no-browser", "--json", "--port", 0, "--device", "cpu"]
     served = Command(tmp_path, "view", runs["dates"], *options)
