@@ -184,7 +184,7 @@ def test_the_pieces_of_the_core_can_be_listed(kind, capsys):
 
 @pytest.mark.parametrize("place", [place for place in PIECES if not place.startswith("implementations")])
 def test_every_piece_but_implementations_has_a_picture(place):
-    assert (picture(place) > 0).any(), f"{place} has no example: write one in pages/examples.py"
+    assert (picture(place) > 0).any(), f"{place} has no example: write one in cli/show/examples.py"
 
 
 def test_the_picture_of_a_mask_is_the_mask(capsys):

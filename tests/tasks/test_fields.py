@@ -123,3 +123,15 @@ def test_the_conditional_random_field_agrees_with_brute_force():
         best.append(list(max(path, key=path.get)))
     assert head.loss(scores, batch)[0].item() == pytest.approx(expected, rel=1e-5)
     assert head.predict(scores, batch) == best
+
+
+@pytest.mark.parametrize("graph", [0, 1])
+def test_edges_beside_another_stream_are_refused_wherever_they_stand(graph):
+    """Edges of a second stream must not be left out without a word."""
+    from regard.errors import Unsupported
+    from regard.models.embedding import stream_mask
+
+    streams = [tasks.Stream(torch.zeros(1, 3, 2)), tasks.Stream(torch.zeros(1, 5, 2))]
+    streams[graph] = tasks.Stream(streams[graph].data, edges=torch.tensor([[0], [1]]))
+    with pytest.raises(Unsupported, match="must be the only one, got 2 streams"):
+        stream_mask(streams)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
+from regard.errors import Unsupported
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
 from regard.nn import positions as encodings
@@ -79,8 +80,9 @@ class StreamEmbedding(nn.Module):
 
     def shared(self, outputs: int) -> nn.Embedding | None:
         """The embedding, if a head with so many outputs can share its weights."""
-        fits = isinstance(self.rows, nn.Embedding) and self.rows.num_embeddings == outputs
-        return self.rows if fits else None  # type: ignore[return-value]
+        if isinstance(self.rows, nn.Embedding) and self.rows.num_embeddings == outputs:
+            return self.rows
+        return None
 
 
 def pooled(rows: Tensor, keep: Tensor | None) -> Tensor:
@@ -112,12 +114,13 @@ def stream_mask(streams: Iterable[Stream]) -> Mask | None:
     """The mask of concatenated streams: real positions; in a graph, edges and the node itself."""
     streams = list(streams)
     mask = padding_mask(joined_keep(streams))
-    edges = streams[0].edges
-    if edges is None:
+    if all(stream.edges is None for stream in streams):
         return mask
-    if len(streams) > 1:
-        raise NotImplementedError(
-            "a graph beside other streams: say how its nodes and their positions see each other."
+    edges = streams[0].edges
+    if edges is None or len(streams) > 1:
+        raise Unsupported(
+            f"streams: a stream with edges must be the only one, got {len(streams)} streams. Nothing says how "
+            "nodes and other positions see each other; write a model that reads them apart (docs/adding.md)."
         )
     count = streams[0].data.shape[1]
     visible = torch.eye(count, dtype=torch.bool, device=edges.device)
