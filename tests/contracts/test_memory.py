@@ -1,7 +1,6 @@
 """Promise 9: everything but `reference` trains in extra memory linear in length."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 
 import regard
 from regard import masks
-from tests.contracts.memory_probe import PROBES
+from tests.contracts.memory_probe import FIXED_THRESHOLD, PROBES
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,13 +22,9 @@ LIMIT = 64 << 20  # bytes of the tiles of any implementation, which do not depen
 
 @pytest.fixture(scope="module")
 def measured():
-    """Bytes of every probe at both lengths, measured in one process, which imports everything once.
-
-    glibc raises the size from which it gives freed memory back at once; held fixed, a probe measures itself alone.
-    """
+    """Bytes of every probe at both lengths, measured in one process, which imports everything once."""
     command = [sys.executable, "-m", "tests.contracts.memory_probe", "all", str(SHORT), str(LONG)]
-    fixed = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
-    done = subprocess.run(command, cwd=ROOT, env=fixed, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=FIXED_THRESHOLD, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return {name: (row[str(SHORT)], row[str(LONG)]) for name, row in json.loads(done.stdout).items()}
 
