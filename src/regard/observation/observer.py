@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from regard.errors import BadValue
+from regard.nn.mechanism import Mechanism
 from regard.observation.capture.huggingface import Eager
 from regard.observation.capture.interception import Adapter, CallEvent, Function, Patching
 from regard.observation.capture.mechanisms import sides
@@ -152,7 +153,7 @@ class Observer:
             site = self.seen.sites[name] = Site(name, kind, module)
         elif not shared:
             _share_keys(site, pairs, self.storage)
-        elif _is_same_source(site.readings[-1], reading):
+        elif isinstance(module, Mechanism) and _is_same_source(site.readings[-1], reading):
             last = site.readings[-1]
             site.readings[-1] = last if isinstance(last, Steps) else Steps(last)
             site.readings[-1].steps.append(reading)
@@ -165,7 +166,8 @@ class Observer:
         """The site of a call, and whether it already shares the keys of the call before.
 
         Inside one forward pass a module that attends again is another site, unless it decodes step by step: with one
-        query, over keys that continue those of the last call. Steps over one source are the rows of a single call.
+        query, over keys that continue those of the last call. The steps of a mechanism of ours over one source are the
+        rows of a single call.
         """
         if not self.depth:
             return path, False
