@@ -89,17 +89,10 @@ class Bridge(Model):
     Paper: Vaswani et al. 2017, sections 3.2 and 3.5 (heads, positions); the layer: see `global-layer`, `local-layer`.
 
     Args:
-        dim: width of all rows.
-        layers: N, the number of self-attention modules of the encoder.
-        decoder_layers: number of layers of the decoder; None: as many.
-        num_heads: number of heads in every part.
-        layer: the attention layer: global-layer, or local-layer with a sliding window in both halves; options may
-            stand in the name: `layer="local-layer(window=9)"`.
-        positions: the encoding inside each module and of the target's embedding: sinusoidal, half-wave, learned, none.
-        dropout: probability of dropping an entry of an embedding or of what a part adds in training.
-        attention_dropout: probability of dropping an attention weight in training.
-        hidden: width of the decoder's feed-forward parts; None: 4·dim.
-        tied: whether the projection to the words shares its weights with their embedding.
+        layers: N, how many self-attention modules the encoder has
+        layer: global-layer, or local-layer with a sliding window in both halves; options may stand in the name:
+            `layer="local-layer(window=9)"`
+        positions: the encoding inside each module and of the target's rows: sinusoidal, learned, half-wave or none
     """
 
     shows: ClassVar[dict[str, str]] = {

@@ -65,16 +65,10 @@ class Seq2seq(Model):
     (input feeding); Xu et al. 2015 (hard).
 
     Args:
-        dim: width of the embeddings, the encoder's rows and the decoder's state.
-        layers: number of recurrent layers on each side; what is fed enters the decoder's first one, the last attends.
-        cell: rnn, gru or lstm.
-        attention: the mechanism, by name.
-        attention_layers: how many of it, or different mechanisms by name: `attention_layers="additive,local-p"`.
-            Each has its own weights; the last of different ones decides the default of `feeding`.
-        feeding: context, luong or none; None: as in the mechanism's paper.
-        num_heads: number of heads of each attention.
-        dropout: probability of dropping an entry of an embedding, of h̃ or between recurrent layers in training.
-        tied: whether the projection to the words shares its weights with their embedding.
+        layers: how many recurrent layers on each side; what is fed enters the decoder's first, the last one attends
+        attention_layers: how many attentions, or different ones by name: `attention_layers="additive,local-p"`. Each
+            has its own weights; the last of different ones decides the default of `feeding`
+        feeding: context, luong or none; as in the mechanism's paper by default
     """
 
     takes_attention: ClassVar[str] = "the attention of the decoder to the encoder"
