@@ -209,6 +209,7 @@ def test_without_feeding_the_recurrence_does_not_see_the_source():
 def test_feeding_follows_the_paper_of_the_mechanism(attention, feeding):
     assert built(attention=attention).feeding == feeding
     assert built(attention=attention, feeding="none").feeding == "none"
+    assert models.build("seq2seq(dim=6, feeding=none)", PROBLEM, attention=attention).feeding == "none"
 
 
 def test_different_attention_layers_have_their_own_weights_and_are_all_observed():

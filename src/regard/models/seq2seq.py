@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,9 +20,9 @@ from regard.models.recurrent import Joined, Recurrent, RecurrentState
 from regard.models.stack import CachedStep, write
 from regard.nn.blocks import called, mechanism_of
 from regard.nn.building import build_across
-from regard.nn.mechanism import entry
+from regard.nn.mechanism import Mechanism, entry
 from regard.nn.state import State
-from regard.registry import parse
+from regard.registry import parse, split
 from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
@@ -213,22 +214,24 @@ class Seq2seq(Model):
         return context, rows, tuple(after)
 
 
-def usual_feeding(attention: str) -> str:
+def usual_feeding(attention: str | Mechanism) -> str:
     """The `feeding` of the paper that a mechanism comes from; luong for those that come from no recurrent model."""
-    return "context" if entry(parse(attention)[0]).name in _ATTENDS_FIRST else "luong"
+    found = attention.entry if isinstance(attention, Mechanism) else entry(parse(attention)[0])
+    return "context" if found.name in _ATTENDS_FIRST else "luong"
 
 
-def _mechanisms(attention: str | None, layers: int | tuple[str, ...], usual: str) -> tuple[str, ...]:
+def _mechanisms(attention: str | None, layers: int | str | Sequence[str], usual: str) -> list[str]:
     """The mechanisms between encoder and decoder by name, the first one first."""
     if isinstance(layers, int):
-        return (attention or usual,) * whole_number("attention_layers", layers, 1)
+        return [attention or usual] * whole_number("attention_layers", layers, 1)
+    names = split(layers) if isinstance(layers, str) else list(layers)
     if attention is not None:
         raise BadValue(
-            f"attention: attention_layers={','.join(layers)!r} names every mechanism already, got {attention!r} as "
+            f"attention: attention_layers={', '.join(names)!r} names every mechanism already, got {attention!r} as "
             f"well. Leave one of the two out, or give attention_layers a number."
         )
-    if not layers:
+    if not names:
         raise BadValue(
             "attention_layers: expected a number or names such as 'additive,local-p', got no name."
         )
-    return layers
+    return names
