@@ -7,6 +7,7 @@ before the loop, so their share of the gates is one product for all of them; a s
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +45,7 @@ def _lstm(inputs: Tensor, recurrent: Tensor, memory: Memory) -> Memory:
     return leave * torch.tanh(cell), cell
 
 
-CELLS: dict[str, tuple[type[nn.RNNCellBase], Callable[[Tensor, Tensor, Memory], Memory]]] = {
+CELLS: dict[str, tuple[Callable[[int, int], nn.RNNCellBase], Callable[[Tensor, Tensor, Memory], Memory]]] = {
     "rnn": (nn.RNNCell, _rnn),
     "gru": (nn.GRUCell, _gru),
     "lstm": (nn.LSTMCell, _lstm),
@@ -73,7 +74,7 @@ class FedCells(nn.Module):
 
     def input_gates(self, rows: Tensor) -> Tensor:
         """The share of rows (b,t,dim) in the gates of the first layer, (b,t,gates), for all steps at once."""
-        first = self.cells[0]
+        first: Any = self.cells[0]
         return F.linear(rows, first.weight_ih[:, : self.dim], first.bias_ih)
 
     def step(self, gates: Tensor, fed: Tensor, memories: list[Memory]) -> list[Memory]:

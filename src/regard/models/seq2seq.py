@@ -175,7 +175,8 @@ class Seq2seq(Model):
             return self.joins[-1](context, queries), queries, state
         gates = self.decoder.input_gates(rows)
         memories = memories_of(state.recurrent, gates.dtype)
-        fed, attentions, steps = state.fed, state.attentions, []
+        fed, attentions = state.fed, state.attentions
+        steps: list[tuple[Tensor, ...]] = []
         for now in gates.unbind(1):
             if self.feeding == "context":
                 top = memories[-1][0][:, None]
@@ -190,13 +191,13 @@ class Seq2seq(Model):
                 found = self.joins[-1](context, query)
                 fed = found[:, 0]
                 steps.append((found, query))
-        after = replace(state, recurrent=state_of(memories), attentions=attentions, fed=fed)
+        following = replace(state, recurrent=state_of(memories), attentions=attentions, fed=fed)
         columns = [torch.cat(column, 1) for column in zip(*steps, strict=True)]
         if not columns:
-            return rows, rows, after
+            return rows, rows, following
         if self.feeding == "context":  # nothing in the recurrence needs h̃, so all steps are joined at once
-            return self.joins[-1](columns[0], columns[1]), columns[2], after
-        return columns[0], columns[1], after
+            return self.joins[-1](columns[0], columns[1]), columns[2], following
+        return columns[0], columns[1], following
 
     def _attended(
         self, rows: Tensor, source: Tensor, mask: Mask | None, states: tuple[State, ...] | None
@@ -204,7 +205,8 @@ class Seq2seq(Model):
         """The context that the last attention returns for rows (b,t,dim), its queries, and the new states."""
         after: list[State] = []
         context = rows
-        for number, attention in enumerate(self.attentions):
+        layers: Any = self.attentions
+        for number, attention in enumerate(layers):
             if number:
                 rows = self.joins[number - 1](context, rows)
             before = None if states is None else states[number]

@@ -155,8 +155,9 @@ class Observer:
             _share_keys(site, pairs, self.storage)
         elif isinstance(module, Mechanism) and _is_same_source(site.readings[-1], reading):
             last = site.readings[-1]
-            site.readings[-1] = last if isinstance(last, Steps) else Steps(last)
-            site.readings[-1].steps.append(reading)
+            joined = last if isinstance(last, Steps) else Steps(last)
+            joined.steps.append(reading)
+            site.readings[-1] = joined
             return
         site.readings.append(reading)
         if self.most is not None:
