@@ -179,7 +179,7 @@ class DecoderLayer(nn.Module):
     `attention` must be able to be causal; `cross` may be any mechanism. A `cross` that is built from a name is aligned
     with the beginning of the source (align="top-left"), so that decoding in steps equals one call. Each part has its
     own residual connection and normalisation. `hidden_dropout` acts inside the feed-forward block; None: like
-    `dropout`.
+    `dropout`. With `cross_causal=True`, position t sees the first t + 1 rows of the source only.
     """
 
     def __init__(
@@ -189,6 +189,7 @@ class DecoderLayer(nn.Module):
         cross: str | Mechanism = "multihead",
         *,
         source_dim: int | None = None,
+        cross_causal: bool = False,
         norm: str = "pre",
         norm_type: str = "layer",
         residual: bool = True,
@@ -203,7 +204,8 @@ class DecoderLayer(nn.Module):
         super().__init__()
         common = {"num_heads": num_heads, "dropout": attention_dropout}
         self.attention = mechanism_of("attention", attention, dim, build_causal, common)
-        self.cross = mechanism_of("cross", cross, dim, build_across, {**common, "source_dim": source_dim})
+        across = {**common, "source_dim": source_dim, **({"causal": True} if cross_causal else {})}
+        self.cross = mechanism_of("cross", cross, dim, build_across, across)
         inside = dropout if hidden_dropout is None else hidden_dropout
         self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=inside)
         self.around_attention = Residual(dim, norm, dropout, norm_type, residual)

@@ -48,6 +48,7 @@ VARIANTS = {
         {"positions": "relative", "max_distance": 3},
         {"normalize": "sparsemax"},
         {"normalize": "sigmoid", "bias": False},
+        {"num_heads": 3, "value_dim": 5},
     ],
     "relative": [{"dim": 8, "positions": "rotary"}],
     "local": [{"window": 3, "positions": "alibi"}],
