@@ -101,7 +101,11 @@ def plain_layer(update):
 
 def test_the_numbers_of_update_memory_worked_by_hand():
     """M_1 = norm([2, 0]) = [1, −1];  M_2 = norm([1, −1] + [0, 4]) = norm([1, 3]) = [−1, 1]."""
-    layer, source, query = plain_layer("memory"), torch.tensor([[[2.0, 0.0], [0.0, 4.0]]]), torch.ones(1, 1, 2)
+    layer, source, query = (
+        plain_layer("memory"),
+        torch.tensor([[[2.0, 0.0], [0.0, 4.0]]]),
+        torch.ones(1, 1, 2),
+    )
     found = [layer(query, source[:, :count])[0, 0].tolist() for count in (0, 1, 2)]
     for mine, wanted in zip(found, ([0, 0], [1, -1], [-1, 1]), strict=True):
         assert mine == pytest.approx(wanted, abs=1e-4)  # the norm's eps
@@ -159,9 +163,13 @@ def test_a_non_finite_element_shows_everywhere_in_both_directions_but_in_no_othe
 
 def test_what_both_directions_cannot_do_is_refused():
     layer, x = layer_of(bidirectional=True), rows(B, LENGTH, DIM)
-    with pytest.raises(ValueError, match="state: a layer with bidirectional=True reads a sequence from both ends"):
+    with pytest.raises(
+        ValueError, match="state: a layer with bidirectional=True reads a sequence from both ends"
+    ):
         layer(x, state=layer.initial_state(B))
-    with pytest.raises(ValueError, match="a decoder cannot attend to later positions, got dynamic-memory with bidir"):
+    with pytest.raises(
+        ValueError, match="a decoder cannot attend to later positions, got dynamic-memory with bidir"
+    ):
         regard.nn.blocks.DecoderLayer(DIM, "dynamic-memory(bidirectional=true)")
     with pytest.raises(ValueError, match=r"update: there is no 'grus'. Did you mean 'gru'\?"):
         build("dynamic-memory", dim=DIM, update="grus")

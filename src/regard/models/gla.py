@@ -83,7 +83,7 @@ class GLA(Transformer):
         if not self.language:
             super().add_stacks(dim, layers, attention, cross, shared, around, tied)
         else:
-            across = {"cross": cross, "cross_causal": True} if both else {}
+            across: dict[str, Any] = {"cross": cross, "cross_causal": True} if both else {}
             if both:
                 self.encoder = Stack(dim, layers[0], attention, causal=True, **shared)
             self.decoder = Stack(dim, layers[1], attention, causal=True, **across, **shared)

@@ -21,7 +21,6 @@ from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Tokens
 
-
 # Vaswani et al. 2017: sections 3 and 5.3 to 5.4, and the row "base" of table 3.
 VASWANI = Preset(
     {
@@ -52,12 +51,12 @@ class Transformer(Model):
 
     Paper: Vaswani et al. 2017, section 3 (here with normalisation before each part by default).
 
-    preset=vaswani is the base model of the paper: 6+6 layers of width 512 with 8 heads and a feed-forward width of 2048,
-    normalisation after each part, ReLU, sinusoidal positions, projections without bias, dropout 0.1 on what each part
-    adds and on the embeddings only. `regard train` then takes Adam with β 0.9 and 0.98 and without weight decay, label
-    smoothing 0.1, no clipping, and the learning rate dim^−½ · min(step^−½, step · warmup^−3/2) with 4,000 steps of
-    warm-up. The target embedding is the matrix of the output, which also has a bias; the source has its own
-    embedding, because a task may have two vocabularies.
+    preset=vaswani is the base model of the paper: 6+6 layers of width 512 with 8 heads and feed-forward blocks of width
+    2048, normalisation after each part, ReLU, sinusoidal positions, projections without bias, dropout 0.1 on what each
+    part adds and on the embeddings only. `regard train` then takes Adam with β 0.9 and 0.98 and without weight decay,
+    label smoothing 0.1, no clipping, and the learning rate dim^−½ · min(step^−½, step · warmup^−3/2) with a warm-up of
+    4,000 steps. Three things differ: the source has its own embedding, because a task may have two vocabularies; the
+    output has a bias; Adam's ε is 1e-8 instead of 1e-9.
     """
 
     takes_attention: ClassVar[str] = "the attention of encoder and decoder among their own positions"

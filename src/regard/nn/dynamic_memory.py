@@ -118,8 +118,8 @@ class DynamicMemory(Mechanism):
                 return self._within(query, mask, before)
             if before is not None:
                 raise BadValue(
-                    "state: a layer with bidirectional=True reads a sequence from both ends, so it cannot continue from "
-                    "a state. Build it without bidirectional, or pass a source."
+                    "state: a layer with bidirectional=True reads a sequence from both ends, so it cannot continue "
+                    "from a state. Build it without bidirectional, or pass a source."
                 )
             return self._within_both(query, mask)
         if before is None or not before.written:
@@ -231,8 +231,8 @@ class DynamicMemory(Mechanism):
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return the memories of `_written` from the first segment on, and those from the last segment backwards.
 
-        The slots of both directions are `memory` (b,2m,dim); rows (b,length,dim) and real (b,length) are whole segments.
-        Both directions run in one batch, so that the loop takes no more steps than in one direction.
+        `memory` (b,2m,dim) holds the slots of both directions; rows (b,length,dim) and real (b,length) are complete
+        segments. Both directions run in one batch, so that the loop takes no more steps than in one direction.
         """
 
         def both(given: Tensor) -> Tensor:
@@ -269,7 +269,9 @@ class DynamicMemory(Mechanism):
                 query, keys[:, :, part], values[:, :, part], mask=mask, dropout=self.writer.weights_dropout, impl=impl
             )  # fmt: skip
             updated = self._updated(self.writer.output(mixed).to(memory.dtype), memory)
-            memory = updated if writes is None else torch.where(writes[:, segment, None, None], updated, memory)
+            memory = (
+                updated if writes is None else torch.where(writes[:, segment, None, None], updated, memory)
+            )
             memories.append(memory)
         return memories
 

@@ -73,13 +73,13 @@ def dynamic_memory_maps(
         reading[:, :, own, :slots] = inner[:, s, :, :, :slots]
         reading[:, :, own, slots + s * size : slots + (s + 1) * size] = inner[:, s, :, :, slots:]
     writing = inner.new_zeros(batch, inner.shape[2], slots, segments * size)
-    own = len(layer.slots)
+    forwards = len(layer.slots)
     for s, write in enumerate(writes):
         weights = write.weights()
-        writing[:, :, :own, s * size : (s + 1) * size] = weights[:batch]
+        writing[:, :, :forwards, s * size : (s + 1) * size] = weights[:batch]
         if layer.bidirectional:  # one batch for both directions
             last = segments - s
-            writing[:, :, own:, (last - 1) * size : last * size] = weights[batch:]
+            writing[:, :, forwards:, (last - 1) * size : last * size] = weights[batch:]
     return writing[..., :length], reading[:, :, :length, : slots + length]
 
 
