@@ -18,6 +18,7 @@ from regard.comparison.job import Contestant, Outcome
 from regard.comparison.signature import signature
 from regard.comparison.statistics import Bootstrap, holm, interval, judge, paired
 from regard.models.model import MODELS
+from regard.models.preset import with_preset
 from regard.registry import parse
 from regard.tasks.metrics import Metric, Numbers
 from regard.tasks.task import TASKS
@@ -107,6 +108,7 @@ def attention_of(contestant: Contestant, task: str) -> str:
         return contestant.attention
     bare = contestant.model
     name, options = parse(TASKS[parse(task)[0]].recipe.models.get(bare, bare))
+    _, options = with_preset(name, MODELS[name].presets, options)
     return str(options.get("attention") or MODELS[name].attention_default or "its own")
 
 

@@ -28,6 +28,7 @@ from regard.observation.capture.recomputed import (
     dynamic_memory_maps,
     inputs_of,
     linear_weights,
+    slots_of,
 )
 from regard.observation.capture.storage import Storage, StoredTensor, restored
 
@@ -113,7 +114,7 @@ class DynamicMemoryMaps(Adapter):
         """How the slots were written and read; over a source only how they were read."""
         layer, *given = event.args
         query, source = inputs_of(given, event.kwargs)
-        (batch, queries, _), slots, state = query.shape, len(layer.slots), event.kwargs.get("state")
+        (batch, queries, _), slots, state = query.shape, slots_of(layer), event.kwargs.get("state")
         call = RepeatableCall(layer, given, event.kwargs, event.keep)
 
         def part(index: int) -> Tensor:
