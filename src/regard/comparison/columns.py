@@ -68,10 +68,10 @@ def read_columns(given: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def quality(rows: Sequence[Row], split: str, name: str | None = None) -> Column | None:
+def quality(rows: Sequence[Row], split: str, name: str | None = None, *, decimals: int = 1) -> Column | None:
     """A metric of a split, by default the deciding one; None if no row has it.
 
-    Shares are percentages with one decimal; other metrics have as many as their intervals are worth.
+    Shares are percentages with these decimals; other metrics have as many as their intervals are worth.
     """
     metric = deciding(rows)
     if name is not None and name != metric.name:
@@ -82,7 +82,7 @@ def quality(rows: Sequence[Row], split: str, name: str | None = None) -> Column 
     share = metric.unit == SHARE
     title = (split, metric.name.replace("_", " "))
     found = [row[split].get(metric.name) for row in rows]
-    return _over_seeds(rows, found, title, share=share, decimals=1 if share else None, higher=higher)
+    return _over_seeds(rows, found, title, share=share, decimals=decimals if share else None, higher=higher)
 
 
 def number(

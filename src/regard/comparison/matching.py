@@ -224,7 +224,7 @@ def _too_far(near: Mapping[str, list[Sized]], goal: float, by: str) -> str:
         lines.append(f"{label}: {said}")
     return "\n  ".join(
         [
-            f"match: no widths bring all contestants within {WITHIN:.0%} in {WORDS[by]}. The nearest to {goal:,.0f}:",
+            f"match: no widths bring all contestants within {100 * WITHIN:.0f} % in {WORDS[by]}. The nearest to {goal:,.0f}:",
             *lines,
             "Leave out the widths that you wrote, choose a larger model as the first, or use --match none.",
         ]

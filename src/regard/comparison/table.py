@@ -58,8 +58,9 @@ class ResultTable:
             yield self._table(part)
 
     def parts(self, width: int) -> list[list[Column]]:
-        """The columns in parts that fit into a width beside the names, which may break but are not cut."""
-        room = width - min(max(map(len, [self.heading, *self.names])), max(_NARROWEST, width // 3))
+        """The columns in parts that fit into a width beside the names, which may break between their options."""
+        longest = max(len(piece) for name in [self.heading, *self.names] for piece in name.split(","))
+        room = width - min(longest + 1, max(_NARROWEST, width // 3))
         found: list[list[Column]] = [[]]
         left = room
         for column in self.columns:

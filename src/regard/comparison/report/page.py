@@ -30,7 +30,7 @@ from regard.training.run_folder import durable
 
 FIGURES = "figures"
 MANY = 6  # with more contestants, attention figures are set closer
-AT_SPEED = "Seconds to the target are its steps at the steps per second of the table."
+AT_SPEED = "Seconds to the target are steps to the target divided by steps per second."
 AS_TRAINED = "Seconds to the target are those of training, without validation."
 HOW = {
     "exact": "the weights that the layer itself used",
@@ -64,7 +64,8 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
         numbered=len(styles) > NAMED,
         every_seed=len(styles) <= FEW,
         swatches=Markup("".join(svg.swatch(key) for key in styles.values())),
-        results=tables.results(rows, styles),
+        results=tables.sortable(rows, styles, tables.RESULTS),
+        costs=tables.sortable(rows, styles, tables.COSTS),
         size=size_note(rows),
         equal=WORDS[comparison.match.by] if comparison.match else "",
         target=target_note(rows),

@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.comparison.columns import NAMED, SPLITS, attention_varies, columns
-from regard.comparison.comparison import Comparison
+from regard.comparison.columns import SPLITS, attention_varies, columns
+from regard.comparison.comparison import DEFAULT_COLUMNS, Comparison
 from regard.comparison.figures.style import Key, Keys
 from regard.comparison.job import Contestant
 from regard.comparison.results import Row, runs_of
 from regard.tasks.metrics import SHARE
 
 FULL = 8  # up to so many contestants, every cell of the matrix shows interval and p
-# Every column but those that "Every number" has: the user's table first, then convergence and cost.
-SHOWN = tuple(name for name in NAMED if name not in ("steps", "seconds"))
+RESULTS = (*DEFAULT_COLUMNS, "steps-to-target", "seconds-to-target", "seeds")
+COSTS = ("width", "parameters", "flops", "memory")
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class ReportTable:
     words: int  # how many of the first columns hold text
 
 
-def results(rows: Sequence[Row], keys: Keys) -> ReportTable:
-    """The table of results: model, speed, validation, test; then convergence and costs."""
-    made = columns(rows, SHOWN)
+def sortable(rows: Sequence[Row], keys: Keys, shown: Sequence[str]) -> ReportTable:
+    """The contestants and the columns with these names."""
+    made = columns(rows, shown)
     names = ["model", "attention"] if attention_varies(rows) else ["model"]
     if len(rows) > 1 and len({row["model"] for row in rows}) == 1:
         names = ["attention"]  # the title names the model
