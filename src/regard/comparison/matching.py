@@ -222,10 +222,9 @@ def _too_far(near: Mapping[str, list[Sized]], goal: float, by: str) -> str:
         nearest = min(candidates, key=lambda one: abs(math.log(one.size / goal)), default=None)
         said = "cannot be built" if nearest is None else f"{nearest.size:,.0f} with width {nearest.width}"
         lines.append(f"{label}: {said}")
-    return "\n  ".join(
-        [
-            f"match: no widths bring all contestants within {100 * WITHIN:.0f} % in {WORDS[by]}. The nearest to {goal:,.0f}:",
-            *lines,
-            "Leave out the widths that you wrote, choose a larger model as the first, or use --match none.",
-        ]
+    first = (
+        f"match: no widths bring all contestants within {100 * WITHIN:.0f} % in {WORDS[by]}. The nearest to "
+        f"{goal:,.0f}:"
     )
+    last = "Leave out the widths that you wrote, put a larger model first, or use --match none."
+    return "\n  ".join([first, *lines, last])
