@@ -122,7 +122,7 @@ def test_a_model_without_a_width_is_refused_by_name():
                 super().__init__(problem)
 
         message = (
-            "match: no-width has no width to vary: it lacks an option `dim`. Leave it out, use --match none"
+            "match: no-width has no width to vary: it has no option `dim`. Leave it out, use --match none"
         )
         with pytest.raises(BadValue, match=message):
             match({"task": "digits"}, [Contestant("encoder"), Contestant("no-width")], "parameters")
@@ -142,6 +142,25 @@ def test_a_model_that_cannot_become_small_enough_is_refused():
 
         with pytest.raises(BadValue, match="heavy: 1,000,006 with width 2"):
             match({"task": "digits"}, [Contestant("encoder(dim=16)"), Contestant("heavy")], "parameters")
+
+
+def test_a_width_at_which_a_model_of_the_user_fails_is_passed_over():
+    with unchanged_registries():
+
+        @model("brittle", gives=("pooled",))
+        class Brittle(Model):
+            """Built from torch alone, which asserts that three heads divide the width."""
+
+            def __init__(self, problem, *, dim=12):
+                super().__init__(problem)
+                self.attention = nn.MultiheadAttention(dim, 3)
+
+        found = match({"task": "digits"}, [Contestant("encoder"), Contestant("brittle")], "parameters")
+        width = found.widths["brittle"]
+        assert (
+            width % 3 == 0 and found.sizes["brittle"] == 4 * width**2 + 4 * width
+        )  # three projections and one
+        assert spread(found.sizes) <= WITHIN
 
 
 def test_every_model_has_a_width():

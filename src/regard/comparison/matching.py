@@ -34,6 +34,7 @@ WORDS = {PARAMETERS: "parameters", FLOPS: "FLOPs per step"}
 WITHIN = 0.05  # the largest contestant exceeds the smallest by at most this share
 WIDEST = 1 << 16
 _ROUND = 8
+_LARGEST = 1 << 29  # parameters of a model that is built to count its operations
 _BATCHES = 8  # whose operations are averaged, the first of a run
 
 
@@ -72,12 +73,13 @@ class Sized:
 
 def match(settings: Settings, contestants: list[Contestant], by: str) -> Match:
     """Widths for the contestants at which they agree in `by`; raises where a model has no width, or none fits."""
-    _refuse_models_without_width(contestants)
+    _refuse_models_without_width(contestants, str(settings["task"]))
     task = build_task(complete(settings))
     varied = {one.label: _Varied(settings, task, one, by) for one in contestants}
     reference = next((one for one in varied.values() if one.fixed), next(iter(varied.values())))
     goal = reference.size(reference.width)
-    assert goal is not None  # the grid has built it
+    if goal is None:
+        raise BadValue(f"match: {reference.label} cannot be built, so it has no size to match. Leave it out.")
     near = {
         label: [Sized(reference.width, goal)] if one is reference else list(one.near(goal))
         for label, one in varied.items()
@@ -127,7 +129,7 @@ class _Varied:
         cls = MODELS[self.name]
         self.option = cls.width_option
         self.fixed = self.option in parse(contestant.model)[1]  # the user wrote it
-        self.width = int(self.options.get(self.option, options_of(cls)[self.option].default))
+        self.width: int = self.options.get(self.option, options_of(cls)[self.option].default)
         self.size: Callable[[int], float | None] = cache(
             self._parameters if by == PARAMETERS else self._operations
         )
@@ -160,7 +162,10 @@ class _Varied:
 
         low, high = self.width % grain or grain, self.width + grain
         while not reaches(high) and high < WIDEST:
-            low, high = high, 2 * high
+            low, high = (
+                high,
+                high + high // grain * grain,
+            )  # in steps of the grain, as all widths that can be built
         while high - low > grain:
             middle = low + (high - low) // (2 * grain) * grain
             low, high = (low, middle) if reaches(middle) else (middle, high)
@@ -175,19 +180,27 @@ class _Varied:
         )
 
     def _parameters(self, width: int) -> float | None:
-        """The number of parameters; None where no model has this width. Nothing is allocated."""
+        """The number of parameters; None where no model has this width."""
         with torch.random.fork_rng(devices=[]):
-            try:
-                with torch.device("meta"):
-                    model = self._built(width)
-            except RegardError:
-                return None
-            except Exception:  # a model that cannot be built on the meta device
-                model = self._built(width)
-        return float(sum(parameter.numel() for parameter in model.parameters()))
+            for device in (
+                "meta",
+                "cpu",
+            ):  # on the meta device nothing is allocated, but not every model can be built
+                try:
+                    with torch.device(device):
+                        model = self._built(width)
+                except RegardError:
+                    return None
+                except Exception:  # a model of the user may raise anything at a width that it cannot have
+                    continue
+                return float(sum(parameter.numel() for parameter in model.parameters()))
+        return None
 
     def _operations(self, width: int) -> float | None:
-        """Operations of a training step, the mean over the first batches of a run."""
+        """Operations of a training step, the mean over the first batches of a run; None where none can be counted."""
+        parameters = self._parameters(width)
+        if parameters is None or parameters > _LARGEST:
+            return None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             try:
@@ -195,23 +208,24 @@ class _Varied:
                 config = complete({**self.settings, **self.attention, "model": self.model(width)})
                 data = TrainingData(self.task, model, config)
                 return flops.mean_of_steps(model, [data.batch(index) for index in range(_BATCHES)])
-            except RegardError:
+            except Exception:  # as above
                 return None
 
 
-def _refuse_models_without_width(contestants: Iterable[Contestant]) -> None:
+def _refuse_models_without_width(contestants: Iterable[Contestant], task: str) -> None:
     mistakes = []
     for one in contestants:
-        name = parse(one.model)[0]
-        cls = MODELS[name]
-        if cls.width_option not in options_of(cls):
-            wanted = (
-                f"an option `{cls.width_option}`" if cls.width_option else "an option that sets its width"
-            )
-            mistakes.append(
-                f"match: {name} has no width to vary: it lacks {wanted}. Leave it out, use --match none, or name the "
-                "option as `width_option` of its class."
-            )
+        name, given = parse(model_for(one.model, task))
+        option, known = MODELS[name].width_option, options_of(MODELS[name])
+        if option in known and isinstance(given.get(option, known[option].default), int):
+            continue
+        why = f"it has no option `{option}`" if option else "it names no option that sets its width"
+        if option in known:
+            why = f"its option `{option}` has no integer to begin with"
+        mistakes.append(
+            f"match: {name} has no width to vary: {why}. Leave it out, use --match none, or name the option as "
+            "`width_option` of its class."
+        )
     refuse(list(dict.fromkeys(mistakes)))
 
 
