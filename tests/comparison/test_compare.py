@@ -193,7 +193,7 @@ def test_matched_contestants_are_trained_with_their_widths_and_measured_to_a_tar
     told = []
     settings = {"task": "digits", "steps": 2, "eval_every": 1, "eval_limit": 16, "batch_size": 4}
     plan = plan_of(
-        tmp_path, models=["encoder(dim=8, num_heads=2, layers=1)", "lstm-attention"], settings=settings,
+        tmp_path, models=["encoder(dim=48, num_heads=2, layers=1)", "lstm-attention"], settings=settings,
         match="parameters", target=0.0, columns=("test", "width"),
     )  # fmt: skip
     found = compare(plan, tell=told.append)

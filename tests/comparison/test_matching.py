@@ -58,7 +58,7 @@ def test_the_same_question_has_the_same_widths():
     [
         ("copy", ["ntm", "lstm-attention", "decoder"]),
         ("dates", ["seq2seq", "transformer(layers=1)", "gla(layers=1)"]),
-        ("classify", ["lstm-attention(dim=96)", "static-transformer(num_heads=2)", "encoder(layers=3)"]),
+        ("classify", ["lstm-attention(dim=192)", "static-transformer(num_heads=2)", "encoder(num_heads=2, layers=3)"]),
     ],
 )  # fmt: skip
 def test_models_of_every_kind_can_be_matched(task, names):

@@ -69,7 +69,8 @@ def convergence(comparison: Comparison, metric: Metric) -> Convergence:
         )
     if target is None:
         return Convergence(None, False, {}, {})
-    steps, seconds = {}, {}
+    steps: dict[Run, float] = {}
+    seconds: dict[Run, float] = {}
     for run, series in scores.items():
         at = first_reached(series.values.tolist(), target, metric.higher_is_better)
         cost = comparison.costs.get(run[0])
@@ -84,8 +85,10 @@ def convergence(comparison: Comparison, metric: Metric) -> Convergence:
 
 def common_target(scores: Sequence[Sequence[float]], higher_is_better: bool) -> float | None:
     """The best score that every run reaches: the worst of their best ones."""
-    best, worst = (max, min) if higher_is_better else (min, max)
-    return worst((best(each) for each in scores), default=None)
+    best = [max(each) if higher_is_better else min(each) for each in scores]
+    if not best:
+        return None
+    return min(best) if higher_is_better else max(best)
 
 
 def first_reached(scores: Sequence[float], target: float, higher_is_better: bool) -> int | None:

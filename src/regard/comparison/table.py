@@ -54,7 +54,8 @@ class ResultTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The parts, one below the other."""
         for number, part in enumerate(self.parts(options.max_width)):
-            yield Text("") if number else Text("", end="")
+            if number:
+                yield Text("")
             yield self._table(part)
 
     def parts(self, width: int) -> list[list[Column]]:
