@@ -325,7 +325,7 @@ def table(verdict: Verdict) -> str:
     """One line for each computation, the best first."""
     rows = [entry.row for entry in verdict.everyone]
     columns = [
-        quality(rows, "test"),
+        quality(rows, "test", decimals=2),
         number(rows, "steps_per_second", ("steps/s",), significant, higher=True),
         number(rows, "parameters", ("parameters",), counted, higher=False),
         number(rows, "flops_per_step", ("FLOPs/step",), counted, higher=False),
@@ -334,7 +334,7 @@ def table(verdict: Verdict) -> str:
     made = [column for column in columns if column is not None]
     seeds = max(len(entry.seeds) for entry in verdict.everyone)
     lines = [
-        ["", _heading(verdict), *[" ".join(column.title) for column in made]],
+        ["", _heading(verdict), *[_title(column) for column in made]],
         [":-:", ":--", *["--:"] * len(made)],
     ]
     for index, entry in enumerate(verdict.everyone):
@@ -353,6 +353,11 @@ def _names(entry: Entry, verdict: Verdict, seeds: int) -> str:
     twins = f" = {', '.join(map(text.code, entry.twins))}" if entry.twins else ""
     few = f" ({len(entry.seeds)} of {seeds} seeds)" if len(entry.seeds) < seeds else ""
     return name + twins + few
+
+
+def _title(column: Column) -> str:
+    """The title with the unit of its cells, which the cells then leave out."""
+    return " ".join(column.title) + max(cell.unit for cell in column.cells)
 
 
 def _cell(column: Column, index: int) -> str:

@@ -62,6 +62,9 @@ class Model(nn.Module):
     several_streams: ClassVar[bool] = False
     takes_attention: ClassVar[str] = ""  # what `attention=` replaces, in words; empty: the option is refused
     attention_default: ClassVar[str] = ""  # its default mechanism, by name
+    width_option: ClassVar[str] = (
+        "dim"  # the option that sets its width, which `regard compare --match` varies
+    )
     # The attention that reports and `predict` show, most telling first: the path of a module (`layers.-1`: the last
     # one) and what it is, in words with {name} for its mechanism. A model with a decoder begins with the decoder's
     # attention to the input. Empty: the last layer that attended.
