@@ -11,7 +11,7 @@ from typing import Any
 class Node:
     """A module that was called, or a sum, a product or a concatenation of what modules returned."""
 
-    path: str  # of the module; empty: of no module
+    path: str  # of the module, or of the module that ran an operation
     label: str
     detail: str = ""
     kind: str = "map"  # attention, norm, embedding, recurrent, map, or the sign of an operation: + × ∥
@@ -150,6 +150,8 @@ def lanes(diagram: Diagram) -> list[list[Node | Frame]]:
         feeding.sort(key=lambda edge: (order[edge.target], not edge.main))
         ends = {lane[-1]: lane for lane in found}
         lane = next((ends[home[edge.source]] for edge in feeding if home[edge.source] in ends), None)
+        if lane is None and found and isinstance(found[-1][-1], Node) and found[-1][-1].loose:
+            lane = found[-1]
         if lane is None:
             found.append([child])
         else:

@@ -74,8 +74,12 @@ class _Trace:
         self.nodes: list[Node] = []
         self.edges: dict[tuple[Node, Node], Edge] = {}
         self.made: dict[Any, Node] = {}  # from a node of autograd's graph to the module that made it
-        self.boxes: dict[str, Node] = {}
-        self.inside: list[tuple[nn.Module, int]] = []  # the boxes and containers that are running
+        self.known: dict[
+            tuple[Any, ...], Node
+        ] = {}  # what was drawn already: a module that runs again is no new node
+        self.inputs = [Node("", name, kind="input") for name in given]
+        self.calls = 0  # of boxes
+        self.inside: list[tuple[nn.Module, int]] = []  # what is running, and the number of calls before it
         self.spans: list[tuple[int, str]] = [(_now(), "")]  # from when on which module was running
         self.paths = {part: path for path, part in root.named_modules()}
         self.kept: list[Any] = []  # autograd's nodes, whose identity is used
@@ -89,7 +93,16 @@ class _Trace:
         def attending(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
             found = attend(query, key, value, **options)
             if not self._in_box():
-                self._node("", "attend", _pieces(options), "attention", (query, key, value), found)
+                within = self.paths[self.inside[-1][0]] if self.inside else ""
+                self._node(
+                    (within, "attend"),
+                    within,
+                    "attend",
+                    _pieces(options),
+                    "attention",
+                    (query, key, value),
+                    found,
+                )
             return found
 
         for part, path in self.paths.items():
@@ -110,7 +123,7 @@ class _Trace:
         return any(is_one_box(part) for part, _ in self.inside)
 
     def _enter(self, part: nn.Module, _: Any) -> None:
-        self.inside.append((part, len(self.nodes)))
+        self.inside.append((part, self.calls))
         self.spans.append((_now(), self.paths[part]))
 
     def _leaver(self, path: str) -> Callable[..., None]:
@@ -120,23 +133,24 @@ class _Trace:
             if self._in_box() or isinstance(part, SILENT):
                 return
             # A container whose parts were not called runs as one piece: a fused kernel, for instance.
-            if is_one_box(part) or len(self.nodes) == before:
+            if is_one_box(part) or self.calls == before:
                 label, detail, kind = described(part, path)
-                self._node(path, label, detail, kind, (positional, named), output)
+                self._node((path,), path, label, detail, kind, (positional, named), output)
 
         return leave
 
-    def _node(self, path: str, label: str, detail: str, kind: str, inputs: Any, output: Any) -> None:
+    def _node(
+        self, key: tuple[Any, ...], path: str, label: str, detail: str, kind: str, inputs: Any, output: Any
+    ) -> None:
+        self.calls += 1
         sources = [self._source(one) for one in _tensors(inputs)]
         results = [one.grad_fn for one in _tensors(output) if one.grad_fn is not None]
         if not results or any(one.grad_fn in results for one in _tensors(inputs) if one.grad_fn is not None):
             return  # it hands its input on
-        node = self.boxes.get(path) if path else None
+        node = self.known.get(key)
         if node is None:
-            node = Node(path, label, detail, kind, self._given(inputs))
+            node = self.known[key] = Node(path, label, detail, kind, self._given(inputs))
             self.nodes.append(node)
-            if path:
-                self.boxes[path] = node
         self._connect(sources, node)
         for result in results:
             self.made[result] = node
@@ -145,7 +159,9 @@ class _Trace:
     def _connect(self, sources: list[list[Node]], node: Node) -> None:
         for number, some in enumerate(sources):
             for one in some:
-                if one is not node:
+                if one.kind == "input":
+                    node.given = one.label
+                elif one is not node:
                     self.edges.setdefault((one, node), Edge(one, node, number == 0))
 
     def _given(self, inputs: Any) -> str:
@@ -172,6 +188,12 @@ class _Trace:
                 results[point] = [self.made[point]]
                 continue
             before = [following for following, _ in point.next_functions if following is not None]
+            if not before:
+                leaf = getattr(point, "variable", None)
+                results[point] = [
+                    node for node in self.inputs if leaf is not None and self.given[node.label] is leaf
+                ]
+                continue
             if not done:
                 stack.append((point, True))
                 stack.extend((one, False) for one in before if one not in results)
@@ -182,7 +204,7 @@ class _Trace:
                 (sign for name, sign in _SIGNS.items() if point.name().startswith(f"{name}Backward")), ""
             )
             filled = [branch for branch in branches if branch]
-            if sign and len(filled) > 1 and len(union) > 1:
+            if sign and len(filled) > 1 and len(union) > 1 and any(node.kind != "input" for node in union):
                 union = [self._joint(point, sign, filled)]
             results[point] = union
         return results[start]
@@ -191,11 +213,16 @@ class _Trace:
         """A node for an operation that joins branches, in the module that ran it and that holds the latest branch."""
         made = point._sequence_nr()
         path = [path for begin, path in self.spans if begin <= made][-1]
-        latest = max((node for branch in branches for node in branch), key=self.nodes.index)
-        while path and not latest.path.startswith(f"{path}."):
+        drawn = [node for branch in branches for node in branch if node.kind != "input"]
+        latest = max(drawn, key=self.nodes.index)
+        while path and not latest.path.startswith(f"{path}.") and latest.path != path:
             path = _parent(path)
-        node = Node(path, _WORDS[sign], "", sign)
-        self.nodes.append(node)
+        node = self.known.get((path, sign, latest))
+        if node is None and latest.kind == sign and latest.path == path:
+            node = latest  # a sum of sums is one sum
+        if node is None:
+            node = self.known[path, sign, latest] = Node(path, _WORDS[sign], "", sign)
+            self.nodes.append(node)
         self._connect(branches, node)
         self.made[point] = node
         self.kept.append(point)
@@ -211,14 +238,16 @@ class _Trace:
 
     def _add_uncalled(self) -> None:
         """Modules whose weights are used without a call, as in a fused kernel, behind the last node beside them."""
-        drawn = [node.path for node in self.nodes if node.path and node.kind not in _WORDS]
+        drawn = [node.path for node in self.nodes if (node.path,) in self.known]
         for path, part in self.root.named_modules():
             covered = any(path == other or path.startswith(f"{other}.") for other in drawn)
             if not path or covered or part._modules or not list(part.parameters()):
                 continue
             label, detail, kind = described(part, path)
+            using = [node for node in self.nodes if node.label == "attend" and node.path == _parent(path)]
             near = [node for node in self.nodes if _parent(node.path) == _parent(path)]
             place = self.nodes.index(near[-1]) + 1 if near else len(self.nodes)
+            place = self.nodes.index(using[0]) if using else place
             self.nodes.insert(place, Node(path, label, detail, kind, loose=True))
 
     def diagram(self, name: str) -> Diagram:
@@ -226,7 +255,7 @@ class _Trace:
         root = Frame("", name)
         frames: dict[str, Frame] = {"": root}
         for node in self.nodes:
-            above = node.path if node.kind in _WORDS else _parent(node.path)
+            above = _parent(node.path) if (node.path,) in self.known or node.loose else node.path
             self._frame(above, frames).children.append(node)
         return Diagram(root, list(self.edges.values()))
 

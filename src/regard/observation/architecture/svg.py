@@ -109,7 +109,10 @@ class _Lane:
             above = y
             y += (GAP if number else 0) + (JOINT if any(skip.start == number for skip in found) else 0)
             joints[number] = y - GAP / 2 if number else above + JOINT / 2
-            if isinstance(child, Node) and child.given:
+            fed = number and (members(children[number - 1])[-1], members(child)[0]) in self.fed
+            if isinstance(child, Node) and child.given and fed:
+                self._beside(child, middle, y)
+            elif isinstance(child, Node) and child.given:
                 self.canvas.text(
                     middle, y + 8, child.given, 11, MUTED, text_anchor="middle", font_style="italic"
                 )
@@ -127,6 +130,24 @@ class _Lane:
             begin, level = joints[skip.start], (spot.top + spot.bottom) / 2
             self.canvas.wire((middle, begin), (side, begin), (side, level), (middle + spot.half, level))
         return y
+
+    def _beside(self, node: Node, x: float, y: float) -> None:
+        """An input of the network that a node reads besides its neighbour's output, on its left."""
+        sign = node.kind in SIGNS
+        level = y + (SIGN if sign else TALL) / 2
+        end = x - (SIGN if sign else BOX) / 2
+        self.canvas.wire((end - (26 if sign else 16), level), (end, level))
+        begin = end - (30 if sign else 0)
+        anchor = "end" if sign else "start"
+        self.canvas.text(
+            begin,
+            level + 4 if sign else y - 4,
+            node.given,
+            11,
+            MUTED,
+            text_anchor=anchor,
+            font_style="italic",
+        )
 
     def _wire(self, source: Node, target: Node) -> None:
         """Draw the wire between neighbours, if one feeds the other."""

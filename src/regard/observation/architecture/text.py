@@ -76,11 +76,11 @@ class _Drawing:
         return ["".join(line).rstrip() for line in lines]
 
     def _node(self, node: Node, width: int) -> list[str]:
-        before = [f" ▽ {node.given}"] if node.given else []
         if node.kind == "output":
             return [_cut(f" ▼ {node.label}", width)]
         if node.kind in SIGNS:
-            return [*before, f" {SIGNS[node.kind]} {self._sources(node)}".rstrip()]
+            return [f" {SIGNS[node.kind]} {self._sources(node)}".rstrip()]
+        before = [f" ▽ {node.given}"] if node.given else []
         label, parts = f" {node.label}", [part for part in (node.detail, self._sources(node)) if part]
         room = width - len(label) - 2
         if len(" ".join(parts)) > room:
@@ -88,7 +88,7 @@ class _Drawing:
         return [*before, label + "  " + " ".join(parts).rjust(room)]
 
     def _sources(self, node: Node) -> str:
-        others = self.reads.get(node)
+        others = [*self.reads.get(node, []), *([node.given] if node.given and node.kind in SIGNS else [])]
         return f"← {', '.join(others)}" if others else ""
 
     def _frame(self, frame: Frame, width: int) -> list[str]:
