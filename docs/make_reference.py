@@ -47,6 +47,10 @@ PIECES = {
         "A normaliser turns a row of scores into weights. Pass the name or the value: "
         '`normalize="sparsemax"`.'
     ),
+    "positions": (
+        'Positions of a model (`--model "decoder(positions=half-wave)"`) are added to its embeddings; those of an '
+        'attention (`--attention "multihead(positions=rotary)"`) enter its scores.'
+    ),
     "implementations": (
         'An implementation computes a request. `impl="auto"` takes the fastest that keeps every promise '
         "([promises.md](promises.md)); a named one runs or raises `regard.Unsupported` with the reason. "

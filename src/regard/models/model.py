@@ -85,6 +85,10 @@ class Model(nn.Module):
         """The sum of the losses of all that counts in a batch, in nats, and how much counts."""
         return self.head.loss(outputs, batch, smoothing)
 
+    def example_losses(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The loss of each example and how much counts in it, both (b,) or, where only these are known, sums (1,)."""
+        return self.head.example_losses(outputs, batch, smoothing)
+
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example."""
         return self.head.predict(outputs, batch)

@@ -7,11 +7,14 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from regard import models, tasks
 from regard.cli.common import catalogue, docstring
-from regard.cli.show import options
+from regard.cli.show import options, toy
 from regard.core.options import read_options
 from regard.models.model import MODELS, fits, options_of
+from regard.observation import architecture
 from regard.tasks.answers import NEEDS
 from regard.tasks.task import TASKS
 
@@ -76,7 +79,22 @@ def of_model(name: str, given: Mapping[str, Any]) -> Facts:
         "options": options.rows(known, SHARED_OPTIONS | docstring.meanings(cls)),
         "example": f"regard train {_usual_task(name, able)} --model {_written(name, given)}" if able else "",
         "picture": None,
+        **(_network(name, given, _usual_task(name, able)) if able else {}),
     }
+
+
+def _network(name: str, given: Mapping[str, Any], task_name: str) -> Facts:
+    """The picture of the model as it is built for a task."""
+    with toy.seeded():
+        task = tasks.build(task_name)
+        problem = models.problem_for(name, task.problems())
+        task.pose(problem)
+        built = models.build(name, problem, **given)
+        examples = task.examples("train")
+        drawn = task.batch(examples, range(min(2, len(examples))), torch.Generator(), built)
+        found = architecture.of_model(built, drawn)
+    count = sum(parameter.numel() for parameter in built.parameters())
+    return {"architecture": found.to_dict(), "built_for": task_name, "parameters": count}
 
 
 def of_task(name: str, given: Mapping[str, Any]) -> Facts:
