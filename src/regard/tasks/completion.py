@@ -144,8 +144,9 @@ def _rewritten(answered: Answered) -> tuple[Tensor, Tensor]:
 
 def _own_metrics(write: Callable[[Answered], tuple[Tensor, Tensor]]) -> tuple[Mean, Mean]:
     def right(answered: Answered) -> tuple[float, float]:
-        written, _ = answered.once(write)
-        hits = (written == answered.batch.targets)[answered.counts]
+        targets = answered.batch.targets
+        assert targets is not None
+        hits = (answered.once(write)[0] == targets)[answered.counts]
         return float(hits.sum()), float(hits.numel())
 
     def cost(answered: Answered) -> tuple[float, float]:
