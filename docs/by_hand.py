@@ -87,8 +87,8 @@ Vectors of d numbers have dot products that grow with √d, so scores are divide
 
 ## 3. Softmax: scores become shares
 
-Raise e to each score and divide by the sum of the row. For *sleeps*: {terms[0]}, {terms[1]} and {terms[2]} add up
-to {number(sum(last), 4)},
+Raise e to each score and divide by the sum of the row. For *sleeps*: {terms[0]}, {terms[1]}
+and {terms[2]} add up to {number(sum(last), 4)},
 so *cat* gets {number(last[1], 4)} / {number(sum(last), 4)} = {number(float(weights[2, 1]), 4)}. Each row adds up to 1:
 
 {table("weight", keys, WORDS, weights, 4)}
@@ -96,7 +96,7 @@ so *cat* gets {number(last[1], 4)} / {number(sum(last), 4)} = {number(float(weig
 ## 4. Mix the values
 
 The output of a word is the sum of all values, each times its weight. For *sleeps*, the first number is
-{mixed} = {number(float(output[2, 0]), 4)}.
+{mixed} ≈ {number(float(output[2, 0]), 4)} (computed with the weights before rounding).
 *sleeps* has taken most from *cat*:
 
 {table("output", both, WORDS, output, 4)}
