@@ -71,6 +71,11 @@ class Optim:
         None, optional(number(least=0)), "largest norm of the gradient; 0 for no limit"
     )
     smoothing: float | None = setting(None, optional(number(least=0, below=1)), "label smoothing")
+    average: float = setting(
+        0.0,
+        number(least=0, below=1),
+        "decay of a moving average of the weights, which is validated and saved as the model (0.999); 0: none",
+    )
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,7 @@ FIXED = (
     "eval_limit",
     "init_from",
     "optim.optimizer",
+    "optim.average",
 )
 
 
