@@ -55,6 +55,7 @@ class ParallelTask(Task):
     target_vocabulary: Vocabulary
     max_source: int
     max_target: int  # the end included
+    length_penalty: float = 1.0  # of beam search
 
     def streams(self) -> dict[str, Tokens]:
         """The source."""
@@ -62,7 +63,7 @@ class ParallelTask(Task):
 
     def answers(self) -> list[Writes]:
         """The target."""
-        return [Writes(len(self.target_vocabulary), self.max_target, START, END)]
+        return [Writes(len(self.target_vocabulary), self.max_target, START, END, self.length_penalty)]
 
     def metrics(self) -> tuple[Metric, ...]:
         """Loss and accuracy of the tokens, and how often the text is right that the model writes by itself."""

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from regard.core.arguments import whole_number
+from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks import direction, hub, vocabulary
 from regard.tasks.answers import Writes
@@ -47,6 +47,7 @@ class Translate(ParallelTask):
         max_length: longest side in pieces; longer training pairs are left out, longer others are cut
         bleu_examples: for how many validation sentences the model is made to write
         bleu_tokenize: how sacrebleu splits words
+        length_penalty: with --beam, log-probabilities are divided by lengths to this power; above 1 prefers long texts
         encoding: how the files are encoded
         seed: which lines are kept for validation and test where there are no files for them
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
@@ -68,6 +69,7 @@ class Translate(ParallelTask):
         max_length: int = 128,
         bleu_examples: int = 100,
         bleu_tokenize: str = "13a",
+        length_penalty: float = 1.0,
         encoding: str = "utf-8",
         seed: int = 0,
         whole: bool = False,
@@ -86,6 +88,7 @@ class Translate(ParallelTask):
         self.limit = whole_number("max_length", max_length, 2)
         self.bleu_examples = whole_number("bleu_examples", bleu_examples, 1)
         self.bleu_tokenize = bleu_tokenize
+        self.length_penalty = finite_number("length_penalty", length_penalty)
         self.encoding = checked_encoding(encoding)
         self.left_out = 0  # training pairs that are longer than max_length
         self._encoded: dict[str, list[Pair]] = {}
