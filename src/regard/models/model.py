@@ -80,6 +80,16 @@ class Model(nn.Module):
         """The sum of the losses of all that counts in a batch, in nats, and how much counts."""
         return self.head.loss(outputs, batch, smoothing)
 
+    def with_rows(self, batch: Batch) -> tuple[Any, Tensor]:
+        """The outputs of the head, and the rows that it made them from."""
+        given: list[Tensor] = []
+        handle = self.head.register_forward_pre_hook(lambda head, arguments: given.append(arguments[0]))
+        try:
+            outputs = self(batch)
+        finally:
+            handle.remove()
+        return outputs, given[-1]
+
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example."""
         return self.head.predict(outputs, batch)
