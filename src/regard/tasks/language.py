@@ -21,13 +21,10 @@ from regard.tasks.metrics import (
     ACCURACY,
     LOSS,
     PERPLEXITY,
-    Answered,
     Answering,
     Mean,
     Metric,
     State,
-    merged,
-    observe,
 )
 from regard.tasks.neural_cache import CACHE_PERPLEXITY, NeuralCache
 from regard.tasks.padding import padded
@@ -52,9 +49,6 @@ BITS_PER_CHARACTER = Mean(
     "bits_per_character", higher_is_better=False, look=lambda answered: answered.loss,
     made=lambda loss: loss / math.log(2),
 )  # fmt: skip
-COMPLETED = (
-    "the first half of a sentence is given, each token of the second half is judged given all before it"
-)
 GUESSED = "the first half of a sentence is given, the second half is hidden at once and guessed"
 
 
@@ -269,16 +263,13 @@ class Language(Task):
         chosen = completion.evenly(completion.sentences_of(self._text(split)), most)
         return list(completion.batches(chosen, self._known(), self.context, batch_size, hidden=self.hides))
 
-    @torch.no_grad()
     def examine(
         self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,
         device: torch.device | str = "cpu",
     ) -> list[tuple[Metric, State]]:  # fmt: skip
-        """How well a model completes sentences, `completion_accuracy` and `completion_nll`; `cache_perplexity`."""
-        batches = self.completion_batches(split, batch_size, most)
-        parts = [observe(completion.METRICS, Answered(model, batch.to(device))) for batch in batches]
-        states = merged(completion.METRICS, parts)
-        found = [(metric, states[metric.name]) for metric in completion.METRICS if metric.name in states]
+        """How well a model completes sentences (`regard.tasks.completion`), and its perplexity with the cache."""
+        metrics = completion.GUESSED if self.hides else completion.CONTINUED
+        found = completion.examine(model, self.completion_batches(split, batch_size, most), metrics, device)
         self._measured = self.cache
         if self.cache is not None and not self.cache.chosen:
             # Where a file is measured as a whole, there is no other text to choose on.
@@ -301,7 +292,7 @@ class Language(Task):
 
     def protocol(self) -> dict[str, Any]:
         """How completions are judged, and the cache."""
-        found = {"completion": GUESSED if self.hides else COMPLETED}
+        found = {"completion": GUESSED if self.hides else completion.PROTOCOL}
         if self.cache is None:
             return found
         measured = self._measured.words() if self._measured is not None else "not measured: no text to choose it on"
