@@ -62,6 +62,7 @@ class Optim:
     weight_decay: float | None = setting(
         None, optional(number(least=0)), "weight decay of matrices (not of norms, biases, embeddings)"
     )
+    decay_embeddings: bool = setting(False, flag, "weight decay of embeddings, too")
     betas: tuple[float, float] = setting((0.9, 0.98), betas, "decay rates of Adam's two averages")
     warmup: int | None = setting(None, optional(whole(0)), "steps until the peak learning rate")
     schedule: str | None = setting(
