@@ -59,7 +59,9 @@ def test_a_word_that_the_model_holds_impossible_is_predicted_by_the_cache():
 
 def test_weight_and_sharpness_are_the_best_of_the_grid_on_the_given_text():
     one = text(3)
-    repeated = Read(*(torch.cat([whole[:20]] * 3) for whole in one))  # the cache helps: rows and words come again
+    repeated = Read(
+        *(torch.cat([whole[:20]] * 3) for whole in one)
+    )  # the cache helps: rows and words come again
     found = NeuralCache(40).choose(in_parts(repeated, 13))
     mean = float(repeated.rows.square().sum(1).mean())
     tried = {
@@ -102,7 +104,10 @@ def test_language_reads_every_word_of_a_split_once_and_in_order():
 @torch.no_grad()
 def test_an_evaluation_reports_the_perplexity_with_a_cache_beside_the_plain_one():
     task, model = made(cache=23, cache_weight=0.2, cache_sharpness=0.05)
-    found = {metric.name: metric.value(state) for metric, state in task.examine(model, "test", batch_size=4, device="cpu")}
+    found = {
+        metric.name: metric.value(state)
+        for metric, state in task.examine(model, "test", batch_size=4, device="cpu")
+    }
     parts = list(task._in_order(model, "test", 4, "cpu"))
     whole = Read(*(torch.cat(pieces) for pieces in zip(*parts, strict=True)))
     first = Read(*(one[:300] for one in whole))
@@ -133,9 +138,13 @@ def by_words(one, size, weight, sharpness):
 def test_numbers_that_are_not_given_are_chosen_on_the_validation_text_alone(monkeypatch):
     task, model = made(cache=9)
     read, splits = task._in_order, []
-    monkeypatch.setattr(task, "_in_order", lambda model, split, *rest: splits.append(split) or read(model, split, *rest))
+    monkeypatch.setattr(
+        task, "_in_order", lambda model, split, *rest: splits.append(split) or read(model, split, *rest)
+    )
     chosen = NeuralCache(9).choose(list(read(model, "validation", 4, "cpu")))
-    found = dict((metric.name, state) for metric, state in task.examine(model, "test", batch_size=4, device="cpu"))
+    found = dict(
+        (metric.name, state) for metric, state in task.examine(model, "test", batch_size=4, device="cpu")
+    )
     assert splits == ["validation", "test"]
     assert found["cache_perplexity"] == chosen.measure(read(model, "test", 4, "cpu"))
     assert f"weight: {chosen.weight:g}; sharpness: {chosen.sharpness:.4g}" in task.protocol()["cache"]
@@ -145,7 +154,9 @@ def test_numbers_that_are_not_given_are_chosen_on_the_validation_text_alone(monk
 def test_a_file_measured_as_a_whole_has_no_text_to_choose_on(tmp_path):
     (tmp_path / "some.txt").write_text("a man and a dog and a cat\n" * 9)
     known, model = made(cache=9)
-    task = tasks.build("language", known.state(), cache=9, whole=True, data=str(tmp_path / "some.txt"), overlap=0.5)
+    task = tasks.build(
+        "language", known.state(), cache=9, whole=True, data=str(tmp_path / "some.txt"), overlap=0.5
+    )
     names = [metric.name for metric, _ in task.examine(model, "test", batch_size=4, device="cpu")]
     assert "cache_perplexity" not in names and "not measured" in task.protocol()["cache"]
 

@@ -51,9 +51,7 @@ class Reader(Model):
         )  # fmt: skip
         self.head = problem.answer.head(dim, self.embedding.shared(problem.answer.outputs) if tied else None)
         further = list(problem.streams.items())[1:]
-        self.further = nn.ModuleDict(
-            {name: StreamEmbedding(spec, dim, **around) for name, spec in further}
-        )
+        self.further = nn.ModuleDict({name: StreamEmbedding(spec, dim, **around) for name, spec in further})
         if further:  # which stream a row comes from
             self.origin = nn.Parameter(torch.randn(len(problem.streams), dim) * dim**-0.5)
 

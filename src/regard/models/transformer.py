@@ -108,7 +108,7 @@ class Transformer(Model):
             self._tie_source()
 
     def _tie_source(self) -> None:
-        """Embed source and target with the same weights, as Vaswani et al. 2017, section 3.4, do with one vocabulary."""
+        """Embed source and target with the same weights (Vaswani et al. 2017, section 3.4)."""
         target = getattr(self, "target_embedding", None)
         if target is None or self.embedding.shared(self.answer.count) is None:
             raise BadValue(

@@ -28,13 +28,13 @@ from regard.tasks.metrics import (
 )
 from regard.tasks.neural_cache import CACHE_PERPLEXITY, NeuralCache
 from regard.tasks.padding import padded
+from regard.tasks.problem import Problem
 from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
 from regard.tasks.shown import Shown, Understood, texts, understood
 from regard.tasks.splits import checked_split, files_by_split, listed
 from regard.tasks.story import story_text
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.problem import Problem
 from regard.tasks.vocabulary import BLANK, PADDING, SPECIAL, Vocabulary
 from regard.tasks.windows import Window
 
@@ -65,7 +65,7 @@ class Language(Task):
         shift: in training, a window begins up to half its length earlier or later, at random each time
         overlap: share of a window that validation and test only read, so that what they ask for has tokens before it
         objective: next (token) or hidden (tokens); a model that can only do one of them does that
-        cache: with so many rows, `regard evaluate` also measures a neural cache: the model's row attends to its last rows
+        cache: `regard evaluate` also measures a neural cache, in which a row attends to so many rows before it
         cache_weight: share of the cache in the prediction (default: the best on the validation text)
         cache_sharpness: factor of the cache's dot products (default: the best on the validation text)
         encoding: how the files are encoded
@@ -295,7 +295,9 @@ class Language(Task):
         found = {"completion": GUESSED if self.hides else completion.PROTOCOL}
         if self.cache is None:
             return found
-        measured = self._measured.words() if self._measured is not None else "not measured: no text to choose it on"
+        measured = (
+            self._measured.words() if self._measured is not None else "not measured: no text to choose it on"
+        )
         return {**found, "cache": measured}
 
     def parse(self, given: Mapping[str, str]) -> Window:
@@ -358,7 +360,9 @@ def _cache(size: int, weight: float | None, sharpness: float | None) -> NeuralCa
         return NeuralCache(size, weight, sharpness)
     for name, given in (("cache_weight", weight), ("cache_sharpness", sharpness)):
         if given is not None:
-            raise BadValue(f"{name}: it belongs to a cache, and there is none. Add one, for instance cache=2000.")
+            raise BadValue(
+                f"{name}: it belongs to a cache, and there is none. Add one, for instance cache=2000."
+            )
     return None
 
 

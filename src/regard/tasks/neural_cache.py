@@ -1,4 +1,4 @@
-"""The neural cache: attention of a language model's current row over its last rows, whose values are the words after them.
+"""The neural cache: attention of a language model's row over its last rows, whose values are the words after them.
 
 Paper: Grave, Joulin & Usunier 2017, "Improving neural language models with a continuous cache", equations 2, 3 and 5.
 
@@ -65,8 +65,12 @@ class NeuralCache:
 
     def choose(self, text: Sequence[Read]) -> NeuralCache:
         """The cache with the numbers that predict a text best: the validation text, never the one that is measured."""
-        mean = sum(float(part.rows.double().square().sum()) for part in text) / sum(len(part.rows) for part in text)
-        sharp = [one / max(mean, 1e-30) for one in SHARPNESSES] if self.sharpness is None else [self.sharpness]
+        mean = sum(float(part.rows.double().square().sum()) for part in text) / sum(
+            len(part.rows) for part in text
+        )
+        sharp = (
+            [one / max(mean, 1e-30) for one in SHARPNESSES] if self.sharpness is None else [self.sharpness]
+        )
         weights = WEIGHTS if self.weight is None else (self.weight,)
         costs = torch.zeros(len(sharp), len(weights), dtype=torch.float64)
         for model, cache in _scored(text, self.size, sharp):

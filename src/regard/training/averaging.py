@@ -65,7 +65,9 @@ class AveragedWeights:
     def update(self, skipped: Tensor | None = None) -> None:
         """Move towards the weights; not where `skipped` is 1, a number on the device (the step changed nothing)."""
         towards = torch._foreach_sub([_wide(one) for one in self._shards()], self._kept)
-        torch._foreach_mul_(towards, self._rate if skipped is None else self._rate * (1 - skipped).to(self._rate))
+        torch._foreach_mul_(
+            towards, self._rate if skipped is None else self._rate * (1 - skipped).to(self._rate)
+        )
         torch._foreach_add_(self._kept, towards)
 
     @contextmanager
@@ -105,9 +107,7 @@ def named_trained(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def split_trained(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The optimiser state of a checkpoint, and the trained weights beside it; none if the run has no average."""
-    trained = {
-        name.removesuffix(TRAINED): one for name, one in tensors.items() if name.endswith(TRAINED)
-    }
+    trained = {name.removesuffix(TRAINED): one for name, one in tensors.items() if name.endswith(TRAINED)}
     return {name: one for name, one in tensors.items() if not name.endswith(TRAINED)}, trained
 
 
@@ -115,8 +115,8 @@ def check_trained(trained: Mapping[str, Tensor], model: nn.Module, averaged: boo
     """Raise unless a checkpoint has the trained weights of this model, where the run averages them, and else none."""
     if trained and not averaged:
         raise BadValue(
-            f"resume: the checkpoint holds the weights {next(iter(trained))}{TRAINED} beside averaged ones, but this run "
-            "has no --optim.average. It was written by another run; restore the checkpoint or config.yaml."
+            f"resume: the checkpoint holds the weights {next(iter(trained))}{TRAINED} beside averaged ones, but this "
+            "run has no --optim.average. It was written by another run; restore the checkpoint or config.yaml."
         )
     if averaged:
         parameters = dict(model.named_parameters())

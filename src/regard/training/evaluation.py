@@ -119,7 +119,9 @@ def decoding_of(task: Task, beam: int | None, length_penalty: float | None = Non
     if length_penalty is None:
         return found
     if found.get("method") != "beam":
-        raise BadValue("--length-penalty: only beam search compares texts of different lengths. Add --beam 5.")
+        raise BadValue(
+            "--length-penalty: only beam search compares texts of different lengths. Add --beam 5."
+        )
     return {**found, "length_penalty": finite_number("--length-penalty", length_penalty)}
 
 

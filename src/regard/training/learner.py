@@ -121,7 +121,7 @@ class Learner:
 
     @contextmanager
     def gathered(self) -> Iterator[models.Model]:
-        """The full model, equal in all processes, for each to call on its own (validation); averaged if there is one."""
+        """The full model with the weights to validate, equal in all processes, for each to call on its own."""
         self._sync_buffers()
         averaged = nullcontext() if self.average is None else self.average.swapped_in()
         with averaged, sharding.gathered(self.model) if self.sharded else nullcontext():

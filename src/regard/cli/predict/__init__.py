@@ -99,7 +99,9 @@ def _writing(options: Namespace) -> Writing:
     if options.sample and options.beam is not None:
         raise BadValue("--beam: expected --beam or --sample, not both.")
     if options.length_penalty is not None and options.beam is None:
-        raise BadValue("--length-penalty: only beam search compares texts of different lengths. Add --beam 5.")
+        raise BadValue(
+            "--length-penalty: only beam search compares texts of different lengths. Add --beam 5."
+        )
     if options.length_penalty is not None:
         finite_number("--length-penalty", options.length_penalty)
     for name in ("beam", "top_k", "max_length"):

@@ -144,7 +144,9 @@ def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], writing: 
         shown = Batch.of(torch.tensor([window], device=loaded.device))
         (best, *_) = loaded.model.generate(shown, **options, max_length=more)[0]
         made += best.tokens
-        total += best.score * len(best.tokens) ** (1.0 if writing.length_penalty is None else writing.length_penalty)
+        total += best.score * len(best.tokens) ** (
+            1.0 if writing.length_penalty is None else writing.length_penalty
+        )
         if getattr(task.problem.answer, "end", None) is not None and best.finished:
             break
     output = task.decode(made)
