@@ -142,9 +142,7 @@ def test_numbers_that_are_not_given_are_chosen_on_the_validation_text_alone(monk
         task, "_in_order", lambda model, split, *rest: splits.append(split) or read(model, split, *rest)
     )
     chosen = NeuralCache(9).choose(list(read(model, "validation", 4, "cpu")))
-    found = dict(
-        (metric.name, state) for metric, state in task.examine(model, "test", batch_size=4, device="cpu")
-    )
+    found = {metric.name: state for metric, state in task.examine(model, "test", batch_size=4, device="cpu")}
     assert splits == ["validation", "test"]
     assert found["cache_perplexity"] == chosen.measure(read(model, "test", 4, "cpu"))
     assert f"weight: {chosen.weight:g}; sharpness: {chosen.sharpness:.4g}" in task.protocol()["cache"]
