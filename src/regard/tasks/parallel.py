@@ -22,11 +22,15 @@ from regard.tasks.vocabulary import END, PADDING, START, Vocabulary, restored
 
 
 class Pair(NamedTuple):
-    """A source, its target and the target as text; without a reference text, nothing is generated for it."""
+    """A source, its target and the target as text; without a reference text, nothing is generated for it.
+
+    `words`: both sides by the words of their vocabularies, where they are cut into pieces anew in each batch.
+    """
 
     source: Sequence[int]
     target: Sequence[int] | None = None
     reference: str | None = None
+    words: tuple[Sequence[int], Sequence[int]] | None = None
 
 
 REFERENCES = "references"  # the note of a batch that holds the texts a model should write
