@@ -85,6 +85,16 @@ class Model(nn.Module):
         """The sum of the losses of all that counts in a batch, in nats, and how much counts."""
         return self.head.loss(outputs, batch, smoothing)
 
+    def with_rows(self, batch: Batch) -> tuple[Any, Tensor]:
+        """The outputs of the head, and the rows that it made them from."""
+        given: list[Tensor] = []
+        handle = self.head.register_forward_pre_hook(lambda head, arguments: given.append(arguments[0]))
+        try:
+            outputs = self(batch)
+        finally:
+            handle.remove()
+        return outputs, given[-1]
+
     def example_losses(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The loss of each example and how much counts in it, both (b,) or, where only these are known, sums (1,)."""
         return self.head.example_losses(outputs, batch, smoothing)

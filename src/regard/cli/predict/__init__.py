@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.common.terminal import tell
+from regard.core.arguments import finite_number
 from regard.errors import BadValue, RegardError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def add_arguments(parser: Parser) -> None:
     sound = "a sound to predict from, for a run that reads sounds; may come several times"
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
     parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
+    penalty = "with --beam: divide the log-probability of a text by its length to the power A (default: the task's, 1)"
+    parser.add_argument("--length-penalty", type=float, metavar="A", help=penalty)
     parser.add_argument("--sample", action="store_true", help="draw each token at random")
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="with --sample: below 1 favours likely tokens"
@@ -95,6 +98,12 @@ def _writing(options: Namespace) -> Writing:
         raise BadValue(f"--{name}: only --sample draws at random. Add --sample, or leave it out.")
     if options.sample and options.beam is not None:
         raise BadValue("--beam: expected --beam or --sample, not both.")
+    if options.length_penalty is not None and options.beam is None:
+        raise BadValue(
+            "--length-penalty: only beam search compares texts of different lengths. Add --beam 5."
+        )
+    if options.length_penalty is not None:
+        finite_number("--length-penalty", options.length_penalty)
     for name in ("beam", "top_k", "max_length"):
         if options[name] is not None and options[name] < 1:
             raise BadValue(f"--{name.replace('_', '-')}: expected at least 1, got {options[name]}.")
@@ -104,7 +113,10 @@ def _writing(options: Namespace) -> Writing:
         raise BadValue(f"--top-p: expected a probability above 0 and at most 1, got {given['top_p']}.")
     if not 0 <= given.get("seed", 0) < 2**63:
         raise BadValue(f"--seed: expected a whole number from 0 to 2^63 − 1, got {given['seed']}.")
-    return Writing(beam=options.beam, sample=options.sample, max_length=options.max_length, **given)
+    return Writing(
+        beam=options.beam, length_penalty=options.length_penalty, sample=options.sample, max_length=options.max_length,
+        **given,
+    )  # fmt: skip
 
 
 def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:

@@ -31,6 +31,7 @@ class Writing:
     """How sequences are generated."""
 
     beam: int | None = None
+    length_penalty: float | None = None  # None: the task's own
     sample: bool = False
     temperature: float = 1.0
     top_k: int | None = None
@@ -44,7 +45,10 @@ class Writing:
             generator = torch.Generator(device).manual_seed(self.seed)
             narrowing = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
             return {"method": "sample", "generator": generator, **narrowing}
-        return {"method": "greedy"} if self.beam is None else {"method": "beam", "beam": self.beam}
+        if self.beam is None:
+            return {"method": "greedy"}
+        penalty = {} if self.length_penalty is None else {"length_penalty": self.length_penalty}
+        return {"method": "beam", "beam": self.beam, **penalty}
 
 
 def check(loaded: Loaded, writing: Writing) -> None:
@@ -93,7 +97,9 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
     task = loaded.task
     longest: int = task.problem.answer.length  # type: ignore[attr-defined]
     length = longest if writing.max_length is None else writing.max_length
-    (best, *_) = loaded.model.generate(batch, **writing.options(loaded.device), max_length=length)[0]
+    usual = task.problem.answer.decoding(writing.beam)
+    options = {**usual, **writing.options(loaded.device), "max_length": length}
+    (best, *_) = loaded.model.generate(batch, **options)[0]
     seen: Prediction | None = None
     why = "nothing was written"
     tokens = best.tokens[:-1] if best.finished else best.tokens  # the end token is no piece of the answer
@@ -138,7 +144,9 @@ def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], writing: 
         shown = Batch.of(torch.tensor([window], device=loaded.device))
         (best, *_) = loaded.model.generate(shown, **options, max_length=more)[0]
         made += best.tokens
-        total += best.score * len(best.tokens)
+        total += best.score * len(best.tokens) ** (
+            1.0 if writing.length_penalty is None else writing.length_penalty
+        )
         if getattr(task.problem.answer, "end", None) is not None and best.finished:
             break
     output = task.decode(made)
