@@ -46,7 +46,6 @@ class Tagger(Model):
 
     takes_attention: ClassVar[str] = "each layer's attention among the words"
     attention_default: ClassVar[str] = "relative"
-    shows: ClassVar[dict[str, str]] = {"stack.layers.-1.attention": "{name} of the last layer"}
 
     def __init__(
         self,
@@ -79,7 +78,6 @@ class Tagger(Model):
             self.stack = Stack(
                 dim, layers, attention or self.attention_default, num_heads=num_heads, dropout=dropout
             )
-            # Instance, not class: without layers there is nothing to show.
         self.dropout = nn.Dropout(dropout)
         self.head = problem.answer.head(dim) if crf else Head(problem.answer.outputs, dim)
 

@@ -298,6 +298,14 @@ class Tag(Task):
         """The tag at each position."""
         return [self.tags[token] for token in tokens]
 
+    def written(self, example: Sentence, tokens: Sequence[int]) -> str:
+        """The sentence with its entities in brackets, each with its type."""
+        words = list(example.words)
+        for entity in entities(self.output_pieces(tokens)):
+            words[entity.first] = "[" + words[entity.first]
+            words[entity.end - 1] += f"]({entity.type})"
+        return " ".join(words)
+
     def state(self) -> dict[str, Any]:
         """Tags and vocabularies."""
         self._known()
