@@ -72,15 +72,19 @@ def test_a_problem_without_characters_is_served_by_words_alone():
     assert not any("characters" in name for name, _ in model.named_parameters())
 
 
-def test_the_convolution_is_the_largest_of_all_windows_of_letters():
+def test_the_convolution_is_the_largest_of_all_windows_that_touch_a_letter():
     torch.manual_seed(0)
-    layer = CharacterConvolution(TokenRows(LETTERS, 4), 3, letter_dim=2, width=3).double()
+    layer = CharacterConvolution(TokenRows(LETTERS, 4), 5, letter_dim=2, widths=(2, 3)).double()
     ids = torch.tensor([[[4, 9, 2, 0], [0, 0, 0, 0]]])
-    rows = torch.cat([torch.zeros(1, 2), layer.letters.table.weight[[4, 9, 2]].float(), torch.zeros(1, 2)]).double()
-    kernel, bias = layer.convolution.weight, layer.convolution.bias
-    windows = torch.stack([(kernel * rows[at : at + 3].T).sum((1, 2)) + bias for at in range(3)])
-    found = layer(ids)
-    assert torch.allclose(found[0, 0], windows.amax(0)) and (found[0, 1] == 0).all()
+    found, expected = layer(ids), []
+    for window, width, size in zip(layer.windows, (2, 3), (3, 2), strict=True):
+        zeros = torch.zeros(width - 1, 2, dtype=torch.float64)
+        rows = torch.cat([zeros, layer.letters.table.weight[[4, 9, 2]], zeros])
+        starts = range(len(rows) - width + 1)
+        each = torch.stack([(window.weight * rows[at : at + width].T).sum((1, 2)) + window.bias for at in starts])
+        assert each.shape == (3 + width - 1, size)
+        expected.append(each.amax(0))
+    assert torch.allclose(found[0, 0], torch.cat(expected)) and (found[0, 1] == 0).all()
 
 
 def test_letters_attend_only_to_letters_of_their_word():
@@ -108,5 +112,5 @@ def test_attention_over_the_words_is_observed():
 def test_unknown_ways_to_read_characters_are_refused():
     with pytest.raises(regard.RegardError, match="characters: there is no 'rnn'"):
         built(characters="rnn")
-    with pytest.raises(regard.RegardError, match="cell: there is no 'rnn'"):
-        built(cell="rnn")
+    with pytest.raises(regard.RegardError, match="cell: there is no 'tcn'"):
+        built(cell="tcn")

@@ -11,7 +11,7 @@ import regard.core.attention as core
 from regard.core.arguments import readable, whole_number
 from regard.masks import Mask
 from regard.models.embedding import padding_mask
-from regard.models.memories import memory_of
+from regard.models.memories import memory_of, remembered
 from regard.models.model import Model, model
 from regard.models.token_rows import WeightedSum
 from regard.normalizers import Normalizer, Softmax
@@ -81,10 +81,10 @@ class Answerer(Model):
     ) -> None:
         super().__init__(problem)
         self.memory_name, self.question_name = list(problem.streams)[:2]
-        remembered, asked = (problem.streams[name] for name in (self.memory_name, self.question_name))
+        told, asked = (problem.streams[name] for name in (self.memory_name, self.question_name))
         whole_number("dim", dim, 1)
         self.memory = memory_of(
-            remembered, dim, whole_number("hops", hops, 1), tying=tying, ordered=ordered, dropout=dropout
+            told, dim, whole_number("hops", hops, 1), tying=tying, ordered=ordered, dropout=dropout
         )
         self.hops = nn.ModuleList(Hop() for _ in range(hops))
         layerwise = tying == "layer"
@@ -94,6 +94,14 @@ class Answerer(Model):
         self.normalize = named_normalizer(normalize)
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
         self.head = problem.answer.head(dim)
+
+    @classmethod
+    def refuses(cls, problem: Problem) -> str:
+        """A memory and a question are needed."""
+        kinds = [type(spec) for spec in problem.streams.values()]
+        if len(kinds) != 2 or kinds[0] not in remembered() or kinds[1] is not Tokens:
+            return "reads a memory (sentences) and a question"
+        return ""
 
     def forward(self, batch: Batch) -> Any:
         told, asked = batch.streams[self.memory_name], batch.streams[self.question_name]

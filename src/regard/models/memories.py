@@ -42,6 +42,11 @@ def remembers(spec: type[Any]) -> Callable[[type[Memory]], type[Memory]]:
     return register
 
 
+def remembered() -> tuple[type[Any], ...]:
+    """The kinds of streams that have a memory."""
+    return tuple(_MEMORIES)
+
+
 def memory_of(spec: Any, dim: int, hops: int, **options: Any) -> Memory:
     """The memory of a stream."""
     return _MEMORIES[type(spec)](spec, dim, hops, **options)

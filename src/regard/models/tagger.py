@@ -64,6 +64,7 @@ class Tagger(Model):
     ) -> None:
         super().__init__(problem)
         self.embedding = StreamEmbedding(problem.inputs, dim, positions=positions, dropout=dropout)
+        self.embedding.scale = 1.0  # vectors of words seen once or twice stay small beside what characters say
         spelled = [name for name, spec in problem.streams.items() if isinstance(spec, TokenRows)]
         self.spelled = spelled[0] if spelled and characters != NONE else ""
         if characters not in (*CHARACTERS, NONE):

@@ -6,6 +6,8 @@ Every model that reads any stream reads `TokenRows` by the weighted sum below. `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -72,18 +74,36 @@ def _largest(vectors: Tensor, real: Tensor) -> Tensor:
 
 
 class CharacterConvolution(nn.Module):
-    """A convolution over the letters of each word and the maximum over their places (Ma and Hovy 2016)."""
+    """Convolutions over the letters of each word and the maximum over their places (Ma and Hovy 2016; Kim 2014).
 
-    def __init__(self, spec: TokenRows, dim: int, *, letter_dim: int = 32, width: int = 3) -> None:
+    Windows of 2, 3 and 4 letters share `dim`; what stands before the first and after the last letter is zeros.
+    """
+
+    def __init__(
+        self, spec: TokenRows, dim: int, *, letter_dim: int = 32, widths: Sequence[int] = (2, 3, 4)
+    ) -> None:
         super().__init__()
         self.letters = _Letters(spec, letter_dim)
-        self.convolution = nn.Conv1d(letter_dim, dim, width, padding=width // 2)
+        sizes = [dim // len(widths) + (number < dim % len(widths)) for number in range(len(widths))]
+        self.windows = nn.ModuleList(
+            nn.Conv1d(letter_dim, size, width, padding=width - 1)
+            for size, width in zip(sizes, widths, strict=True)
+            if size
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         """(b,n,width) ids → (b,n,dim)."""
         vectors, real = self.letters(ids)
-        found = self.convolution(vectors.transpose(1, 2)).transpose(1, 2)[:, : ids.shape[-1]]
-        return _largest(found, real).unflatten(0, ids.shape[:2])
+        columns = vectors.transpose(1, 2)
+        found = []
+        for window in self.windows:
+            each = window(columns).transpose(1, 2)  # one row for each window that touches a place
+            more = each.shape[1] - real.shape[1]
+            touches = nn.functional.pad(real, (0, more))
+            for shift in range(1, more + 1):
+                touches = touches | nn.functional.pad(real, (shift, more - shift))
+            found.append(_largest(each, touches))
+        return torch.cat(found, -1).unflatten(0, ids.shape[:2])
 
 
 class CharacterAttention(nn.Module):

@@ -32,6 +32,7 @@ from regard.tasks.vocabulary import PADDING, UNKNOWN, Vocabulary, Words
 
 STORY, QUESTION = "story", "question"  # the names of the streams
 GENERATED = Path("generated stories")
+STRIDE = 8  # training stories are padded to a multiple of so many sentences
 SIZES = {"train": 12000, "validation": 400, "test": 1000}
 
 
@@ -42,7 +43,7 @@ class Told(NamedTuple):
     question: tuple[str, ...]
     answer: int | None = None
     kind: str = ""
-    noise: float = 0.0  # the share of empty sentences that a batch inserts
+    training: bool = False  # whether a batch puts empty sentences between its own
 
 
 @task("answer")
@@ -212,8 +213,7 @@ class Answer(Task):
                 raise wrong(row.path, row.line, f"the answer {excerpt(row.answer)} is unknown to this run.")
             texts = (*row.story[-self.sentences :], row.question)
             *story, question = (read.setdefault(text, tuple(words_of(text))) for text in texts)
-            noise = self.noise if split == "train" else 0.0
-            found.append(Told(tuple(story), question, numbers[row.answer], row.kind, noise))
+            found.append(Told(tuple(story), question, numbers[row.answer], row.kind, split == "train"))
         return found
 
     def length(self, example: Told) -> int:
@@ -230,8 +230,10 @@ class Answer(Task):
 
     def _noisy(self, example: Told, generator: torch.Generator) -> list[list[int]]:
         """The last sentences of a story; before each of them, sometimes, an empty one."""
+        if not (example.training and self.noise):
+            return [self._ids(words) for words in example.story]
         found: list[list[int]] = []
-        empty = torch.rand(len(example.story), generator=generator) < example.noise
+        empty = torch.rand(len(example.story), generator=generator) < self.noise
         for words, before in zip(example.story, empty.tolist(), strict=True):
             found += [[], self._ids(words)] if before else [self._ids(words)]
         return found[-self.sentences :]
@@ -241,7 +243,8 @@ class Answer(Task):
         told = [self._noisy(example, generator) for example in examples]
         asked = [self._ids(example.question) for example in examples]
         if STORY in self.problem.streams:
-            streams = {STORY: self._padded(told), QUESTION: Stream(*padded(asked, PADDING))}
+            training = any(example.training for example in examples)
+            streams = {STORY: self._padded(told, training), QUESTION: Stream(*padded(asked, PADDING))}
         else:
             flat = [[number for ids in [*rows, last] for number in ids] for rows, last in zip(told, asked, strict=True)]
             streams = {INPUTS: Stream(*padded(flat, PADDING))}
@@ -251,9 +254,11 @@ class Answer(Task):
             return Batch(streams, notes=kinds)
         return Batch(streams, {TARGETS: Stream(torch.tensor(answers))}, notes=kinds)
 
-    def _padded(self, told: list[list[list[int]]]) -> Stream:
-        """Stories as ids (b,sentences,words)."""
+    def _padded(self, told: list[list[list[int]]], training: bool) -> Stream:
+        """Stories as ids (b,sentences,words); in training of few different lengths, so that a GPU can repeat steps."""
         length = max((len(sentences) for sentences in told), default=0)
+        if training:
+            length = min(self.sentences, -(-length // STRIDE) * STRIDE)
         nothing = [PADDING] * self.width
         rows = [
             [*(ids + nothing[len(ids) :] for ids in sentences), *[nothing] * (length - len(sentences))]
