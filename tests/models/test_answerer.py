@@ -163,7 +163,7 @@ def test_every_weight_is_trained_and_unknown_words_for_options_are_refused():
         model, given = built(tying=tying), batch()
         model.loss(model(given), given)[0].backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    with pytest.raises(regard.RegardError, match="tying: there is no 'none'.*adjacent.*layer"):
+    with pytest.raises(regard.RegardError, match=r"tying: there is no 'none'.*adjacent.*layer"):
         built(tying="none")
     with pytest.raises(regard.RegardError, match="hops: expected a whole number of at least 1"):
         built(hops=0)

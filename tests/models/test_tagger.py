@@ -62,7 +62,9 @@ def test_a_padded_batch_equals_its_sentences(options):
     model, given = built(**options).double().eval(), batch()
     together = model(given)
     for row, length in enumerate((11, 6, 1)):
-        streams = {name: Stream(stream.data[row : row + 1, :length]) for name, stream in given.streams.items()}
+        streams = {
+            name: Stream(stream.data[row : row + 1, :length]) for name, stream in given.streams.items()
+        }
         assert torch.allclose(model(Batch(streams))[0], together[row, :length], atol=1e-9)
 
 
@@ -81,7 +83,9 @@ def test_the_convolution_is_the_largest_of_all_windows_that_touch_a_letter():
         zeros = torch.zeros(width - 1, 2, dtype=torch.float64)
         rows = torch.cat([zeros, layer.letters.table.weight[[4, 9, 2]], zeros])
         starts = range(len(rows) - width + 1)
-        each = torch.stack([(window.weight * rows[at : at + width].T).sum((1, 2)) + window.bias for at in starts])
+        each = torch.stack(
+            [(window.weight * rows[at : at + width].T).sum((1, 2)) + window.bias for at in starts]
+        )
         assert each.shape == (3 + width - 1, size)
         expected.append(each.amax(0))
     assert torch.allclose(found[0, 0], torch.cat(expected)) and (found[0, 1] == 0).all()

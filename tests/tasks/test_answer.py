@@ -50,7 +50,15 @@ def test_questions_see_the_sentences_before_them_in_their_story_and_no_questions
 
 
 def test_words_are_in_lower_case_without_punctuation():
-    assert words_of("Where's Mary?  It is 7 o'clock - s,e.") == ["where's", "mary", "it", "is", "7", "o'clock", "s,e"]
+    assert words_of("Where's Mary?  It is 7 o'clock - s,e.") == [
+        "where's",
+        "mary",
+        "it",
+        "is",
+        "7",
+        "o'clock",
+        "s,e",
+    ]
 
 
 def test_the_number_in_a_name_is_its_task(tmp_path):
@@ -69,7 +77,10 @@ DAMAGED = [
     ("1 Mary moved.\n2 \thall\t1\n", r":2: expected 'id text'|:2: the question is empty"),
     ("1 Mary moved.\n2 Where?\thall\t7\n", r":2: supporting ids: .* got '7'"),
     ("1 Mary moved.\n2 Where?\thall\tone\n", r":2: supporting ids: .* got 'one'"),
-    ("1 Mary moved.\n2 Where?\thall\t1\tmore\n", r":2: expected 'question TAB answer TAB ids', got 4 columns"),
+    (
+        "1 Mary moved.\n2 Where?\thall\t1\tmore\n",
+        r":2: expected 'question TAB answer TAB ids', got 4 columns",
+    ),
     ("1 ...\n", r":1: expected a sentence, got '...'"),
     ("1 Mary moved.\n", r": holds no question"),
     ("", r": is empty"),
@@ -92,7 +103,8 @@ def test_a_folder_without_stories_says_what_is_in_it(tmp_path):
 
 def test_questions_of_one_story_stay_in_one_split(tmp_path):
     stories = "".join(
-        f"1 Mary moved to room{n}.\n2 Where is Mary?\troom{n}\t1\n3 Where was Mary?\troom{n}\t1\n" for n in range(50)
+        f"1 Mary moved to room{n}.\n2 Where is Mary?\troom{n}\t1\n3 Where was Mary?\troom{n}\t1\n"
+        for n in range(50)
     )
     task = tasks.build("answer", data=written(tmp_path, qa1_x_train=stories))
     found = {split: [one.story for one in task.examples(split)] for split in ("train", "validation", "test")}
@@ -105,9 +117,18 @@ def test_a_batch_holds_sentences_as_rows_of_words(tmp_path):
     task = built(tmp_path, noise=0.0)
     batch = task.collate(task.examples("test"), seeded())
     told = batch.streams["story"]
-    assert told.data.shape == (3, 3, 5) and told.keep.tolist() == [[True, True, False], [True] * 3, [True, False, False]]
+    assert told.data.shape == (3, 3, 5) and told.keep.tolist() == [
+        [True, True, False],
+        [True] * 3,
+        [True, False, False],
+    ]
     assert task.vocabulary.pieces(told.data[1, 2].tolist()) == ["mary", "took", "the", "milk", "<pad>"]
-    assert task.vocabulary.pieces(batch.streams["question"].data[0].tolist()) == ["where", "is", "mary", "<pad>"]
+    assert task.vocabulary.pieces(batch.streams["question"].data[0].tolist()) == [
+        "where",
+        "is",
+        "mary",
+        "<pad>",
+    ]
     assert [task.decode([n]) for n in batch.targets.tolist()] == ["bathroom", "milk,apple", "garden"]
     assert batch.notes["kind"] == ("qa3", "qa3", "qa3")
 
@@ -122,7 +143,16 @@ def test_models_of_one_stream_read_all_words_in_a_row(tmp_path):
     task = built(tmp_path, noise=0.0)
     task.pose(task.problems()[1])
     batch = task.collate(task.examples("test")[2:], seeded())
-    assert task.vocabulary.pieces(batch.inputs[0].tolist()) == "sandra went to the garden where is sandra".split()
+    assert task.vocabulary.pieces(batch.inputs[0].tolist()) == [
+        "sandra",
+        "went",
+        "to",
+        "the",
+        "garden",
+        "where",
+        "is",
+        "sandra",
+    ]
     assert task.length(task.examples("test")[2]) == 8
 
 
@@ -134,7 +164,11 @@ def test_noise_puts_empty_sentences_between_those_of_training_stories_alone(tmp_
     for seed in range(80):
         told = task.collate([example], seeded(seed)).streams["story"]
         assert told.data.shape[1] % 8 == 0, "few different lengths"
-        real = (told.data != 0).any(-1)[0][told.keep[0]] if told.keep is not None else (told.data != 0).any(-1)[0]
+        real = (
+            (told.data != 0).any(-1)[0][told.keep[0]]
+            if told.keep is not None
+            else (told.data != 0).any(-1)[0]
+        )
         assert int(real.sum()) == 20 and bool(real[-1])
         counts.append(int((~real).sum()))
     assert sum(counts) / 80 == pytest.approx(20 * 0.25, abs=1.0)
@@ -149,7 +183,10 @@ def test_the_error_is_the_mean_over_tasks_and_a_task_fails_above_five_per_cent(t
         f"qa1_x_{split}": fact + "".join(f"{n} Where is Mary?\thall\t1\n" for n in range(2, 22))
         for split in ("train", "valid", "test")
     }
-    files |= {name.replace("qa1", "qa2"): fact + "".join(f"{n} Is Mary in?\tno\t1\n" for n in range(2, 6)) for name in files}
+    files |= {
+        name.replace("qa1", "qa2"): fact + "".join(f"{n} Is Mary in?\tno\t1\n" for n in range(2, 6))
+        for name in files
+    }
     task = tasks.build("answer", data=written(tmp_path, **files))
     examples = task.examples("test")
     assert [one.kind for one in examples] == ["qa1"] * 20 + ["qa2"] * 4
@@ -174,7 +211,9 @@ def test_the_errors_of_all_tasks_are_examined(tmp_path):
         lambda batch: certain(
             torch.tensor(
                 [
-                    task.labels.index(right.get(tuple(task.vocabulary.pieces(row[row > 0].tolist())), "garden"))
+                    task.labels.index(
+                        right.get(tuple(task.vocabulary.pieces(row[row > 0].tolist())), "garden")
+                    )
                     for row in batch.streams["question"].data
                 ]
             ),
@@ -193,7 +232,10 @@ def test_a_typed_story_ends_with_its_question(tmp_path):
     assert example.question == ("where", "is", "mary")
     read = task.understood(text, example)
     assert read.known == [False, True] and read.pieces[1] == "sandra took the milk"
-    assert read.notes == ["1 words are unknown to this run: kitchen", "only the last 2 of 3 sentences were read"]
+    assert read.notes == [
+        "1 words are unknown to this run: kitchen",
+        "only the last 2 of 3 sentences were read",
+    ]
     shown = task.show(example, task.collate([example], seeded()))
     assert shown.called == "sentences" and shown.streams == {"question": ["where", "is", "mary"]}
     with pytest.raises(BadValue, match="--text: expected a story and a question"):
@@ -224,20 +266,20 @@ def test_state_restores_a_task_whose_files_are_gone(tmp_path):
 
 def answer_by_hand(sentences, question):
     """Follow a generated story sentence by sentence."""
-    at, owner, lies = {}, {}, {}
+    at, owner, lies, took = {}, {}, {}, {}
     for sentence in sentences:
         words = sentence.split()
         who, what = words[0], words[-1]
         if words[-3] == "to":
             at[who] = what
         elif words[1] in ("took", "picked"):
-            owner[what] = who
+            owner[what] = took[what] = who
         else:
             del owner[what]
             lies[what] = at[who]
     asked = question.split()
-    if asked[0] == "Is":
-        return "yes" if at[asked[1]] == asked[-1] else "no"
+    if asked[0] == "Who":
+        return took[asked[-1]].lower()
     if asked[0] == "How":
         return NUMBERS[sum(one == asked[4] for one in owner.values())]
     return at[asked[2]] if len(asked) == 3 else at[owner[asked[3]]] if asked[3] in owner else lies[asked[3]]

@@ -39,7 +39,10 @@ def tags_of(task, split="train"):
 
 def test_columns_may_stand_between_tabs_or_spaces_and_only_first_and_last_count(tmp_path):
     tabs = three(tmp_path)
-    spaced = three(tmp_path, train="Anna NNP B-NP B-person\nBerg NNP I-NP I-person\nleft VBD B-VP O\n\nOslo N N B-place\n")
+    spaced = three(
+        tmp_path,
+        train="Anna NNP B-NP B-person\nBerg NNP I-NP I-person\nleft VBD B-VP O\n\nOslo N N B-place\n",
+    )
     assert tags_of(tabs) == [["B-person", "I-person", "O"], ["B-place", "O"]]
     assert tags_of(spaced) == [["B-person", "I-person", "O"], ["B-place"]]
     assert spaced.examples("train")[0].words == ("Anna", "Berg", "left")
@@ -81,9 +84,13 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, text, message
 
 
 def test_a_given_scheme_is_held(tmp_path):
-    with pytest.raises(BadValue, match=r"train.conll:1: I-person follows the beginning of the sentence.*scheme=iob1"):
+    with pytest.raises(
+        BadValue, match=r"train.conll:1: I-person follows the beginning of the sentence.*scheme=iob1"
+    ):
         three(tmp_path, train="Anna I-person\n", scheme="bio")
-    with pytest.raises(BadValue, match=r":1: B-person follows .* directly after another entity of type person"):
+    with pytest.raises(
+        BadValue, match=r":1: B-person follows .* directly after another entity of type person"
+    ):
         three(tmp_path, train="Anna B-person\n", scheme="iob1")
     with pytest.raises(BadValue, match="scheme: there is no 'iobes'"):
         three(tmp_path, scheme="iobes")
@@ -91,7 +98,9 @@ def test_a_given_scheme_is_held(tmp_path):
 
 def test_a_type_that_training_does_not_know_is_named_with_its_line(tmp_path):
     task = three(tmp_path, test="in\tO\nAcme\tB-company\n")
-    with pytest.raises(BadValue, match=r"test.conll:2: the type of 'B-company' does not occur.*'person', 'place'"):
+    with pytest.raises(
+        BadValue, match=r"test.conll:2: the type of 'B-company' does not occur.*'person', 'place'"
+    ):
         task.examples("test")
 
 
@@ -117,8 +126,12 @@ def test_batches_hold_words_and_the_characters_of_each(tmp_path):
     assert batch.keep.tolist() == [[True] * 3, [True, True, False]]
     letters = batch.streams["characters"].data
     assert letters.shape == (2, 3, 5)
-    assert task.characters.pieces(letters[0, 1].tolist()) == ["B", "e", "r", "g", "<pad>"], "capitals are kept"
-    assert task.vocabulary.pieces(batch.inputs[0].tolist()) == ["anna", "berg", "left"], "words are in lower case"
+    assert task.characters.pieces(letters[0, 1].tolist()) == ["B", "e", "r", "g", "<pad>"], (
+        "capitals are kept"
+    )
+    assert task.vocabulary.pieces(batch.inputs[0].tolist()) == ["anna", "berg", "left"], (
+        "words are in lower case"
+    )
     assert batch.notes["tags"][1] == ("B-place", "O")
 
 
@@ -145,7 +158,7 @@ def test_training_hides_rare_words_more_often_and_leaves_their_characters(tmp_pa
 
 
 def test_entities_are_exchanged_for_others_of_their_type(tmp_path):
-    text = "Anna\tB-person\nBerg\tI-person\nleft\tO\nOslo\tB-place\n\nOtto\tB-person\nsaw\tO\nNew\tB-place\nYork\tI-place\n"
+    text = "Anna B-person\nBerg I-person\nleft O\nOslo B-place\n\nOtto B-person\nsaw O\nNew B-place\nYork I-place\n"
     task = three(tmp_path, train=text, exchange=0.99, hide_rare=0.0)
     seen = set()
     for seed in range(60):

@@ -23,7 +23,8 @@ def random_field(seed=0):
 def possible(tags):
     """BIO by hand: I-t stands only after B-t or I-t."""
     return all(
-        TAGS[after][0] != "I" or (before is not None and TAGS[before][1:] == TAGS[after][1:] and TAGS[before] != "O")
+        TAGS[after][0] != "I"
+        or (before is not None and TAGS[before][1:] == TAGS[after][1:] and TAGS[before] != "O")
         for before, after in itertools.pairwise((None, *tags))
     )
 
@@ -90,7 +91,9 @@ def test_padding_changes_neither_loss_nor_gradients_nor_tags():
     batch = a_batch(keep, torch.cat([gold, torch.full((1, 3), 3)], 1))
     padded = head.loss(longer, batch)[0]
     assert float(padded.detach()) == pytest.approx(float(alone.detach()))
-    for one, other in zip(slope, torch.autograd.grad(padded, [scores, head.transition, head.last]), strict=True):
+    for one, other in zip(
+        slope, torch.autograd.grad(padded, [scores, head.transition, head.last]), strict=True
+    ):
         assert torch.allclose(one, other)
     assert head.predict(longer, batch) == head.predict(scores, a_batch(None, gold))
 
@@ -132,17 +135,17 @@ def test_entities_are_those_of_conlleval(tags, expected):
 
 
 def test_iob1_and_bio_name_the_first_tag_that_breaks_them():
-    assert wrong_begin("O I-PER".split(), "bio") == 1
-    assert wrong_begin("B-PER I-LOC".split(), "bio") == 1
-    assert wrong_begin("I-PER B-PER O".split(), "iob1") is None
-    assert wrong_begin("O B-PER".split(), "iob1") == 1
-    assert wrong_begin("I-LOC B-PER".split(), "iob1") == 1
+    assert wrong_begin(["O", "I-PER"], "bio") == 1
+    assert wrong_begin(["B-PER", "I-LOC"], "bio") == 1
+    assert wrong_begin(["I-PER", "B-PER", "O"], "iob1") is None
+    assert wrong_begin(["O", "B-PER"], "iob1") == 1
+    assert wrong_begin(["I-LOC", "B-PER"], "iob1") == 1
 
 
 def test_f1_is_that_of_a_table_counted_by_hand():
     """True: PER 0–2, LOC 3–4, ORG 5–7. Guessed: PER 0–2 (right), LOC 3–5 (too long), PER 5–7 (wrong type), PER 8–9."""
-    true = "B-PER I-PER O B-LOC O B-ORG I-ORG O O".split()
-    guessed = "B-PER I-PER O B-LOC I-LOC B-PER I-PER O B-PER".split()
+    true = ["B-PER", "I-PER", "O", "B-LOC", "O", "B-ORG", "I-ORG", "O", "O"]
+    guessed = ["B-PER", "I-PER", "O", "B-LOC", "I-LOC", "B-PER", "I-PER", "O", "B-PER"]
     found = counted(true, guessed)
     assert (found["right"], found["guessed"], found["true"]) == (1, 4, 3)
     assert (found["right PER"], found["guessed PER"], found["true PER"]) == (1, 3, 1)

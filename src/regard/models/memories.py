@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -61,7 +62,14 @@ class SentenceMemory(Memory):
     """
 
     def __init__(
-        self, spec: TokenRows, dim: int, hops: int, *, tying: str = "adjacent", ordered: bool = True, dropout: float = 0.0
+        self,
+        spec: TokenRows,
+        dim: int,
+        hops: int,
+        *,
+        tying: str = "adjacent",
+        ordered: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if tying not in TYINGS:
@@ -79,7 +87,7 @@ class SentenceMemory(Memory):
         found = self.dropout(rows).split(self.dim, -1)
         if not self.adjacent:
             return [(found[0], found[1])] * self.hops
-        return list(zip(found[:-1], found[1:], strict=True))
+        return list(itertools.pairwise(found))
 
     def shared(self, ids: Tensor) -> Tensor | None:
         return self.dropout(self.words(ids[:, None])[:, 0, : self.dim]) if self.adjacent else None

@@ -20,7 +20,10 @@ from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import TokenRows, Tokens
 
-CHARACTERS: dict[str, Callable[..., nn.Module]] = {"cnn": CharacterConvolution, "attention": CharacterAttention}
+CHARACTERS: dict[str, Callable[..., nn.Module]] = {
+    "cnn": CharacterConvolution,
+    "attention": CharacterAttention,
+}
 NONE = "none"
 
 
@@ -64,7 +67,9 @@ class Tagger(Model):
     ) -> None:
         super().__init__(problem)
         self.embedding = StreamEmbedding(problem.inputs, dim, positions=positions, dropout=dropout)
-        self.embedding.scale = 1.0  # vectors of words seen once or twice stay small beside what characters say
+        self.embedding.scale = (
+            1.0  # vectors of words seen once or twice stay small beside what characters say
+        )
         spelled = [name for name, spec in problem.streams.items() if isinstance(spec, TokenRows)]
         self.spelled = spelled[0] if spelled and characters != NONE else ""
         if characters not in (*CHARACTERS, NONE):

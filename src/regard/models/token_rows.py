@@ -53,7 +53,7 @@ def _token_rows(spec: TokenRows, dim: int) -> nn.Module:
     return WeightedSum(spec, dim)
 
 
-class _Letters(nn.Module):
+class _LetterVectors(nn.Module):
     """The vectors of the tokens of each row, (rows,width,dim), and which of them are real."""
 
     def __init__(self, spec: TokenRows, dim: int) -> None:
@@ -83,7 +83,7 @@ class CharacterConvolution(nn.Module):
         self, spec: TokenRows, dim: int, *, letter_dim: int = 32, widths: Sequence[int] = (2, 3, 4)
     ) -> None:
         super().__init__()
-        self.letters = _Letters(spec, letter_dim)
+        self.letters = _LetterVectors(spec, letter_dim)
         sizes = [dim // len(widths) + (number < dim % len(widths)) for number in range(len(widths))]
         self.windows = nn.ModuleList(
             nn.Conv1d(letter_dim, size, width, padding=width - 1)
@@ -113,7 +113,7 @@ class CharacterAttention(nn.Module):
         self, spec: TokenRows, dim: int, *, letter_dim: int = 32, attention: str = "multihead(num_heads=4)"
     ) -> None:
         super().__init__()
-        self.letters = _Letters(spec, letter_dim)
+        self.letters = _LetterVectors(spec, letter_dim)
         self.positions = Learned(letter_dim, spec.width)
         self.layer = EncoderLayer(letter_dim, attention)
         self.widen = nn.Linear(letter_dim, dim)

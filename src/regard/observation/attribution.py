@@ -95,11 +95,15 @@ def input_attribution(model: models.Model, batch: Batch, answer: int) -> Attribu
     """
     length = batch.inputs.shape[1]
     for layer in _layers(model, _observed(model, batch)):
-        steps = all(rest.isdecimal() for rest, _ in layer.sites)  # a list of parts that read the input one after another
+        steps = all(
+            rest.isdecimal() for rest, _ in layer.sites
+        )  # a list of parts that read the input one after another
         over = [site for _, site in (layer.sites if steps else layer.sites[:1]) if _over_input(site, length)]
         if len(over) > 1:
             weights = torch.stack([_heads(site).mean((0, 1)) for site in over])
-            return Attribution(weights, layer.words, over[0].how, rows=[str(number) for number in range(len(over))])
+            return Attribution(
+                weights, layer.words, over[0].how, rows=[str(number) for number in range(len(over))]
+            )
         for site in over:
             one = site.shape()[2] == 1
             words = (

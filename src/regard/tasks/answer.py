@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
 
 @task("answer")
-class Answer(Task):
+class StoryQuestions(Task):
     """Answers questions about stories; without files, generated stories of people, rooms and things.
 
     Args:
@@ -128,7 +128,9 @@ class Answer(Task):
             rows, parts = self._split("test"), [self._split("test")]
         self.labels = sorted({row.answer for part in parts for row in part})
         if len(self.labels) < 2:
-            raise BadValue(f"{rows[0].path}: expected at least two answers, got only {excerpt(self.labels[0])}.")
+            raise BadValue(
+                f"{rows[0].path}: expected at least two answers, got only {excerpt(self.labels[0])}."
+            )
         texts = {text for row in rows for text in (*row.story, row.question)}
         split = [words_of(text) for text in texts]
         counts = Counter(word for words in split for word in words)
@@ -246,7 +248,10 @@ class Answer(Task):
             training = any(example.training for example in examples)
             streams = {STORY: self._padded(told, training), QUESTION: Stream(*padded(asked, PADDING))}
         else:
-            flat = [[number for ids in [*rows, last] for number in ids] for rows, last in zip(told, asked, strict=True)]
+            flat = [
+                [number for ids in [*rows, last] for number in ids]
+                for rows, last in zip(told, asked, strict=True)
+            ]
             streams = {INPUTS: Stream(*padded(flat, PADDING))}
         kinds = {"kind": tuple(example.kind for example in examples)}
         answers = [example.answer for example in examples if example.answer is not None]
@@ -279,12 +284,16 @@ class Answer(Task):
                 "--text: expected a story and a question, for instance 'Mary went to the garden. Where is Mary?', "
                 f"got {excerpt(given['text'])}."
             )
-        return Told(tuple(tuple(words_of(one)) for one in story[-self.sentences :]), tuple(words_of(question)))
+        return Told(
+            tuple(tuple(words_of(one)) for one in story[-self.sentences :]), tuple(words_of(question))
+        )
 
     def understood(self, given: Mapping[str, str], example: Told) -> Understood:
         """Which sentences hold only known words."""
         sentences = [*example.story, example.question]
-        unknown = sorted({word for words in sentences for word in words if UNKNOWN in self.vocabulary.encode(word)})
+        unknown = sorted(
+            {word for words in sentences for word in words if UNKNOWN in self.vocabulary.encode(word)}
+        )
         notes = []
         if unknown:
             notes.append(f"{len(unknown):,} words are unknown to this run: {', '.join(unknown[:8])}")

@@ -66,7 +66,9 @@ def read_questions(path: Path, encoding: str = "utf-8", other: str = "latin-1") 
         count += 1
         yield Asked(tuple(story), question, answer, supports, kind, whole, path, line)
     if not count:
-        raise wrong(path, None, "holds no question. Expected lines 'id question TAB answer TAB supporting ids'.")
+        raise wrong(
+            path, None, "holds no question. Expected lines 'id question TAB answer TAB supporting ids'."
+        )
 
 
 def _numbered(path: Path, line: int, text: str, before: int) -> tuple[int, str]:
@@ -76,7 +78,9 @@ def _numbered(path: Path, line: int, text: str, before: int) -> tuple[int, str]:
     if not (number.isascii() and number.isdecimal()) or not rest.strip():
         raise wrong(path, line, f"expected 'id text' with the id {expected}, got {excerpt(text)}.")
     if int(number[:9]) not in (1, before + 1):
-        raise wrong(path, line, f"expected the id {expected}, got {number[:20]}. Is a line missing before it?")
+        raise wrong(
+            path, line, f"expected the id {expected}, got {number[:20]}. Is a line missing before it?"
+        )
     return int(number[:9]), rest
 
 
@@ -105,7 +109,9 @@ def _question(
         place = places.get(int(word)) if word.isascii() and word.isdecimal() and len(word) < 10 else None
         if place is None:
             raise wrong(
-                path, line, f"supporting ids: expected those of earlier sentences of the story, got {excerpt(word)}."
+                path,
+                line,
+                f"supporting ids: expected those of earlier sentences of the story, got {excerpt(word)}.",
             )
         supports.append(place)
     return question, answer.lower(), tuple(supports)

@@ -17,7 +17,26 @@ BEGINNINGS = (
     "An", "Bel", "Car", "Dor", "El", "Fal", "Gar", "Hel", "Is", "Jor", "Kel", "Lan", "Mar", "Nor", "Or", "Pel",
     "Quin", "Ros", "Sel", "Tam", "Ul", "Vor", "Wen", "Yor", "Zan", "Bran", "Cal", "Den", "Er", "Fin", "Hol", "Mir",
 )  # fmt: skip
-MIDDLES = ("a", "e", "i", "o", "an", "er", "in", "ol", "ar", "en", "il", "or", "be", "da", "li", "mo", "ra", "ti")
+MIDDLES = (
+    "a",
+    "e",
+    "i",
+    "o",
+    "an",
+    "er",
+    "in",
+    "ol",
+    "ar",
+    "en",
+    "il",
+    "or",
+    "be",
+    "da",
+    "li",
+    "mo",
+    "ra",
+    "ti",
+)
 FIRST_NAMES = ("na", "ra", "lia", "rik", "dan", "mir", "bert", "sa", "tin", "vin", "ya", "lo")
 FAMILY_NAMES = ("son", "mann", "ski", "ez", "ova", "ier", "well", "strom", "ley", "acci")
 PLACES = ("burg", "stad", "ford", "haven", "ton", "dal", "vik", "mouth", "bad", "grad")

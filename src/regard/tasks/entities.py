@@ -97,7 +97,9 @@ def _ratio(part: float, whole: float) -> float:
 
 def f1(counts: Mapping[str, float], type: str = "") -> float:
     """The harmonic mean of precision and recall: 2·right / (guessed + true); 0 where there is nothing."""
-    right, guessed, true = (counts.get(f"{name} {type}".strip(), 0.0) for name in ("right", "guessed", "true"))
+    right, guessed, true = (
+        counts.get(f"{name} {type}".strip(), 0.0) for name in ("right", "guessed", "true")
+    )
     return _ratio(2 * right, guessed + true)
 
 

@@ -1,7 +1,7 @@
 """Generated stories of people who walk through rooms and carry things, with questions, where no file is given.
 
-Four kinds of questions: where a person is (one sentence tells), where a thing is (two sentences tell), whether a person
-is in a room (yes or no), how many things a person carries. The stories are the same on every machine.
+Four kinds of questions: where a person is (one sentence tells), where a thing is (two sentences tell), who took a thing
+last, how many things a person carries. The stories are the same on every machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GOING = ("walked to", "went to", "ran to")
 TAKING = ("took", "picked up")
 LEAVING = ("put down", "left")
 NUMBERS = ("none", "one", "two", "three")
-KINDS = ("person", "thing", "yes-no", "count")
+KINDS = ("person", "thing", "taker", "count")
 
 
 @dataclass
@@ -27,6 +27,9 @@ class _World:
     at: dict[str, str] = field(default_factory=dict)
     carried: dict[str, str] = field(default_factory=dict)  # thing → person
     lies: dict[str, str] = field(default_factory=dict)  # thing → room
+    taken: dict[str, tuple[str, int]] = field(
+        default_factory=dict
+    )  # thing → who took it last, in which sentence
     told: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -47,6 +50,7 @@ def _sentence(draws: Draws, world: _World, number: int) -> str:
     if here and free and draws.happens(50):
         thing = draws.among(free)
         world.carried[thing] = who
+        world.taken[thing] = (who, number)
         world.lies.pop(thing, None)
         world.told[thing] = (number,)
         return f"{who} {draws.among(TAKING)} the {thing}"
@@ -70,9 +74,12 @@ def _question(draws: Draws, world: _World, kind: str) -> tuple[str, str, tuple[i
         place = world.at[owner] if owner else world.lies[thing]
         told = world.told[thing] + (world.told[owner] if owner else ())
         return f"Where is the {thing}", place, tuple(sorted(set(told)))
-    if kind == "yes-no":
-        room = world.at[who] if draws.happens(50) else draws.among(ROOMS)
-        return f"Is {who} in the {room}", "yes" if room == world.at[who] else "no", world.told[who]
+    if kind == "taker":
+        if not world.taken:
+            return None
+        thing = draws.among(sorted(world.taken))
+        who, number = world.taken[thing]
+        return f"Who took the {thing}", who.lower(), (number,)
     mine = [thing for thing, owner in world.carried.items() if owner == who]
     told = sorted({number for thing in mine for number in world.told[thing]})
     return f"How many things does {who} carry", NUMBERS[len(mine)], tuple(told)

@@ -227,7 +227,9 @@ def _piece(one: Prediction) -> str:
     """A piece of the input, marked where the run does not know it."""
     from regard.cli.common.terminal import visible
 
-    return "".join(visible(letter) for letter in _short(one["piece"])) + ("" if one["known"] else " (unknown)")
+    return "".join(visible(letter) for letter in _short(one["piece"])) + (
+        "" if one["known"] else " (unknown)"
+    )
 
 
 def _answer(found: Prediction) -> list[str]:

@@ -181,7 +181,9 @@ def _classified(loaded: Loaded, batch: Batch, read: Understood) -> Prediction:
         odds = loaded.model(batch)[0].float().softmax(-1).cpu()
     best = int(odds.argmax())
     found = attribution.input_attribution(loaded.model, batch, best)
-    readings = found.weights if found.rows else found.weights[None]  # several, where the input is read again and again
+    readings = (
+        found.weights if found.rows else found.weights[None]
+    )  # several, where the input is read again and again
     rows = zip(read.pieces, read.known, _rounded(readings.mean(0).tolist()), strict=True)
     looked_at: dict[str, Any] = {
         "source": found.source,

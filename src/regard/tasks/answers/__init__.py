@@ -6,4 +6,15 @@ from regard.tasks.answers.classes import EachOf, OneOf
 from regard.tasks.answers.tags import Tags
 from regard.tasks.answers.text import HiddenTokens, NextToken, Writes
 
-__all__ = ["NEEDS", "Answer", "Bits", "EachOf", "Head", "HiddenTokens", "NextToken", "OneOf", "Tags", "Writes"]
+__all__ = [
+    "NEEDS",
+    "Answer",
+    "Bits",
+    "EachOf",
+    "Head",
+    "HiddenTokens",
+    "NextToken",
+    "OneOf",
+    "Tags",
+    "Writes",
+]
