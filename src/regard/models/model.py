@@ -77,6 +77,11 @@ class Model(nn.Module):
         super().__init__()
         self.problem = problem
 
+    @classmethod
+    def refuses(cls, problem: Problem) -> str:
+        """Why a model cannot be built for a problem whose streams and answer it takes one by one; empty if it can."""
+        return ""
+
     def forward(self, batch: Batch) -> Any:
         """The outputs of the head."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
@@ -126,7 +131,7 @@ def _misfit(cls: type[Model], problem: Problem) -> str:
     if len(problem.streams) > 1 and not cls.several_streams:
         return f"reads one stream, not {len(problem.streams)}"
     answer = problem.answer
-    return "" if answer.needs in cls.gives else f"cannot answer with {answer.words}"
+    return cls.refuses(problem) if answer.needs in cls.gives else f"cannot answer with {answer.words}"
 
 
 def problem_for(name: str, problems: list[Problem]) -> Problem:

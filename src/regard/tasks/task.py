@@ -190,6 +190,10 @@ class Task:
         """An answer (the number of a class alone, or the tokens of a text) as a user reads it."""
         return " ".join(self.output_pieces(tokens))
 
+    def written(self, example: Any, tokens: Sequence[int]) -> str:
+        """An answer to an example as a user reads it, where the answer alone says too little."""
+        return self.decode(tokens)
+
     def state(self) -> dict[str, Any]:
         """What must be kept beside the weights to use them again (vocabulary, labels), as plain JSON data."""
         return {}

@@ -203,7 +203,7 @@ def _filled(found: Prediction) -> list[str]:
 
 
 def _class(found: Prediction) -> list[str]:
-    from regard.cli.common.terminal import printable, visible
+    from regard.cli.common.terminal import printable
 
     ranked = sorted(found["probabilities"].items(), key=lambda pair: -pair[1])
     odds = ", ".join(f"{printable(name)} {value:.3f}" for name, value in ranked[:SHOWN_PIECES])
@@ -212,14 +212,36 @@ def _class(found: Prediction) -> list[str]:
         f"probabilities: {odds}",
     ]
     seen = found["looked_at"]
+    if "readings" in seen:
+        return [*lines, *_readings(seen)]
     pieces = sorted(seen["pieces"], key=lambda one: -one["weight"])[:SHOWN_PIECES]
     lines.append(f"looked at ({seen['source']}):")
     largest = max((one["weight"] for one in pieces), default=0.0)
     for one in pieces:
         bar = "█" * round(BAR * one["weight"] / largest) if largest > 0 else ""
-        word = "".join(visible(letter) for letter in _short(one["piece"]))
-        lines.append(f"  {one['weight']:.3f} {bar:{BAR}} {word}{'' if one['known'] else ' (unknown)'}")
+        lines.append(f"  {one['weight']:.3f} {bar:{BAR}} {_piece(one)}")
     return lines
+
+
+def _readings(seen: Prediction) -> list[str]:
+    """A column of weights for each reading; in the order of the input, without what was hardly looked at."""
+    columns = list(zip(*seen["readings"], strict=True))
+    strongest = [max(weights) for weights in columns]
+    least = sorted(strongest, reverse=True)[min(SHOWN_PIECES, len(strongest)) - 1]
+    lines = [f"looked at ({seen['source']}, one column each):"]
+    for one, weights, largest in zip(seen["pieces"], columns, strongest, strict=True):
+        if largest >= least:
+            lines.append(f"  {'  '.join(f'{weight:.3f}' for weight in weights)}  {_piece(one)}")
+    return lines
+
+
+def _piece(one: Prediction) -> str:
+    """A piece of the input, marked where the run does not know it."""
+    from regard.cli.common.terminal import visible
+
+    return "".join(visible(letter) for letter in _short(one["piece"])) + (
+        "" if one["known"] else " (unknown)"
+    )
 
 
 def _answer(found: Prediction) -> list[str]:

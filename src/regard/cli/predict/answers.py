@@ -88,7 +88,7 @@ def predict(loaded: Loaded, given: Mapping[str, str], writing: Writing) -> Predi
     elif answer.needs == "pooled" and hasattr(answer, "classes"):
         found = _classified(loaded, batch, read)
     else:
-        found = _answered(loaded, batch)
+        found = _answered(loaded, batch, example)
     return {**given, **found, "notes": read.notes}
 
 
@@ -189,27 +189,33 @@ def _classified(loaded: Loaded, batch: Batch, read: Understood) -> Prediction:
         odds = loaded.model(batch)[0].float().softmax(-1).cpu()
     best = int(odds.argmax())
     found = attribution.input_attribution(loaded.model, batch, best)
-    rows = zip(read.pieces, read.known, _rounded(found.weights.tolist()), strict=True)
+    readings = (
+        found.weights if found.rows else found.weights[None]
+    )  # several, where the input is read again and again
+    rows = zip(read.pieces, read.known, _rounded(readings.mean(0).tolist()), strict=True)
+    looked_at: dict[str, Any] = {
+        "source": found.source,
+        "pieces": [{"piece": p, "known": k, "weight": w} for p, k, w in rows],
+    }
+    if found.rows:
+        looked_at["readings"] = [_rounded(row) for row in readings.tolist()]
     return {
         "kind": "class",
         "output": task.decode([best]),
         "probabilities": {task.decode([n]): _number(p) for n, p in enumerate(odds.tolist())},
-        "looked_at": {
-            "source": found.source,
-            "pieces": [{"piece": p, "known": k, "weight": w} for p, k, w in rows],
-        },
+        "looked_at": looked_at,
     }
 
 
 @torch.no_grad()
-def _answered(loaded: Loaded, batch: Batch) -> Prediction:
+def _answered(loaded: Loaded, batch: Batch, example: Any) -> Prediction:
     """Any other answer, as its head predicts it and its task writes it."""
     (found,) = loaded.model.predict(loaded.model(batch), batch)
     tokens = found if isinstance(found, list) else [found]
     plain = all(isinstance(token, int) for token in tokens)
     return {
         "kind": "answer",
-        "output": loaded.task.decode(tokens) if plain else str(found),
+        "output": loaded.task.written(example, tokens) if plain else str(found),
         "predicted": found,
     }
 
