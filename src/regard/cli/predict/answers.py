@@ -84,7 +84,7 @@ def predict(loaded: Loaded, given: Mapping[str, str], writing: Writing) -> Predi
     elif answer.needs == "pooled" and hasattr(answer, "classes"):
         found = _classified(loaded, batch, read)
     else:
-        found = _answered(loaded, batch)
+        found = _answered(loaded, batch, example)
     return {**given, **found, "notes": read.notes}
 
 
@@ -194,16 +194,10 @@ def _classified(loaded: Loaded, batch: Batch, read: Understood) -> Prediction:
 
 
 @torch.no_grad()
-def _answered(loaded: Loaded, batch: Batch) -> Prediction:
+def _answered(loaded: Loaded, batch: Batch, example: Any) -> Prediction:
     """Any other answer, as its head predicts it and its task writes it."""
     (found,) = loaded.model.predict(loaded.model(batch), batch)
-    tokens = found if isinstance(found, list) else [found]
-    plain = all(isinstance(token, int) for token in tokens)
-    return {
-        "kind": "answer",
-        "output": loaded.task.decode(tokens) if plain else str(found),
-        "predicted": found,
-    }
+    return {"kind": "answer", "output": loaded.task.written(found, example), "predicted": found}
 
 
 def _number(value: float) -> float:
