@@ -107,7 +107,9 @@ class Forecaster(Model):
 
     def patches(self, columns: Tensor) -> Tensor:
         """Overlapping pieces of each column: (b,c,n) → (b,c,patches,patch)."""
-        return F.pad(columns, (self.before, self.stride), mode="replicate").unfold(-1, self.patch, self.stride)
+        return F.pad(columns, (self.before, self.stride), mode="replicate").unfold(
+            -1, self.patch, self.stride
+        )
 
     def relabel(self, shown: Shown) -> Shown:
         """The steps of each patch, by its first and its last."""

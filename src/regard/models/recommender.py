@@ -52,7 +52,9 @@ class Recommender(Decoder):
         count, embedding = batch.inputs.shape[1], self.embedding
         steps = torch.arange(count, device=batch.device)
         lengths = torch.full_like(steps[:1], count) if batch.keep is None else batch.keep.sum(1)
-        since = (lengths[:, None] - 1 - steps).clamp(min=0)  # items from there to the newest; padding is never read
+        since = (lengths[:, None] - 1 - steps).clamp(
+            min=0
+        )  # items from there to the newest; padding is never read
         rows = embedding.rows(batch.inputs) * embedding.scale
         rows = rows + embedding.positions.rows(since).to(rows.dtype)
         found: Tensor = self.stack(embedding.dropout(rows), mask=padding_mask(batch.keep))

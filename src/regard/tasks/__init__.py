@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from regard.tasks.answers import (
-    Answer, Bits, EachOf, Forecast, Head, HiddenTokens, NextItem, NextToken, OneOf, PooledForecast, Writes,
-)  # fmt: skip
+from regard.tasks.answers import Answer, Bits, EachOf, Head, HiddenTokens, NextToken, OneOf, Writes
 from regard.tasks.batch import Batch, Stream
 from regard.tasks.metrics import Answered, Counts, Mean, Metric
 from regard.tasks.problem import Problem
@@ -20,7 +18,7 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
-    "TASKS", "Answer", "Answered", "Batch", "Bits", "Counts", "EachOf", "Forecast", "Head", "HiddenTokens", "Mean", "Metric",
-    "NextItem", "NextToken", "Nodes", "OneOf", "PooledForecast", "Problem", "Recipe", "Shown", "Stream", "Task", "Tokens", "Vectors", "Writes",
+    "TASKS", "Answer", "Answered", "Batch", "Bits", "Counts", "EachOf", "Head", "HiddenTokens", "Mean", "Metric",
+    "NextToken", "Nodes", "OneOf", "Problem", "Recipe", "Shown", "Stream", "Task", "Tokens", "Vectors", "Writes",
     "build", "names", "task",
 ]  # fmt: skip

@@ -12,16 +12,14 @@ from torch import Tensor
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
-from regard.tasks import shop
+from regard.tasks import ranking, shop
 from regard.tasks.answers import NextItem
 from regard.tasks.batch import INPUTS, TARGETS, Batch, Stream
 from regard.tasks.draws import Draws
 from regard.tasks.history_files import read_histories, read_titles, titles_beside
 from regard.tasks.metrics import LOSS, Answering, Mean, Metric, State
 from regard.tasks.padding import padded
-from regard.tasks.ranking import (
-    FULL_HIT, FULL_NDCG, HIT, NDCG, NEGATIVES, SEEN, full_places, gains, hits, sampled_places,
-)  # fmt: skip
+from regard.tasks.ranking import FULL_HIT, FULL_NDCG, HIT, NDCG, NEGATIVES, SEEN
 from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wrong
 from regard.tasks.shown import Shown
 from regard.tasks.splits import checked_split
@@ -50,9 +48,9 @@ class Recommend(Task):
     """Ranks all items by how likely a user takes them next; without a file, generated users who follow stories.
 
     The last item of each user is for the test, the one before it for validation, the others for training. `hit_at_10`
-    and `ndcg_at_10` rank the right item among 100 that the user never took; `full_hit_at_10` and `full_ndcg_at_10` among
-    all items that the user has not taken before. Ties count against the right item. `regard evaluate` prints the same for
-    the most popular items (`popular_…`).
+    and `ndcg_at_10` rank the right item among 100 that the user never took, `full_hit_at_10` and `full_ndcg_at_10`
+    among all items that the user has not taken before. Ties count against the right item. `regard evaluate` prints the
+    same for a ranking by popularity (`popular_…`).
 
     Args:
         data: a file of lines `user item` in time order, plain or .gz
@@ -228,7 +226,7 @@ class Recommend(Task):
         for begin in range(0, len(examples), batch_size):
             batch = self.collate(examples[begin : begin + batch_size], torch.Generator())
             for name, found in _places(counts.expand(batch.size, -1), batch).items():
-                for worth, kind in ((hits, "hit_at_10"), (gains, "ndcg_at_10")):
+                for worth, kind in ((ranking.hits, "hit_at_10"), (ranking.gains, "ndcg_at_10")):
                     total = sums[f"popular_{name}{kind}"]
                     total[0] += float(worth(found).sum())
                     total[1] += len(found)
@@ -275,7 +273,7 @@ class Recommend(Task):
         who = f"user {example.user}" if example.user else "a user"
         return Shown(f"the history of {who}, {len(example.items)} items", pieces)
 
-    def written(self, predicted: Any, example: History) -> str:
+    def answer_text(self, predicted: Any, example: History) -> str:
         """The next items, best first: name and title."""
         lines = []
         for place, number in enumerate(predicted, 1):
@@ -306,8 +304,8 @@ def _places(scores: Tensor, batch: Batch) -> dict[str, Tensor]:
     assert batch.targets is not None
     true, others, seen = batch.targets[:, -1], batch.answers[NEGATIVES], batch.answers[SEEN]
     return {
-        "": sampled_places(scores, true, others.data, others.keep),
-        "full_": full_places(scores, true, seen.data),
+        "": ranking.sampled_places(scores, true, others.data, others.keep),
+        "full_": ranking.full_places(scores, true, seen.data),
     }
 
 

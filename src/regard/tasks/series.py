@@ -95,7 +95,7 @@ LINEAR_MAE = Mean("linear_mae", higher_is_better=False, over="values")
 
 
 @task("series")
-class Series(Task):
+class SeriesTask(Task):
     """Forecasts the next values of every column of a time series; without a file, of three generated machines.
 
     Columns are standardised by mean and standard deviation of the training part, and errors are in these units. Windows
@@ -151,8 +151,10 @@ class Series(Task):
         """The series, in the units of its file."""
         if self.data is None:
             values, hour = machines.readings(self.seed), 3600.0
-            times = machines.BEGIN + hour * np.arange(len(values))
-            return self._chosen(SeriesTable(machines.NAMES, values, times, hour, True), "the generated series")
+            times = machines.BEGIN + hour * np.arange(len(values), dtype=np.float64)
+            return self._chosen(
+                SeriesTable(machines.NAMES, values, times, hour, True), "the generated series"
+            )
         paths = paths_of(self.data)
         if len(paths) != 1:
             raise BadValue(f"data: expected one CSV file, got {len(paths)}.")
@@ -177,8 +179,14 @@ class Series(Task):
     def ends(self) -> tuple[int, int, int]:
         """The rows at which training, validation and test end."""
         rows = len(self.table.values)
-        ends = (0, 0, rows) if self.whole else borders(self.split, rows, self.table.step if self.table.dated else None)
-        parts = zip(SPLITS, (0, *ends), ends, (self.context + self.horizon, self.horizon, self.horizon), strict=False)
+        ends = (
+            (0, 0, rows)
+            if self.whole
+            else borders(self.split, rows, self.table.step if self.table.dated else None)
+        )
+        parts = zip(
+            SPLITS, (0, *ends), ends, (self.context + self.horizon, self.horizon, self.horizon), strict=False
+        )
         for name, begin, end, least in parts:
             least += self.context if self.whole else 0
             if end - begin < least and not (self.whole and name != "test"):
@@ -193,7 +201,9 @@ class Series(Task):
         part = self.table.values[: self.ends[0]] if not self.whole else self.table.values
         for name, column in zip(self.table.names, part.T, strict=True):
             if np.isnan(column).all():
-                raise BadValue(f"data: column {name!r} has no value in the training part. Leave it out with columns=.")
+                raise BadValue(
+                    f"data: column {name!r} has no value in the training part. Leave it out with columns=."
+                )
         self.center, spread = np.nanmean(part, 0), np.nanstd(part, 0)
         self.spread = np.where(spread > 0, spread, 1.0)
         self.names = self.table.names
@@ -207,7 +217,7 @@ class Series(Task):
     def standard(self, values: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Values in standard units with missing ones filled, the same with zeros there, and where they are known.
 
-        A missing value is filled with the last known one of its column, and with the mean where there is none before it:
+        A missing value is filled with the last known one of its column, with the mean where there is none before it:
         nothing later is used.
         """
         self._known()
@@ -318,7 +328,8 @@ class Series(Task):
         table = self._read(Path(given["table"]).expanduser())
         if len(table.values) < self.context:
             raise BadValue(
-                f"--table: this run looks back {self.context} steps, and {given['table']!r} has {len(table.values)} rows."
+                f"--table: this run looks back {self.context} steps, and {given['table']!r} has "
+                f"{len(table.values)} rows."
             )
         filled, _, _ = self.standard(table.values)
         self.table = table
@@ -339,7 +350,7 @@ class Series(Task):
         more = times[-1] + self.table.step * np.arange(1, after + 1)
         return [written_time(float(time), dated) for time in np.concatenate([times, more])[begin:end]]
 
-    def written(self, predicted: Any, example: Span) -> str:
+    def answer_text(self, predicted: Any, example: Span) -> str:
         """A forecast as CSV: the times, and the columns in the units of the file."""
         begin = example.begin + self.context
         values = np.array(predicted) * self.spread + self.center

@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -52,20 +53,21 @@ def read_series(path: Path, encoding: str, dates: str | None, gaps: str, other: 
         raise wrong(path, None, "is empty. Expected a header, and lines of a time and numbers.")
     delimiter = _delimiter(text)
     # Blank lines are no rows to either reader, so both find the same first line.
-    header = next(cells for _, cells in _lines(path, text, delimiter))
+    line, header = _lines(path, text, delimiter, most=1)[0]
     named = not all(_is_number(cell) for cell in header[1:])
     if len(header) < 2:
-        raise wrong(path, 1, f"expected a time column and at least one of numbers, got {excerpt(header[0])}.")
+        raise wrong(
+            path, line, f"expected a time column and at least one of numbers, got {excerpt(header[0])}."
+        )
     names = [cell.strip() for cell in header[1:]] if named else [f"column {n}" for n in range(1, len(header))]
     if len(set(names)) < len(names) or not all(names):
-        raise wrong(path, 1, f"expected a different name for each column, got {', '.join(header)}.")
-    found = _quickly(text, delimiter, named, len(header)) or _line_by_line(
-        path, text, delimiter, named, len(header)
-    )
-    stamps, values = found
-    if not stamps:
-        raise wrong(path, 1, "a header, but no line after it.")
+        raise wrong(
+            path, line, f"expected a different name for each column, got {excerpt(', '.join(header))}."
+        )
     lines = _LineNumbers(path, text, delimiter, named)
+    stamps, values = _quickly(text, delimiter, named, len(header)) or _line_by_line(path, lines, len(header))
+    if not stamps:
+        raise wrong(path, line, "a header, but no line after it.")
     times, dated = _times(path, stamps, dates, lines)
     return _at_equal_steps(path, tuple(names), values, times, dated, gaps, stamps, lines)
 
@@ -75,28 +77,37 @@ def _delimiter(text: str) -> str:
     return max(",;\t", key=first.count)
 
 
-def _lines(path: Path, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
-    """The cells of each line that holds any, with the number of the line."""
-    found, last = [], 0
+def _lines(path: Path, text: str, delimiter: str, most: int | None = None) -> list[tuple[int, list[str]]]:
+    """The cells of each line that holds any, with the number of the line; at most so many lines."""
+    found: list[tuple[int, list[str]]] = []
+    last = 0
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells):
                 found.append((last + 1, cells))
             last = reader.line_num
+            if len(found) == most:
+                break
     except csv.Error as error:
         raise wrong(path, reader.line_num, f"not valid CSV: {error}.") from None
     return found
 
 
 class _LineNumbers:
-    """The line of a row, found when an error needs it."""
+    """The line of each row, found when an error needs it."""
 
     def __init__(self, path: Path, text: str, delimiter: str, named: bool) -> None:
-        self.find: Callable[[], list[tuple[int, list[str]]]] = lambda: _lines(path, text, delimiter)[named:]
+        self._given = (path, text, delimiter, named)
+
+    @cached_property
+    def rows(self) -> list[tuple[int, list[str]]]:
+        """The cells of each row, with the number of its line."""
+        path, text, delimiter, named = self._given
+        return _lines(path, text, delimiter)[named:]
 
     def __getitem__(self, row: int) -> int:
-        return self.find()[row][0]
+        return self.rows[row][0]
 
 
 def _is_number(cell: str) -> bool:
@@ -109,6 +120,8 @@ def _quickly(text: str, delimiter: str, named: bool, width: int) -> tuple[list[s
         import pyarrow
         from pyarrow import csv as arrow
     except ImportError:
+        return None
+    if text.startswith("\n"):  # pyarrow would skip a blank line in place of the header
         return None
     columns = [str(number) for number in range(width)]
     try:
@@ -124,22 +137,19 @@ def _quickly(text: str, delimiter: str, named: bool, width: int) -> tuple[list[s
     except pyarrow.ArrowException:
         return None
     values = np.stack([table[name].to_numpy() for name in columns[1:]], 1)
-    if np.isinf(values).any():
-        return None
-    return table["0"].to_pylist(), values
+    stamps: list[str] = table["0"].to_pylist()
+    return None if np.isinf(values).any() or not all(map(str.strip, stamps)) else (stamps, values)
 
 
-def _line_by_line(
-    path: Path, text: str, delimiter: str, named: bool, width: int
-) -> tuple[list[str], Numbers]:
+def _line_by_line(path: Path, lines: _LineNumbers, width: int) -> tuple[list[str], Numbers]:
     stamps, values = [], []
-    for line, cells in _lines(path, text, delimiter)[named:]:
+    for line, cells in lines.rows:
         if len(cells) != width:
             raise wrong(
                 path,
                 line,
-                f"expected {width} columns as in line 1, got {len(cells)}: {excerpt(delimiter.join(cells))}. "
-                f"Complete the line or delete it.",
+                f"expected {width} columns as in the first line, got {len(cells)}: {excerpt(' | '.join(cells))}. "
+                "Complete the line or delete it.",
             )
         row = []
         for number, cell in enumerate(cells[1:], 2):
@@ -152,16 +162,16 @@ def _line_by_line(
                     f"column {number}: expected a number, or nothing where it is missing, got {excerpt(plain)}.{hint}",
                 )
             row.append(float("nan") if plain in MISSING else float(plain))
-        if np.isinf(row).any():
-            raise wrong(path, line, "a number is too large. Expected finite numbers.")
         stamps.append(cells[0])
         values.append(row)
-    return stamps, np.array(values, dtype=np.float64).reshape(len(stamps), width - 1)
+    found = np.array(values, dtype=np.float64).reshape(len(stamps), width - 1)
+    if np.isinf(found).any():
+        row_number = int(np.isinf(found).any(1).argmax())
+        raise wrong(path, lines[row_number], "a number is too large. Expected finite numbers.")
+    return stamps, found
 
 
-def _times(
-    path: Path, stamps: Sequence[str], dates: str | None, lines: _LineNumbers
-) -> tuple[Numbers, bool]:
+def _times(path: Path, stamps: Sequence[str], dates: str | None, lines: _LineNumbers) -> tuple[Numbers, bool]:
     """Each time as a number, and whether times are dates (then in seconds since 1970)."""
     if dates is None and NUMBER.fullmatch(stamps[0].strip()):
         found = []
@@ -189,7 +199,7 @@ def _seconds(path: Path, row: int, stamp: str, dates: str | None, lines: _LineNu
             else f"a date written as dates={dates!r} says"
         )
         raise wrong(path, lines[row], f"expected {wanted}; got {excerpt(stamp)}.") from None
-    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def _at_equal_steps(
@@ -255,7 +265,7 @@ def written_time(seconds: float, dated: bool) -> str:
     """A time as the file may have it: an ISO date, or a number."""
     if not dated:
         return f"{seconds:g}"
-    found = datetime.fromtimestamp(seconds, timezone.utc).replace(tzinfo=None)
+    found = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
     return found.isoformat(sep=" ", timespec="seconds" if seconds == int(seconds) else "milliseconds")
 
 

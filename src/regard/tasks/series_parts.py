@@ -1,10 +1,10 @@
 """Which rows of a series are for training, for validation and for the test: "12/4/4 months", "70/10/20 %".
 
-    >>> from regard.tasks.series_parts import borders
-    >>> borders("12/4/4 months", 17420, 3600.0)
-    (8640, 11520, 14400)
-    >>> borders("70/10/20 %", 1000, None)
-    (700, 800, 1000)
+>>> from regard.tasks.series_parts import borders
+>>> borders("12/4/4 months", 17420, 3600.0)
+(8640, 11520, 14400)
+>>> borders("70/10/20 %", 1000, None)
+(700, 800, 1000)
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from regard.errors import BadValue
 
 DAY = 86400
 # A month is 30 days, as the published results on the ETT sets count it.
-UNITS = {"years": 365 * DAY, "months": 30 * DAY, "weeks": 7 * DAY, "days": DAY, "hours": DAY // 24, "minutes": 60}
+UNITS = {
+    "years": 365 * DAY,
+    "months": 30 * DAY,
+    "weeks": 7 * DAY,
+    "days": DAY,
+    "hours": DAY // 24,
+    "minutes": 60,
+}
 FORM = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*/\s*(\d+)\s*(%|[a-z]+)\s*")
 EXAMPLES = '"12/4/4 months" or "70/10/20 %"'
 

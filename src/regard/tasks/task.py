@@ -189,7 +189,7 @@ class Task:
         """An answer (the number of a class alone, or the tokens of a text) as a user reads it."""
         return " ".join(self.output_pieces(tokens))
 
-    def written(self, predicted: Any, example: Any) -> str:
+    def answer_text(self, predicted: Any, example: Any) -> str:
         """A prediction of a model's head for an example as a user reads it."""
         tokens = predicted if isinstance(predicted, list) else [predicted]
         plain = all(isinstance(token, int) for token in tokens)

@@ -197,7 +197,7 @@ def _classified(loaded: Loaded, batch: Batch, read: Understood) -> Prediction:
 def _answered(loaded: Loaded, batch: Batch, example: Any) -> Prediction:
     """Any other answer, as its head predicts it and its task writes it."""
     (found,) = loaded.model.predict(loaded.model(batch), batch)
-    return {"kind": "answer", "output": loaded.task.written(found, example), "predicted": found}
+    return {"kind": "answer", "output": loaded.task.answer_text(found, example), "predicted": found}
 
 
 def _number(value: float) -> float:

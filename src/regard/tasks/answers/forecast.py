@@ -51,8 +51,8 @@ class ForecastHead(Head):
         """(b,horizon,columns), from those, or from one row (b,dim)."""
         if isinstance(self.logits, nn.Identity):
             return rows
-        changes: Tensor = self.logits(rows)
-        return changes.unflatten(-1, self.shape) + batch.inputs[:, -1:].to(changes.dtype)
+        changes: Tensor = self.logits(rows).unflatten(-1, self.shape)
+        return changes + batch.inputs[:, -1:].to(changes.dtype)
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The sum of squared errors over known values, and their number."""
