@@ -22,6 +22,7 @@ from regard.registry import Registry, parse
 from regard.tasks.answers import NEEDS, Head
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
+from regard.tasks.shown import Shown
 from regard.tasks.streams import Tokens, Vectors
 
 MODELS: Registry[type[Model]] = Registry("model")
@@ -107,6 +108,10 @@ class Model(nn.Module):
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example."""
         return self.head.predict(outputs, batch)
+
+    def relabel(self, shown: Shown) -> Shown:
+        """Names of the positions it attends over, where it merges positions of the input (into patches)."""
+        return shown
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """Hypotheses for each example, best first, for answers that are sequences."""

@@ -24,7 +24,7 @@ EXAMPLES = (
 )
 
 FAILED, WRONG_CALL = 1, 2
-INPUTS = ("text", "image", "sound")
+INPUTS = ("text", "image", "sound", "table")
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 SHOWN_PIECES = 12  # with the largest weights
 BAR = 20  # columns of the longest bar
@@ -41,6 +41,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--image", type=str, action="append", metavar="FILE", help=image)
     sound = "a sound to predict from, for a run that reads sounds; may come several times"
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
+    table = "a CSV file whose last rows are continued, for a run that forecasts; may come several times"
+    parser.add_argument("--table", type=str, action="append", metavar="FILE", help=table)
     parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
     penalty = "with --beam: divide the log-probability of a text by its length to the power A (default: the task's, 1)"
     parser.add_argument("--length-penalty", type=float, metavar="A", help=penalty)
@@ -247,7 +249,10 @@ def _piece(one: Prediction) -> str:
 def _answer(found: Prediction) -> list[str]:
     from regard.cli.common.terminal import printable
 
-    return [f"{printable(_short(_typed(found)))}  →  {printable(found['output'])}"]
+    lines = [printable(line) for line in found["output"].split("\n")]
+    if len(lines) > 1:  # a table stands alone, so that it can be written to a file
+        return lines
+    return [f"{printable(_short(_typed(found)))}  →  {lines[0]}"]
 
 
 def _short(text: str, most: int = 60) -> str:

@@ -211,13 +211,7 @@ def _classified(loaded: Loaded, batch: Batch, read: Understood) -> Prediction:
 def _answered(loaded: Loaded, batch: Batch, example: Any) -> Prediction:
     """Any other answer, as its head predicts it and its task writes it."""
     (found,) = loaded.model.predict(loaded.model(batch), batch)
-    tokens = found if isinstance(found, list) else [found]
-    plain = all(isinstance(token, int) for token in tokens)
-    return {
-        "kind": "answer",
-        "output": loaded.task.written(example, tokens) if plain else str(found),
-        "predicted": found,
-    }
+    return {"kind": "answer", "output": loaded.task.answer_text(found, example), "predicted": found}
 
 
 def _number(value: float) -> float:
