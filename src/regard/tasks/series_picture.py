@@ -20,9 +20,9 @@ SHADE, LINE, AHEAD = "#2a7fc4", "#444444", "#c4502a"
 
 
 def line_picture(values: NDArray[np.float32], height: int = HEIGHT) -> NDArray[np.float32]:
-    """(height, width) from 0 to 1: a dark line on light ground, the same number of pixels for each step."""
+    """(height, width) from 0 to 1: a light line on dark ground, the same number of pixels for each step."""
     each = max(1, round(WIDTH / len(values)))
-    picture = np.ones((height, each * len(values)), dtype=np.float32)
+    picture = np.zeros((height, each * len(values)), dtype=np.float32)
     low, high = float(values.min()), float(values.max())
     at = (values - low) / (high - low) if high > low else np.full(len(values), 0.5)
     rows = (height - 1 - MARGIN) - at * (height - 1 - 2 * MARGIN)
@@ -31,7 +31,7 @@ def line_picture(values: NDArray[np.float32], height: int = HEIGHT) -> NDArray[n
     heights = np.interp(np.arange(picture.shape[1] + 1), middles, rows)
     for column in range(picture.shape[1]):
         first, last = sorted((heights[column], heights[column + 1]))
-        picture[max(0, round(first) - THICKNESS // 2) : round(last) + THICKNESS // 2 + 1, column] = 0.0
+        picture[max(0, round(first) - THICKNESS // 2) : round(last) + THICKNESS // 2 + 1, column] = 1.0
     return picture
 
 

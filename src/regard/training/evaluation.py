@@ -96,6 +96,9 @@ class DecodingModel(models.Model):
         super().__init__(model.problem)
         self.model, self.decoding = model, decoding
         self.head = model.head
+        for name in ("initial_state", "step"):  # of models that write token by token
+            if callable(getattr(model, name, None)):
+                setattr(self, name, getattr(model, name))
 
     def forward(self, batch: Batch) -> Any:
         return self.model(batch)
