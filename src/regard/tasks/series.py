@@ -123,7 +123,7 @@ class SeriesTask(Task):
     recipe = Recipe(
         model="forecaster", steps=800, batch_size=32, lr=3e-3, warmup=50,
         models={"forecaster": "forecaster(dim=32, layers=2, dropout=0.1)"},
-        compared=("forecaster", "linear-forecaster"),
+        compared=("forecaster", "lstm-attention"),
     )  # fmt: skip
 
     def __init__(

@@ -37,7 +37,6 @@ class PooledForecast(Forecast):
     """The same, from one row for each window: for models that do not read each column by itself."""
 
     needs: ClassVar[str] = "pooled"
-    words: ClassVar[str] = "the next values of each column, from one row for each window"
 
 
 class ForecastHead(Head):
