@@ -1,4 +1,4 @@
-"""Forecasting and recommending from the command line: train, evaluate, predict, look at, show; and the stated scores."""
+"""Forecasting and recommending from the command line: train, evaluate, predict, view, show; the stated scores."""
 
 import csv
 import io
