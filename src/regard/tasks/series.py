@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,11 +23,14 @@ from regard.tasks.metrics import LOSS, Answered, Answering, Mean, Metric, State
 from regard.tasks.reading import Data, checked_encoding, paths_of
 from regard.tasks.series_file import SeriesTable, checked_gaps, read_series, written_time
 from regard.tasks.series_parts import borders
-from regard.tasks.series_picture import line_picture
+from regard.tasks.series_picture import forecast_figure, line_picture
 from regard.tasks.shown import Shown
 from regard.tasks.splits import checked_split
 from regard.tasks.streams import Vectors
 from regard.tasks.task import SPLITS, Recipe, Task, task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WINDOWS = 256  # that the linear yardstick reads at once
 SPLIT = "12/4/4 months"
@@ -120,7 +123,7 @@ class SeriesTask(Task):
     recipe = Recipe(
         model="forecaster", steps=800, batch_size=32, lr=3e-3, warmup=50,
         models={"forecaster": "forecaster(dim=32, layers=2, dropout=0.1)"},
-        compared=("forecaster", "linear-forecaster"),
+        compared=("forecaster", "lstm-attention"),
     )  # fmt: skip
 
     def __init__(
@@ -358,6 +361,13 @@ class SeriesTask(Task):
         for time, row in zip(self._named_times(begin, begin + len(values)), values.tolist(), strict=True):
             lines.append(",".join([time, *(f"{value:.6g}" for value in row)]))
         return "\n".join(lines)
+
+    def draw(self, predicted: Any, example: Span, weights: Sequence[float]) -> Figure:
+        """Each column with its forecast; behind the first, what its forecast looked back at."""
+        past = example.past.numpy() * self.spread + self.center
+        ahead = np.array(predicted) * self.spread + self.center
+        times = self._named_times(example.begin, example.begin + self.context + self.horizon)
+        return forecast_figure(self.names, past, ahead, times, weights)
 
     def state(self) -> dict[str, Any]:
         """Columns, their scale, and how far windows reach."""

@@ -33,6 +33,8 @@ from regard.tasks.shown import Shown, Understood, numbered
 from regard.tasks.streams import StreamSpec
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from regard.tasks.direction import Direction
 
 _NOT_TEXT = (
@@ -195,6 +197,12 @@ class Task:
         tokens = predicted if isinstance(predicted, list) else [predicted]
         plain = all(isinstance(token, int) for token in tokens)
         return self.decode(tokens) if plain else str(predicted)
+
+    def draw(self, predicted: Any, example: Any, weights: Sequence[float]) -> Figure:
+        """A figure of a prediction for an example, with the weights of the positions it was drawn from (or none)."""
+        raise BadValue(
+            f"--figure: the task {self.name} draws no predictions. Leave it out; `regard view` shows the attention."
+        )
 
     def state(self) -> dict[str, Any]:
         """What must be kept beside the weights to use them again (vocabulary, labels), as plain JSON data."""

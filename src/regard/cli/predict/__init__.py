@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.common.terminal import tell
@@ -43,6 +44,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
     table = "a CSV file whose last rows are continued, for a run that forecasts; may come several times"
     parser.add_argument("--table", type=str, action="append", metavar="FILE", help=table)
+    figure = "draw the prediction into this file (.svg, .pdf, .png), for a run that forecasts; one input only"
+    parser.add_argument("--figure", type=str, metavar="FILE", help=figure)
     parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
     penalty = "with --beam: divide the log-probability of a text by its length to the power A (default: the task's, 1)"
     parser.add_argument("--length-penalty", type=float, metavar="A", help=penalty)
@@ -65,7 +68,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Predict from each input. 0; 2 for a wrong call or an input the run cannot read; 1 for a damaged checkpoint."""
-    from regard.cli.predict.answers import check, predict
+    from regard.cli.predict.answers import check, draw, predict
     from regard.training.loading import load
     from regard.training.run_folder.checkpoints import Damaged
 
@@ -77,11 +80,16 @@ def run(options: Namespace) -> int:
         return FAILED
     check(loaded, writing)
     found: list[dict[str, Any]] = []
-    for number, given in enumerate(_inputs(options, loaded.task)):
+    inputs = _inputs(options, loaded.task)
+    if options.figure is not None and len(inputs) != 1:
+        raise BadValue(f"--figure: expected one input to draw, got {len(inputs)}.")
+    for number, given in enumerate(inputs):
         try:
             found.append(predict(loaded, given, writing))
+            if options.figure is not None:
+                draw(loaded, given, found[-1], Path(options.figure))
         except RegardError as mistake:  # one bad line of many must not cost the others
-            found.append({**given, "error": str(mistake)})
+            found[number:] = [{**given, "error": str(mistake)}]
         if not options.json:
             _show(found[-1], first=number == 0)
     if options.json:
@@ -161,6 +169,10 @@ def _show(found: Prediction, first: bool) -> None:
         print()
     for line in _SHOWN[found["kind"]](found):
         print(line)
+    if (
+        found["kind"] == "answer" and found["looked_at"] is not None
+    ):  # beside the answer, which may be a table
+        print("\n".join(_bars(found["looked_at"])), file=sys.stderr)
     for note in found["notes"]:
         print(f"note: {note}.", file=sys.stderr)
 
@@ -214,10 +226,15 @@ def _class(found: Prediction) -> list[str]:
         f"probabilities: {odds}",
     ]
     seen = found["looked_at"]
-    if "readings" in seen:
-        return [*lines, *_readings(seen)]
+    return [*lines, *(_readings(seen) if "readings" in seen else _bars(seen))]
+
+
+def _bars(seen: dict[str, Any]) -> list[str]:
+    """The positions with the largest weights."""
+    from regard.cli.common.terminal import visible
+
     pieces = sorted(seen["pieces"], key=lambda one: -one["weight"])[:SHOWN_PIECES]
-    lines.append(f"looked at ({seen['source']}):")
+    lines = [f"looked at ({seen['source']}):"]
     largest = max((one["weight"] for one in pieces), default=0.0)
     for one in pieces:
         bar = "█" * round(BAR * one["weight"] / largest) if largest > 0 else ""

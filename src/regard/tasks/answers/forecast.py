@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from regard.tasks.answers.answer import Answer, Head, counted
+from regard.tasks.answers.answer import Answer, Head
 from regard.tasks.batch import Batch
 
 
@@ -37,7 +37,6 @@ class PooledForecast(Forecast):
     """The same, from one row for each window: for models that do not read each column by itself."""
 
     needs: ClassVar[str] = "pooled"
-    words: ClassVar[str] = "the next values of each column, from one row for each window"
 
 
 class ForecastHead(Head):
@@ -54,11 +53,11 @@ class ForecastHead(Head):
         changes: Tensor = self.logits(rows).unflatten(-1, self.shape)
         return changes + batch.inputs[:, -1:].to(changes.dtype)
 
-    def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The sum of squared errors over known values, and their number."""
+    def each_loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
+        """The squared error of each value."""
         assert batch.targets is not None
-        each = (outputs.float() - batch.targets.float()).square()
-        return counted(each, batch.target_keep)
+        found: Tensor = (outputs.float() - batch.targets.float()).square()
+        return found
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The values, step by step."""
