@@ -16,6 +16,7 @@ from regard import registry
 from regard.core.options import read_options
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
+from regard.models.crossing import attention_to_source
 from regard.models.embedding import readable
 from regard.registry import Registry, parse
 from regard.tasks.answers import NEEDS, Head
@@ -83,6 +84,10 @@ class Model(nn.Module):
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example."""
         return self.head.predict(outputs, batch)
+
+    def attention_to_source(self, batch: Batch) -> dict[str, Tensor]:
+        """With what weights each target position attends to each input position, by layer: (b,h,t,n) each."""
+        return attention_to_source(self, batch)
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """Hypotheses for each example, best first, for answers that are sequences."""

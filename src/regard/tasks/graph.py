@@ -27,8 +27,8 @@ ASKED = "asked"  # the note of a batch that holds the positions of the nodes tha
 DANGLING = ("refuse", "drop")
 # The generated graph: communities whose members link mostly to each other, and use some words a little more often.
 COUNT, COMMUNITIES, WORDS, LABELLED, CHECKED = 800, 5, 60, 60, 200
-INSIDE, OUTSIDE, WRITTEN = 3, 1, 6  # edges that a node begins, inside and outside of its community; words it uses
-TYPICAL = 40  # per cent of a node's words that are taken from those of its community
+INSIDE, OUTSIDE, WRITTEN = 2, 1, 6  # edges that a node begins, inside and outside of its community; words it uses
+TYPICAL = 30  # per cent of a node's words that are taken from those of its community
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.core.arguments import finite_number
 from regard.errors import BadValue, unknown_name
-from regard.observation.analysis.gold import Pairs
+from regard.tasks.gold import Pairs
 from regard.observation.analysis.sites import Rows, SiteLike, at, blocks
 
 How = Literal[
