@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from regard.core.arguments import described, finite_number, float_tensor
 from regard.core.autocast import without_autocast
 from regard.core.differentiate import needs_plain_torch
+from regard.core.dropout import draw_seed, kept_factors
 from regard.core.edges import Edges
 from regard.core.formula import accumulation_dtype
 from regard.errors import BadType, BadValue, Unsupported, unknown_name
@@ -45,7 +45,8 @@ def attend_edges(
         impl: auto, reference (the formula on all edges at once), torch (in pieces) or triton (kernels of ours).
 
     >>> import torch
-    >>> from regard.core.edges import Edges
+    >>> from regard.core.dropout import draw_seed, kept_factors
+from regard.core.edges import Edges
     >>> pairs = torch.tensor([[1, 2, 2], [0, 0, 1]])
     >>> nothing, value = torch.zeros(3, 1, 1), torch.tensor([[[1.0]], [[2.0]], [[4.0]]])
     >>> attend_edges(nothing, nothing, value, Edges.of(pairs, 3)).flatten()
@@ -64,10 +65,8 @@ def attend_edges(
             from regard.implementations.triton import edges as kernels
 
             return kernels.run(*given, heads, slope, edges, dropout).to(left.dtype)
-        kept = None
-        if dropout > 0:
-            kept = torch.rand(len(edges), left.shape[1], device=left.device, dtype=dtype) >= dropout
-            kept = kept.to(dtype) / (1 - dropout) if dropout < 1 else torch.zeros_like(kept, dtype=dtype)
+        seed = draw_seed(left.device) if dropout > 0 else None
+        kept = kept_factors(edges.targets, edges.sources, left.shape[1], seed, dropout, dtype)
         run = plain.reference if chosen == "reference" else plain.run
         return run(*given, heads, slope, edges, kept).to(left.dtype)
 

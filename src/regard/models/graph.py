@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.core.arguments import finite_number, whole_number
+from regard.core.arguments import finite_number, readable, whole_number
 from regard.core.edges import Edges
 from regard.errors import BadValue, Unsupported
 from regard.models.embedding import pooled
@@ -17,6 +17,19 @@ from regard.nn.graph import GraphAttention
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Nodes
+
+
+class EntryDropout(nn.Dropout):
+    """Dropout that draws only for entries that are not zero where those are few, as in bags of words."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if not self.training or not readable(rows) or rows.requires_grad:
+            return super().forward(rows)
+        flat = rows.flatten()
+        at = flat.nonzero().flatten()
+        if len(at) > len(flat) // 8:
+            return super().forward(rows)
+        return torch.zeros_like(flat).index_copy_(0, at, super().forward(flat[at])).view_as(rows)
 
 
 @model("graph", gives=("rows", "pooled"), reads=(Nodes,))
@@ -35,6 +48,7 @@ class Graph(Model):
         output_heads: heads of the last layer.
         dropout: dropout of what goes into a layer.
         attention_dropout: dropout of the weights of edges.
+        values: whether the values of a layer are dropped as well, as in the authors' program.
         residual: whether hidden layers are added to what goes into them.
         score_bias: whether scores of version 1 have a bias, as in the authors' program.
         decay: half of this times the sum of squares of all weights (biases left out) is added to the training loss.
@@ -57,6 +71,7 @@ class Graph(Model):
         output_heads: int = 1,
         dropout: float = 0.6,
         attention_dropout: float = 0.6,
+        values: bool = False,
         residual: bool = False,
         score_bias: bool = False,
         decay: float = 5e-4,
@@ -68,7 +83,8 @@ class Graph(Model):
         if dim % num_heads:
             raise BadValue(f"num_heads: dim={dim} cannot be shared equally by {num_heads} heads.")
         common: dict[str, Any] = {
-            "dropout": attention_dropout, "version": version, "score_bias": score_bias,
+            "dropout": attention_dropout, "value_dropout": dropout if values else 0.0, "version": version,
+            "score_bias": score_bias,
         }  # fmt: skip
         widths = [spec.width, *[dim] * (count - 1)]
         hidden = [
@@ -78,7 +94,7 @@ class Graph(Model):
             widths[-1], output_heads, width=problem.answer.outputs, join="mean", **common
         )
         self.layers = nn.ModuleList([*hidden, last])
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = EntryDropout(dropout)
         self.residual, self.decay = residual, finite_number("decay", decay)
         self.head = problem.answer.head()
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.core.arguments import described, finite_number, whole_number
+from regard.core.arguments import described, finite_number, readable, whole_number
 from regard.core.attention import selection
 from regard.core.edge_attention import attend_edges, edge_weights
 from regard.core.edges import Edges
@@ -42,6 +42,7 @@ class GraphAttention(nn.Module):
         dim: width of the nodes.
         num_heads: number of heads, each of which is `width` wide.
         dropout: probability of dropping the weight of an edge in training.
+        value_dropout: probability of dropping an entry of a value (not of what is scored) in training.
         width: width of a head's output; None: dim / num_heads.
         version: 1 or 2.
         join: concat (the heads side by side) or mean (the mean over the heads).
@@ -63,6 +64,7 @@ class GraphAttention(nn.Module):
         num_heads: int = 1,
         dropout: float = 0.0,
         *,
+        value_dropout: float = 0.0,
         width: int | None = None,
         version: int = 1,
         join: str = "concat",
@@ -84,6 +86,7 @@ class GraphAttention(nn.Module):
             raise BadValue("score_bias: version 2 has biases in its maps (bias=True); leave score_bias out.")
         self.version, self.join, self.loops = version, join, bool(loops)
         self.dropout, self.slope = dropout_rate(dropout), finite_number("slope", slope)
+        self.value_dropout = nn.Dropout(dropout_rate(value_dropout))
         inner = self.num_heads * self.width
         self.source_map = glorot_linear(self.dim, inner, bias=bias and version == 2)
         self.source_weight, self.target_map = None, None
@@ -105,8 +108,9 @@ class GraphAttention(nn.Module):
         graph = self.edges(nodes, edges)
         parts = self.parts(nodes)
         rate = self.dropout if self.training else 0.0
+        value = self.value_dropout(parts.value)
         mixed = attend_edges(
-            parts.left, parts.right, parts.value, graph, weight=parts.weight, slope=self.slope, dropout=rate
+            parts.left, parts.right, value, graph, weight=parts.weight, slope=self.slope, dropout=rate
         )
         heads = mixed.unflatten(1, (len(nodes), self.num_heads)).transpose(0, 1)  # (b,n,h,width)
         joined = heads.flatten(2) if self.join == "concat" else heads.mean(2)
@@ -127,8 +131,8 @@ class GraphAttention(nn.Module):
     def parts(self, nodes: Tensor) -> NodeParts:
         """The two halves of the score and the values."""
         # NaN in a node must reach the nodes that see it, but not the weights of the maps through a gradient of zero.
-        broken = ~nodes.detach().isfinite().all(-1)
-        nodes = nodes.masked_fill(broken[..., None], 0)
+        broken = _nonfinite(nodes.detach())
+        nodes = nodes if broken is None else nodes.masked_fill(broken[..., None], 0)
         mapped = self.source_map(nodes)
         value = self._heads(mapped, broken)
         if self.target_map is not None:
@@ -172,10 +176,17 @@ class GraphAttention(nn.Module):
         bound = (6 / (self.width + 1)) ** 0.5
         return nn.Parameter(torch.empty(self.num_heads, self.width).uniform_(-bound, bound))
 
-    def _heads(self, mapped: Tensor, broken: Tensor) -> Tensor:
+    def _heads(self, mapped: Tensor, broken: Tensor | None) -> Tensor:
         """Mapped rows (b,n,h·a) as (n,b·h,a), with NaN in rows that were not finite."""
-        mapped = mapped.masked_fill(broken[..., None], torch.nan).unflatten(2, (self.num_heads, -1))
-        return mapped.transpose(0, 1).flatten(1, 2)
+        mapped = mapped if broken is None else mapped.masked_fill(broken[..., None], torch.nan)
+        return mapped.unflatten(2, (self.num_heads, -1)).transpose(0, 1).flatten(1, 2)
+
+
+def _nonfinite(nodes: Tensor) -> Tensor | None:
+    """Which rows hold NaN or infinity, (b,n); None where that can be read and there is none."""
+    if readable(nodes) and bool(nodes.sum(-1).isfinite().all()):  # one pass over wide rows, not four
+        return None
+    return ~nodes.isfinite().all(-1)
 
 
 def _index(part: Any) -> Any:
