@@ -30,27 +30,27 @@ def attend_edges(
 ) -> Tensor:
     """Each node attends to the nodes from which an edge leads to it: (n,h,c).
 
-        s_ij = weight · LeakyReLU(left_i + right_j),   o_i = Σ_j softmax_j(s_ij) value_j,   j → i an edge
+            s_ij = weight · LeakyReLU(left_i + right_j),   o_i = Σ_j softmax_j(s_ij) value_j,   j → i an edge
 
-    A node without edges gets zeros. Nothing of edges × width is stored.
+        A node without edges gets zeros. Nothing of edges × width is stored.
 
-    Args:
-        left: (n,h,a), the part of the target nodes in the score.
-        right: (m,h,a), the part of the source nodes.
-        value: (m,h,c), what the source nodes contribute.
-        edges: which nodes attend to which.
-        weight: (h,a); None: the sum over a.
-        slope: of the LeakyReLU for negative numbers.
-        dropout: the share of weights to drop; acts whenever it is above 0.
-        impl: auto, reference (the formula on all edges at once), torch (in pieces) or triton (kernels of ours).
+        Args:
+            left: (n,h,a), the part of the target nodes in the score.
+            right: (m,h,a), the part of the source nodes.
+            value: (m,h,c), what the source nodes contribute.
+            edges: which nodes attend to which.
+            weight: (h,a); None: the sum over a.
+            slope: of the LeakyReLU for negative numbers.
+            dropout: the share of weights to drop; acts whenever it is above 0.
+            impl: auto, reference (the formula on all edges at once), torch (in pieces) or triton (kernels of ours).
 
-    >>> import torch
-    >>> from regard.core.dropout import draw_seed, kept_factors
-from regard.core.edges import Edges
-    >>> pairs = torch.tensor([[1, 2, 2], [0, 0, 1]])
-    >>> nothing, value = torch.zeros(3, 1, 1), torch.tensor([[[1.0]], [[2.0]], [[4.0]]])
-    >>> attend_edges(nothing, nothing, value, Edges.of(pairs, 3)).flatten()
-    tensor([3., 4., 0.])
+        >>> import torch
+        >>> from regard.core.dropout import draw_seed, kept_factors
+    from regard.core.edges import Edges
+        >>> pairs = torch.tensor([[1, 2, 2], [0, 0, 1]])
+        >>> nothing, value = torch.zeros(3, 1, 1), torch.tensor([[[1.0]], [[2.0]], [[4.0]]])
+        >>> attend_edges(nothing, nothing, value, Edges.of(pairs, 3)).flatten()
+        tensor([3., 4., 0.])
     """
     _check(left, right, value, weight, edges)
     slope = finite_number("slope", slope)
@@ -113,6 +113,8 @@ def _check(left: Tensor, right: Tensor, value: Tensor, weight: Tensor | None, ed
         if named[name].dtype != left.dtype:
             raise BadType(f"{name}: expected the dtype of left, {left.dtype}, got {named[name].dtype}.")
     if shapes["right"] != (edges.source_nodes, *shapes["left"][1:]):
-        raise BadValue(f"right: expected the heads and width of left {shapes['left']}, got {shapes['right']}.")
+        raise BadValue(
+            f"right: expected the heads and width of left {shapes['left']}, got {shapes['right']}."
+        )
     if weight is not None and tuple(float_tensor("weight", weight).shape) != shapes["left"][1:]:
         raise BadValue(f"weight: expected (heads, width) = {shapes['left'][1:]}, got {tuple(weight.shape)}.")

@@ -21,7 +21,9 @@ from regard.core.arguments import readable
 from regard.core.differentiate import fresh_views, gradients, summation_dtype
 from regard.core.edges import Edges
 
-_CELLS = 1 << 18  # numbers in a buffer of a piece: about a megabyte of float32, which stays in the cache of a core
+_CELLS = (
+    1 << 18
+)  # numbers in a buffer of a piece: about a megabyte of float32, which stays in the cache of a core
 _MORE = 64  # times as many on a GPU, where a piece must occupy the device
 
 
@@ -132,9 +134,7 @@ def _scores(left: Tensor, right: Tensor, weight: Tensor | None, slope: float, ed
     """`scores`, piece by piece."""
     found = left.new_empty(len(edges), left.shape[1])
     for part, targets, sources in _pieces(left, right, edges):
-        torch.sum(
-            _times(F.leaky_relu_(targets.add_(sources), slope), weight), -1, out=found[part]
-        )
+        torch.sum(_times(F.leaky_relu_(targets.add_(sources), slope), weight), -1, out=found[part])
     return found
 
 

@@ -26,7 +26,9 @@ def attention_to_source(model: Model, batch: Batch) -> dict[str, Tensor]:
     for path, module in model.named_modules():
         if isinstance(module, Mechanism) and callable(getattr(module, "weights", None)):
 
-            def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = path) -> None:
+            def note(
+                module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = path
+            ) -> None:
                 source = args[1] if len(args) > 1 else kwargs.get("source")
                 if isinstance(source, Tensor) and source is not args[0]:
                     calls.append((path, module, args, kwargs))

@@ -33,7 +33,7 @@ class EntryDropout(nn.Dropout):
 
 
 @model("graph", gives=("rows", "pooled"), reads=(Nodes,))
-class Graph(Model):
+class GraphNetwork(Model):
     """Layers of graph attention (GAT): each node attends to its neighbours and to itself.
 
     Papers: Veličković et al. 2018 (version 1); Brody et al. 2022 (version 2).
@@ -87,12 +87,8 @@ class Graph(Model):
             "score_bias": score_bias,
         }  # fmt: skip
         widths = [spec.width, *[dim] * (count - 1)]
-        hidden = [
-            GraphAttention(width, num_heads, width=dim // num_heads, **common) for width in widths[:-1]
-        ]
-        last = GraphAttention(
-            widths[-1], output_heads, width=problem.answer.outputs, join="mean", **common
-        )
+        hidden = [GraphAttention(width, num_heads, width=dim // num_heads, **common) for width in widths[:-1]]
+        last = GraphAttention(widths[-1], output_heads, width=problem.answer.outputs, join="mean", **common)
         self.layers = nn.ModuleList([*hidden, last])
         self.dropout = EntryDropout(dropout)
         self.residual, self.decay = residual, finite_number("decay", decay)
@@ -107,7 +103,9 @@ class Graph(Model):
     def nodes(self, batch: Batch) -> Tensor:
         """The rows (b,n,outputs) of the last layer."""
         if batch.keep is not None and not bool(batch.keep.all()):
-            raise Unsupported("model: graph reads graphs of one size, and this batch has padding. Join its graphs.")
+            raise Unsupported(
+                "model: graph reads graphs of one size, and this batch has padding. Join its graphs."
+            )
         first: Any = self.layers[0]
         rows = batch.inputs.to(first.source_map.weight.dtype)
         pairs = batch.first.edges

@@ -96,7 +96,9 @@ class Align(ParallelTask):
         pairs = [pair for path in self._files() for pair in _read(path, self.reverse)]
         judged = [pair for pair in pairs if pair.gold is not None]
         if len(judged) < 2:
-            raise BadValue(f"data: {self.data} has gold links for {len(judged)} pairs. Give NAME.gold beside NAME.src-tgt.")
+            raise BadValue(
+                f"data: {self.data} has gold links for {len(judged)} pairs. Give NAME.gold beside NAME.src-tgt."
+            )
         where = shares([pair.source + SEPARATOR + pair.target for pair in judged], self.seed, [0.2])
         parts: dict[str, list[AlignedTexts]] = {"train": pairs, "validation": [], "test": []}
         for pair in judged:
@@ -109,7 +111,9 @@ class Align(ParallelTask):
         for path in paths_of(self.data):
             found += listed(path, [".src-tgt"]) if path.is_dir() else [path] if path.suffix != ".gold" else []
         if not found:
-            raise BadValue(f"data: {self.data} holds no file NAME.src-tgt with lines `source {SEPARATOR} target`.")
+            raise BadValue(
+                f"data: {self.data} holds no file NAME.src-tgt with lines `source {SEPARATOR} target`."
+            )
         return found
 
     def _ready(self) -> None:
@@ -217,9 +221,7 @@ class Align(ParallelTask):
         return super().state()
 
 
-def judged_maps(
-    model: Answering, batch: Batch, rows: str
-) -> Iterator[tuple[dict[str, Any], Gold, int]]:
+def judged_maps(model: Answering, batch: Batch, rows: str) -> Iterator[tuple[dict[str, Any], Gold, int]]:
     """The weights (t,n) of each layer, the gold links and the place of each example of a batch that has gold links."""
     golds = batch.notes.get(GOLD, ())
     if all(gold is None for gold in golds):
@@ -241,7 +243,11 @@ def shape_metrics(shapes: Mapping[str, Mapping[str, float]]) -> list[tuple[Metri
     return [
         (
             Counts(
-                f"{name}{kind}".replace(" ", "_"), unit=SHARE, over="target words", total="words", made=share(kind)
+                f"{name}{kind}".replace(" ", "_"),
+                unit=SHARE,
+                over="target words",
+                total="words",
+                made=share(kind),
             ),
             dict(counts),
         )
@@ -260,12 +266,16 @@ def _read(path: Path, reverse: bool) -> list[AlignedTexts]:
     lines = read_lines(path)
     gold: list[Gold] | None = read_gold(beside) if beside.is_file() else None
     if gold is not None and len(gold) != len(lines):
-        raise BadValue(f"data: {path} has {len(lines)} pairs, {beside} gold links for {len(gold)}. Line by line they match.")
+        raise BadValue(
+            f"data: {path} has {len(lines)} pairs, {beside} gold links for {len(gold)}. Line by line they match."
+        )
     found = []
     for number, line in enumerate(lines, 1):
         sides = [side.strip() for side in line.split(SEPARATOR)]
         if len(sides) != 2 or not all(sides):
-            raise wrong(path, number, f"expected `source {SEPARATOR} target`, got {len(sides)} parts or an empty one.")
+            raise wrong(
+                path, number, f"expected `source {SEPARATOR} target`, got {len(sides)} parts or an empty one."
+            )
         one = None if gold is None else gold[number - 1]
         if one is not None:
             counts = [len(side.split()) for side in sides]
@@ -278,6 +288,10 @@ def _read(path: Path, reverse: bool) -> list[AlignedTexts]:
                     )  # fmt: skip
         if reverse:
             sides.reverse()
-            one = None if one is None else Gold(*({(b, a) for a, b in part} for part in (one.sure, one.possible)))
+            one = (
+                None
+                if one is None
+                else Gold(*({(b, a) for a, b in part} for part in (one.sure, one.possible)))
+            )
         found.append(AlignedTexts(*sides, one))
     return found

@@ -32,10 +32,14 @@ def attended_links(weights: Tensor) -> Pairs:
 
 def diagonal_links(sources: int, targets: int) -> Pairs:
     """Each target word with the source word that stands at the same share of its sentence."""
-    return {(int((target + 0.5) * sources / targets), target) for target in range(targets)} if sources else set()
+    return (
+        {(int((target + 0.5) * sources / targets), target) for target in range(targets)} if sources else set()
+    )
 
 
-def map_of(weights: Mapping[str, Tensor], batch: Batch, example: int, rows: str = "written") -> dict[str, Tensor]:
+def map_of(
+    weights: Mapping[str, Tensor], batch: Batch, example: int, rows: str = "written"
+) -> dict[str, Tensor]:
     """The weights (t,n) of one example by layer, mean over heads, without padding and without the end token.
 
     `rows`: "written": the row that writes a word; "read": the next one, which has just read it.
@@ -109,7 +113,9 @@ class IBM1:
         for place, word in enumerate(target):
             codes = np.array([0, *(one + 1 for one in source)]) * self._width + word
             at = np.searchsorted(self._codes, codes).clip(max=max(0, len(self._codes) - 1))
-            odds = np.where(self._codes[at] == codes, self._likely[at], 0.0) if len(self._codes) else codes * 0.0
+            odds = (
+                np.where(self._codes[at] == codes, self._likely[at], 0.0) if len(self._codes) else codes * 0.0
+            )
             best = int(odds.argmax())
             if best and odds[best] > 0:
                 found.add((best - 1, place))

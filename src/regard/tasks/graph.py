@@ -27,7 +27,11 @@ ASKED = "asked"  # the note of a batch that holds the positions of the nodes tha
 DANGLING = ("refuse", "drop")
 # The generated graph: communities whose members link mostly to each other, and use some words a little more often.
 COUNT, COMMUNITIES, WORDS, LABELLED, CHECKED = 800, 5, 60, 60, 200
-INSIDE, OUTSIDE, WRITTEN = 2, 1, 6  # edges that a node begins, inside and outside of its community; words it uses
+INSIDE, OUTSIDE, WRITTEN = (
+    2,
+    1,
+    6,
+)  # edges that a node begins, inside and outside of its community; words it uses
 TYPICAL = 30  # per cent of a node's words that are taken from those of its community
 
 
@@ -47,7 +51,11 @@ class NodeHead(Head):
         """The likeliest classes of the nodes that are asked for; of all nodes where a batch does not say."""
         found = super().predict(outputs, batch)
         asked = batch.notes.get(ASKED)
-        return found if asked is None else [[one[at] for at in some] for one, some in zip(found, asked, strict=True)]
+        return (
+            found
+            if asked is None
+            else [[one[at] for at in some] for one, some in zip(found, asked, strict=True)]
+        )
 
 
 class NodeSet(list[int]):
@@ -57,7 +65,7 @@ class NodeSet(list[int]):
 
 
 @task("graph")
-class Graph(Task):
+class GraphTask(Task):
     """Says to which class a node of a graph belongs. Training, validation and test are sets of nodes of one graph.
 
     Without files: 800 nodes of five communities, 60 of them labelled, whose words tell little and whose neighbours tell
@@ -91,7 +99,11 @@ class Graph(Task):
         if dangling not in DANGLING:
             raise unknown_name("dangling", dangling, DANGLING)
         self.data, self.directed, self.normalize = data, directed, normalize
-        self.hops, self.dangling, self.seed = whole_number("hops", hops, 0), dangling, whole_number("seed", seed)
+        self.hops, self.dangling, self.seed = (
+            whole_number("hops", hops, 0),
+            dangling,
+            whole_number("seed", seed),
+        )
         self._restored: dict[str, Any] | None = None
 
     @cached_property
@@ -173,7 +185,9 @@ class Graph(Task):
         name = given["text"].strip()
         if name not in self.graph.names:
             some = ", ".join(self.graph.names[:5])
-            raise BadValue(f"--text: there is no node {excerpt(name)}. Give the name of one, for instance {some}.")
+            raise BadValue(
+                f"--text: there is no node {excerpt(name)}. Give the name of one, for instance {some}."
+            )
         return self.graph.names.index(name)
 
     def show(self, example: int, batch: Batch) -> Shown:
@@ -228,5 +242,10 @@ def communities(seed: int) -> GraphData:
         "train": every[:LABELLED], "validation": every[LABELLED : LABELLED + CHECKED], "test": every[LABELLED + CHECKED :],
     }  # fmt: skip
     return GraphData(
-        features, labels, edges, splits, [f"community {n}" for n in range(COMMUNITIES)], [str(n) for n in every]
+        features,
+        labels,
+        edges,
+        splits,
+        [f"community {n}" for n in range(COMMUNITIES)],
+        [str(n) for n in every],
     )

@@ -55,7 +55,9 @@ def read_graph(paths: Sequence[Path], seed: int, dangling: str) -> GraphData:
         return read_edge_list(lists[0], tables[0], seed, dangling)
     wanted = f"a table of nodes ({', '.join(NODES)})" if lists else f"an edge list ({', '.join(EDGES)})"
     if lists or tables:
-        raise BadValue(f"data: {files.shown((lists + tables)[0])} needs {wanted} beside it, and there is none.")
+        raise BadValue(
+            f"data: {files.shown((lists + tables)[0])} needs {wanted} beside it, and there is none."
+        )
     raise BadValue(
         f"data: {files.shown(paths[0])} holds no graph. Expected an .npz, Planetoid's ind.NAME.* files, or an edge "
         f"list ({', '.join(EDGES)}) and a table of nodes ({', '.join(NODES)})."
@@ -80,7 +82,9 @@ def read_npz(path: Path) -> GraphData:
     except ValueError as error:
         if isinstance(error, BadValue):
             raise
-        raise wrong(path, None, f"holds an array that is refused: {error}. Save numbers, not objects.") from None
+        raise wrong(
+            path, None, f"holds an array that is refused: {error}. Save numbers, not objects."
+        ) from None
     for name, part in parts.items():
         if part.dtype.kind not in "iuf" or (name != "x_data" and part.dtype.kind == "f"):
             raise wrong(path, None, f"{name}: expected whole numbers, got {part.dtype}.")
@@ -99,14 +103,25 @@ def read_planetoid(paths: Sequence[Path]) -> GraphData:
     found = {part: folder / f"ind.{stem}.{part}" for part in PLANETOID}
     missing = [path.name for path in found.values() if not path.is_file()]
     if missing:
-        raise BadValue(f"data: {files.shown(folder)} has no file {missing[0]}. Planetoid's eight files go together.")
+        raise BadValue(
+            f"data: {files.shown(folder)} has no file {missing[0]}. Planetoid's eight files go together."
+        )
     read = {part: pickles.load_arrays(found[part]) for part in PLANETOID[:-1]}
     at = _whole_lines(found["test.index"])
-    matrices = {part: _from_csr(found[part], "", _mapping(found[part], read[part])) for part in ("allx", "tx")}
+    matrices = {
+        part: _from_csr(found[part], "", _mapping(found[part], read[part])) for part in ("allx", "tx")
+    }
     hot = {part: _array(found[part], read[part]) for part in ("y", "ally", "ty")}
     known, least = len(matrices["allx"]), int(at.min())
-    if least < known or len(matrices["tx"]) != len(at) or len(hot["ally"]) != known or len(hot["ty"]) != len(at):
-        raise wrong(found["test.index"], None, f"does not fit the other files: {known:,} nodes come before the test.")
+    if (
+        least < known
+        or len(matrices["tx"]) != len(at)
+        or len(hot["ally"]) != known
+        or len(hot["ty"]) != len(at)
+    ):
+        raise wrong(
+            found["test.index"], None, f"does not fit the other files: {known:,} nodes come before the test."
+        )
     graph = _mapping(found["graph"], read["graph"])
     count = max(len(graph), int(at.max()) + 1)  # some test nodes of Citeseer are in the graph alone
     features = np.zeros((count, matrices["allx"].shape[1]), np.float32)
@@ -136,7 +151,9 @@ def read_edge_list(edges: Path, nodes: Path, seed: int, dangling: str) -> GraphD
                 "line. Give every node equally many.",
             )  # fmt: skip
         if words[0] in place:
-            raise wrong(nodes, number, f"the node {excerpt(words[0])} is there twice. Remove one of its lines.")
+            raise wrong(
+                nodes, number, f"the node {excerpt(words[0])} is there twice. Remove one of its lines."
+            )
         place[words[0]] = index
         try:
             features[index] = [float(word) for word in words[1:-1]]
@@ -162,7 +179,8 @@ def read_edge_list(edges: Path, nodes: Path, seed: int, dangling: str) -> GraphD
     where = shares(names, seed, [0.1, 0.1])
     order = ("validation", "test", "train")
     splits = {
-        split: np.array([place[name] for name in names if order[where[name]] == split], np.int64) for split in order
+        split: np.array([place[name] for name in names if order[where[name]] == split], np.int64)
+        for split in order
     }
     ends = np.array(pairs, np.int64).reshape(-1, 2).T
     return _checked(nodes, features, labels, ends, splits, classes, names)
@@ -224,12 +242,18 @@ def _from_csr(path: Path, prefix: str, parts: Mapping[str, Any]) -> NDArray[np.f
     if count < 1 or width < 1 or begins.dtype.kind not in "iu" or columns.dtype.kind not in "iu":
         raise wrong(path, None, f"{prefix}shape: expected nodes and features in CSR form, got shape {shape}.")
     if count * width * 4 > MOST_UNPACKED:
-        raise wrong(path, None, f"{count:,} × {width:,} features are more than {MOST_UNPACKED / 2**30:.0f} GiB.")
+        raise wrong(
+            path, None, f"{count:,} × {width:,} features are more than {MOST_UNPACKED / 2**30:.0f} GiB."
+        )
     fits = len(begins) == count + 1 and begins[0] == 0 and bool((np.diff(begins) >= 0).all())
     if not fits or not begins[-1] == len(columns) == len(data):
-        raise wrong(path, None, f"{prefix}indptr: it does not fit {count:,} nodes and {len(columns):,} entries.")
+        raise wrong(
+            path, None, f"{prefix}indptr: it does not fit {count:,} nodes and {len(columns):,} entries."
+        )
     if len(columns) and not 0 <= columns.min() <= columns.max() < width:
-        raise wrong(path, None, f"{prefix}indices: feature {columns.max()} is not among the {width:,} features.")
+        raise wrong(
+            path, None, f"{prefix}indices: feature {columns.max()} is not among the {width:,} features."
+        )
     found = np.zeros((count, width), np.float32)
     found[np.repeat(np.arange(count), np.diff(begins)), columns] = data
     return found

@@ -28,11 +28,12 @@ _KNOWN = {
     **{(f"numpy.{core}.multiarray", "_reconstruct"): "reconstruct" for core in ("core", "_core")},
     **{(f"scipy.sparse.{name}", "csr_matrix"): "matrix" for name in ("csr", "_csr")},
     ("collections", "defaultdict"): "dictionary",
+    ("_codecs", "encode"): "bytes",  # how Python 3 writes bytes for Python 2
     **{(module, "list"): "list class" for module in ("__builtin__", "builtins")},
 }
 
 
-class Refused(Exception):
+class HostilePickle(Exception):
     """A pickle asks for more than arrays, matrices and dictionaries; the text says for what."""
 
 
@@ -41,15 +42,19 @@ def load_arrays(path: Path) -> Any:
     raw = files.read_bytes(path, "data", MOST_BYTES)
     try:
         return plain(_Unpickler(io.BytesIO(raw), encoding="latin-1").load())
-    except Refused as reason:
+    except HostilePickle as reason:
         raise wrong(
-            path, None, f"is refused: {reason}. Expected a pickle of numpy arrays, scipy matrices or dictionaries."
+            path,
+            None,
+            f"is refused: {reason}. Expected a pickle of numpy arrays, scipy matrices or dictionaries.",
         ) from None
     except MemoryError:
         raise wrong(path, None, "does not fit into memory.") from None
     except Exception as error:  # a damaged pickle can raise anything
         raise wrong(
-            path, None, f"is not a pickle that can be read: {type(error).__name__}: {str(error)[:80]}. Is it complete?"
+            path,
+            None,
+            f"is not a pickle that can be read: {type(error).__name__}: {str(error)[:80]}. Is it complete?",
         ) from None
 
 
@@ -71,23 +76,29 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         known = _KNOWN.get((module, name))
         if known is None:
-            raise Refused(f"it asks for {f'{module}.{name}'[:80]!r}, which is no part of an array")
+            raise HostilePickle(f"it asks for {f'{module}.{name}'[:80]!r}, which is no part of an array")
         return self._stand_ins[known]
 
     def persistent_load(self, pid: Any) -> Any:
-        raise Refused("it refers to something outside of itself")
+        raise HostilePickle("it refers to something outside of itself")
+
+
+def _encoded(text: object, encoding: object) -> bytes:
+    if not isinstance(text, str) or encoding != "latin1":
+        raise HostilePickle("it encodes text in an unknown way")
+    return text.encode("latin-1")
 
 
 def _stand_ins() -> dict[str, Any]:
     class DType:
         def __init__(self, code: object) -> None:
             if not isinstance(code, str) or not _DTYPES.fullmatch(code):
-                raise Refused(f"it holds an array of {ascii(code)[:40]}, not of numbers")
+                raise HostilePickle(f"it holds an array of {ascii(code)[:40]}, not of numbers")
             self.code, self.order = code, "<"
 
         def __setstate__(self, state: Any) -> None:
             if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", ">", "|", "="):
-                raise Refused("it describes numbers in an unknown way")
+                raise HostilePickle("it describes numbers in an unknown way")
             self.order = state[1]
 
         def dtype(self) -> np.dtype[Any]:
@@ -103,14 +114,14 @@ def _stand_ins() -> dict[str, Any]:
 
         def as_array(self) -> NDArray[Any]:
             if len(self.state) != 5:
-                raise Refused("it holds an array of an unknown form")
+                raise HostilePickle("it holds an array of an unknown form")
             _, shape, kind, columns_first, raw = self.state
             if not isinstance(kind, DType) or not isinstance(raw, (str, bytes)):
-                raise Refused("it holds an array that is not of numbers")
+                raise HostilePickle("it holds an array that is not of numbers")
             sizes = tuple(int(size) for size in shape)
             raw = raw.encode("latin-1") if isinstance(raw, str) else raw
             if min(sizes, default=0) < 0 or math.prod(sizes) * kind.dtype().itemsize != len(raw):
-                raise Refused(f"it holds {len(raw):,} bytes for an array of shape {sizes}")
+                raise HostilePickle(f"it holds {len(raw):,} bytes for an array of shape {sizes}")
             found = np.frombuffer(raw, kind.dtype())
             found = found.reshape(sizes, order="F" if columns_first else "C")
             return found.astype(found.dtype.newbyteorder("="))
@@ -121,7 +132,7 @@ def _stand_ins() -> dict[str, Any]:
 
         def __setstate__(self, state: Any) -> None:
             if not isinstance(state, dict):
-                raise Refused("it holds a matrix of an unknown form")
+                raise HostilePickle("it holds a matrix of an unknown form")
             self.parts = {str(name): part for name, part in state.items()}
 
     class Marker:
@@ -134,4 +145,5 @@ def _stand_ins() -> dict[str, Any]:
         "reconstruct": Array,
         "matrix": Matrix,
         "dictionary": lambda *unused: {},
+        "bytes": lambda text, encoding: _encoded(text, encoding),
     }

@@ -176,15 +176,21 @@ def _by_source(
 
 
 def run(
-    left: Tensor, right: Tensor, value: Tensor, weight: Tensor | None, slope: float, edges: Edges, dropout: float
+    left: Tensor,
+    right: Tensor,
+    value: Tensor,
+    weight: Tensor | None,
+    slope: float,
+    edges: Edges,
+    dropout: float,
 ) -> Tensor:
     """The output (n,h,c) for tensors of one dtype, float32 or float64."""
     seed = draw_seed(left.device) if dropout > 0 else None
-    found: Tensor = _EdgeAttention.apply(left, right, value, weight, slope, edges, dropout, seed)
+    found: Tensor = _FusedEdgeAttention.apply(left, right, value, weight, slope, edges, dropout, seed)
     return found
 
 
-class _EdgeAttention(torch.autograd.Function):
+class _FusedEdgeAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -243,7 +249,9 @@ def _given(seed: Tensor | None, edges: Edges) -> Tensor:
     return edges.into if seed is None else seed
 
 
-def _options(left: Tensor, value: Tensor, weight: Tensor | None, slope: float, dropout: float) -> dict[str, Any]:
+def _options(
+    left: Tensor, value: Tensor, weight: Tensor | None, slope: float, dropout: float
+) -> dict[str, Any]:
     """The numbers and sizes of a launch."""
     heads, width, wide = left.shape[1], left.shape[2], value.shape[2]
     across, column = triton.next_power_of_2(max(1, width)), triton.next_power_of_2(max(1, wide))
