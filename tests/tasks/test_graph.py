@@ -1,6 +1,7 @@
 """The task `graph`: files of every form, hostile pickles, and that neighbours are what it is about."""
 
 import builtins
+import contextlib
 import os
 import pickle
 import shutil
@@ -184,10 +185,8 @@ def test_what_a_pickle_does_to_one_stand_in_reaches_no_other_file(tmp_path):
     evil = tmp_path / "evil"
     # csr_matrix itself, not an instance of it, gets an attribute.
     evil.write_bytes(b"cscipy.sparse.csr\ncsr_matrix\n(N}S'__setstate__'\nI1\nstb.")
-    try:
+    with contextlib.suppress(BadValue):
         load_arrays(evil)
-    except BadValue:
-        pass
     planetoid(tmp_path)
     assert set(load_arrays(tmp_path / "ind.small.x")) >= {"data", "indices", "indptr"}
 

@@ -59,8 +59,8 @@ for _module in pkgutil.iter_modules(__path__):
 __all__ = [
     "MECHANISMS", "NTM", "Additive", "AlibiPositions", "Baseline", "Cache", "Causal", "Choice", "Concat",
     "DecoderLayer", "DecoderState", "Dot", "DynamicMemory", "EncoderLayer", "Entry", "FeedForward", "General", "Global",
-    "GlobalLayer", "GlobalQuery", "GraphAttention", "HalfWave", "Hard", "Interactive", "KeyValueMemory", "Learned", "Linear", "Local",
-    "LocalLayer", "LocalM", "LocalP", "Machine", "Mechanism", "Multihead", "MultiheadAttention", "MultiheadPositions",
+    "GlobalLayer", "GlobalQuery", "GraphAttention", "HalfWave", "Hard", "Interactive", "KeyValueMemory", "Learned",
+    "Linear", "Local", "LocalLayer", "LocalM", "LocalP", "Machine", "Mechanism", "Multihead", "MultiheadAttention", "MultiheadPositions",
     "NoPositions", "PositionalEncoding", "QueryKeyMemory", "Relative", "RelativePositions", "Residual",
     "RotaryPositions", "ShawPositions", "Sinusoidal", "State", "StaticMemory", "T5Positions", "TransformerXLPositions",
     "build", "build_across", "build_causal", "entry", "global_query", "hard", "linear_attention", "mechanism", "names",

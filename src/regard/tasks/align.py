@@ -51,7 +51,7 @@ class GoldPair(NamedTuple):
 
 @task("align")
 class Align(ParallelTask):
-    """Learns to translate; judged by the alignment error rate of its attention, and of each layer's (`regard evaluate`).
+    """Learns to translate; judged by the alignment error rate of its attention (`regard evaluate`: layer by layer).
 
     Learned is translation alone: gold links only judge. So the text of every pair is for training; of the pairs with
     gold links a fifth is for validation and the rest for the test. Beside it stand the diagonal, and IBM model 1 on the

@@ -238,9 +238,8 @@ def communities(seed: int) -> GraphData:
             pairs.append((node, draws.below(COUNT)))
     edges = np.array([pair for pair in pairs if pair[0] != pair[1]], np.int64).T
     every = np.arange(COUNT)
-    splits = {
-        "train": every[:LABELLED], "validation": every[LABELLED : LABELLED + CHECKED], "test": every[LABELLED + CHECKED :],
-    }  # fmt: skip
+    ends = (LABELLED, LABELLED + CHECKED)
+    splits = {"train": every[: ends[0]], "validation": every[ends[0] : ends[1]], "test": every[ends[1] :]}
     return GraphData(
         features,
         labels,

@@ -147,8 +147,8 @@ def read_edge_list(edges: Path, nodes: Path, seed: int, dangling: str) -> GraphD
         if width < 1 or len(words) != width + 2:
             raise wrong(
                 nodes, number,
-                f"has {max(0, len(words) - 2)} numbers between name and class, expected {max(1, width)} as in the first "
-                "line. Give every node equally many.",
+                f"has {max(0, len(words) - 2)} numbers between name and class, expected {max(1, width)} as in the "
+                "first line. Give every node equally many.",
             )  # fmt: skip
         if words[0] in place:
             raise wrong(

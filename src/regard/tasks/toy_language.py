@@ -1,7 +1,8 @@
 """Sentence pairs of two made-up languages with their word alignment, for the task `align` without files.
 
 The second language says everything that makes alignment hard: adjectives follow their noun (reordered), an article
-stands before each noun (null: no word of the source), some nouns are two words and "not" embraces the verb (one to many).
+stands before each noun (null: no word of the source), some nouns are two words, and "not" stands around the verb (one
+to many).
 """
 
 from __future__ import annotations

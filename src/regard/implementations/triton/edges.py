@@ -263,5 +263,6 @@ def _options(
         "threshold": round(dropout * (1 << 32)) - (1 << 31) if dropout < 1 else (1 << 31) - 1,
         "keep": 1 / (1 - dropout) if dropout < 1 else 0.0,
         "A": width, "C": wide, "HEADS": together, "ACROSS": across, "WIDE": column, "EDGES": edges,
-        "WEIGHTED": weight is not None, "DROPS": dropout > 0, "num_warps": 1 if edges * together * largest <= 1024 else 2,
+        "WEIGHTED": weight is not None, "DROPS": dropout > 0,
+        "num_warps": 1 if edges * together * largest <= 1024 else 2,
     }  # fmt: skip
