@@ -16,6 +16,7 @@ from regard import registry
 from regard.core.options import read_options
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
+from regard.models.crossing import attention_to_source
 from regard.models.embedding import readable
 from regard.models.preset import Preset, with_preset
 from regard.registry import Registry, parse
@@ -112,6 +113,10 @@ class Model(nn.Module):
     def relabel(self, shown: Shown) -> Shown:
         """Names of the positions it attends over, where it merges positions of the input (into patches)."""
         return shown
+
+    def attention_to_source(self, batch: Batch) -> dict[str, Tensor]:
+        """With what weights each target position attends to each input position, by layer: (b,h,t,n) each."""
+        return attention_to_source(self, batch)
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """Hypotheses for each example, best first, for answers that are sequences."""
