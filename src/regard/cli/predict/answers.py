@@ -225,7 +225,9 @@ def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path
 
 
 def _looked_at(seen: Attribution, pieces: Sequence[str], known: Sequence[bool]) -> dict[str, Any]:
-    readings = seen.weights if seen.rows else seen.weights[None]  # several, where the input is read again and again
+    readings = (
+        seen.weights if seen.rows else seen.weights[None]
+    )  # several, where the input is read again and again
     rows = zip(pieces, known, _rounded(readings.mean(0).tolist()), strict=True)
     found: dict[str, Any] = {
         "source": seen.source,
