@@ -231,7 +231,6 @@ def _class(found: Prediction) -> list[str]:
 
 def _bars(seen: dict[str, Any]) -> list[str]:
     """The positions with the largest weights."""
-    from regard.cli.common.terminal import visible
 
     pieces = sorted(seen["pieces"], key=lambda one: -one["weight"])[:SHOWN_PIECES]
     lines = [f"looked at ({seen['source']}):"]
