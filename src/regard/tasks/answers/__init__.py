@@ -3,6 +3,9 @@
 from regard.tasks.answers.answer import NEEDS, Answer, Head
 from regard.tasks.answers.bits import Bits
 from regard.tasks.answers.classes import EachOf, OneOf
+from regard.tasks.answers.slots import Slot, SlotValues
 from regard.tasks.answers.text import HiddenTokens, NextToken, Writes
 
-__all__ = ["NEEDS", "Answer", "Bits", "EachOf", "Head", "HiddenTokens", "NextToken", "OneOf", "Writes"]
+__all__ = [
+    "NEEDS", "Answer", "Bits", "EachOf", "Head", "HiddenTokens", "NextToken", "OneOf", "Slot", "SlotValues", "Writes",
+]  # fmt: skip
