@@ -34,7 +34,7 @@ class SpelledEmbedding(nn.Module):
     def lexical(self, data: Tensor) -> Tensor:
         """The word and its spelling, whoever says it and wherever, (…,dim)."""
         grams = data[..., FIRST_GRAM:]
-        real = (grams > 0)[..., None]
+        real = (grams > 0)[..., None].to(self.gram.weight.dtype)
         spelling = (self.gram(grams) * real).sum(-2) / real.sum(-2).clamp(min=1).sqrt()
         found: Tensor = (self.word(data[..., 0]) + spelling) * 0.5**0.5
         return found
@@ -67,6 +67,7 @@ class Tracker(Reader):
         "mention": "each value's attention to the turn",
         "stack.layers.-1.attention": "{name} of the last layer",
     }
+    sides: ClassVar[dict[str, tuple[str, str]]] = {"about": ("slots", "words"), "mention": ("values", "words")}
 
     def __init__(
         self, problem: Problem, *, dim: int = 128, layers: int = 2, num_heads: int = 4, dropout: float = 0.2, **options: Any

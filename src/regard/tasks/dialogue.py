@@ -18,13 +18,13 @@ from regard.tasks.goals import Goals
 from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.reading import Data, checked_encoding
 from regard.tasks.shown import Shown
+from regard.tasks.spelling import ASKS, CONFIRMS, SPEAKERS, SYSTEM, USER
 from regard.tasks.splits import checked_split
 from regard.tasks.streams import Spelled
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.vocabulary import BLANK, PADDING, START, UNKNOWN, Vocabulary
 from regard.tasks.woz import REQUEST, Dialogue, Ontology, Turn, read_splits, spoken
 
-USER, SYSTEM, ASKS, CONFIRMS, SPEAKERS = range(5)
 GENERATED = {"train": 1200, "validation": 150, "test": 300}
 LONGEST = 160  # positions of a turn
 GOLD = "gold"  # the note of a batch with the goals and requests of each turn

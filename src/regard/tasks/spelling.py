@@ -21,6 +21,7 @@ from regard.tasks.vocabulary import BLANK, PADDING, SPECIAL, Vocabulary
 GRAMS = 2048  # ids of trigrams, by a hash; 0 is none
 MOST = 12  # trigrams of a word: longer words keep the first
 HIDDEN = 0.15  # of the words; of these 90 % become blank, 10 % stay
+USER, SYSTEM, ASKS, CONFIRMS, SPEAKERS = range(5)  # who says a word; acts of the system are words, too
 SPEAKER, FIRST_GRAM = 1, 2  # the columns of a position: word, speaker, trigrams
 
 
@@ -56,6 +57,16 @@ def padded_words(texts: Sequence[Sequence[tuple[int, ...]]]) -> tuple[Tensor, Te
             keep[row, : len(words)] = True
     return data, None if bool(keep.all()) else keep
 
+
+
+def padded_texts(examples: Sequence[Sequence[Sequence[tuple[int, ...]]]]) -> tuple[Tensor, Tensor]:
+    """Several texts for each example: positions (b,texts,n,columns) and a padding mask (b,texts,n), True = real."""
+    most = max(map(len, examples), default=0)
+    texts = [text for example in examples for text in (*example, *[()] * (most - len(example)))]
+    data, keep = padded_words(texts)
+    if keep is None:
+        keep = torch.ones(data.shape[:2], dtype=torch.bool)
+    return data.unflatten(0, (len(examples), most)), keep.unflatten(0, (len(examples), most))
 
 
 def hide(data: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -58,3 +58,16 @@ class Spelled:
     padding: int = 0
     length: int | None = None
     words: ClassVar[str] = "spelled words"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Several texts side by side, each of spelled words: (b,texts,n,columns), with `keep` (b,texts,n)."""
+
+    of: Spelled
+    words: ClassVar[str] = "several texts"
+
+    @property
+    def length(self) -> int | None:
+        """The most words of one text."""
+        return self.of.length

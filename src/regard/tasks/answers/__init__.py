@@ -3,9 +3,10 @@
 from regard.tasks.answers.answer import NEEDS, Answer, Head
 from regard.tasks.answers.bits import Bits
 from regard.tasks.answers.classes import EachOf, OneOf
+from regard.tasks.answers.ranks import Ranks
 from regard.tasks.answers.slots import Slot, SlotValues
 from regard.tasks.answers.text import HiddenTokens, NextToken, Writes
 
 __all__ = [
-    "NEEDS", "Answer", "Bits", "EachOf", "Head", "HiddenTokens", "NextToken", "OneOf", "Slot", "SlotValues", "Writes",
+    "NEEDS", "Answer", "Bits", "EachOf", "Head", "HiddenTokens", "NextToken", "OneOf", "Ranks", "Slot", "SlotValues", "Writes",
 ]  # fmt: skip
