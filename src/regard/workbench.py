@@ -131,6 +131,9 @@ def compare(
     engine: str = "local",
     workers: int | None = None,
     beam: int | None = None,
+    match: str | None = None,
+    target: float | str | None = None,
+    columns: str | Sequence[str] | None = None,
     use: Files = (),
     quiet: bool = False,
     **settings: Any,
@@ -138,6 +141,10 @@ def compare(
     """Train models × attentions × seeds on one task, as `regard compare` does; in a notebook it shows its report.
 
     seeds: how many, or which. sweep: tune each contestant with so many trials first, by validation alone.
+    match: "parameters" or "flops": choose widths at which all contestants have the same size within 5 %; "none". By
+        default "parameters" for the models of the task's recipe, "none" for models that are named.
+    target: the validation score whose steps and seconds are measured; by default the best that every run reaches.
+    columns: of the printed table: "all", or names such as "speed,test,steps-to-target".
     settings: any other setting of the runs, as in `train`.
 
     >>> # comparison = regard.compare("digits", models=["encoder", "lstm-attention"], steps=300)
@@ -151,13 +158,14 @@ def compare(
     named = {"task": task, "data": _joined(data), "steps": steps, "budget": budget}
     given = {
         "models": models, "attention": attention, "seeds": seeds, "sweep": sweep or None, "out": out,
-        "engine": None if engine == "local" else engine, "workers": workers, "beam": beam, "use": use or None,
+        "engine": None if engine == "local" else engine, "workers": workers, "beam": beam, "match": match,
+        "target": target, "columns": columns, "use": use or None,
     }  # fmt: skip
     shown = {name: value for name, value in {**named, **given, **settings}.items() if value is not None}
     command = f"regard.compare({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
     plan = make_plan(
         _settings(named, settings), models=models, attention=attention, seeds=seeds, sweep=sweep, out=out,
-        engine=engine, workers=workers, beam=beam, command=command,
+        engine=engine, workers=workers, beam=beam, match=match, target=target, columns=columns, command=command,
     )  # fmt: skip
     if quiet:
         return run(plan)

@@ -92,17 +92,25 @@ def test_perplexity_and_completion_of_a_language_run(runs, capsys):
     assert rows["perplexity"]["value"] == pytest.approx(math.exp(cost / (len(ids) - 1)), rel=1e-5)
 
     sentences = [part.strip() + mark for part, mark in _sentences(task.texts["test"])]
-    nll, right, judged = 0.0, 0, 0
+    sums = {"": [0.0, 0], "teacher_forced_": [0.0, 0]}
+    judged = 0
     for sentence in sentences:
-        ids = torch.tensor(task.vocabulary.encode(sentence)[:24])
-        odds = model(Batch.of(ids[None, :-1]))[0].log_softmax(-1)
-        for place in range(len(ids) // 2, len(ids)):
-            nll -= float(odds[place - 1, ids[place]])
-            right += int(odds[place - 1].argmax()) == int(ids[place])
+        ids = task.vocabulary.encode(sentence)[:24]
+        half = len(ids) // 2
+        own = ids[:half]
+        for place in range(half, len(ids)):
             judged += 1
-    assert rows["completion_nll"]["count"] == judged
-    assert rows["completion_nll"]["value"] == pytest.approx(nll / judged, rel=1e-5)
-    assert rows["completion_accuracy"]["value"] == pytest.approx(right / judged)
+            for prefix, given in (("", own), ("teacher_forced_", ids[:place])):
+                odds = model(Batch.of(torch.tensor([given])))[0, -1].log_softmax(-1)
+                sums[prefix][0] -= float(odds[ids[place]])
+                sums[prefix][1] += int(odds.argmax()) == ids[place]
+                if not prefix:
+                    following = int(odds.argmax())
+            own = [*own, following]
+    for prefix, (nll, right) in sums.items():
+        assert rows[f"{prefix}completion_nll"]["count"] == judged
+        assert rows[f"{prefix}completion_nll"]["value"] == pytest.approx(nll / judged, rel=1e-5)
+        assert rows[f"{prefix}completion_accuracy"]["value"] == pytest.approx(right / judged)
     assert "second half" in found["signature"]["completion"]
 
 

@@ -15,7 +15,16 @@ SUMMARY = "List the mechanisms, the models and tasks that use them, or the value
 EXAMPLES = ("regard list", "regard list models --json")
 
 MODELS_AND_TASKS = ["models", "tasks"]
-KINDS = ["mechanisms", *MODELS_AND_TASKS, "masks", "scores", "biases", "normalizers", "implementations"]
+KINDS = [
+    "mechanisms",
+    *MODELS_AND_TASKS,
+    "masks",
+    "scores",
+    "biases",
+    "normalizers",
+    "positions",
+    "implementations",
+]
 
 WIDE = 110  # columns from which on a summary fits beside the other columns
 COLUMNS = ("name", "causal", "time", "memory")

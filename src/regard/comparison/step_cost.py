@@ -27,7 +27,6 @@ from regard import plugins
 from regard.comparison import flops
 from regard.comparison.job import Cost, Settings
 from regard.comparison.memory import peak_memory
-from regard.tasks.batch import Batch
 from regard.training.build import Parts, build_model, build_task
 from regard.training.config import Config
 from regard.training.config.recipe import complete
@@ -74,7 +73,7 @@ def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
     return Cost(
         steps_per_second=pace,
         peak_memory_mib=memory / _MIB,
-        flops_per_step=_mean_operations(trainer, batches),
+        flops_per_step=trainer.accumulate * flops.mean_of_steps(trainer.model, batches),
         parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
         batch=batches[0].shapes(),
         device=_named(hardware.device),
@@ -104,17 +103,6 @@ def _steps(trainer: Trainer, seconds: float) -> float:
             trainer.synchronize()  # waits until a GPU has finished
             readings.append(taken / (time.perf_counter() - start))
     return statistics.median(readings)
-
-
-def _mean_operations(trainer: Trainer, batches: list[Batch]) -> float:
-    """Operations of a step, which may accumulate batches, as a mean over batches; equal shapes cost the same."""
-    known: dict[str, float] = {}
-    for batch in batches:
-        name = json.dumps(batch.shapes())
-        if name not in known:
-            known[name] = flops.of_step(trainer.model, batch)
-    each = [known[json.dumps(batch.shapes())] for batch in batches]
-    return trainer.accumulate * statistics.fmean(each)
 
 
 def _named(device: torch.device) -> str:

@@ -17,6 +17,7 @@ from regard.core.options import read_options
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.models.embedding import readable
+from regard.models.preset import Preset, with_preset
 from regard.registry import Registry, parse
 from regard.tasks.answers import NEEDS, Head
 from regard.tasks.batch import Batch
@@ -61,6 +62,9 @@ class Model(nn.Module):
     several_streams: ClassVar[bool] = False
     takes_attention: ClassVar[str] = ""  # what `attention=` replaces, in words; empty: the option is refused
     attention_default: ClassVar[str] = ""  # its default mechanism, by name
+    width_option: ClassVar[str] = (
+        "dim"  # the option that sets its width, which `regard compare --match` varies
+    )
     # The attention that reports and `predict` show, most telling first: the path of a module (`layers.-1`: the last
     # one) and what it is, in words with {name} for its mechanism. A model with a decoder begins with the decoder's
     # attention to the input. Empty: the last layer that attended.
@@ -68,6 +72,7 @@ class Model(nn.Module):
     # Of those whose rows and columns are not the positions of the first stream: what they are, by the names of
     # `Shown` (its `called`, or one of its `streams`).
     sides: ClassVar[dict[str, tuple[str, str]]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = {}  # by the names that the option `preset` takes
 
     head: Head
 
@@ -86,6 +91,10 @@ class Model(nn.Module):
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The sum of the losses of all that counts in a batch, in nats, and how much counts."""
         return self.head.loss(outputs, batch, smoothing)
+
+    def example_losses(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The loss of each example and how much counts in it, both (b,) or, where only these are known, sums (1,)."""
+        return self.head.example_losses(outputs, batch, smoothing)
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example."""
@@ -137,9 +146,21 @@ def build(name: str, problem: Problem, **options: Any) -> Model:
     known = options_of(cls)
     if "attention" in chosen and not cls.takes_attention:
         raise BadValue(f"attention: {plain} has no place for another attention; leave --attention out.")
-    return cls(problem, **read_options(plain, cls, chosen, known))
+    return cls(problem, **with_preset(plain, cls.presets, read_options(plain, cls, chosen, known))[1])
+
+
+def preset_settings(name: str, warmup: int | None = None) -> dict[str, Any]:
+    """The optimiser settings of the preset in a model's name; `warmup`: the steps asked for, None: the preset's."""
+    plain, inside = parse(name)
+    cls = MODELS[plain]
+    preset, options = with_preset(plain, cls.presets, inside)
+    return {} if preset is None else preset.settings(options, warmup)
 
 
 def options_of(cls: type[Model]) -> dict[str, inspect.Parameter]:
     """The options of a model by name."""
-    return registry.options_of(cls, leading=1)  # the problem
+    found = registry.options_of(cls, leading=1)  # the problem
+    if cls.presets:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        found["preset"] = inspect.Parameter("preset", kind, default=None, annotation="str | None")
+    return found

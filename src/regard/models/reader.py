@@ -19,7 +19,7 @@ class Reader(Model):
 
     attention_default: ClassVar[str] = "multihead"
     shows: ClassVar[dict[str, str]] = {"stack.layers.-1.attention": "{name} of the last layer"}
-    causal: ClassVar[bool] = False  # whether layers are causal
+    causal: bool = False  # whether layers are causal
 
     def __init__(
         self,
@@ -32,7 +32,10 @@ class Reader(Model):
         positions: str = "sinusoidal",
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        hidden_dropout: float | None = None,
         norm: str = "pre",
+        residual: bool = True,
+        activation: str = "gelu",
         hidden: int | None = None,
         gated: bool = False,
         tied: bool = False,
@@ -41,7 +44,8 @@ class Reader(Model):
         self.embedding = StreamEmbedding(problem.inputs, dim, positions=positions, dropout=dropout)
         self.stack = Stack(
             dim, layers, attention or self.attention_default, causal=self.causal, num_heads=num_heads, norm=norm,
-            dropout=dropout, attention_dropout=attention_dropout, hidden=hidden, gated=gated,
+            residual=residual, activation=activation, dropout=dropout, hidden_dropout=hidden_dropout,
+            attention_dropout=attention_dropout, hidden=hidden, gated=gated,
         )  # fmt: skip
         self.head = problem.answer.head(dim, self.embedding.shared(problem.answer.outputs) if tied else None)
         further = list(problem.streams.items())[1:]

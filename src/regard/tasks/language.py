@@ -21,13 +21,10 @@ from regard.tasks.metrics import (
     ACCURACY,
     LOSS,
     PERPLEXITY,
-    Answered,
     Answering,
     Mean,
     Metric,
     State,
-    merged,
-    observe,
 )
 from regard.tasks.padding import padded
 from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
@@ -50,9 +47,6 @@ BITS_PER_CHARACTER = Mean(
     "bits_per_character", higher_is_better=False, look=lambda answered: answered.loss,
     made=lambda loss: loss / math.log(2),
 )  # fmt: skip
-COMPLETED = (
-    "the first half of a sentence is given, each token of the second half is judged given all before it"
-)
 GUESSED = "the first half of a sentence is given, the second half is hidden at once and guessed"
 
 
@@ -251,20 +245,17 @@ class Language(Task):
         chosen = completion.evenly(completion.sentences_of(self._text(split)), most)
         return list(completion.batches(chosen, self._known(), self.context, batch_size, hidden=self.hides))
 
-    @torch.no_grad()
     def examine(
         self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,
         device: torch.device | str = "cpu",
     ) -> list[tuple[Metric, State]]:  # fmt: skip
-        """How well a model completes sentences: `completion_accuracy` and `completion_nll`."""
-        batches = self.completion_batches(split, batch_size, most)
-        parts = [observe(completion.METRICS, Answered(model, batch.to(device))) for batch in batches]
-        states = merged(completion.METRICS, parts)
-        return [(metric, states[metric.name]) for metric in completion.METRICS if metric.name in states]
+        """How well a model completes sentences: see `regard.tasks.completion`."""
+        metrics = completion.GUESSED if self.hides else completion.CONTINUED
+        return completion.examine(model, self.completion_batches(split, batch_size, most), metrics, device)
 
     def protocol(self) -> dict[str, Any]:
         """How completions are judged."""
-        return {"completion": GUESSED if self.hides else COMPLETED}
+        return {"completion": GUESSED if self.hides else completion.PROTOCOL}
 
     def parse(self, given: Mapping[str, str]) -> Window:
         """A text."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -51,7 +50,7 @@ def files_by_split(files: Sequence[Path]) -> dict[str, Path]:
             path
             for name in known
             for path in sorted(files)
-            if name in re.split(r"[._-]", plain_name(path).lower())
+            if name in plain_name(path).lower().replace("-", "_").replace(".", "_").split("_")
         ]
         for path in [*exact, *longer, *inside][:1]:
             found[split] = path

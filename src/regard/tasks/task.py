@@ -58,6 +58,7 @@ class Recipe:
     batch_size: int = 32
     optimizer: str = "adamw"
     lr: float = 1e-3
+    weight_decay: float = 0.01
     warmup: int = 50
     smoothing: float = 0.0
     accumulate: int = 1

@@ -282,8 +282,8 @@ class Translate(ParallelTask):
         return float(made.score)
 
     def protocol(self) -> dict[str, Any]:
-        """The signature of BLEU."""
-        return {"bleu": self.signature()}
+        """How completions are judged, and the signature of BLEU."""
+        return {**super().protocol(), "bleu": self.signature()}
 
     def signature(self) -> str:
         """How BLEU is computed, in sacrebleu's own words, to be printed beside the number."""

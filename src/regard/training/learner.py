@@ -77,6 +77,7 @@ class Learner:
         step = Step(
             accelerator, model, prepared, self.model.loss, accumulate=config.accumulate or 1,
             clip=config.optim.clip or 0.0, smoothing=config.optim.smoothing or 0.0,
+            example_losses=self.model.example_losses,
         )  # fmt: skip
         return (
             GraphedStep(step, self.optimizer, self.tell, MAX_PENDING, hardware.to_device)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import BadValue
+from regard.tasks.task import Recipe
 from regard.training.config import Optim
 from regard.training.cuda_graph.rmsprop import SkippableRMSprop
 from regard.training.distributed.sharding import shard_like
@@ -36,7 +37,8 @@ def groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.optim.Optimizer:
     """Build the optimiser. `captured`: for use inside a CUDA graph, with its learning rate on the device."""
     assert optim.lr is not None
-    given = groups(model, optim.weight_decay)
+    # None: settings not completed by a recipe
+    given = groups(model, Recipe.weight_decay if optim.weight_decay is None else optim.weight_decay)
     if not given:
         raise BadValue("model: it has no parameters to train.")
     rate = torch.tensor(optim.lr, device=given[0]["params"][0].device)

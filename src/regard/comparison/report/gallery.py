@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from regard.comparison import history
 from regard.comparison.comparison import Comparison
-from regard.comparison.figures import attention, bars, cost, curves, history, svg
+from regard.comparison.figures import attention, bars, cost, curves, svg
 from regard.comparison.figures.style import Drawing, Key, Keys, style
 from regard.comparison.results import Row, deciding, runs_of
 from regard.errors import RegardError

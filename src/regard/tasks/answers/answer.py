@@ -88,14 +88,31 @@ class Head(nn.Module):
 
         A sum and a count, so that a batch may be split in any way.
         """
+        return counted(self.each_loss(outputs, batch, smoothing), batch.target_keep)
+
+    def each_loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
+        """The loss of each target, (b, …), in nats: here the cross-entropy."""
         assert batch.targets is not None
-        each = F.cross_entropy(
+        return F.cross_entropy(
             outputs.float().flatten(0, -2),
             batch.targets.flatten(),
             reduction="none",
             label_smoothing=smoothing,
         ).view(batch.targets.shape)
-        return counted(each, batch.target_keep)
+
+    @torch.no_grad()
+    def example_losses(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The loss of each example, a sum over its targets, and how much counts in it, both (b,).
+
+        A head that defines a `loss` of its own gives both for the whole batch, (1,), unless it overrides this, too.
+        """
+        if type(self).loss is not Head.loss:
+            total, count = self.loss(outputs, batch, smoothing)
+            return total.reshape(1), count.reshape(1)
+        each = self.each_loss(outputs, batch, smoothing)
+        counts = torch.ones_like(each) if batch.target_keep is None else batch.target_keep.to(each)
+        kept = each.masked_fill(counts == 0, 0)
+        return kept[..., None].flatten(1).sum(1), counts[..., None].flatten(1).sum(1)
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example: here the likeliest class, or those of its positions."""

@@ -59,8 +59,8 @@ class Optim:
 
     optimizer: str | None = setting(None, optional(one_of(*OPTIMIZERS)), "the rule: " + ", ".join(OPTIMIZERS))
     lr: float | None = setting(None, optional(number(least=0)), "peak learning rate")
-    weight_decay: float = setting(
-        0.01, number(least=0), "weight decay of matrices (not of norms, biases, embeddings)"
+    weight_decay: float | None = setting(
+        None, optional(number(least=0)), "weight decay of matrices (not of norms, biases, embeddings)"
     )
     betas: tuple[float, float] = setting((0.9, 0.98), betas, "decay rates of Adam's two averages")
     warmup: int | None = setting(None, optional(whole(0)), "steps until the peak learning rate")
