@@ -17,7 +17,7 @@ from regard.nn.blocks import FeedForward
 from regard.nn.building import build
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
-from regard.tasks.streams import Texts
+from regard.tasks.streams import TextSets
 
 
 class Attentive(nn.Module):
@@ -38,7 +38,7 @@ class Attentive(nn.Module):
         return found
 
 
-class Exchange(nn.Module):
+class MutualAttention(nn.Module):
     """Two encoders look at each other's rows between their layers, each through a gate that is closed at first."""
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
@@ -54,7 +54,7 @@ class Exchange(nn.Module):
         return one + self.gates[0] * self.dropout(seen), other + self.gates[1] * self.dropout(shown)
 
 
-@model("matcher", gives=("candidates",), reads=(Texts,), several_streams=True)
+@model("matcher", gives=("candidates",), reads=(TextSets,), several_streams=True)
 class Matcher(Model):
     """Scores a reply by the match of each of its words with each word of each turn, on several levels of attention.
 
@@ -109,7 +109,7 @@ class Matcher(Model):
         levels = layers + 1
         self.to_reply = nn.ModuleList(Attentive(dim, dropout) for _ in range(levels))
         self.to_turn = nn.ModuleList(Attentive(dim, dropout) for _ in range(levels))
-        self.exchanges = nn.ModuleList(Exchange(dim, num_heads, dropout) for _ in range(layers if exchange else 0))
+        self.exchanges = nn.ModuleList(MutualAttention(dim, num_heads, dropout) for _ in range(layers if exchange else 0))
         self.first = nn.Conv3d(2 * levels + 1, channels, 3, padding=1)
         self.second = nn.Conv3d(channels, channels, 3, padding=1)
         self.head = problem.answer.head(2 * channels)

@@ -23,7 +23,7 @@ from regard.tasks.splits import checked_split
 from regard.tasks.streams import Spelled
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.vocabulary import BLANK, PADDING, START, UNKNOWN, Vocabulary
-from regard.tasks.woz import REQUEST, Dialogue, Ontology, Turn, read_splits, spoken
+from regard.tasks.woz import REQUEST, Dialogue, Ontology, Turn, read_splits, spoken, typed_turns
 
 GENERATED = {"train": 1200, "validation": 150, "test": 300}
 LONGEST = 160  # positions of a turn
@@ -207,11 +207,11 @@ class DialogueState(Task):
         """A dialogue: turns separated by " | ", the user first and last: "thai food | which area ? | the north"."""
         if set(given) != {"text"}:
             return super().parse(given)  # type: ignore[no-any-return]
-        said = [spoken(part) for part in given["text"].split("|")]
-        if len(said) % 2 == 0 or not all(said):
+        said = typed_turns(given["text"])
+        if len(said) % 2 == 0:
             raise BadValue(
                 '--text: expected an odd number of turns, separated by "|", the user first and last, for instance '
-                f'"thai food | which area ? | the north", got {len(said)}{"" if all(said) else ", one of them empty"}.'
+                f'"thai food | which area ? | the north", got {len(said)}.'
             )
         turns = zip(["", *said[1::2]], said[0::2], strict=True)
         return Conversation(tuple(Turn(system, user) for system, user in turns), first=len(said) // 2)
@@ -227,7 +227,7 @@ class DialogueState(Task):
             for row, piece in zip(self._positions(words, turn), self._texts(turn, words.pieces(ids)), strict=True)
         ]
         slots = list(goals.values)
-        values = [f"{slot}: {value}" for slot, some in goals.values.items() for value in some]
+        values = [name for slot, some in goals.values.items() for value in some for name in _named(slot, value)]
         return Shown(f"“{turn.user}”", pieces, "words", streams={"slots": slots, "values": values})
 
     def _texts(self, turn: Turn, pieces: list[str]) -> list[str]:
@@ -268,6 +268,17 @@ class DialogueState(Task):
         """Restore vocabulary, slots and values."""
         self.vocabulary = vocabulary.restored(state["vocabulary"])
         self.goals = Goals.restored(state["slots"])
+
+
+def _named(slot: str, value: str) -> list[str]:
+    """A name for each word of a value, since each attends by itself: "food: [north] indian", "food: north [indian]"."""
+    words = spoken(value).split()
+    if len(words) == 1:
+        return [f"{slot}: {value}"]
+    return [
+        f"{slot}: {' '.join(f'[{word}]' if at == place else word for at, word in enumerate(words))}"
+        for place in range(len(words))
+    ]
 
 
 class _Judged:

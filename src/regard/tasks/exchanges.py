@@ -84,7 +84,7 @@ def read_turns(path: Path, encoding: str, labelled: bool) -> list[Exchange]:
     return found
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """A context, replies to choose from and which of them are right; `drawn`: how many wrong ones a batch adds."""
 
     context: tuple[str, ...]
@@ -93,26 +93,26 @@ class Choice(NamedTuple):
     drawn: int = 0
 
 
-def grouped(exchanges: Sequence[Exchange]) -> list[Choice]:
+def grouped(exchanges: Sequence[Exchange]) -> list[Selection]:
     """Neighbouring lines with the same context as one choice; one of its replies must be right.
 
     A dialogue gives each context one reply, which is right: neighbours are then choices of their own.
     """
-    found: list[Choice] = []
+    found: list[Selection] = []
     last: Exchange | None = None
     several = not all(one.right for one in exchanges)
     for one in exchanges:
         if several and last is not None and last.context == one.context:
             before = found.pop()
-            found.append(Choice(one.context, (*before.replies, one.reply), (*before.right, one.right)))
+            found.append(Selection(one.context, (*before.replies, one.reply), (*before.right, one.right)))
         else:
             _check(found, last)
-            found.append(Choice(one.context, (one.reply,), (one.right,)))
+            found.append(Selection(one.context, (one.reply,), (one.right,)))
         last = one
     _check(found, last)
     return found
 
 
-def _check(found: list[Choice], last: Exchange | None) -> None:
+def _check(found: list[Selection], last: Exchange | None) -> None:
     if found and last is not None and not any(found[-1].right):
         raise wrong(last.path, last.line, "no reply to this context has the label 1. Expected one at least.")

@@ -16,17 +16,17 @@ from regard.tasks.answers import HiddenTokens, Ranks
 from regard.tasks.answers.ranks import LOOKS, METRICS
 from regard.tasks.batch import INPUTS, TARGETS, Batch, Stream
 from regard.tasks.draws import Draws
-from regard.tasks.exchanges import Choice, Exchange, grouped, read_exchanges
+from regard.tasks.exchanges import Selection, Exchange, grouped, read_exchanges
 from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answering, Mean, Metric, State
 from regard.tasks.problem import Problem
 from regard.tasks.reading import Data, checked_encoding
 from regard.tasks.shown import Shown
 from regard.tasks.spelling import SPEAKERS, SYSTEM, USER
 from regard.tasks.splits import checked_split
-from regard.tasks.streams import Spelled, Texts
+from regard.tasks.streams import Spelled, TextSets
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.vocabulary import BLANK, PADDING, SPECIAL, START, Vocabulary
-from regard.tasks.woz import spoken
+from regard.tasks.woz import joined, typed_turns
 from regard.tasks.yardsticks import TfIdf, cosine
 
 CONTEXT, REPLIES = "context", "replies"
@@ -111,9 +111,9 @@ class Respond(Task):
     def _spelled(self, length: int) -> Spelled:
         return Spelled(len(self._known()), SPEAKERS, spelling.GRAMS, PADDING, length)
 
-    def streams(self) -> dict[str, Texts]:
+    def streams(self) -> dict[str, TextSets]:
         """The last turns, newest first, and the replies to choose from."""
-        texts = Texts(self._spelled(self.words + 1))
+        texts = TextSets(self._spelled(self.words + 1))
         return {CONTEXT: texts, REPLIES: texts}
 
     def answers(self) -> list[Ranks]:
@@ -139,7 +139,7 @@ class Respond(Task):
         """Loss, recall and reciprocal rank; where words are hidden, their accuracy."""
         return (LOSS, ACCURACY) if self.hides else (LOSS, *METRICS)
 
-    def examples(self, split: str) -> Sequence[Choice]:
+    def examples(self, split: str) -> Sequence[Selection]:
         """The contexts of a split with their replies."""
         self._known()
         if checked_split(split) not in self.exchanges:
@@ -152,7 +152,7 @@ class Respond(Task):
             elif all(choice.right):
                 missing = self.candidates - len(choice.replies)
                 wrong = self._drawn(split, choice.replies, missing, Draws("respond", self.seed, split, number).below)
-                choice = Choice(context, (*choice.replies, *wrong), (*choice.right, *[False] * missing))
+                choice = Selection(context, (*choice.replies, *wrong), (*choice.right, *[False] * missing))
             found.append(choice._replace(context=context))
         return found
 
@@ -171,11 +171,11 @@ class Respond(Task):
                 found[one] = None
         return list(found)
 
-    def length(self, example: Choice) -> int:
+    def length(self, example: Selection) -> int:
         """Words of the longest turn or reply."""
         return max(len(text.split()) for text in (*example.context, *example.replies))
 
-    def collate(self, examples: Sequence[Choice], generator: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[Selection], generator: torch.Generator) -> Batch:
         """Turns newest first; replies in the order of the example, then the wrong ones that are drawn for the batch."""
         known = self._known()
         if self.hides:
@@ -205,7 +205,7 @@ class Respond(Task):
         }
         return Batch(streams, self._targets(full, streams[REPLIES].data.shape[1]))
 
-    def _targets(self, examples: Sequence[Choice], width: int) -> dict[str, Stream]:
+    def _targets(self, examples: Sequence[Selection], width: int) -> dict[str, Stream]:
         if not all(one.right for one in examples):
             return {}
         found = torch.zeros(len(examples), width, dtype=torch.long)
@@ -253,17 +253,18 @@ class Respond(Task):
             "equal scores count against the right reply"
         }
 
-    def parse(self, given: Mapping[str, str]) -> Choice:
+    def parse(self, given: Mapping[str, str]) -> Selection:
         """Turns separated by "|", the user last; the replies offered are the most frequent ones of the training data."""
         if set(given) != {"text"}:
             return super().parse(given)  # type: ignore[no-any-return]
         self._known()
-        said = [spoken(part) for part in given["text"].split("|")]
-        if not all(said):
-            raise BadValue('--text: expected turns separated by "|", none of them empty.')
-        return Choice(tuple(said[-self.turns :]), tuple(self.offered))
+        return Selection(tuple(typed_turns(given["text"])[-self.turns :]), tuple(self.offered))
 
-    def show(self, example: Choice, batch: Batch) -> Shown:
+    def conversation(self, turns: Sequence[str]) -> dict[str, str]:
+        """The turns of a chat, as `parse` reads them."""
+        return {"text": joined(turns)}
+
+    def show(self, example: Selection, batch: Batch) -> Shown:
         """The words of the newest turn, and those of the first reply."""
 
         def pieces(text: str, speaker: str) -> list[str]:

@@ -61,7 +61,7 @@ class Spelled:
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextSets:
     """Several texts side by side, each of spelled words: (b,texts,n,columns), with `keep` (b,texts,n)."""
 
     of: Spelled

@@ -61,6 +61,19 @@ def spoken(text: str) -> str:
     return " ".join(_PIECES.findall(text.lower()))
 
 
+def joined(turns: Sequence[str]) -> str:
+    """The turns of a dialogue as one line that can be typed."""
+    return " | ".join(turn.replace("|", " ") for turn in turns)
+
+
+def typed_turns(text: str) -> list[str]:
+    """The turns of a line, separated by "|"."""
+    said = [spoken(part) for part in text.split("|")]
+    if not all(said):
+        raise BadValue(f'--text: expected turns separated by "|", none of them empty, got {excerpt(text)}.')
+    return said
+
+
 def read_splits(
     data: Data, encoding: str, seed: int, whole: bool
 ) -> tuple[dict[str, list[Dialogue]], Ontology | None]:
