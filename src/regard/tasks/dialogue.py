@@ -61,7 +61,7 @@ class DialogueState(Task):
 
     metric: ClassVar[Metric] = Mean("joint_goal", unit=SHARE, over="turns")  # `metrics` says how it is measured
     takes = ("text",)
-    recipe = Recipe(model="tracker", steps=600, batch_size=12, lr=1e-3, warmup=60)
+    recipe = Recipe(model="tracker", steps=400, batch_size=8, lr=1e-3, warmup=60)
 
     def __init__(
         self,

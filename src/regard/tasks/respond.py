@@ -57,13 +57,16 @@ class Respond(Task):
 
     metric: ClassVar[Metric] = METRICS[0]
     takes = ("text",)
-    recipe = Recipe(model="matcher", steps=500, batch_size=16, lr=1e-3, warmup=50)
+    recipe = Recipe(
+        model="matcher", steps=300, batch_size=16, lr=2e-3, warmup=50,
+        models={"matcher": "matcher(layers=1, channels=8)"},
+    )  # fmt: skip
 
     def __init__(
         self,
         data: Data | None = None,
         candidates: int = 10,
-        train_candidates: int = 5,
+        train_candidates: int = 4,
         turns: int = 5,
         words: int = 30,
         min_count: int = 1,

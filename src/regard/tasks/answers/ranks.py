@@ -50,7 +50,7 @@ class RanksHead(Head):
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The candidates of each example, best first; of equal ones the lower number first."""
-        found: list[Any] = outputs.argsort(-1, descending=True, stable=True).tolist()
+        found: list[Any] = outputs.argsort(dim=-1, descending=True, stable=True).tolist()
         return found
 
 
