@@ -1,8 +1,7 @@
-"""Dialogue state tracking: goals that accumulate over turns, values that an ontology lacks, and a tracker's attention."""
+"""Dialogue state tracking: goals that accumulate over turns, values that an ontology lacks, a tracker's attention."""
 
 import json
 import pickle
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +17,11 @@ from regard.tasks.woz import Turn
 from regard.training import train
 from tests.tasks.test_woz import turn, written
 
-ONTOLOGY = {"food": ["thai", "north indian", "greek"], "area": ["north", "south"], "request": ["phone", "address"]}
+ONTOLOGY = {
+    "food": ["thai", "north indian", "greek"],
+    "area": ["north", "south"],
+    "request": ["phone", "address"],
+}
 
 
 def seeded(seed=3):
@@ -119,7 +122,9 @@ def test_values_outside_the_ontology_teach_nothing_and_count_as_errors(folder):
 def test_slots_that_nobody_knows_are_refused_with_their_line(folder):
     path = written(folder / "test.json", [turn(), turn(label=[("colour", "red")])])
     task = tasks.build("dialogue", data=folder)
-    with pytest.raises(BadValue, match=r"turn 2: there is no slot 'colour'. Known: food, area, request") as refused:
+    with pytest.raises(
+        BadValue, match=r"turn 2: there is no slot 'colour'. Known: food, area, request"
+    ) as refused:
         task.examples("test")
     line = int(str(refused.value).removeprefix(f"{path}:").partition(":")[0])
     assert path.read_text().splitlines()[line - 1].strip() == "{"
@@ -132,7 +137,8 @@ def test_slots_that_nobody_knows_are_refused_with_their_line(folder):
 def test_without_an_ontology_the_training_labels_are_the_values(folder):
     (folder / "ontology.json").unlink()
     task = tasks.build("dialogue", data=folder)
-    assert task.goals.values == {"area": ("north", "south", "dontcare"), "food": ("dontcare", "thai"), "request": ("phone",)}
+    areas = ("north", "south", "dontcare")
+    assert task.goals.values == {"area": areas, "food": ("dontcare", "thai"), "request": ("phone",)}
 
 
 def test_the_loss_is_that_of_its_slots_one_by_one(folder):
@@ -224,8 +230,8 @@ def test_scores_are_the_formula_written_out_value_by_value(tracked):
 
     def lexical(word):
         grams = [gram for gram in word[2:] if gram]
-        vector = sum((spelled.gram.weight[gram] for gram in grams), torch.zeros(12).double()) / max(1, len(grams)) ** 0.5
-        return (spelled.word.weight[word[0]] + vector) / 2**0.5
+        vector = sum((spelled.gram.weight[gram] for gram in grams), torch.zeros(12).double())
+        return (spelled.word.weight[word[0]] + vector / max(1, len(grams)) ** 0.5) / 2**0.5
 
     def attended(layer, query, source):
         """Multi-head attention of one query, head by head, without batches."""
@@ -249,7 +255,10 @@ def test_scores_are_the_formula_written_out_value_by_value(tracked):
                 column += 1
             for value in slot.values:
                 vectors = [lexical(word) for word in value]
-                mentions = [attended(model.mention, vector + own, torch.cat([words, context], 1)) for vector in vectors]
+                mentions = [
+                    attended(model.mention, vector + own, torch.cat([words, context], 1))
+                    for vector in vectors
+                ]
                 mean, mention = sum(vectors) / len(vectors), sum(mentions) / len(mentions)
                 hidden = torch.nn.functional.gelu(model.from_about(about) + mention + model.from_value(mean))
                 score = model.score(hidden)[0] + about @ model.meaning(mean) / 12**0.5
@@ -275,7 +284,7 @@ def test_state_is_json_and_a_restored_task_needs_no_files(folder, tracked):
 
 @pytest.mark.parametrize("text", ["a | b", "a | | b", ""])
 def test_typed_dialogues_begin_and_end_with_the_user(tracked, text):
-    with pytest.raises(BadValue, match="expected an odd number of turns|none of them empty"):
+    with pytest.raises(BadValue, match=r"expected an odd number of turns|none of them empty"):
         tracked[0].parse({"text": text})
 
 

@@ -61,12 +61,16 @@ def test_a_model_that_continues_is_asked_for_the_reply_alone(folder):
         words = task.target_vocabulary.pieces(batch.targets[row][asked].tolist())
         assert words == [*reply.split(), "</s>"]
         first = int(asked.nonzero()[0])
-        assert task.show(task.examples("train")[row], batch.map(lambda t, row=row: t[row : row + 1])).pieces[first] == "[system]"
+        alone = batch.map(lambda tensor, row=row: tensor[row : row + 1])
+        assert task.show(task.examples("train")[row], alone).pieces[first] == "[system]"
         kept = batch.keep[row].sum() if batch.keep is not None else batch.inputs.shape[1]
         assert torch.equal(batch.inputs[row, 1:kept], batch.targets[row, : kept - 1])
     assert batch.inputs.shape[1] <= task.problem.inputs.length
     typed = task.collate([task.parse({"text": "thai food"})], seeded())
-    assert typed.answers == {} and task.target_vocabulary.pieces(typed.inputs[0].tolist())[1:3] == ["thai", "food"]
+    assert typed.answers == {} and task.target_vocabulary.pieces(typed.inputs[0].tolist())[1:3] == [
+        "thai",
+        "food",
+    ]
 
 
 @pytest.mark.parametrize("model", ["transformer", "decoder"])
@@ -108,7 +112,9 @@ def test_variety_merges_as_if_all_texts_were_one_batch():
     states = [json.loads(json.dumps(metric.counted(part))) for part in parts]
     whole = metric.counted([text for part in parts for text in part])
     assert metric.merge(states) == whole == {"grams": ["a b", "b c", "c d"], "total": 5}
-    assert metric.value(whole) == pytest.approx(3 / 5) and metric.value(metric.counted(["a"])) != metric.value(whole)
+    assert metric.value(whole) == pytest.approx(3 / 5) and metric.value(
+        metric.counted(["a"])
+    ) != metric.value(whole)
     assert metric.of(None) is None
 
 
@@ -158,24 +164,31 @@ def test_generated_replies_follow_the_dialogue():
     assert any(len(one.context) > 4 for one in some)
 
 
-@pytest.mark.parametrize("model", ["transformer(layers=1, dim=16)", "seq2seq(dim=16)", "decoder(layers=1, dim=16)"])
+@pytest.mark.parametrize(
+    "model", ["transformer(layers=1, dim=16)", "seq2seq(dim=16)", "decoder(layers=1, dim=16)"]
+)
 def test_a_chat_shows_what_each_word_attended_to(folder, tmp_path, model, monkeypatch, capsys):
     run = tmp_path / "run"
     train(
         {"task": "reply", "data": [str(folder)], "model": model, "steps": 60, "batch_size": 6, "out": str(run),
          "device": "cpu", "eval_every": 60, "optim": {"lr": 1e-2}}, quiet=True,
     )  # fmt: skip
-    monkeypatch.setattr("sys.stdin", io.StringIO("thai food\n\n|\n/new\ngreek food\nthe south\n/quit\nnever read\n"))
+    monkeypatch.setattr(
+        "sys.stdin", io.StringIO("thai food\n\n|\n/new\ngreek food\nthe south\n/quit\nnever read\n")
+    )
     assert main(["chat", str(run), "--json", "--device", "cpu"]) == 0
     captured = capsys.readouterr()
     found = [json.loads(line) for line in captured.out.splitlines()]
     assert [one["said"] for one in found] == ["thai food", "greek food", "the south"]
-    assert found[0]["output"] == "which area ?" and "A new dialogue" in captured.err and "none of them empty" in captured.err
+    assert "A new dialogue" in captured.err and "none of them empty" in captured.err
+    assert found[0]["output"] == "which area ?"
     seen = found[0]["attention"]
     assert seen["rows"] == ["which", "area", "?"] and seen["columns"][:3] == ["[user]", "thai", "food"]
     assert all(len(row) == len(seen["columns"]) for row in seen["weights"])
     assert [sum(row) for row in seen["weights"]] == pytest.approx([1.0] * 3, abs=1e-3)
-    assert len(found[2]["attention"]["columns"]) > len(found[1]["attention"]["columns"]), "what was said before is read"
+    assert len(found[2]["attention"]["columns"]) > len(found[1]["attention"]["columns"]), (
+        "what was said before is read"
+    )
     monkeypatch.setattr("sys.stdin", io.StringIO("thai food\n"))
     assert main(["chat", str(run), "--attended", "1", "--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -9,7 +9,7 @@ import torch
 from regard import models, tasks
 from regard.errors import BadValue
 from regard.tasks.answers.ranks import LOOKS, places
-from regard.tasks.exchanges import Selection, grouped, read_exchanges, read_turns
+from regard.tasks.exchanges import ReplyChoice, grouped, read_exchanges, read_turns
 from regard.tasks.yardsticks import Nearest, TfIdf, most_frequent
 from regard.training import train
 from tests.tasks.test_woz import turn, written
@@ -23,7 +23,11 @@ def seeded(seed=3):
 def folder(tmp_path):
     for name, count in (("train", 29), ("val", 7), ("test", 11)):
         dialogues = [
-            [turn(f"question {n}"), turn(f"and then {n} ?", f"answer {name} {n}"), turn("bye", f"again {name} {n}")]
+            [
+                turn(f"question {n}"),
+                turn(f"and then {n} ?", f"answer {name} {n}"),
+                turn("bye", f"again {name} {n}"),
+            ]
             for n in range(count)
         ]
         written(tmp_path / f"{name}.json", *dialogues)
@@ -38,7 +42,9 @@ def test_places_and_metrics_are_those_counted_by_hand():
     assert places(scores, right)[0, 0] == 3 and places(scores, right)[1, 1:3].tolist() == [2, 2]
     assert places(scores, right)[2, 3] == 4
     found = {name: look.of(scores, right) for name, look in LOOKS.items()}
-    assert found["recall_at_1"] == (0, 3) and found["recall_at_2"] == (1, 3) and found["recall_at_5"] == (3, 3)
+    assert (
+        found["recall_at_1"] == (0, 3) and found["recall_at_2"] == (1, 3) and found["recall_at_5"] == (3, 3)
+    )
     assert found["mrr"] == (pytest.approx(1 / 3 + 1 / 2 + 1 / 4), 3)
 
 
@@ -68,8 +74,8 @@ def test_wrong_replies_are_drawn_once_by_the_seed_and_never_right_by_chance(fold
     assert task.examples("test")[1].context == ("question 0", "answer test 0", "and then 0 ?")
     batches = [task.collate(task.examples("train")[:3], seeded(n)) for n in (3, 3, 4)]
     assert batches[0].streams["replies"].data.shape[1] == 4
-    same, different = (batches[0].streams["replies"].data.tolist() == b.streams["replies"].data.tolist() for b in batches[1:])
-    assert same and not different, "training draws others for each batch"
+    drawn = [batch.streams["replies"].data.tolist() for batch in batches]
+    assert drawn[0] == drawn[1] != drawn[2], "training draws others for each batch"
 
 
 def test_too_few_replies_to_draw_from_are_an_error(folder):
@@ -89,12 +95,14 @@ def test_lines_with_labels_are_grouped_by_their_context(tmp_path):
     )  # fmt: skip
     found = grouped(read_turns(path, "utf-8", True))
     assert found == [
-        Selection(("hi", "who ?"), ("me", "no .", "i"), (True, False, True)),
-        Selection(("other",), ("a", "b"), (False, True)),
+        ReplyChoice(("hi", "who ?"), ("me", "no .", "i"), (True, False, True)),
+        ReplyChoice(("other",), ("a", "b"), (False, True)),
     ]
     lines(tmp_path / "train.txt", *[("1", f"q{n}", f"r{n}") for n in range(9)])
     task = tasks.build("respond", data=tmp_path, train_candidates=3)
-    assert task.examples("test")[0].replies == ("me", "no .", "i"), "wrong replies that are given are not drawn"
+    assert task.examples("test")[0].replies == ("me", "no .", "i"), (
+        "wrong replies that are given are not drawn"
+    )
     batch = task.collate(task.examples("test"), seeded())
     assert batch.targets.tolist() == [[1, 0, 1], [0, 1, 0]]
     model = models.build("matcher(dim=8, layers=1, num_heads=2, channels=3)", task.problem).eval()
@@ -137,7 +145,9 @@ def test_likeness_by_tfidf_is_that_of_scikit_learn():
     for row, one in enumerate(others):
         for column, other in enumerate(texts):
             assert ours.between(one, other) == pytest.approx(expected[row, column], abs=1e-12)
-        best = [n for n in range(len(texts)) if expected[row, n] == pytest.approx(expected[row].max(), abs=1e-12)]
+        best = [
+            n for n in range(len(texts)) if expected[row, n] == pytest.approx(expected[row].max(), abs=1e-12)
+        ]
         assert Nearest(texts).to(one) == (0 if expected[row].max() == 0 else best[0])
     assert most_frequent(["b", "a", "b", "a", "c"]) == "a"
 
@@ -216,8 +226,12 @@ def test_the_matching_tensor_is_a_plain_loop_over_turns_and_words(matched):
 def test_scores_do_not_depend_on_padding_or_on_what_stands_beside(matched, exchange):
     task, build = matched
     model = build(exchange=exchange)
-    examples = [one._replace(drawn=0, replies=(*one.replies, "so long and thanks for all the fish"), right=(True, False))
-                for one in (task.examples("train")[1], task.examples("train")[4])]  # fmt: skip
+    examples = [
+        one._replace(
+            drawn=0, replies=(*one.replies, "so long and thanks for all the fish"), right=(True, False)
+        )
+        for one in (task.examples("train")[1], task.examples("train")[4])
+    ]
     together = model(task.collate(examples, seeded()))
     for row, one in enumerate(examples):
         alone = task.collate([one], seeded())
@@ -246,7 +260,8 @@ def test_an_exchange_with_closed_gates_changes_nothing_and_open_ones_let_the_rep
     mutual.load_state_dict({**mutual.state_dict(), **plain.state_dict()})
     one = task.examples("train")[1]._replace(drawn=0)
     batches = [
-        task.collate([one._replace(replies=(text,), right=(True,))], seeded()) for text in ("answer", "quite another")
+        task.collate([one._replace(replies=(text,), right=(True,))], seeded())
+        for text in ("answer", "quite another")
     ]
     for model, changes in ((plain, False), (mutual, True)):
         turns = [model.levels(batch)[-1][0] for batch in batches]
@@ -272,7 +287,9 @@ def test_turns_count_from_the_newest(matched):
 def test_state_restores_without_files_and_a_typed_context_gets_the_best_known_reply(folder):
     task = tasks.build("respond", data=folder)
     gone = tasks.build("respond", json.loads(json.dumps(task.state())), data="/nowhere/at/all")
-    assert gone.problems() == task.problems() and pickle.loads(pickle.dumps(task)).problems() == task.problems()
+    assert (
+        gone.problems() == task.problems() and pickle.loads(pickle.dumps(task)).problems() == task.problems()
+    )
     example = gone.parse(gone.conversation(["question 3"]))
     assert set(example.replies) == {f"{kind} train {n}" for kind in ("answer", "again") for n in range(29)}
     assert gone.decode([2, 0, 1]) == example.replies[2]
@@ -283,12 +300,14 @@ def test_state_restores_without_files_and_a_typed_context_gets_the_best_known_re
 
 
 def test_a_matcher_takes_both_its_encoders_from_one_that_guessed_words(folder, tmp_path):
-    common = {"task": "respond(train_candidates=3)", "data": [str(folder)], "steps": 2, "batch_size": 4, "device": "cpu"}
+    common = {"task": "respond(train_candidates=3)", "data": [str(folder)], "steps": 2, "batch_size": 4}
+    common["device"] = "cpu"
     hidden = {"model": "encoder(dim=8, layers=1, num_heads=2)", "out": str(tmp_path / "hidden")}
     assert train({**common, **hidden}, quiet=True).metrics.keys() >= {"accuracy"}
     mutual = "matcher(dim=8, layers=1, num_heads=2, channels=3, exchange=true)"
     after = train(
-        {**common, "model": mutual, "out": str(tmp_path / "run"), "init_from": str(tmp_path / "hidden")}, quiet=True
+        {**common, "model": mutual, "out": str(tmp_path / "run"), "init_from": str(tmp_path / "hidden")},
+        quiet=True,
     )
     assert after.metrics.keys() >= {"recall_at_1", "recall_at_2", "recall_at_5", "mrr"}
     from regard.training.build import build_new_model

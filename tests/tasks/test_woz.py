@@ -41,7 +41,10 @@ def test_turns_are_read_with_acts_labels_and_goals(tmp_path):
     assert one.turns[1].state == (("food", "thai"), ("area", "centre")), "requests are no goals"
     assert one.utterances() == ["thai food , please !", "which area ?", "centre . what ' s their phone ?"]
     lines = path.read_text().splitlines()
-    assert [index + 1 for index, line in enumerate(lines) if "dialogue_idx" in line] == [one.line + 1, two.line + 1]
+    assert [index + 1 for index, line in enumerate(lines) if "dialogue_idx" in line] == [
+        one.line + 1,
+        two.line + 1,
+    ]
     for read in (*one.turns, *two.turns):
         words = read.user.split()[0]
         assert lines[read.line - 1].strip() == "{" and words in lines[read.line].lower()
@@ -59,9 +62,17 @@ def test_words_numbers_and_punctuation_are_separated():
         ("[]", None, "holds no dialogue"),
         ('[\n {"dialogue_idx": 0, "dialogue": []}]', 2, "dialogue 1 has no turns"),
         ("[\n\n3]", 3, "dialogue 1: expected an object with a list"),
-        ('[{"dialogue": [\n{"transcript": "a"},\n{"transcript": 5}]}]', 3, "turn 2: expected a text 'transcript'"),
+        (
+            '[{"dialogue": [\n{"transcript": "a"},\n{"transcript": 5}]}]',
+            3,
+            "turn 2: expected a text 'transcript'",
+        ),
         ('[{"dialogue": [\n{"transcript": " "}]}]', 2, "turn 1: the user says nothing"),
-        ('[{"dialogue": [\n{"transcript": "a", "turn_label": [["food"]]}]}]', 2, r"expected pairs \[slot, value\]"),
+        (
+            '[{"dialogue": [\n{"transcript": "a", "turn_label": [["food"]]}]}]',
+            2,
+            r"expected pairs \[slot, value\]",
+        ),
         ('[{"dialogue": [\n{"transcript": "a", "system_acts": [7]}]}]', 2, "system_acts: expected slots"),
         ('[{"dialogue": [\n{"transcript": "a", "belief_state": [7]}]}]', 2, "belief_state: expected objects"),
         ('[{"dialogue": [7]}]', 1, "turn 1: expected an object"),
@@ -109,7 +120,7 @@ def test_one_file_is_split_and_no_dialogue_is_in_two_splits(tmp_path):
     texts = {split: {one.text for one in some} for split, some in parts.items()}
     assert ontology is None and sum(map(len, parts.values())) == 37 and all(texts.values())
     assert not texts["train"] & texts["test"] and not texts["validation"] & texts["test"]
-    with pytest.raises(BadValue, match="expected a .json file of dialogues"):
+    with pytest.raises(BadValue, match=r"expected a \.json file of dialogues"):
         read_splits(tmp_path / "..", "utf-8", 0, False)
 
 

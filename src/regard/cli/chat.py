@@ -31,7 +31,9 @@ WIDEST = 16  # columns of a written word
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument("run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints")
+    parser.add_argument(
+        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
+    )
     attended = "how many words to show that each written word attended to most; 0 for none (default: 3)"
     parser.add_argument("--attended", type=int, default=3, metavar="N", help=attended)
     parser.add_argument("--beam", type=int, metavar="N", help="write with a beam of N (default: greedily)")
@@ -42,7 +44,9 @@ def add_arguments(parser: Parser) -> None:
     checkpoint = "best (the default), last, or the name or step of one"
     parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
-    parser.add_argument("--json", action="store_true", help="one JSON object for each reply, on a line of its own")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object for each reply, on a line of its own"
+    )
 
 
 def run(options: Namespace) -> int:

@@ -48,7 +48,9 @@ class MutualAttention(nn.Module):
         self.gates = nn.Parameter(torch.zeros(2))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, one: Tensor, other: Tensor, one_keep: Tensor, other_keep: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, one: Tensor, other: Tensor, one_keep: Tensor, other_keep: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Both streams of rows, (b,n,dim) and (b,m,dim)."""
         seen, shown = self.interactive.both(self.norms[0](one), self.norms[1](other), one_keep, other_keep)  # type: ignore[operator]
         return one + self.gates[0] * self.dropout(seen), other + self.gates[1] * self.dropout(shown)
@@ -109,7 +111,8 @@ class Matcher(Model):
         levels = layers + 1
         self.to_reply = nn.ModuleList(Attentive(dim, dropout) for _ in range(levels))
         self.to_turn = nn.ModuleList(Attentive(dim, dropout) for _ in range(levels))
-        self.exchanges = nn.ModuleList(MutualAttention(dim, num_heads, dropout) for _ in range(layers if exchange else 0))
+        mutual = layers if exchange else 0
+        self.exchanges = nn.ModuleList(MutualAttention(dim, num_heads, dropout) for _ in range(mutual))
         self.first = nn.Conv3d(2 * levels + 1, channels, 3, padding=1)
         self.second = nn.Conv3d(channels, channels, 3, padding=1)
         self.head = problem.answer.head(2 * channels)
@@ -123,7 +126,7 @@ class Matcher(Model):
         """The rows of each level: turns (b,c,t,n,dim), and replies (b,c,m,dim), for each pair of example and reply."""
         turns, replies = batch.streams.values()
         assert turns.keep is not None and replies.keep is not None
-        (size, count, words), (most, width) = turns.keep.shape, replies.keep.shape[1:]
+        (size, count, words), most = turns.keep.shape, replies.keep.shape[1]
         one = self.embedding(turns.data.flatten(0, 1))  # (b·t,n,dim)
         other = self.embedding(replies.data.flatten(0, 1))  # (b·c,m,dim)
         one_keep, other_keep = turns.keep.flatten(0, 1), replies.keep.flatten(0, 1)
@@ -137,7 +140,9 @@ class Matcher(Model):
             return rows.unflatten(0, (size, 1, count)).expand(-1, most, -1, -1, -1)
 
         found = [(apart(one), other.unflatten(0, (size, most)))]
-        for number, (layer, reply_layer) in enumerate(zip(self.stack.layers, self.reply_stack.layers, strict=True)):
+        for number, (layer, reply_layer) in enumerate(
+            zip(self.stack.layers, self.reply_stack.layers, strict=True)
+        ):
             one = layer(one, mask=padding_mask(one_keep))
             other = reply_layer(other, mask=padding_mask(other_keep))
             if self.exchanges:
@@ -145,7 +150,9 @@ class Matcher(Model):
                 kept = one_keep.unflatten(0, (size * most, count)).flatten(1, 2)
                 joined, other = self.exchanges[number](joined, other, kept, other_keep)
                 one = joined.unflatten(1, (count, words)).flatten(0, 1)
-            found.append((apart(self.stack.norm(one)), self.reply_stack.norm(other).unflatten(0, (size, most))))
+            found.append(
+                (apart(self.stack.norm(one)), self.reply_stack.norm(other).unflatten(0, (size, most)))
+            )
         return found
 
     def matching(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -67,10 +67,20 @@ class Tracker(Reader):
         "mention": "each value's attention to the turn",
         "stack.layers.-1.attention": "{name} of the last layer",
     }
-    sides: ClassVar[dict[str, tuple[str, str]]] = {"about": ("slots", "words"), "mention": ("values", "words")}
+    sides: ClassVar[dict[str, tuple[str, str]]] = {
+        "about": ("slots", "words"),
+        "mention": ("values", "words"),
+    }
 
     def __init__(
-        self, problem: Problem, *, dim: int = 128, layers: int = 2, num_heads: int = 4, dropout: float = 0.2, **options: Any
+        self,
+        problem: Problem,
+        *,
+        dim: int = 128,
+        layers: int = 2,
+        num_heads: int = 4,
+        dropout: float = 0.2,
+        **options: Any,
     ) -> None:
         assert isinstance(problem.answer, SlotValues)
         super().__init__(problem, dim=dim, layers=layers, num_heads=num_heads, dropout=dropout, **options)

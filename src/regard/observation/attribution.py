@@ -51,7 +51,9 @@ class _Layer:
     words: str
     crosses: bool  # whether it attends from the target to the input
     sites: list[tuple[str, Site]]  # each with the rest of its path below the layer
-    sides: tuple[str, str] | None = None  # what its rows and columns are called in `Shown`, where the model says so
+    sides: tuple[str, str] | None = (
+        None  # what its rows and columns are called in `Shown`, where the model says so
+    )
 
 
 def attributions(model: models.Model, batch: Batch, shown: Shown) -> tuple[list[Attribution], list[str]]:

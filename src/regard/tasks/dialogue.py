@@ -12,7 +12,7 @@ from regard.core.arguments import share, whole_number
 from regard.errors import BadValue
 from regard.tasks import restaurants, spelling, vocabulary
 from regard.tasks.answers import Answer, HiddenTokens, Slot, SlotValues
-from regard.tasks.answers.slots import OUTSIDE, TURNS, SlotsHead
+from regard.tasks.answers.slots import TURNS, SlotsHead
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.goals import Goals
 from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
@@ -59,9 +59,11 @@ class DialogueState(Task):
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
-    metric: ClassVar[Metric] = Mean("joint_goal", unit=SHARE, over="turns")  # `metrics` says how it is measured
+    metric: ClassVar[Metric] = Mean(
+        "joint_goal", unit=SHARE, over="turns"
+    )  # `metrics` says how it is measured
     takes = ("text",)
-    recipe = Recipe(model="tracker", steps=400, batch_size=8, lr=1e-3, warmup=60)
+    recipe = Recipe(model="tracker", steps=300, batch_size=8, lr=1e-3, warmup=50)
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class DialogueState(Task):
         self.goals = Goals.of(ontology, train)
         texts = [text for dialogue in train for text in dialogue.utterances()]
         known = [spoken(text) for slot, values in self.goals.values.items() for text in (slot, *values)]
-        self.vocabulary = vocabulary.build("word", texts * 1 + known * self.min_count, None, self.min_count)
+        self.vocabulary = vocabulary.build("word", texts + known * self.min_count, None, self.min_count)
 
     def _known(self) -> tuple[Vocabulary, Goals]:
         if self.vocabulary is None or self.goals is None:
@@ -131,7 +133,10 @@ class DialogueState(Task):
         looks = {"joint_goal": 0, "turn_goal": 1, "request": 2}
         return (
             LOSS,
-            *(Mean(name, unit=SHARE, over="turns", look=_Judged(self, column)) for name, column in looks.items()),
+            *(
+                Mean(name, unit=SHARE, over="turns", look=_Judged(self, column))
+                for name, column in looks.items()
+            ),
         )
 
     def pose(self, problem: Any) -> None:
@@ -224,10 +229,14 @@ class DialogueState(Task):
         names = {USER: "[user]", SYSTEM: "[system]", ASKS: "[asks]", CONFIRMS: "[confirms]"}
         pieces = [
             names[row[spelling.SPEAKER]] if row[0] == START else piece
-            for row, piece in zip(self._positions(words, turn), self._texts(turn, words.pieces(ids)), strict=True)
+            for row, piece in zip(
+                self._positions(words, turn), self._texts(turn, words.pieces(ids)), strict=True
+            )
         ]
         slots = list(goals.values)
-        values = [name for slot, some in goals.values.items() for value in some for name in _named(slot, value)]
+        values = [
+            name for slot, some in goals.values.items() for value in some for name in _named(slot, value)
+        ]
         return Shown(f"“{turn.user}”", pieces, "words", streams={"slots": slots, "values": values})
 
     def _texts(self, turn: Turn, pieces: list[str]) -> list[str]:
@@ -254,7 +263,9 @@ class DialogueState(Task):
         """How goals are judged."""
         if self.hides:
             return {}
-        found = {"joint_goal": "goals of all turns so far against belief_state, without requests; turns read alone"}
+        found = {
+            "joint_goal": "goals of all turns so far against belief_state, without requests; turns read alone"
+        }
         if self.goals is not None and self.goals.outside:
             found["not in the ontology"] = f"{', '.join(sorted(self.goals.outside))}: these count as errors"
         return found
@@ -262,7 +273,10 @@ class DialogueState(Task):
     def state(self) -> dict[str, Any]:
         """Vocabulary, slots and values."""
         words, goals = self._known()
-        return {"vocabulary": words.state(), "slots": {slot: list(some) for slot, some in goals.values.items()}}
+        return {
+            "vocabulary": words.state(),
+            "slots": {slot: list(some) for slot, some in goals.values.items()},
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore vocabulary, slots and values."""

@@ -40,19 +40,29 @@ def of_dialogue(dialogue: Dialogue) -> list[Exchange]:
 def read_exchanges(
     data: Data | None, encoding: str, seed: int, whole: bool, *, labelled: bool
 ) -> dict[str, list[Exchange]]:
-    """The exchanges of each split; generated ones without `data`. `labelled`: lines begin with 1 or 0, right or wrong."""
+    """The exchanges of each split; generated ones without `data`. `labelled`: lines begin with 1 (right) or 0."""
     if data is None:
         parts: dict[str, list[Dialogue]] = {
             split: list(restaurants.dialogues(split, count)) for split, count in GENERATED.items()
         }
-        return {split: [one for dialogue in some for one in of_dialogue(dialogue)] for split, some in parts.items()}
+        return {
+            split: [one for dialogue in some for one in of_dialogue(dialogue)]
+            for split, some in parts.items()
+        }
     given = paths_of(data)
-    files = [file for path in given for file in (listed(path, (*ENDINGS, ".json")) if path.is_dir() else [path])]
+    files = [
+        file for path in given for file in (listed(path, (*ENDINGS, ".json")) if path.is_dir() else [path])
+    ]
     if any(".json" in file.suffixes for file in files):
         parts, _ = woz.read_splits(data, encoding, seed, whole)
-        return {split: [one for dialogue in some for one in of_dialogue(dialogue)] for split, some in parts.items()}
+        return {
+            split: [one for dialogue in some for one in of_dialogue(dialogue)]
+            for split, some in parts.items()
+        }
     if not files:
-        raise BadValue(f"data: expected files that end in {', '.join((*ENDINGS, '.json'))}, found none in {data}.")
+        raise BadValue(
+            f"data: expected files that end in {', '.join((*ENDINGS, '.json'))}, found none in {data}."
+        )
     chosen = files_by_split(files)
     if not chosen or (len(files) == 1 and "train" not in chosen):
         chosen = {"train": files[0]}
@@ -73,9 +83,12 @@ def read_turns(path: Path, encoding: str, labelled: bool) -> list[Exchange]:
             continue
         cells = line.split("\t")
         if len(cells) < 2 + labelled:
-            raise wrong(path, number, f"expected {form}, got {len(cells)} column{'s' * (len(cells) > 1)}: {excerpt(line)}.")
+            columns = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+            raise wrong(path, number, f"expected {form}, got {columns}: {excerpt(line)}.")
         if labelled and cells[0].strip() not in ("0", "1"):
-            raise wrong(path, number, f"expected a label 0 or 1 in the first column, got {excerpt(cells[0])}.")
+            raise wrong(
+                path, number, f"expected a label 0 or 1 in the first column, got {excerpt(cells[0])}."
+            )
         turns = [spoken(cell) for cell in cells[labelled:]]
         if not turns[-1] or not any(turns[:-1]):
             raise wrong(path, number, f"the {'context' if turns[-1] else 'reply'} is empty. Expected {form}.")
@@ -84,7 +97,7 @@ def read_turns(path: Path, encoding: str, labelled: bool) -> list[Exchange]:
     return found
 
 
-class Selection(NamedTuple):
+class ReplyChoice(NamedTuple):
     """A context, replies to choose from and which of them are right; `drawn`: how many wrong ones a batch adds."""
 
     context: tuple[str, ...]
@@ -93,26 +106,26 @@ class Selection(NamedTuple):
     drawn: int = 0
 
 
-def grouped(exchanges: Sequence[Exchange]) -> list[Selection]:
+def grouped(exchanges: Sequence[Exchange]) -> list[ReplyChoice]:
     """Neighbouring lines with the same context as one choice; one of its replies must be right.
 
     A dialogue gives each context one reply, which is right: neighbours are then choices of their own.
     """
-    found: list[Selection] = []
+    found: list[ReplyChoice] = []
     last: Exchange | None = None
     several = not all(one.right for one in exchanges)
     for one in exchanges:
         if several and last is not None and last.context == one.context:
             before = found.pop()
-            found.append(Selection(one.context, (*before.replies, one.reply), (*before.right, one.right)))
+            found.append(ReplyChoice(one.context, (*before.replies, one.reply), (*before.right, one.right)))
         else:
             _check(found, last)
-            found.append(Selection(one.context, (one.reply,), (one.right,)))
+            found.append(ReplyChoice(one.context, (one.reply,), (one.right,)))
         last = one
     _check(found, last)
     return found
 
 
-def _check(found: list[Selection], last: Exchange | None) -> None:
+def _check(found: list[ReplyChoice], last: Exchange | None) -> None:
     if found and last is not None and not any(found[-1].right):
         raise wrong(last.path, last.line, "no reply to this context has the label 1. Expected one at least.")

@@ -1,4 +1,4 @@
-"""Slots with their values: what a choice of values means, what a label is as a target, what an ontology does not hold."""
+"""Slots with their values: what a choice of values means, what a label is as a target, what an ontology lacks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,13 @@ class Goals:
         """Those of an ontology, and "dontcare" for each goal; without one, those of the training dialogues."""
         if ontology is None:
             pairs = [pair for dialogue in train for turn in dialogue.turns for pair in turn.label]
-            ontology = {slot: sorted({v for s, v in pairs if s == slot}) for slot in sorted({s for s, _ in pairs})}
+            ontology = {
+                slot: sorted({v for s, v in pairs if s == slot}) for slot in sorted({s for s, _ in pairs})
+            }
             if not ontology:
-                raise BadValue(f"{train[0].path}: no turn has a turn_label, and there is no ontology beside it.")
+                raise BadValue(
+                    f"{train[0].path}: no turn has a turn_label, and there is no ontology beside it."
+                )
         goals = {slot: list(some) for slot, some in ontology.items() if slot != REQUEST}
         for values in goals.values():
             if ANY not in values:
@@ -99,7 +103,9 @@ class Goals:
         if float(torch.rand((), generator=generator)) >= often:
             return turn
         said = [(slot, value) for slot, value in turn.label if slot != REQUEST and value in self.values[slot]]
-        said = [(slot, value) for slot, value in said if f" {spoken(value)} " in f" {turn.user} {turn.system} "]
+        said = [
+            (slot, value) for slot, value in said if f" {spoken(value)} " in f" {turn.user} {turn.system} "
+        ]
         if not said:
             return turn
         slot, value = said[int(torch.randint(len(said), (), generator=generator))]

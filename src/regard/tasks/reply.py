@@ -54,7 +54,9 @@ class Reply(ParallelTask):
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
-    metric: ClassVar[Metric] = Counts("bleu", over=Writes.units, total="texts")  # `metrics` says how it is measured
+    metric: ClassVar[Metric] = Counts(
+        "bleu", over=Writes.units, total="texts"
+    )  # `metrics` says how it is measured
     recipe = Recipe(
         model="transformer", steps=600, batch_size=32, lr=1e-3, warmup=60,
         models={
@@ -95,7 +97,9 @@ class Reply(ParallelTask):
         if not hasattr(self, "source_vocabulary"):
             train = self._train()
             texts = [text for one in train for text in (*one.context[-2:], one.reply)]
-            self.source_vocabulary = self.target_vocabulary = vocabulary.build("word", texts, None, self.min_count)
+            self.source_vocabulary = self.target_vocabulary = vocabulary.build(
+                "word", texts, None, self.min_count
+            )
             every = [one for some in self.exchanges.values() for one in some]
             self.max_source = min(self.limit, max(len(self._source(one.context)) for one in every))
             self.max_target = min(self.limit, 1 + max(len(one.reply.split()) for one in every))
@@ -185,10 +189,14 @@ class Reply(ParallelTask):
         if not rows:
             return None
         texts = dict.fromkeys(rows, "")
-        for length in sorted({len(prompts[row]) for row in rows}):  # prompts of one length are continued together
+        for length in sorted(
+            {len(prompts[row]) for row in rows}
+        ):  # prompts of one length are continued together
             group = [row for row in rows if len(prompts[row]) == length]
             batch = Batch.of(torch.tensor([prompts[row] for row in group], device=answered.batch.device))
-            for row, best in zip(group, answered.model.generate(batch, max_length=self.max_target), strict=True):
+            for row, best in zip(
+                group, answered.model.generate(batch, max_length=self.max_target), strict=True
+            ):
                 texts[row] = self.decode(best[0].tokens) if best else ""
         return Written([texts[row] for row in rows], [references[row] for row in rows])
 
@@ -200,7 +208,9 @@ class Reply(ParallelTask):
         """BLEU of the yardsticks on the exchanges that a model writes for."""
         found: list[tuple[Metric, State]] = []
         for name, counts in self.yardsticks(split).items():
-            found.append((Counts(f"{name}_bleu", over=Writes.units, total="texts", made=self.bleu.score), counts))
+            found.append(
+                (Counts(f"{name}_bleu", over=Writes.units, total="texts", made=self.bleu.score), counts)
+            )
         return found
 
     def yardsticks(self, split: str) -> dict[str, dict[str, float]]:
@@ -223,7 +233,10 @@ class Reply(ParallelTask):
     def protocol(self) -> dict[str, Any]:
         """What is compared, and the signature of BLEU."""
         words = "lower case, words and punctuation apart; one reference"
-        return {"bleu": f"{self.bleu.signature()}; {words}", "perplexity": "of the words of the reply and its end"}
+        return {
+            "bleu": f"{self.bleu.signature()}; {words}",
+            "perplexity": "of the words of the reply and its end",
+        }
 
     def conversation(self, turns: Sequence[str]) -> dict[str, str]:
         """The turns of a chat, as `parse` reads them."""
@@ -237,7 +250,9 @@ class Reply(ParallelTask):
     def understood(self, given: Mapping[str, str], example: Pair) -> Understood:
         """Which words are unknown, and whether the beginning was cut off."""
         known = [number != UNKNOWN for number in example.source]
-        notes = [] if all(known) else [f"{known.count(False):,} of {len(known):,} words are unknown to this run"]
+        notes = (
+            [] if all(known) else [f"{known.count(False):,} of {len(known):,} words are unknown to this run"]
+        )
         return Understood(self.input_pieces(example), known, notes)
 
     def input_pieces(self, example: Pair) -> list[str]:
@@ -249,8 +264,7 @@ class Reply(ParallelTask):
         """The turns and the reply in words; as one text where the reply continues it."""
         if not self.continues:
             return super().show(example, batch)
-        ids = batch.inputs[0].tolist()
-        pieces = [NAMES.get(number, piece) for number, piece in zip(ids, self.source_vocabulary.pieces(ids), strict=True)]
+        pieces = self.input_pieces(Pair(batch.inputs[0].tolist()))
         return Shown(f"“{' '.join(pieces)}”", pieces)
 
     def continued(self, text: str, output: str) -> str:

@@ -7,16 +7,15 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.tasks import spelling, vocabulary
 from regard.tasks.answers import HiddenTokens, Ranks
 from regard.tasks.answers.ranks import LOOKS, METRICS
-from regard.tasks.batch import INPUTS, TARGETS, Batch, Stream
+from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.draws import Draws
-from regard.tasks.exchanges import Selection, Exchange, grouped, read_exchanges
+from regard.tasks.exchanges import Exchange, ReplyChoice, grouped, read_exchanges
 from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answering, Mean, Metric, State
 from regard.tasks.problem import Problem
 from regard.tasks.reading import Data, checked_encoding
@@ -25,7 +24,7 @@ from regard.tasks.spelling import SPEAKERS, SYSTEM, USER
 from regard.tasks.splits import checked_split
 from regard.tasks.streams import Spelled, TextSets
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import BLANK, PADDING, SPECIAL, START, Vocabulary
+from regard.tasks.vocabulary import BLANK, PADDING, START, Vocabulary
 from regard.tasks.woz import joined, typed_turns
 from regard.tasks.yardsticks import TfIdf, cosine
 
@@ -37,11 +36,11 @@ OFFERED = 100  # replies of the training data that a typed context is answered w
 class Respond(Task):
     """Chooses the reply that comes next in a dialogue among ten; without files, generated dialogues about restaurants.
 
-    Wrong replies are drawn from those of the same split: anew for each batch in training, by `seed` elsewhere. `recall_at_k`
-    is the share of right replies among the first k, equal scores counting against them; `mrr` one divided by the place
-    of the best right one. Beside a model's numbers `regard evaluate` prints those of TF-IDF likeness to the context.
-    Models that give a row for each position (encoder) guess hidden words instead: pre-training, to be carried over
-    with --init-from.
+    Wrong replies are drawn from those of the same split: anew for each batch in training, by `seed` elsewhere.
+    `recall_at_k` is the share of right replies among the first k, equal scores counting against them; `mrr` one divided
+    by the place of the best right one. Beside a model's numbers `regard evaluate` prints those of TF-IDF likeness to
+    the context. Models that give a row for each position (encoder) guess hidden words instead: pre-training, to be
+    carried over with --init-from.
 
     Args:
         data: lines `label TAB turn TAB … TAB reply` (label 1: right, 0: wrong) or WOZ 2.0 JSON; a file or a folder
@@ -91,7 +90,9 @@ class Respond(Task):
     @cached_property
     def pools(self) -> dict[str, list[str]]:
         """The different right replies of each split, from which wrong ones are drawn."""
-        found = {split: sorted({one.reply for one in some if one.right}) for split, some in self.exchanges.items()}
+        found = {
+            split: sorted({one.reply for one in some if one.right}) for split, some in self.exchanges.items()
+        }
         return found
 
     def _prepare(self) -> None:
@@ -142,7 +143,7 @@ class Respond(Task):
         """Loss, recall and reciprocal rank; where words are hidden, their accuracy."""
         return (LOSS, ACCURACY) if self.hides else (LOSS, *METRICS)
 
-    def examples(self, split: str) -> Sequence[Selection]:
+    def examples(self, split: str) -> Sequence[ReplyChoice]:
         """The contexts of a split with their replies."""
         self._known()
         if checked_split(split) not in self.exchanges:
@@ -154,8 +155,10 @@ class Respond(Task):
                 choice = choice._replace(drawn=self.train_candidates - len(choice.replies))
             elif all(choice.right):
                 missing = self.candidates - len(choice.replies)
-                wrong = self._drawn(split, choice.replies, missing, Draws("respond", self.seed, split, number).below)
-                choice = Selection(context, (*choice.replies, *wrong), (*choice.right, *[False] * missing))
+                wrong = self._drawn(
+                    split, choice.replies, missing, Draws("respond", self.seed, split, number).below
+                )
+                choice = ReplyChoice(context, (*choice.replies, *wrong), (*choice.right, *[False] * missing))
             found.append(choice._replace(context=context))
         return found
 
@@ -174,11 +177,11 @@ class Respond(Task):
                 found[one] = None
         return list(found)
 
-    def length(self, example: Selection) -> int:
+    def length(self, example: ReplyChoice) -> int:
         """Words of the longest turn or reply."""
         return max(len(text.split()) for text in (*example.context, *example.replies))
 
-    def collate(self, examples: Sequence[Selection], generator: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[ReplyChoice], generator: torch.Generator) -> Batch:
         """Turns newest first; replies in the order of the example, then the wrong ones that are drawn for the batch."""
         known = self._known()
         if self.hides:
@@ -196,9 +199,14 @@ class Respond(Task):
         full = []
         for one in examples:
             wrong = self._drawn("train", one.replies, one.drawn, below) if one.drawn > 0 else []
-            full.append(one._replace(replies=(*one.replies, *wrong), right=(*one.right, *[False] * len(wrong))))
+            full.append(
+                one._replace(replies=(*one.replies, *wrong), right=(*one.right, *[False] * len(wrong)))
+            )
         turns = [
-            [self._text(known, text, (USER, SYSTEM)[age % 2]) for age, text in enumerate(reversed(one.context))]
+            [
+                self._text(known, text, (USER, SYSTEM)[age % 2])
+                for age, text in enumerate(reversed(one.context))
+            ]
             for one in full
         ]
         replies = [[self._text(known, text, SYSTEM) for text in one.replies] for one in full]
@@ -208,7 +216,7 @@ class Respond(Task):
         }
         return Batch(streams, self._targets(full, streams[REPLIES].data.shape[1]))
 
-    def _targets(self, examples: Sequence[Selection], width: int) -> dict[str, Stream]:
+    def _targets(self, examples: Sequence[ReplyChoice], width: int) -> dict[str, Stream]:
         if not all(one.right for one in examples):
             return {}
         found = torch.zeros(len(examples), width, dtype=torch.long)
@@ -256,25 +264,26 @@ class Respond(Task):
             "equal scores count against the right reply"
         }
 
-    def parse(self, given: Mapping[str, str]) -> Selection:
-        """Turns separated by "|", the user last; the replies offered are the most frequent ones of the training data."""
+    def parse(self, given: Mapping[str, str]) -> ReplyChoice:
+        """Turns separated by "|", the user last; the most frequent replies of the training data are offered."""
         if set(given) != {"text"}:
             return super().parse(given)  # type: ignore[no-any-return]
         self._known()
-        return Selection(tuple(typed_turns(given["text"])[-self.turns :]), tuple(self.offered))
+        return ReplyChoice(tuple(typed_turns(given["text"])[-self.turns :]), tuple(self.offered))
 
     def conversation(self, turns: Sequence[str]) -> dict[str, str]:
         """The turns of a chat, as `parse` reads them."""
         return {"text": joined(turns)}
 
-    def show(self, example: Selection, batch: Batch) -> Shown:
+    def show(self, example: ReplyChoice, batch: Batch) -> Shown:
         """The words of the newest turn, and those of the first reply."""
 
         def pieces(text: str, speaker: str) -> list[str]:
             return [speaker, *text.split()[: self.words]]
 
         if self.hides:
-            return Shown(f"“{example.context[-1]}”", [*pieces(example.context[-1], "[user]"), *pieces(example.replies[0], "[system]")])
+            both = [*pieces(example.context[-1], "[user]"), *pieces(example.replies[0], "[system]")]
+            return Shown(f"“{example.context[-1]}”", both)
         turn, reply = pieces(example.context[-1], "[user]"), pieces(example.replies[0], "[reply]")
         return Shown(f"“{example.context[-1]}”", turn, "turn", streams={"reply": reply})
 
@@ -291,7 +300,12 @@ class Respond(Task):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore vocabulary, offered replies and lengths."""
         self.vocabulary = vocabulary.restored(state["vocabulary"])
-        if not isinstance(state["offered"], list) or not all(isinstance(one, str) for one in state["offered"]):
+        if not isinstance(state["offered"], list) or not all(
+            isinstance(one, str) for one in state["offered"]
+        ):
             raise BadValue("offered: expected a list of replies, as `state` makes it.")
         self.offered = list(state["offered"])
-        self.turns, self.words = whole_number("turns", state["turns"], 1), whole_number("words", state["words"], 1)
+        self.turns, self.words = (
+            whole_number("turns", state["turns"], 1),
+            whole_number("words", state["words"], 1),
+        )

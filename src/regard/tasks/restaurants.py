@@ -142,6 +142,9 @@ def _offer(state: dict[str, str]) -> str:
 
 def _detail(state: dict[str, str], asked: str) -> str:
     first, second = _name(state).split()
-    numbers = {"phone": f"{len(first)}{len(second)} {10 * len(first)}", "postcode": f"{first[0]}{second[0]} {len(second)}"}
-    numbers["address"] = f"{len(first + second)} {second} street"
+    numbers = {
+        "phone": f"{len(first)}{len(second)} {10 * len(first)}",
+        "address": f"{len(first + second)} {second} street",
+        "postcode": f"{first[0]}{second[0]} {len(second)}",
+    }
     return f"the {asked} of the {first} {second} is {numbers[asked]} ."

@@ -58,7 +58,6 @@ def padded_words(texts: Sequence[Sequence[tuple[int, ...]]]) -> tuple[Tensor, Te
     return data, None if bool(keep.all()) else keep
 
 
-
 def padded_texts(examples: Sequence[Sequence[Sequence[tuple[int, ...]]]]) -> tuple[Tensor, Tensor]:
     """Several texts for each example: positions (b,texts,n,columns) and a padding mask (b,texts,n), True = real."""
     most = max(map(len, examples), default=0)

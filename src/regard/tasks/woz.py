@@ -83,7 +83,9 @@ def read_splits(
     ontologies = [file for file in files if "ontology" in file.name.lower()]
     rest = [file for file in files if file not in ontologies]
     if not rest:
-        raise BadValue(f"data: expected a .json file of dialogues, found none in {', '.join(map(str, given))}.")
+        raise BadValue(
+            f"data: expected a .json file of dialogues, found none in {', '.join(map(str, given))}."
+        )
     chosen = files_by_split(rest)
     if not chosen or (len(rest) == 1 and "train" not in chosen):
         chosen = {"train": rest[0]}
@@ -189,7 +191,9 @@ def _turn(path: Path, line: int, where: str, value: Any) -> Turn:
             raise wrong(path, line, f"{where}: belief_state: expected objects with act and slots.")
         if part.get("act") != REQUEST:
             state += _pairs(path, line, f"{where}: belief_state", part["slots"])
-    return Turn(said[0], said[1], _acts(path, line, where, value.get("system_acts", [])), label, tuple(state), line)
+    return Turn(
+        said[0], said[1], _acts(path, line, where, value.get("system_acts", [])), label, tuple(state), line
+    )
 
 
 def _pairs(path: Path, line: int, where: str, value: Any) -> tuple[tuple[str, str], ...]:
@@ -202,7 +206,9 @@ def _acts(path: Path, line: int, where: str, value: Any) -> tuple[tuple[str, ...
     acts = [[act] if isinstance(act, str) else act for act in value] if isinstance(value, list) else [None]
     if not all(_texts(act, (1, 2)) for act in acts):
         raise wrong(
-            path, line, f"{where}: system_acts: expected slots or [slot, value], got {excerpt(json.dumps(value))}."
+            path,
+            line,
+            f"{where}: system_acts: expected slots or [slot, value], got {excerpt(json.dumps(value))}.",
         )
     return tuple((act[0].strip(), *map(known_value, act[1:])) for act in acts)
 

@@ -1,9 +1,9 @@
 """Yardsticks without training by gradients: likeness of texts by TF-IDF, as a reply is chosen or found with it.
 
-    >>> from regard.tasks.yardsticks import TfIdf
-    >>> likeness = TfIdf(["a thai place", "a greek place"])
-    >>> likeness.between("thai food", "the thai place") > likeness.between("thai food", "a greek place")
-    True
+>>> from regard.tasks.yardsticks import TfIdf
+>>> likeness = TfIdf(["a thai place", "a greek place"])
+>>> likeness.between("thai food", "the thai place") > likeness.between("thai food", "a greek place")
+True
 """
 
 from __future__ import annotations

@@ -8,5 +8,6 @@ from regard.tasks.answers.slots import Slot, SlotValues
 from regard.tasks.answers.text import HiddenTokens, NextToken, Writes
 
 __all__ = [
-    "NEEDS", "Answer", "Bits", "EachOf", "Head", "HiddenTokens", "NextToken", "OneOf", "Ranks", "Slot", "SlotValues", "Writes",
+    "NEEDS", "Answer", "Bits", "EachOf", "Head", "HiddenTokens", "NextToken", "OneOf", "Ranks", "Slot", "SlotValues",
+    "Writes",
 ]  # fmt: skip

@@ -84,11 +84,17 @@ class _Reciprocal(_Recall):
 
     def of(self, scores: Tensor, right: Tensor) -> tuple[float, float]:
         """From scores and what is right, (b,c) each."""
-        best = places(scores, right).masked_fill(right == 0, torch.iinfo(torch.long).max).amin(-1)
-        return float((1 / best.double()).sum()), float(len(right))
+        each = (1 / places(scores, right).double()).masked_fill(right == 0, 0)
+        return float(each.amax(-1).sum()), float(len(right))
 
 
-LOOKS = {"recall_at_1": _Recall(1), "recall_at_2": _Recall(2), "recall_at_5": _Recall(5), "mrr": _Reciprocal(0)}
+LOOKS = {
+    "recall_at_1": _Recall(1),
+    "recall_at_2": _Recall(2),
+    "recall_at_5": _Recall(5),
+    "mrr": _Reciprocal(0),
+}
 METRICS: tuple[Metric, ...] = tuple(
-    Mean(name, unit=SHARE if name != "mrr" else "", over="contexts", look=look) for name, look in LOOKS.items()
+    Mean(name, unit=SHARE if name != "mrr" else "", over="contexts", look=look)
+    for name, look in LOOKS.items()
 )

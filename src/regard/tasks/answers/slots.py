@@ -13,14 +13,16 @@ from regard.tasks.answers.answer import Answer, Head
 from regard.tasks.batch import Batch
 
 OUTSIDE = -1  # the target of a slot whose value is none of those known: it teaches nothing
-TURNS = "turns"  # the note of a batch that says for each row which example it belongs to, and its number there
+TURNS = (
+    "turns"  # the note of a batch that says for each row which example it belongs to, and its number there
+)
 
 Words = tuple[tuple[int, ...], ...]  # the words of a text, each as the ids of a position of the stream
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot with its values, all in words of the stream. `several`: any number of values may hold, else one or none."""
+    """A slot with its values, in words of the stream. `several`: any number of values may hold, else one or none."""
 
     name: Words
     values: tuple[Words, ...]
