@@ -36,7 +36,7 @@ class TfIdf:
 
 def cosine(one: Vector, other: Vector) -> float:
     """The product of two vectors of length 1."""
-    return sum(value * other.get(word, 0.0) for word, value in one.items())
+    return math.fsum(value * other.get(word, 0.0) for word, value in one.items())
 
 
 class Nearest:
