@@ -276,7 +276,7 @@ def test_state_is_json_and_a_restored_task_needs_no_files(folder, tracked):
     assert batch.notes["turns"] == ((0, 1), (0, 0)), "the turn that was said last comes first"
     shown = gone.show(example, batch)
     assert shown.pieces == ["[user]", "the", "north", "[system]", "which", "area", "?"]
-    assert shown.streams["slots"] == ["food", "area", "request"] and len(shown.streams["values"]) == 10
+    assert shown.streams["goals"] == ["food", "area", "request"] and len(shown.streams["values"]) == 10
     assert pickle.loads(pickle.dumps(task)).problems() == task.problems()
     with pytest.raises(BadValue, match="slots: expected an object of lists"):
         Goals.restored({"food": "thai"})

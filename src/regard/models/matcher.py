@@ -84,8 +84,8 @@ class Matcher(Model):
         "to_turn.-1.attention": "the first reply's attention to the newest turn",
     }
     sides: ClassVar[dict[str, tuple[str, str]]] = {
-        "to_reply.-1.attention": ("turn", "reply"),
-        "to_turn.-1.attention": ("reply", "turn"),
+        "to_reply.-1.attention": ("tokens", "reply"),
+        "to_turn.-1.attention": ("reply", "tokens"),
     }
 
     def __init__(

@@ -68,8 +68,8 @@ class Tracker(Reader):
         "stack.layers.-1.attention": "{name} of the last layer",
     }
     sides: ClassVar[dict[str, tuple[str, str]]] = {
-        "about": ("slots", "words"),
-        "mention": ("values", "words"),
+        "about": ("goals", "tokens"),
+        "mention": ("values", "tokens"),
     }
 
     def __init__(

@@ -233,11 +233,12 @@ class DialogueState(Task):
                 self._positions(words, turn), self._texts(turn, words.pieces(ids)), strict=True
             )
         ]
+        pieces += [""] * (batch.inputs.shape[1] - len(pieces))  # other turns of the dialogue may be longer
         slots = list(goals.values)
         values = [
             name for slot, some in goals.values.items() for value in some for name in _named(slot, value)
         ]
-        return Shown(f"“{turn.user}”", pieces, "words", streams={"slots": slots, "values": values})
+        return Shown(f"“{turn.user}”", pieces, streams={"goals": slots, "values": values})
 
     def _texts(self, turn: Turn, pieces: list[str]) -> list[str]:
         """The words as they were said, also those the vocabulary does not hold."""

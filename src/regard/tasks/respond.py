@@ -285,7 +285,9 @@ class Respond(Task):
             both = [*pieces(example.context[-1], "[user]"), *pieces(example.replies[0], "[system]")]
             return Shown(f"“{example.context[-1]}”", both)
         turn, reply = pieces(example.context[-1], "[user]"), pieces(example.replies[0], "[reply]")
-        return Shown(f"“{example.context[-1]}”", turn, "turn", streams={"reply": reply})
+        for some, name in ((turn, CONTEXT), (reply, REPLIES)):  # other texts of the batch may be longer
+            some += [""] * (batch.streams[name].data.shape[2] - len(some))
+        return Shown(f"“{example.context[-1]}”", turn, streams={"reply": reply})
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The best of the offered replies; words where they are guessed."""
