@@ -52,7 +52,7 @@ class MutualAttention(nn.Module):
         self, one: Tensor, other: Tensor, one_keep: Tensor, other_keep: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Both streams of rows, (b,n,dim) and (b,m,dim)."""
-        seen, shown = self.interactive.both(self.norms[0](one), self.norms[1](other), one_keep, other_keep)  # type: ignore[operator]
+        seen, shown = self.interactive.both(self.norms[0](one), self.norms[1](other), one_keep, other_keep)
         return one + self.gates[0] * self.dropout(seen), other + self.gates[1] * self.dropout(shown)
 
 
@@ -135,9 +135,8 @@ class Matcher(Model):
             one_keep = turns.keep[:, None].expand(-1, most, -1, -1).flatten(0, 2)
 
         def apart(rows: Tensor) -> Tensor:
-            if self.exchanges:
-                return rows.unflatten(0, (size, most, count))
-            return rows.unflatten(0, (size, 1, count)).expand(-1, most, -1, -1, -1)
+            found: Tensor = rows.unflatten(0, (size, most if self.exchanges else 1, count))  # type: ignore[no-untyped-call]
+            return found.expand(-1, most, -1, -1, -1)
 
         found = [(apart(one), other.unflatten(0, (size, most)))]
         for number, (layer, reply_layer) in enumerate(

@@ -72,6 +72,13 @@ class Tracker(Reader):
         "mention": ("values", "tokens"),
     }
 
+    names: Tensor  # (words,columns): the words of all slots' names
+    name_shares: Tensor  # (slots,words): 1 / words of the name, for the mean
+    values: Tensor  # the same for all values
+    value_shares: Tensor
+    slot_of: Tensor  # (values,): the slot of each value
+    slot_of_word: Tensor  # (words,): the slot of each word of a value
+
     def __init__(
         self,
         problem: Problem,
@@ -94,13 +101,16 @@ class Tracker(Reader):
         self.score = nn.Linear(dim, 1)
         self.none = nn.Linear(dim, 1)
         self.dropout = nn.Dropout(dropout)
-        names, self._name_of = _flat([slot.name for slot in answer.slots])
-        values, owner = _flat([value for slot in answer.slots for value in slot.values])
+        names, name_shares = _flat([slot.name for slot in answer.slots])
+        values, value_shares = _flat([value for slot in answer.slots for value in slot.values])
         slot_of = [number for number, slot in enumerate(answer.slots) for _ in slot.values]
-        for name, tensor in {
-            "names": names, "name_of": self._name_of, "values": values, "owner": owner, "slot_of": torch.tensor(slot_of)
-        }.items():  # fmt: skip
-            self.register_buffer(f"of_{name}", tensor, persistent=False)
+        words = [number for number, slot in enumerate(answer.slots) for value in slot.values for _ in value]
+        self.register_buffer("names", names, persistent=False)
+        self.register_buffer("name_shares", name_shares, persistent=False)
+        self.register_buffer("values", values, persistent=False)
+        self.register_buffer("value_shares", value_shares, persistent=False)
+        self.register_buffer("slot_of", torch.tensor(slot_of), persistent=False)
+        self.register_buffer("slot_of_word", torch.tensor(words), persistent=False)
 
     def forward(self, batch: Batch) -> Any:
         answer: Any = self.problem.answer
@@ -108,18 +118,18 @@ class Tracker(Reader):
         mask = stream_mask(batch.streams.values())
         spelled: SpelledEmbedding = self.embedding.rows  # type: ignore[assignment]
         size = len(rows)
-        slots = self.slot_rows + _means(spelled.lexical(self.of_names), self.of_name_of, len(answer.slots))
+        slots = self.slot_rows + self.name_shares @ spelled.lexical(self.names)
         about = self.norm(self.about(self.dropout(slots.expand(size, -1, -1)), rows, mask=mask))
-        words = spelled.lexical(self.of_values)  # all words of all values
-        values = _means(words, self.of_owner, len(self.of_slot_of))
+        words = spelled.lexical(self.values)  # all words of all values
+        values = self.value_shares @ words
         source = torch.cat([spelled.lexical(batch.inputs), rows], -1)
-        queries = words + slots[self.of_slot_of[self.of_owner]]
+        queries = words + slots[self.slot_of_word]
         found = self.mention(queries.expand(size, -1, -1), source, mask=mask)
-        mention = _means(found, self.of_owner, len(self.of_slot_of))
-        hidden = self.from_about(about)[:, self.of_slot_of] + mention + self.from_value(values)
+        mention = self.value_shares @ found
+        hidden = self.from_about(about)[:, self.slot_of] + mention + self.from_value(values)
         scores = self.score(self.dropout(nn.functional.gelu(hidden)))[..., 0]
         meaning = about @ self.meaning(values).T * values.shape[-1] ** -0.5  # (b,slots,values)
-        scores = scores + meaning[:, self.of_slot_of, torch.arange(len(values), device=rows.device)]
+        scores = scores + meaning[:, self.slot_of, torch.arange(len(values), device=rows.device)]
         none = self.none(about)[..., 0]
         parts, begin = [], 0
         for number, slot in enumerate(answer.slots):
@@ -131,12 +141,7 @@ class Tracker(Reader):
 
 
 def _flat(texts: list[Words]) -> tuple[Tensor, Tensor]:
-    """The words of all texts, (words,columns), and the text each belongs to."""
-    owner = [number for number, text in enumerate(texts) for _ in text]
-    return torch.tensor([word for text in texts for word in text]), torch.tensor(owner)
-
-
-def _means(rows: Tensor, owner: Tensor, count: int) -> Tensor:
-    """The mean of the rows (…,words,dim) of each text, (…,count,dim)."""
-    share = torch.nn.functional.one_hot(owner, count).to(rows.dtype)
-    return (share / share.sum(0)).T @ rows
+    """The words of all texts, (words,columns), and the shares (texts,words) that make the mean over a text's words."""
+    owner = torch.tensor([number for number, text in enumerate(texts) for _ in text])
+    belongs = (owner == torch.arange(len(texts))[:, None]).float()
+    return torch.tensor([word for text in texts for word in text]), belongs / belongs.sum(1, keepdim=True)

@@ -49,4 +49,5 @@ class Bleu:
 
         if self.tokenize not in BLEU.TOKENIZERS:
             raise unknown_name("bleu_tokenize", self.tokenize, BLEU.TOKENIZERS)
-        return BLEU(tokenize=self.tokenize)
+        # Texts that are split into words on purpose need no warning that they are.
+        return BLEU(tokenize=self.tokenize, force=self.tokenize == "none")

@@ -63,7 +63,7 @@ class DialogueState(Task):
         "joint_goal", unit=SHARE, over="turns"
     )  # `metrics` says how it is measured
     takes = ("text",)
-    recipe = Recipe(model="tracker", steps=300, batch_size=8, lr=1e-3, warmup=50)
+    recipe = Recipe(model="tracker", steps=250, batch_size=8, lr=1e-3, warmup=50)
 
     def __init__(
         self,

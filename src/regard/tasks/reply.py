@@ -125,8 +125,8 @@ class Reply(ParallelTask):
 
     def problems(self) -> list[Problem]:
         """The reply as a text of its own, or as the continuation of the turns."""
-        longest = self._known() and self.max_source + 1 + self.max_target
-        count = len(self.target_vocabulary)
+        count = len(self._known())
+        longest = self.max_source + 1 + self.max_target
         continued: Answer = NextToken(count, END)
         return [*super().problems(), Problem({INPUTS: Tokens(count, PADDING, longest)}, continued)]
 

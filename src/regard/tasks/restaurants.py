@@ -37,11 +37,11 @@ _NAMES = {
 _REVEAL = {
     "food": ("i want {} food", "is there a {} restaurant ?", "i would like to eat {}", "some {} food please"),
     "area": ("in the {} of town", "somewhere in the {}", "it should be in the {}", "a place in the {} part"),
-    "price range": {
-        "cheap": ("something cheap", "a cheap place", "it must not cost much", "i have little money"),
-        "moderate": ("a moderately priced place", "moderate prices", "not cheap but not expensive"),
-        "expensive": ("an expensive place", "something expensive", "money does not matter , the best one"),
-    },
+}
+_REVEAL_PRICE = {
+    "cheap": ("something cheap", "a cheap place", "it must not cost much", "i have little money"),
+    "moderate": ("a moderately priced place", "moderate prices", "not cheap but not expensive"),
+    "expensive": ("an expensive place", "something expensive", "money does not matter , the best one"),
 }
 _ANSWER = ("{}", "{} please", "{} would be good", "the answer is {}", "let us say {}")
 _NO_MATTER = ("any", "i do not care", "it does not matter", "anything is fine", "whatever you have")
@@ -112,8 +112,9 @@ def dialogues(split: str, count: int) -> tuple[Dialogue, ...]:
 def _revealed(draws: Draws, slot: str, value: str) -> str:
     if value == ANY:
         return f"any {slot}"
-    forms = _REVEAL[slot]
-    return draws.among(forms[value]) if isinstance(forms, dict) else draws.among(forms).format(value)
+    if slot in _REVEAL:
+        return draws.among(_REVEAL[slot]).format(value)
+    return draws.among(_REVEAL_PRICE[value])
 
 
 def _answered(draws: Draws, slot: str, value: str) -> tuple[str, list[tuple[str, str]]]:

@@ -101,7 +101,7 @@ def read_splits(
 def read_dialogues(path: Path, encoding: str = "utf-8") -> list[Dialogue]:
     """The dialogues of a file."""
     text = read_text(path, encoding)
-    found = []
+    found: list[Dialogue] = []
     for line, begin, value in _elements(path, text, 0, "dialogues"):
         number = len(found) + 1
         turns = value.get("dialogue") if isinstance(value, dict) else None
@@ -185,7 +185,7 @@ def _turn(path: Path, line: int, where: str, value: Any) -> Turn:
     if not said[1]:
         raise wrong(path, line, f"{where}: the user says nothing ('transcript' is empty).")
     label = _pairs(path, line, f"{where}: turn_label", value.get("turn_label", []))
-    state = []
+    state: list[tuple[str, str]] = []
     for part in value.get("belief_state", []):
         if not isinstance(part, Mapping) or not isinstance(part.get("slots"), list):
             raise wrong(path, line, f"{where}: belief_state: expected objects with act and slots.")
@@ -203,7 +203,9 @@ def _pairs(path: Path, line: int, where: str, value: Any) -> tuple[tuple[str, st
 
 
 def _acts(path: Path, line: int, where: str, value: Any) -> tuple[tuple[str, ...], ...]:
-    acts = [[act] if isinstance(act, str) else act for act in value] if isinstance(value, list) else [None]
+    acts: list[Any] = (
+        [[act] if isinstance(act, str) else act for act in value] if isinstance(value, list) else [None]
+    )
     if not all(_texts(act, (1, 2)) for act in acts):
         raise wrong(
             path,
