@@ -135,7 +135,7 @@ class Matcher(Model):
             one_keep = turns.keep[:, None].expand(-1, most, -1, -1).flatten(0, 2)
 
         def apart(rows: Tensor) -> Tensor:
-            found: Tensor = rows.unflatten(0, (size, most if self.exchanges else 1, count))  # type: ignore[no-untyped-call]
+            found: Tensor = rows.unflatten(0, (size, most if self.exchanges else 1, count))
             return found.expand(-1, most, -1, -1, -1)
 
         found = [(apart(one), other.unflatten(0, (size, most)))]
