@@ -46,7 +46,7 @@ class RanksHead(Head):
         scores = outputs.float()
         right = scores.masked_fill(batch.targets == 0, -torch.inf)
         each = scores.logsumexp(-1) - right.logsumexp(-1)
-        return each.sum(), torch.tensor(float(len(each)), device=each.device)
+        return each.sum(), each.new_full((), len(each))
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The candidates of each example, best first; of equal ones the lower number first."""

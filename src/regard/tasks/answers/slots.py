@@ -89,7 +89,7 @@ class SlotsHead(Head):
                 total = total + F.cross_entropy(
                     scores, target[:, 0], reduction="sum", ignore_index=OUTSIDE, label_smoothing=smoothing
                 )
-        return total, torch.tensor(float(len(outputs)), device=outputs.device)
+        return total, total.new_full((), len(outputs))
 
     def choices(self, outputs: Tensor) -> Tensor:
         """The likeliest target of each row, (b,columns)."""
