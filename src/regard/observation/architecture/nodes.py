@@ -1,0 +1,98 @@
+"""Nodes of a diagram from the parts of a graph: labels, sizes and numbers of parameters."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from regard.observation.architecture.diagram import Node
+from regard.observation.architecture.graph import Graph, Key, Part
+from regard.observation.architecture.labels import described, role_of, words
+from regard.observation.architecture.record import Recording
+
+_WORDS = {"+": "sum", "×": "product", "∥": "concatenation", "·": "matrix product"}
+
+
+def nodes_of(module: nn.Module, recording: Recording, graph: Graph, output: str) -> dict[Key, Node]:
+    """The node of each part, and one for each module that was not used, under the key ("unused", path)."""
+    own = _Parameters(module)
+    found: dict[Key, Node] = {}
+    for key, part in graph.parts.items():
+        if part.role in ("box", "raw") and part.path in own.modules:
+            own.take(part.path, part.owns)
+    for key, part in graph.parts.items():
+        found[key] = _node(module, recording, graph, key, part, own, output)
+    for path in own.left():
+        label, detail, kind = described(own.modules[path], path, 1) if path in own.modules else (role_of(path), "", "memory")
+        found["unused", path] = Node(path, label, detail, kind, own.count_left(path), used=False)
+    return found
+
+
+def _node(
+    module: nn.Module, recording: Recording, graph: Graph, key: Key, part: Part, own: _Parameters, output: str
+) -> Node:
+    if part.role == "input":
+        return Node("", part.detail, kind="input")
+    if part.role == "output":
+        return Node("", output, kind="output")
+    if part.role == "join":
+        return Node(part.path, _WORDS[part.sign], kind=part.sign)
+    if part.role == "attend":
+        return Node(part.path, "attention", part.detail, "attention", own.counted(part.owns))
+    if part.role == "state":
+        sizes = " × ".join(map(str, part.shape[1:]))
+        return Node(part.path, "memory", sizes, "memory", own.counted(part.owns))
+    if part.role == "learned" or part.path not in own.modules:  # rows, or a matrix that a module holds by itself
+        weight = own.tensors[part.path]
+        sizes = " × ".join(map(str, weight.shape))
+        kind = "memory" if part.role == "learned" else "map"
+        return Node(part.path, role_of(part.path), sizes, kind, own.counted(part.owns))
+    label, detail, kind = described(own.modules[part.path], part.path, len(graph.sources(key)))
+    above = part.path.rpartition(".")[0]
+    if part.role == "box" and above and above not in recording.called and not above.endswith(tuple("0123456789")):
+        inside = own.modules[above]
+        if not isinstance(inside, (nn.ModuleList, nn.ModuleDict)) and kind == "map":
+            label = f"{role_of(above)}: {label}"
+    elif part.role == "raw" and role_of(part.path) in ("cells", "rows", "map"):
+        holder = next((word for word in map(words, reversed(part.path.split("."))) if word not in ("cells", "rows", "map") and not word.isdigit()), "")
+        label = f"{holder}: {label}" if holder else label
+    count = own.counts.pop(part.path, 0)  # a box that is called several times counts once
+    return Node(part.path, label, detail, kind, count)
+
+
+class _Parameters:
+    """Which parameter belongs to which part: each to one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.modules = dict(module.named_modules())
+        self.tensors = dict(module.named_parameters())
+        self.free = dict(self.tensors)
+        self.counts: dict[str, int] = {}
+
+    def take(self, path: str, owns: set[str]) -> None:
+        """Give a box the parameters below its path that no other has."""
+        names = [name for name in self.free if name.startswith(f"{path}.") or name in owns]
+        count = sum(self.free.pop(name).numel() for name in names)
+        self.counts[path] = self.counts.get(path, 0) + count
+
+    def counted(self, owns: set[str]) -> int:
+        """Give a part that is no module what it owns; return how many numbers that is."""
+        return sum(self.free.pop(name).numel() for name in sorted(owns) if name in self.free)
+
+    def left(self) -> list[str]:
+        """The largest modules of which nothing was used, and parameters of others that were not used."""
+        found: list[str] = []
+        for name in self.free:
+            path = name
+            parts = name.split(".")
+            for depth in range(1, len(parts)):
+                above = ".".join(parts[:depth])
+                below = [other for other in self.tensors if other.startswith(f"{above}.")]
+                if all(other in self.free for other in below):
+                    path = above
+                    break
+            found.append(path)
+        return list(dict.fromkeys(found))
+
+    def count_left(self, path: str) -> int:
+        """How many unused parameters a module has."""
+        return sum(one.numel() for name, one in self.free.items() if name == path or name.startswith(f"{path}."))
