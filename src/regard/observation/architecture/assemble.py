@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import nn
 
 from regard.nn.mechanism import Mechanism
-from regard.observation.architecture.diagram import Diagram, Edge, Frame, Node, frames, members
+from regard.observation.architecture.diagram import Diagram, DiagramNode, Edge, Frame, frames, members
 from regard.observation.architecture.fold import folded
 from regard.observation.architecture.graph import Graph, Key, strongly_connected
 from regard.observation.architecture.labels import mechanism_name, role_of, words
@@ -99,7 +99,7 @@ def _frame_label(part: nn.Module, path: str) -> str:
     return label
 
 
-def _wrap_loop(module: nn.Module, root: Frame, known: dict[str, Frame], loop: list[Node]) -> None:
+def _wrap_loop(module: nn.Module, root: Frame, known: dict[str, Frame], loop: list[DiagramNode]) -> None:
     """Put the nodes of a loop into a frame of their own, or mark the frame that holds exactly these."""
     inside = set(loop)
     holder = root
@@ -126,11 +126,11 @@ def _wrap_loop(module: nn.Module, root: Frame, known: dict[str, Frame], loop: li
     holder.children.insert(min(first, len(holder.children)), Frame(holder.path, "", whole, loop=label))
 
 
-def _pulled(frame: Frame, wanted: set[Node]) -> list[Node | Frame]:
+def _pulled(frame: Frame, wanted: set[DiagramNode]) -> list[DiagramNode | Frame]:
     """Take the nodes out of a frame."""
-    found: list[Node | Frame] = []
+    found: list[DiagramNode | Frame] = []
     for child in list(frame.children):
-        if isinstance(child, Node) and child in wanted:
+        if isinstance(child, DiagramNode) and child in wanted:
             frame.children.remove(child)
             found.append(child)
         elif isinstance(child, Frame):
@@ -159,29 +159,34 @@ def _dissolve_circles(frame: Frame, edges: list[Edge]) -> None:
         circle = next((some for some in strongly_connected(following) if len(some) > 1), None)  # type: ignore[arg-type]
         if circle is None:
             return
-        able = [c for c in frame.children if id(c) in {one for one in circle} and isinstance(c, Frame)]
+        able = [c for c in frame.children if id(c) in set(circle) and isinstance(c, Frame)]
         smallest = min(able, key=lambda child: len(child.nodes()))
         place = frame.children.index(smallest)
         frame.children[place : place + 1] = smallest.children
 
 
-def _following(children: list[Node | Frame], edges: Iterable[Edge]) -> dict[int, list[int]]:
+def _following(children: list[DiagramNode | Frame], edges: Iterable[Edge]) -> dict[int, list[int]]:
     home = {node: id(child) for child in children for node in members(child)}
     found: dict[int, list[int]] = {id(child): [] for child in children}
     for edge in edges:
-        if not edge.back and edge.source in home and edge.target in home and home[edge.source] != home[edge.target]:
+        if (
+            not edge.back
+            and edge.source in home
+            and edge.target in home
+            and home[edge.source] != home[edge.target]
+        ):
             found[home[edge.source]].append(home[edge.target])
     return found
 
 
-def ordered(children: list[Node | Frame], edges: list[Edge]) -> list[Node | Frame]:
+def ordered(children: list[DiagramNode | Frame], edges: list[Edge]) -> list[DiagramNode | Frame]:
     """Children so that what feeds comes before what is fed, and otherwise in the given order."""
     following = _following(children, edges)
     waiting = {id(child): 0 for child in children}
     for targets in following.values():
         for target in set(targets):
             waiting[target] += 1
-    found: list[Node | Frame] = []
+    found: list[DiagramNode | Frame] = []
     rest = list(children)
     while rest:
         child = next((child for child in rest if waiting[id(child)] == 0), rest[0])

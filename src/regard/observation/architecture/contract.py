@@ -13,7 +13,7 @@ from torch import nn
 
 from regard.observation.architecture.graph import BOXES, Graph, Key, Part
 from regard.observation.architecture.labels import is_one_box
-from regard.observation.architecture.record import Call, Event, Recording, Storage
+from regard.observation.architecture.record import ModuleCall, Operation, Recording, Storage
 
 Elements = dict[Key, None]  # the parts a value comes from, in order
 SIGNS = {
@@ -24,7 +24,16 @@ _WEIGHTED = {  # operations whose weights a module may hold itself
     "mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "convolution", "embedding", "native_layer_norm",
     "native_group_norm", "native_batch_norm", "fused_rms_norm",
 }  # fmt: skip
-_STORES = ("copy", "index_put", "index_put_impl", "scatter", "slice_scatter", "select_scatter", "fill", "index_copy")
+_STORES = (
+    "copy",
+    "index_put",
+    "index_put_impl",
+    "scatter",
+    "slice_scatter",
+    "select_scatter",
+    "fill",
+    "index_copy",
+)
 
 
 def contract(module: nn.Module, recording: Recording, apart: Set[str] = frozenset()) -> Graph:
@@ -38,19 +47,21 @@ class _Contraction:
         self.one_box = {path for path, part in module.named_modules() if path and is_one_box(part)}
         self.used = {path for event in recording.events if (path := self._box(event)) is not None}
         self.comes: dict[Storage, Elements] = {}
-        self.wrote: dict[Storage, Call] = {}  # the call of the box that wrote a storage last
+        self.wrote: dict[Storage, ModuleCall] = {}  # the call of the box that wrote a storage last
         self.seen: set[tuple[Key, object]] = set()  # parts that ran at a place without reading themselves
         for storage, name in recording.inputs.items():
             self.graph.parts["input", name] = Part("input", "", detail=name)
             self.comes[storage] = {("input", name): None}
         for number, event in enumerate(recording.events):
             self._follow(number, event)
-        self.graph.parts["output",] = Part("output", "", first=len(recording.events), last=len(recording.events))
+        self.graph.parts["output",] = Part(
+            "output", "", first=len(recording.events), last=len(recording.events)
+        )
         for storage in recording.outputs:
             for key in self._elements(storage):
                 self._reads(("output",), key, len(recording.events))
 
-    def _box(self, event: Event) -> str | None:
+    def _box(self, event: Operation) -> str | None:
         return next((call.path for call in event.running if call.path in self.one_box), None)
 
     def _elements(self, storage: Storage) -> Elements:
@@ -58,7 +69,7 @@ class _Contraction:
             return {("learned", self.recording.parameters[storage]): None}
         return self.comes.get(storage, {})
 
-    def _follow(self, number: int, event: Event) -> None:
+    def _follow(self, number: int, event: Operation) -> None:
         read = [self._elements(storage) for storage in event.reads]
         together: Elements = {key: None for some in read for key in some}
         box = self._box(event)
@@ -79,7 +90,7 @@ class _Contraction:
         else:
             self._write(event, self._outside(number, event, read, together))
 
-    def _inside_box(self, number: int, event: Event, box: str) -> None:
+    def _inside_box(self, number: int, event: Operation, box: str) -> None:
         call = next(call for call in event.running if call.path == box)
         key: Key = ("box", box, call.number) if box in self.apart else ("box", box)
         part = self._part(key, "box", box, number, call)
@@ -87,14 +98,16 @@ class _Contraction:
             writer = self.wrote.get(storage)
             kept = writer is not None and writer.number == 0 and self.recording.called[box] > 2
             for one in self._elements(storage):
-                if one == key:  # what the first call left for all later ones, such as projected keys, is no state
+                if (
+                    one == key
+                ):  # what the first call left for all later ones, such as projected keys, is no state
                     part.again = part.again or not (writer == call or kept)
                 elif not (one[0] == "learned" and self._owned(str(one[1]), box)):
                     self._reads(key, one, number)
         self._write(event, {key: None})
         self.wrote.update(dict.fromkeys(event.writes, call))
 
-    def _outside(self, number: int, event: Event, read: list[Elements], together: Elements) -> Elements:
+    def _outside(self, number: int, event: Operation, read: list[Elements], together: Elements) -> Elements:
         """Follow an operation outside of boxes; return the parts that its result comes from."""
         sign, path = SIGNS.get(event.op.rstrip("_"), "?"), self._path(event)
         learned = [str(key[1]) for key in together if key[0] == "learned"]
@@ -105,7 +118,9 @@ class _Contraction:
                 if not own or event.op in _WEIGHTED:
                     return self._raw(number, event, owner if not own else name, name, together)
         filled = [some for some in read if some]
-        if sign != "softmax" and (len(filled) < 2 or len(together) < 2 or all(some == filled[0] for some in filled)):
+        if sign != "softmax" and (
+            len(filled) < 2 or len(together) < 2 or all(some == filled[0] for some in filled)
+        ):
             return together
         if not together or (sign == "softmax" and learned):
             return together
@@ -117,7 +132,7 @@ class _Contraction:
             self._reads(key, one, number)
         return {key: None}
 
-    def _raw(self, number: int, event: Event, path: str, name: str, together: Elements) -> Elements:
+    def _raw(self, number: int, event: Operation, path: str, name: str, together: Elements) -> Elements:
         """Follow an operation that uses weights outside of a call of the module that owns them."""
         covering = next((box for box in self.used if self._owned(name, box)), None)
         key: Key = ("raw", path) if covering is None else ("box", covering)
@@ -155,7 +170,7 @@ class _Contraction:
         part.runs.setdefault(place, set()).add(run)
         return part
 
-    def _write(self, event: Event, elements: Elements) -> None:
+    def _write(self, event: Operation, elements: Elements) -> None:
         for storage in event.writes:
             self.comes[storage] = elements
             self.wrote.pop(storage, None)
@@ -166,7 +181,7 @@ class _Contraction:
         return max(boxes, key=lambda key: self.graph.parts[key].first, default=None)
 
     @staticmethod
-    def _path(event: Event) -> str:
+    def _path(event: Operation) -> str:
         return event.running[-1].path if event.running else ""
 
     @staticmethod

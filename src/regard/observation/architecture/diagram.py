@@ -10,8 +10,8 @@ SIGNS = ("+", "×", "∥", "·")  # kinds of nodes that are drawn as a sign
 
 
 @dataclass(eq=False)
-class Node:
-    """A module that was called or whose weights were used, learned rows, a state, or a sum, product or concatenation."""
+class DiagramNode:
+    """A module that was called or whose weights were used, learned rows, a state, or a sign such as a sum."""
 
     path: str  # of the module, of the parameter, or of the module that ran an operation
     label: str
@@ -27,11 +27,11 @@ class Frame:
 
     path: str
     label: str
-    children: list[Node | Frame] = field(default_factory=list)
+    children: list[DiagramNode | Frame] = field(default_factory=list)
     repeat: int = 1  # how many equal ones follow each other
     loop: str = ""  # "for each step" where the inside runs again and again with the state it left
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[DiagramNode]:
         """All nodes inside, in order."""
         return [node for child in self.children for node in members(child)]
 
@@ -40,8 +40,8 @@ class Frame:
 class Edge:
     """The output of a node is an input of another; `back`: of its next run, as the state of a recurrence is."""
 
-    source: Node
-    target: Node
+    source: DiagramNode
+    target: DiagramNode
     back: bool = False
 
 
@@ -71,12 +71,14 @@ class Diagram:
         root = _restored(plain["frame"])
         assert isinstance(root, Frame)
         nodes = root.nodes()
-        return Diagram(root, [Edge(nodes[source], nodes[target], back) for source, target, back in plain["edges"]])
+        return Diagram(
+            root, [Edge(nodes[source], nodes[target], back) for source, target, back in plain["edges"]]
+        )
 
 
-def members(thing: Node | Frame) -> list[Node]:
+def members(thing: DiagramNode | Frame) -> list[DiagramNode]:
     """The nodes of a frame, or the node itself."""
-    return [thing] if isinstance(thing, Node) else thing.nodes()
+    return [thing] if isinstance(thing, DiagramNode) else thing.nodes()
 
 
 def frames(thing: Frame) -> Iterator[Frame]:
@@ -96,20 +98,20 @@ def short(count: int) -> str:
     return str(count)
 
 
-def _count(thing: Node | Frame) -> int:
-    if isinstance(thing, Node):
+def _count(thing: DiagramNode | Frame) -> int:
+    if isinstance(thing, DiagramNode):
         return thing.parameters
     return thing.repeat * sum(map(_count, thing.children))
 
 
-def _plain(thing: Node | Frame, number: dict[Node, int]) -> dict[str, Any]:
+def _plain(thing: DiagramNode | Frame, number: dict[DiagramNode, int]) -> dict[str, Any]:
     if isinstance(thing, Frame):
         inside = [_plain(child, number) for child in thing.children]
         return {**vars(thing), "children": inside}
     return {"node": number[thing], **vars(thing)}
 
 
-def _restored(plain: dict[str, Any]) -> Node | Frame:
+def _restored(plain: dict[str, Any]) -> DiagramNode | Frame:
     if "children" in plain:
         return Frame(**{**plain, "children": [_restored(one) for one in plain["children"]]})
-    return Node(**{name: value for name, value in plain.items() if name != "node"})
+    return DiagramNode(**{name: value for name, value in plain.items() if name != "node"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.observation.architecture.diagram import Diagram, Edge, Frame, Node, frames, members
+from regard.observation.architecture.diagram import Diagram, DiagramNode, Edge, Frame, frames, members
 
 
 def folded(diagram: Diagram) -> Diagram:
@@ -22,7 +22,7 @@ def _fold_children(frame: Frame, edges: list[Edge]) -> list[Edge]:
     while place < len(frame.children):
         first = frame.children[place]
         count = 1
-        twins: dict[Node, Node] = {}
+        twins: dict[DiagramNode, DiagramNode] = {}
         previous = first
         while place + count < len(frame.children):
             following = frame.children[place + count]
@@ -33,7 +33,7 @@ def _fold_children(frame: Frame, edges: list[Edge]) -> list[Edge]:
             count += 1
         if count > 1:
             edges = _redirected(edges, twins, set(members(first)), set(members(previous)))
-            if isinstance(first, Node):
+            if isinstance(first, DiagramNode):
                 frame.children[place] = Frame(first.path.rpartition(".")[0], "", [first], repeat=count)
             else:
                 first.repeat *= count
@@ -42,7 +42,7 @@ def _fold_children(frame: Frame, edges: list[Edge]) -> list[Edge]:
     return edges
 
 
-def _continues(before: Node | Frame, after: Node | Frame, edges: list[Edge]) -> bool:
+def _continues(before: DiagramNode | Frame, after: DiagramNode | Frame, edges: list[Edge]) -> bool:
     """Whether `before` feeds `after` and nothing else, and `after` reads it where `before` read what came earlier.
 
     Both may read one thing that lies outside of the chain, at the same place, as decoder layers read an encoder.
@@ -68,26 +68,32 @@ def _continues(before: Node | Frame, after: Node | Frame, edges: list[Edge]) -> 
     return inside[0] == inside[1] and entries[1] == shared and bool(handed) and handed == own
 
 
-def _redirected(edges: list[Edge], twins: dict[Node, Node], first: set[Node], last: set[Node]) -> list[Edge]:
+def _redirected(
+    edges: list[Edge], twins: dict[DiagramNode, DiagramNode], first: set[DiagramNode], last: set[DiagramNode]
+) -> list[Edge]:
     """Edges of a chain of layers that is drawn as its first one: what leaves the last leaves the first."""
-    found: dict[tuple[Node, Node, bool], Edge] = {}
+    found: dict[tuple[DiagramNode, DiagramNode, bool], Edge] = {}
     for edge in edges:
         source, target = twins.get(edge.source, edge.source), twins.get(edge.target, edge.target)
         moved = edge.source in twins or edge.target in twins
-        if moved and target in first and not (source in first and edge.source in last and edge.target in last):
+        if (
+            moved
+            and target in first
+            and not (source in first and edge.source in last and edge.target in last)
+        ):
             continue  # between two layers, or one that the first layer has as well
         found.setdefault((source, target, edge.back), Edge(source, target, edge.back))
     return list(found.values())
 
 
-def _shape(thing: Node | Frame) -> tuple[Any, ...]:
+def _shape(thing: DiagramNode | Frame) -> tuple[Any, ...]:
     """What two layers must have in common to be drawn as one."""
-    if isinstance(thing, Node):
+    if isinstance(thing, DiagramNode):
         return thing.label, thing.detail, thing.kind, thing.parameters, thing.used
     return ("frame", thing.repeat, thing.loop, *(_shape(child) for child in thing.children))
 
 
-def _plain(child: Node | Frame) -> Node | Frame:
+def _plain(child: DiagramNode | Frame) -> DiagramNode | Frame:
     """A frame around a single frame is one frame."""
     if isinstance(child, Frame) and len(child.children) == 1 and isinstance(child.children[0], Frame):
         inner = child.children[0]
@@ -98,14 +104,20 @@ def _plain(child: Node | Frame) -> Node | Frame:
     return child
 
 
-def _dissolved(child: Node | Frame) -> list[Node | Frame]:
+def _dissolved(child: DiagramNode | Frame) -> list[DiagramNode | Frame]:
     """The children of a frame that is not worth drawing, or the frame itself."""
-    if isinstance(child, Node) or child.repeat > 1 or child.loop or not child.children[0:]:
+    if isinstance(child, DiagramNode) or child.repeat > 1 or child.loop or not child.children[0:]:
         return [child]
-    if all(isinstance(inner, Node) for inner in child.children) and len(child.children) <= 2:
-        return [] if not child.children else list(child.children) if all(_used(one) for one in child.children) else [child]
+    if all(isinstance(inner, DiagramNode) for inner in child.children) and len(child.children) <= 2:
+        return (
+            []
+            if not child.children
+            else list(child.children)
+            if all(_used(one) for one in child.children)
+            else [child]
+        )
     return [child]
 
 
-def _used(thing: Node | Frame) -> bool:
+def _used(thing: DiagramNode | Frame) -> bool:
     return all(node.used for node in members(thing))

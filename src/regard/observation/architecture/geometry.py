@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from regard.observation.architecture.diagram import Frame, Node
+from regard.observation.architecture.diagram import DiagramNode, Frame
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Metric:
+class Measures:
     """Sizes of what is drawn, in one unit."""
 
-    box: Callable[[Node], tuple[float, float]]  # width and height of a node
+    box: Callable[[DiagramNode], tuple[float, float]]  # width and height of a node
     label: Callable[[Frame], float]  # width of a frame's title
     gap: float  # between rows, where no wire runs across
     enter: float  # between the border of a frame and what a wire enters first
@@ -33,7 +33,7 @@ class Wire:
     """A line from an output to an input."""
 
     points: list[Point]
-    source: Node
+    source: DiagramNode
     back: bool = False
     arrow: bool = True
 
@@ -42,7 +42,7 @@ class Wire:
 class Rect:
     """Where a node or a frame is drawn."""
 
-    thing: Node | Frame
+    thing: DiagramNode | Frame
     x: float  # of the left border
     y: float
     width: float
@@ -59,9 +59,13 @@ class Block:
     rects: list[Rect] = field(default_factory=list)
     wires: list[Wire] = field(default_factory=list)
     dots: list[Point] = field(default_factory=list)  # where a wire branches
-    tops: dict[Node, float] = field(default_factory=dict)  # x at which what comes from a source enters at the top
-    sides: list[tuple[Node, float]] = field(default_factory=list)  # y at which it enters at the left
-    bottoms: dict[Node, float] = field(default_factory=dict)  # x at which what a node gives leaves at the bottom
+    tops: dict[DiagramNode, float] = field(
+        default_factory=dict
+    )  # x at which what comes from a source enters at the top
+    sides: list[tuple[DiagramNode, float]] = field(default_factory=list)  # y at which it enters at the left
+    bottoms: dict[DiagramNode, float] = field(
+        default_factory=dict
+    )  # x at which what a node gives leaves at the bottom
 
     def add(self, other: Block, x: float, y: float) -> None:
         """Place another block with its axis at x and its top at y."""

@@ -20,7 +20,11 @@ _NO_ROLE = ("", "rows", "map", "attention", "attentions", "attn", "self attn", "
 def words(name: str) -> str:
     """A name of Python as words: FeedForward and feed_forward are "feed-forward"."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name.replace("_", " ")).strip()
-    plain = apart if apart.isupper() else " ".join(w if w.isupper() and len(w) > 1 else w.lower() for w in apart.split())
+    plain = (
+        apart
+        if apart.isupper()
+        else " ".join(w if w.isupper() and len(w) > 1 else w.lower() for w in apart.split())
+    )
     return _NAMES.get(plain, plain)
 
 
@@ -48,7 +52,7 @@ def described(module: nn.Module, path: str, sources: int) -> tuple[str, str, str
         return _mechanism(module, role, sources)
     name = words(type(module).__name__)
     if isinstance(module, nn.MultiheadAttention):
-        return _attention(role, sources, False), f"{module.num_heads} heads of {module.head_dim}", "attention"
+        return _attention(role, sources, False), f"{module.num_heads} heads × {module.head_dim}", "attention"
     if isinstance(module, PositionalEncoding):
         return f"{name} positions", "", "embedding"
     if isinstance(module, NORMS):
@@ -65,16 +69,24 @@ def described(module: nn.Module, path: str, sources: int) -> tuple[str, str, str
     if cells:
         return _recurrent(cells[0], role)
     chain = _chain([part for part in module.modules() if isinstance(part, nn.Linear)])
-    listed = path.rsplit(".", 1)[-1].isdigit()  # one of several: its class says more than the name of the list
+    listed = path.rsplit(".", 1)[
+        -1
+    ].isdigit()  # one of several: its class says more than the name of the list
     label = role if role and not listed and not role.startswith("around") else name
-    kind = "attention" if "attention" in name else "recurrent" if "LSTM" in name or "recurrent" in label else "map"
+    kind = (
+        "attention"
+        if "attention" in name
+        else "recurrent"
+        if "LSTM" in name or "recurrent" in label
+        else "map"
+    )
     return label if chain or role not in _NO_ROLE else name, chain, kind
 
 
 def _mechanism(module: Mechanism, role: str, sources: int) -> tuple[str, str, str]:
     name = mechanism_name(module)
     heads = module.num_heads
-    facts = [name, *([f"{heads} heads of {module.dim // heads}"] if heads > 1 else [f"width {module.dim}"])]
+    facts = [name, *([f"{heads} heads × {module.dim // heads}"] if heads > 1 else [f"width {module.dim}"])]
     window = getattr(module, "window", None)
     facts += [f"window {window}"] if isinstance(window, int) else []
     causal = getattr(module, "causal", False) is True
@@ -95,7 +107,11 @@ def _attention(role: str, sources: int, causal: bool) -> str:
 
 
 def _recurrent(cells: nn.RNNBase | nn.RNNCellBase, role: str) -> tuple[str, str, str]:
-    name = cells.mode.split("_")[0] if isinstance(cells, nn.RNNBase) else type(cells).__name__.replace("Cell", " cell")
+    name = (
+        cells.mode.split("_")[0]
+        if isinstance(cells, nn.RNNBase)
+        else type(cells).__name__.replace("Cell", " cell")
+    )
     label = name if role in _NO_ROLE or role == "recurrent" else f"{role}: {name}"
     facts = [f"{cells.input_size} → {cells.hidden_size}"]
     facts += ["both directions"] if getattr(cells, "bidirectional", False) else []

@@ -13,7 +13,7 @@ from regard.errors import RegardError
 from regard.models.model import Model
 from regard.nn.mechanism import Mechanism
 from regard.observation.architecture.assemble import assembled
-from regard.observation.architecture.diagram import Diagram, Edge, Frame, Node
+from regard.observation.architecture.diagram import Diagram, DiagramNode, Edge, Frame
 from regard.observation.architecture.labels import described, words
 from regard.observation.architecture.record import record, tensors_of
 from regard.observation.architecture.simplify import simplified
@@ -33,22 +33,27 @@ def of_model(model: Model, batch: Batch) -> Diagram:
 
 
 def of_layer(layer: Mechanism) -> Diagram:
-    """The picture of a mechanism's inside, from one call with a few rows; with a source where it takes no call without."""
+    """The picture of a mechanism's inside, from a call with a few rows, and with a source where it reads two things."""
     weight = next(layer.parameters(), torch.zeros(()))
-    query = torch.randn(1, _ROWS, layer.dim, device=weight.device, dtype=weight.dtype)
-    name = layer.entry.name
+    query, source = (
+        torch.randn(1, length, width, device=weight.device, dtype=weight.dtype)
+        for length, width in ((_ROWS, layer.dim), (_SOURCE, layer.source_dim))
+    )
+    name, two = layer.entry.name, {"query": query, "source": source}
+    both = getattr(layer, "both", None)  # of a mechanism between two streams
+    if both is not None:
+        return _drawn(layer, lambda: both(query, source), two, "both streams", name)
     if layer.source_dim == layer.dim and not _reads_two(layer):
         try:
             return _drawn(layer, lambda: layer(query), {"rows": query}, "rows", name)
         except RegardError:
             pass  # it needs a source
-    source = torch.randn(1, _SOURCE, layer.source_dim, device=weight.device, dtype=weight.dtype)
-    return _drawn(layer, lambda: layer(query, source), {"query": query, "source": source}, "rows", name)
+    return _drawn(layer, lambda: layer(query, source), two, "rows", name)
 
 
 def _reads_two(layer: Mechanism) -> bool:
-    """Whether a part of a mechanism has a source width of its own to set, so that it reads two things."""
-    return sum(isinstance(part, Mechanism) for part in layer.children()) > 1 and "align" in inspect.signature(type(layer)).parameters
+    """Whether the parts of a mechanism are of different kinds: one for its own sequence, one for a source."""
+    return len({type(part) for part in layer.children() if isinstance(part, Mechanism)}) > 1
 
 
 def of_module(module: nn.Module, *inputs: Any, **named: Any) -> Diagram:
@@ -72,12 +77,14 @@ def _drawn(
     return assembled(module, recording, graph, loops, name, output)
 
 
-def _single(module: nn.Module, keys: list[Any], given: Mapping[str, Tensor], output: str, name: str) -> Diagram:
+def _single(
+    module: nn.Module, keys: list[Any], given: Mapping[str, Tensor], output: str, name: str
+) -> Diagram:
     """The picture of a module without parts: itself, as one box."""
-    inputs = [Node("", str(key[1]), kind="input") for key in keys if key[0] == "input"]
-    inputs = inputs or [Node("", label, kind="input") for label in given]
+    inputs = [DiagramNode("", str(key[1]), kind="input") for key in keys if key[0] == "input"]
+    inputs = inputs or [DiagramNode("", label, kind="input") for label in given]
     label, detail, kind = described(module, "", len(inputs))
     count = sum(parameter.numel() for parameter in module.parameters())
-    box, end = Node("", label, detail, kind, count), Node("", output, kind="output")
+    box, end = DiagramNode("", label, detail, kind, count), DiagramNode("", output, kind="output")
     edges = [*(Edge(one, box) for one in inputs), Edge(box, end)]
     return Diagram(Frame("", name, [*inputs, box, end]), edges)

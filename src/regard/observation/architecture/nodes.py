@@ -4,62 +4,76 @@ from __future__ import annotations
 
 from torch import nn
 
-from regard.observation.architecture.diagram import Node
+from regard.observation.architecture.diagram import DiagramNode
 from regard.observation.architecture.graph import Graph, Key, Part
-from regard.observation.architecture.labels import described, role_of, words
+from regard.observation.architecture.labels import described, role_of
 from regard.observation.architecture.record import Recording
 
 _WORDS = {"+": "sum", "×": "product", "∥": "concatenation", "·": "matrix product"}
+_NO_NAME = ("cells", "layers", "maps")  # lists whose name says less than that of the module around them
 
 
-def nodes_of(module: nn.Module, recording: Recording, graph: Graph, output: str) -> dict[Key, Node]:
+def nodes_of(module: nn.Module, recording: Recording, graph: Graph, output: str) -> dict[Key, DiagramNode]:
     """The node of each part, and one for each module that was not used, under the key ("unused", path)."""
-    own = _Parameters(module)
-    found: dict[Key, Node] = {}
-    for key, part in graph.parts.items():
+    own = _Ownership(module)
+    found: dict[Key, DiagramNode] = {}
+    for part in graph.parts.values():
         if part.role in ("box", "raw") and part.path in own.modules:
             own.take(part.path, part.owns)
     for key, part in graph.parts.items():
         found[key] = _node(module, recording, graph, key, part, own, output)
     for path in own.left():
-        label, detail, kind = described(own.modules[path], path, 1) if path in own.modules else (role_of(path), "", "memory")
-        found["unused", path] = Node(path, label, detail, kind, own.count_left(path), used=False)
+        label, detail, kind = (
+            described(own.modules[path], path, 1) if path in own.modules else (role_of(path), "", "memory")
+        )
+        found["unused", path] = DiagramNode(path, label, detail, kind, own.count_left(path), used=False)
     return found
 
 
 def _node(
-    module: nn.Module, recording: Recording, graph: Graph, key: Key, part: Part, own: _Parameters, output: str
-) -> Node:
+    module: nn.Module, recording: Recording, graph: Graph, key: Key, part: Part, own: _Ownership, output: str
+) -> DiagramNode:
     if part.role == "input":
-        return Node("", part.detail, kind="input")
+        return DiagramNode("", part.detail, kind="input")
     if part.role == "output":
-        return Node("", output, kind="output")
+        return DiagramNode("", output, kind="output")
     if part.role == "join":
-        return Node(part.path, _WORDS[part.sign], kind=part.sign)
+        return DiagramNode(part.path, _WORDS[part.sign], kind=part.sign)
     if part.role == "attend":
-        return Node(part.path, "attention", part.detail, "attention", own.counted(part.owns))
+        return DiagramNode(part.path, "attention", part.detail, "attention", own.counted(part.owns))
     if part.role == "state":
         sizes = " × ".join(map(str, part.shape[1:]))
-        return Node(part.path, "memory", sizes, "memory", own.counted(part.owns))
-    if part.role == "learned" or part.path not in own.modules:  # rows, or a matrix that a module holds by itself
-        weight = own.tensors[part.path]
-        sizes = " × ".join(map(str, weight.shape))
+        return DiagramNode(part.path, "memory", sizes, "memory", own.counted(part.owns))
+    if (
+        part.role == "learned" or part.path not in own.modules
+    ):  # rows or a matrix that a module holds by itself
+        sizes = " × ".join(map(str, own.tensors[part.path].shape))
         kind = "memory" if part.role == "learned" else "map"
-        return Node(part.path, role_of(part.path), sizes, kind, own.counted(part.owns))
+        return DiagramNode(part.path, role_of(part.path), sizes, kind, own.counted(part.owns))
     label, detail, kind = described(own.modules[part.path], part.path, len(graph.sources(key)))
+    if part.role == "box" and own.shares(part.path):
+        detail = ", ".join(filter(None, (detail, "tied")))
+    holder = _holder(part, recording, own)
+    label = f"{holder}: {label}" if holder and kind in ("map", "recurrent") else label
+    return DiagramNode(
+        part.path, label, detail, kind, own.counts.pop(part.path, 0)
+    )  # one of several calls counts
+
+
+def _holder(part: Part, recording: Recording, own: _Ownership) -> str:
+    """The name of the module around a part, where that has no frame because it was not called itself."""
     above = part.path.rpartition(".")[0]
-    if part.role == "box" and above and above not in recording.called and not above.endswith(tuple("0123456789")):
-        inside = own.modules[above]
-        if not isinstance(inside, (nn.ModuleList, nn.ModuleDict)) and kind == "map":
-            label = f"{role_of(above)}: {label}"
-    elif part.role == "raw" and role_of(part.path) in ("cells", "rows", "map"):
-        holder = next((word for word in map(words, reversed(part.path.split("."))) if word not in ("cells", "rows", "map") and not word.isdigit()), "")
-        label = f"{holder}: {label}" if holder else label
-    count = own.counts.pop(part.path, 0)  # a box that is called several times counts once
-    return Node(part.path, label, detail, kind, count)
+    while (
+        above
+        and isinstance(own.modules[above], (nn.ModuleList, nn.ModuleDict))
+        and role_of(above) in _NO_NAME
+    ):
+        above = above.rpartition(".")[0]
+    listed = isinstance(own.modules[above], (nn.ModuleList, nn.ModuleDict))
+    return "" if not above or above in recording.called or listed else role_of(above)
 
 
-class _Parameters:
+class _Ownership:
     """Which parameter belongs to which part: each to one."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -67,6 +81,11 @@ class _Parameters:
         self.tensors = dict(module.named_parameters())
         self.free = dict(self.tensors)
         self.counts: dict[str, int] = {}
+
+    def shares(self, path: str) -> bool:
+        """Whether a module uses a parameter that another one holds under its own name."""
+        mine = {id(self.tensors[name]) for name in self.tensors if name.startswith(f"{path}.")}
+        return any(id(one) not in mine for one in self.modules[path].parameters())
 
     def take(self, path: str, owns: set[str]) -> None:
         """Give a box the parameters below its path that no other has."""
@@ -95,4 +114,6 @@ class _Parameters:
 
     def count_left(self, path: str) -> int:
         """How many unused parameters a module has."""
-        return sum(one.numel() for name, one in self.free.items() if name == path or name.startswith(f"{path}."))
+        return sum(
+            one.numel() for name, one in self.free.items() if name == path or name.startswith(f"{path}.")
+        )

@@ -25,11 +25,13 @@ import regard.core.attention as core
 from regard.observation.architecture.labels import words
 
 Storage = int
-Place = tuple[tuple[object, int], ...]  # code and instruction of each call, from the operation out to the module
+Place = tuple[
+    tuple[object, int], ...
+]  # code and instruction of each call, from the operation out to the module
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """One call of a module."""
 
     path: str
@@ -46,11 +48,11 @@ class Attending:
 
 
 @dataclass
-class Event:
+class Operation:
     """One operation."""
 
     op: str
-    running: tuple[Call, ...]  # the modules that are running, the network itself left out
+    running: tuple[ModuleCall, ...]  # the modules that are running, the network itself left out
     reads: list[Storage]
     writes: list[Storage]
     place: Place
@@ -61,7 +63,7 @@ class Event:
 class Recording:
     """What happened in one call of a network."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[Operation] = field(default_factory=list)
     parameters: dict[Storage, str] = field(default_factory=dict)
     inputs: dict[Storage, str] = field(default_factory=dict)
     outputs: list[Storage] = field(default_factory=list)
@@ -111,7 +113,7 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, found: Recording) -> None:
         super().__init__()
         self.found = found
-        self.running: list[Call] = []
+        self.running: list[ModuleCall] = []
         self.kept: list[Any] = []  # tensors, so that no memory is used twice; frames, whose identity is used
         self.attends: dict[int, int] = {}
 
@@ -119,7 +121,9 @@ class _Recorder(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         given = [one for one in tree_flatten((args, kwargs or {}))[0] if isinstance(one, Tensor)]
         made = [one for one in tree_flatten(output)[0] if isinstance(one, Tensor) and one.numel()]
-        changes = any(part.alias_info is not None and part.alias_info.is_write for part in func._schema.arguments)
+        changes = any(
+            part.alias_info is not None and part.alias_info.is_write for part in func._schema.arguments
+        )
         known = {_storage(one) for one in given}
         writes = [_storage(one) for one in made if changes or _storage(one) not in known]
         self.kept += [given, made]
@@ -129,7 +133,13 @@ class _Recorder(TorchDispatchMode):
             op = func.overloadpacket.__name__.strip("_")
             reads = [] if _only_size(op) else _read(given)
             self.found.events.append(
-                Event(op, tuple(self.running), reads, list(dict.fromkeys(writes)), *self._place(sys._getframe(1)))
+                Operation(
+                    op,
+                    tuple(self.running),
+                    reads,
+                    list(dict.fromkeys(writes)),
+                    *self._place(sys._getframe(1)),
+                )
             )
         return output
 
@@ -151,7 +161,9 @@ class _Recorder(TorchDispatchMode):
         if id(attending) not in self.attends:
             self.attends[id(attending)] = len(self.attends)
             self.kept.append(attending)
-        return place, Attending(_pieces(attending.f_locals.get("options", {})), place, self.attends[id(attending)])
+        return place, Attending(
+            _pieces(attending.f_locals.get("options", {})), place, self.attends[id(attending)]
+        )
 
 
 _CALL = nn.Module._call_impl.__code__
@@ -168,7 +180,7 @@ def _followed(module: nn.Module, mode: _Recorder) -> Iterator[None]:
         def enter(*_: Any) -> None:
             number = mode.found.called.get(path, 0)
             mode.found.called[path] = number + 1
-            mode.running.append(Call(path, number))
+            mode.running.append(ModuleCall(path, number))
 
         return enter
 

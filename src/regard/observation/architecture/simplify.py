@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from regard.observation.architecture.contract import contract
-from regard.observation.architecture.graph import Graph, Key
+from regard.observation.architecture.graph import BOXES, Graph, Key
 from regard.observation.architecture.record import Recording
 
 MOST_APART = 4  # a module called more often than this without a loop is drawn once
@@ -16,7 +16,9 @@ def simplified(module: nn.Module, recording: Recording) -> tuple[Graph, list[Loo
     """The graph of a recording, and the parts of each of its loops."""
     graph = contract(module, recording)
     _merge_at_one_place(graph)
-    looped = {graph.parts[key].path for loop in _loops(graph) for key in loop if graph.parts[key].role == "box"}
+    looped = {
+        graph.parts[key].path for loop in _loops(graph) for key in loop if graph.parts[key].role == "box"
+    }
     apart = {
         part.path for part in graph.parts.values()
         if part.role == "box" and 1 < len(part.runs.get(None, ())) <= MOST_APART and part.path not in looped
@@ -31,21 +33,34 @@ def simplified(module: nn.Module, recording: Recording) -> tuple[Graph, list[Loo
         before = len(graph.parts)
         _drop_plain_joins(graph)
         _settle_learned(graph)
+        _drop_unread(graph)
     _merge_sums(graph)
-    _drop_unread(graph)
     return graph, _loops(graph)
 
 
 def _merge_at_one_place(graph: Graph) -> None:
-    """Joins at one place of the code are one if they are part of a loop: the first round may read other parts."""
+    """What one place of the code does in each round of a loop is one part.
+
+    Calls of `attend` that read the same boxes are one. A join of the first round, which may read other parts than those
+    of later rounds, becomes the later one that feeds the same.
+    """
     turning = {key for circle in graph.circles() for key in circle}
     groups: dict[object, list[Key]] = {}
     for key, part in graph.parts.items():
         if part.role in ("join", "attend"):
-            groups.setdefault((part.role, part.sign, part.path, part.place), []).append(key)
+            boxes = frozenset(one for one in graph.sources(key) if graph.parts[one].role in BOXES[:2])
+            apart = boxes if part.role == "attend" else None
+            groups.setdefault((part.role, part.sign, part.path, part.place, apart), []).append(key)
     for group in groups.values():
-        if len(group) > 1 and any(key in turning for key in group):
-            graph.merge(group, next(key for key in group if key in turning))
+        loops = [key for key in group if key in turning]
+        if len(group) < 2 or not loops:
+            continue
+        if graph.parts[group[0]].role == "attend":
+            graph.merge(group, loops[0])
+            continue
+        for key in set(group) - set(loops):
+            fed = set(graph.targets(key))
+            graph.merge([key], max(loops, key=lambda one: len(fed & set(graph.targets(one)))))
 
 
 def _recognise_attention(graph: Graph) -> None:
@@ -69,6 +84,12 @@ def _contract_states(graph: Graph) -> None:
     """Operations without weights that feed each other from step to step are one state, or belong to a cell."""
     free = [key for key, part in graph.parts.items() if part.role in ("join", "attend")]
     for circle in graph.circles(free):
+        if (
+            len(circle) == 1
+            and graph.parts[circle[0]].sign == "+"
+            and _cell(graph, set(graph.sources(circle[0]))) is None
+        ):
+            continue  # a residual connection from round to round
         attends = [key for key in circle if graph.parts[key].role == "attend"]
         into = attends[0] if attends else circle[0]
         sources = {one for key in circle for one in graph.sources(key)} - set(circle)
@@ -85,7 +106,10 @@ def _contract_states(graph: Graph) -> None:
 
 def _cell(graph: Graph, sources: set[Key]) -> Key | None:
     """The part that a state belongs to: all else that the state reads, this part reads, too."""
-    able = [key for key in sources if graph.parts[key].role in ("raw", "box")]
+    able = [
+        key for key in sources if graph.parts[key].role == "raw" or any(graph.parts[key].runs.keys() - {None})
+    ]
+    able = [key for key in able if graph.parts[key].role in ("raw", "box")]  # weights are used without a call
     return next((key for key in able if sources - {key} <= set(graph.sources(key))), None)
 
 
@@ -136,7 +160,11 @@ def _merge_sums(graph: Graph) -> None:
 def _drop_unread(graph: Graph) -> None:
     """Remove inputs and joins that nothing reads."""
     while True:
-        dead = [key for key, part in graph.parts.items() if part.role in ("join", "input") and not graph.targets(key)]
+        dead = [
+            key
+            for key, part in graph.parts.items()
+            if part.role in ("join", "input") and not graph.targets(key)
+        ]
         if not dead:
             return
         for key in dead:
@@ -149,7 +177,9 @@ def _loops(graph: Graph) -> list[Loop]:
     for circle in graph.circles():
         members = [graph.parts[key] for key in circle]
         counts = [part.times for part in members if part.role in ("box", "raw")]
-        if max(part.times for part in members) < 2 or (counts and max(counts) - min(counts) > 1):
+        if max(part.times for part in members) < 2 or (
+            counts and max(counts) - min(counts) > (max(counts) > 3)
+        ):
             continue
         loops.append((min(part.first for part in members), max(part.last for part in members), list(circle)))
     loops.sort(key=lambda loop: loop[0])

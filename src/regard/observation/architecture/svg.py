@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from html import escape
 
-from regard.observation.architecture.diagram import SIGNS, Diagram, Frame, Node, short
-from regard.observation.architecture.geometry import Block, Metric, Point, Rect, Wire
+from regard.observation.architecture.diagram import SIGNS, Diagram, DiagramNode, Frame, short
+from regard.observation.architecture.geometry import Block, Measures, Point, Rect, Wire
 from regard.observation.architecture.picture import arranged
 
 LABEL, DETAIL, TITLE = 13.0, 10.5, 12.0  # sizes of letters
 SIGN, MARGIN, CORNER = 22.0, 24.0, 7.0
-LEAST, MOST = 148.0, 236.0  # width of a box
+LEAST, MOST = 148.0, 260.0  # width of a box
 INK, SMALL = "#1b1f24", "#4a545f"  # on boxes
 GREY, WIRE, STATE = "#75808c", "#7d8794", "#c2571a"  # around boxes
 FILLS = {
@@ -25,26 +25,33 @@ MEANINGS = {
     "embedding": "embedding, positions", "norm": "normalisation", "attention": "attention", "map": "linear maps",
     "recurrent": "recurrent cells", "memory": "memory, learned rows",
 }  # fmt: skip
+NAMES = {"∥": "concatenation", "×": "product", "·": "matrix product"}
 FONT = "'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif"
-_NARROW, _WIDE = set("iljtfrI.,:;|'()[] "), set("mwMWQO→×—%&@")
+_WIDTHS = {  # of the letters of DejaVu Sans, the widest of these fonts, in parts of the size
+    0.32: "'ijlIJ,. ·/:;|", 0.41: "f-t()[]!r", 0.56: "szc_\"*?L∥", 0.6: "kFvxyP", 0.64: "aoeTYbdghnpquESK0123456789",
+    0.79: "ABCDGHNOQRUVXZ&", 0.87: "w#+<=>~→×↻M",
+}  # fmt: skip
+_WIDTH = {letter: width for width, letters in _WIDTHS.items() for letter in letters}
 
 
-def text_width(text: str, size: float) -> float:
-    """About how wide a text is, on the safe side."""
-    wide = sum(0.40 if c in _NARROW else 0.98 if c in _WIDE else 0.72 if c.isupper() else 0.635 for c in text)
-    return wide * size
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """How wide a text is, at most."""
+    return sum(_WIDTH.get(letter, 1.0) for letter in text) * size * (1.12 if bold else 1.0)
 
 
-def detail_of(node: Node) -> str:
-    """The second line of a box: sizes, and how many parameters."""
+def detail_of(node: DiagramNode) -> str:
+    """The second line of a box: sizes, and how many parameters, where that fits."""
     count = short(node.parameters) if node.parameters >= 1000 else ""
-    return " · ".join(filter(None, (node.detail, count)))
+    whole = " · ".join(filter(None, (node.detail, count)))
+    return whole if text_width(whole, DETAIL) <= MOST - 20 else node.detail
 
 
 def title_of(frame: Frame) -> str:
     """The title of a frame: its name, how often it is repeated, and what its loop goes over."""
     times = f" × {frame.repeat}" if frame.repeat > 1 else ""
-    return " · ".join(filter(None, (f"{frame.label}{times}".strip(), f"↻ {frame.loop}" if frame.loop else "")))
+    return " · ".join(
+        filter(None, (f"{frame.label}{times}".strip(), f"↻ {frame.loop}" if frame.loop else ""))
+    )
 
 
 def fitted(text: str, size: float, room: float) -> str:
@@ -56,7 +63,7 @@ def fitted(text: str, size: float, room: float) -> str:
     return f"{text.rstrip()}…"
 
 
-def _box(node: Node) -> tuple[float, float]:
+def _box(node: DiagramNode) -> tuple[float, float]:
     if node.kind in SIGNS:
         return SIGN, SIGN
     if node.kind in ("input", "output"):
@@ -65,21 +72,24 @@ def _box(node: Node) -> tuple[float, float]:
     return min(MOST, max(LEAST, widest)), 42.0 if detail_of(node) else 32.0
 
 
-METRIC = Metric(
-    box=_box, label=lambda frame: text_width(title_of(frame), TITLE) + 8, gap=20.0, enter=10.0, track=13.0, gutter=13.0,
+METRIC = Measures(
+    box=_box, label=lambda frame: text_width(title_of(frame), TITLE, bold=True) + 4, gap=20.0, enter=10.0, track=13.0, gutter=13.0,
     pad=16.0, foot=14.0, title=26.0,
     beside=22.0, lane=56.0, port=26.0,
 )  # fmt: skip
 
 
-def svg(diagram: Diagram) -> str:
-    """The picture as the text of an SVG file."""
+def svg(diagram: Diagram, note: str = "") -> str:
+    """The picture as the text of an SVG file; `note`: what else to say below its name."""
     block = arranged(diagram, METRIC)
     head = 44.0
     legend, legend_width = _legend(diagram)
     name = diagram.root.label
     counted = f"{diagram.parameters:,} parameters" if diagram.parameters else "no parameters"
-    width = max(block.right, legend_width, text_width(name, 17), text_width(counted, 11)) + 2 * MARGIN
+    counted = ", ".join(filter(None, (counted, note)))
+    width = (
+        max(block.right, legend_width, text_width(name, 17, bold=True), text_width(counted, 11)) + 2 * MARGIN
+    )
     left = (width - block.right) / 2
     height = head + block.height + 58 + MARGIN
     drawn = "\n".join(_drawn(block, left, head + 12))
@@ -109,8 +119,10 @@ def _drawn(block: Block, x: float, y: float) -> list[str]:
     whole.add(block, x, y)
     frames = [_frame(rect, rect.thing) for rect in whole.rects if isinstance(rect.thing, Frame)]
     wires = [_wire(wire) for wire in whole.wires]
-    dots = [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.4" fill="{WIRE}"/>' for a, b in dict.fromkeys(whole.dots)]
-    boxes = [_node(rect, rect.thing) for rect in whole.rects if isinstance(rect.thing, Node)]
+    dots = [
+        f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.4" fill="{WIRE}"/>' for a, b in dict.fromkeys(whole.dots)
+    ]
+    boxes = [_node(rect, rect.thing) for rect in whole.rects if isinstance(rect.thing, DiagramNode)]
     return [*frames, *wires, *dots, *boxes]
 
 
@@ -120,12 +132,20 @@ def _frame(rect: Rect, frame: Frame) -> str:
     return (
         f'<g class="frame"><rect x="{rect.x:.1f}" y="{rect.y:.1f}" width="{rect.width:.1f}" height="{rect.height:.1f}" '
         f'rx="10" fill="{GREY}" fill-opacity="0.07" stroke-opacity="0.6"{dashes}/>'
-        + _text(rect.x + 11, rect.y + 17, fitted(title_of(frame), TITLE, rect.width - 16), TITLE, colour, "start", ' font-weight="600"')
+        + _text(
+            rect.x + 11,
+            rect.y + 17,
+            fitted(title_of(frame), TITLE, rect.width - 16),
+            TITLE,
+            colour,
+            "start",
+            ' font-weight="600"',
+        )
         + "</g>"
     )
 
 
-def _node(rect: Rect, node: Node) -> str:
+def _node(rect: Rect, node: DiagramNode) -> str:
     middle, y = rect.x + rect.width / 2, rect.y
     if node.kind in ("input", "output"):
         return _text(middle, y + 13, node.label, 12, GREY, "middle", ' font-style="italic"')
@@ -133,7 +153,9 @@ def _node(rect: Rect, node: Node) -> str:
         r = SIGN / 2
         return (
             f'<g class="sign"><title>{escape(node.label)}</title><circle cx="{middle:.1f}" cy="{y + r:.1f}" r="{r - 0.6:g}" '
-            f'fill="#f4f5f7" stroke="{WIRE}" stroke-width="1.4"/>' + _text(middle, y + r + 5.2, node.kind, 15, INK) + "</g>"
+            f'fill="#f4f5f7" stroke="{WIRE}" stroke-width="1.4"/>'
+            + _text(middle, y + r + 5.2, node.kind, 15, INK)
+            + "</g>"
         )
     fill, border = FILLS[node.kind]
     dashes = "" if node.used else ' stroke-dasharray="4 3"'
@@ -151,7 +173,9 @@ def _wire(wire: Wire) -> str:
     colour, name = (STATE, "state") if wire.back else (WIRE, "arrow")
     head = f' marker-end="url(#{name})"' if wire.arrow else ""
     dashes = ' stroke-dasharray="5 3"' if wire.back else ""
-    return f'<path d="{_rounded(wire.points)}" fill="none" stroke="{colour}" stroke-width="1.5"{dashes}{head}/>'
+    return (
+        f'<path d="{_rounded(wire.points)}" fill="none" stroke="{colour}" stroke-width="1.5"{dashes}{head}/>'
+    )
 
 
 def _rounded(points: list[Point]) -> str:
@@ -174,7 +198,9 @@ def _toward(a: Point, b: Point, reach: float) -> Point:
     return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
 
 
-def _text(x: float, y: float, words: str, size: float, colour: str, anchor: str = "middle", more: str = "") -> str:
+def _text(
+    x: float, y: float, words: str, size: float, colour: str, anchor: str = "middle", more: str = ""
+) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{colour}" text-anchor="{anchor}"{more}>'
         f"{escape(words)}</text>"
@@ -189,20 +215,25 @@ def _arrow(name: str, colour: str) -> str:
 
 
 def _legend(diagram: Diagram) -> tuple[str, float]:
-    """The meaning of each colour in the picture, and how wide it is."""
+    """The meaning of each colour, sign and line in the picture, and how wide it is."""
     kinds = {node.kind for node in diagram.root.nodes()}
     x, parts = 0.0, list[str]()
-    for kind, meaning in MEANINGS.items():
-        if kind in kinds:
-            fill, border = FILLS[kind]
-            parts.append(f'<rect x="{x:.1f}" y="0" width="12" height="12" rx="3" fill="{fill}" stroke="{border}"/>')
-            parts.append(_text(x + 17, 10, meaning, 10.5, GREY, "start"))
-            x += 17 + text_width(meaning, 10.5) + 14
+    keys = [(kind, meaning) for kind, meaning in {**MEANINGS, **NAMES}.items() if kind in kinds]
     if any(node.parameters >= 1000 for node in diagram.root.nodes()):
-        parts.append(_text(x, 10, "k, M: parameters", 10.5, GREY, "start"))
-        x += text_width("k, M: parameters", 10.5) + 14
+        keys.append(("k", "thousand parameters"))
     if any(edge.back for edge in diagram.edges):
-        parts.append(f'<path d="M{x:.1f},6 h22" stroke="{STATE}" stroke-width="1.5" stroke-dasharray="5 3" marker-end="url(#state)"/>')
-        parts.append(_text(x + 28, 10, "state of the step before", 10.5, GREY, "start"))
-        x += 28 + text_width("state of the step before", 10.5) + 14
-    return "".join(parts), max(0.0, x - 14)
+        keys.append(("", "from the step before"))
+    for kind, meaning in keys:
+        if kind in FILLS:
+            fill, border = FILLS[kind]
+            parts.append(
+                f'<rect x="{x:.1f}" y="0" width="12" height="12" rx="3" fill="{fill}" stroke="{border}"/>'
+            )
+        elif kind:
+            parts.append(_text(x + 6, 10, kind, 12, GREY))
+        else:
+            line = f'stroke="{STATE}" stroke-width="1.5" stroke-dasharray="5 3" marker-end="url(#state)"'
+            parts.append(f'<path d="M{x - 6:.1f},6 h19" {line}/>')
+        parts.append(_text(x + 17, 10, meaning, 10.5, GREY, "start"))
+        x += 17 + text_width(meaning, 10.5) + 16
+    return "".join(parts), max(0.0, x - 16)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from regard.observation.architecture.diagram import SIGNS, Diagram, Edge, Frame, Node, members
-from regard.observation.architecture.geometry import Block, Metric, Rect, Wire
+from regard.observation.architecture.diagram import SIGNS, Diagram, DiagramNode, Edge, Frame, members
+from regard.observation.architecture.geometry import Block, Measures, Rect, Wire
 from regard.observation.architecture.picture import arranged
 
 CIRCLED = {"+": "⊕", "×": "⊗", "∥": "⊞", "·": "⊙"}
@@ -23,9 +23,9 @@ def text(diagram: Diagram, width: int = 80) -> list[str]:
     """The lines of the picture, none longer than `width`."""
     for beside in (True, False):
         for most in WIDTHS:
-            block = arranged(diagram, _metric(most), beside)
-            if math.ceil(block.right) <= width:
-                return _Canvas(block).lines()
+            lines = _Canvas(arranged(diagram, _measures(most), beside)).lines()
+            if max(map(len, lines)) <= width:
+                return lines
     return outline(diagram, width)
 
 
@@ -35,15 +35,15 @@ def title_of(frame: Frame) -> str:
     return ", ".join(filter(None, (f"{frame.label}{times}".strip(), f"↻ {frame.loop}" if frame.loop else "")))
 
 
-def _metric(most: int) -> Metric:
-    return Metric(
+def _measures(most: int) -> Measures:
+    return Measures(
         box=_sized(most), label=lambda frame: min(len(title_of(frame)) + 3.0, most), gap=1, enter=1, track=1,
         gutter=2, pad=2, foot=1, title=1, beside=2, lane=2, port=4,
     )  # fmt: skip
 
 
-def _sized(most: int) -> Callable[[Node], tuple[float, float]]:
-    def size(node: Node) -> tuple[float, float]:
+def _sized(most: int) -> Callable[[DiagramNode], tuple[float, float]]:
+    def size(node: DiagramNode) -> tuple[float, float]:
         if node.kind in SIGNS:
             return 1, 1
         if node.kind in ("input", "output"):
@@ -76,12 +76,15 @@ class _Canvas:
         for wire in block.wires:
             self._arrow(wire)
         for rect in block.rects:
-            if isinstance(rect.thing, Node):
+            if isinstance(rect.thing, DiagramNode):
                 self._node(rect, rect.thing)
 
     def lines(self) -> list[str]:
         """The picture line by line."""
-        found = ["".join(self.signs.get((x, y), " ") for x in range(self.width)).rstrip() for y in range(self.height)]
+        found = [
+            "".join(self.signs.get((x, y), " ") for x in range(self.width)).rstrip()
+            for y in range(self.height)
+        ]
         while found and not found[-1]:
             found.pop()
         return found
@@ -106,7 +109,7 @@ class _Canvas:
         if title:
             self._put(left + 2, top, _cut(f" {title} ", right - left - 3))
 
-    def _node(self, rect: Rect, node: Node) -> None:
+    def _node(self, rect: Rect, node: DiagramNode) -> None:
         x, y = _column(rect.x), math.floor(rect.y)
         if node.kind in SIGNS:
             self._put(x, y, CIRCLED[node.kind])
@@ -128,7 +131,9 @@ class _Canvas:
                 ahead = ((u > x) - (u < x), (v > y) - (v < y))
                 here = (x + ahead[0] * step, y + ahead[1] * step)
                 self._way(here, _direction(*ahead), wire.back)
-                self._way((here[0] + ahead[0], here[1] + ahead[1]), _direction(-ahead[0], -ahead[1]), wire.back)
+                self._way(
+                    (here[0] + ahead[0], here[1] + ahead[1]), _direction(-ahead[0], -ahead[1]), wire.back
+                )
 
     def _way(self, place: tuple[int, int], way: int, back: bool) -> None:
         self.ways[place] = self.ways.get(place, 0) | way
@@ -163,9 +168,9 @@ def outline(diagram: Diagram, width: int) -> list[str]:
     return _listed(diagram.root.children, diagram.edges, width, "")
 
 
-def _listed(children: list[Node | Frame], edges: list[Edge], width: int, indent: str) -> list[str]:
+def _listed(children: list[DiagramNode | Frame], edges: list[Edge], width: int, indent: str) -> list[str]:
     lines: list[str] = []
-    before: Node | None = None
+    before: DiagramNode | None = None
     for child in children:
         if isinstance(child, Frame):
             lines.append(_cut(f"{indent}{title_of(child)}", width))
