@@ -13,7 +13,7 @@ from regard.nn import build, entry, names
 from regard.observation import architecture
 from regard.observation.architecture import Diagram, DiagramNode, Frame
 from regard.observation.architecture.picture import arranged
-from regard.observation.architecture.svg import DETAIL, LABEL, METRIC, TITLE, text_width
+from regard.observation.architecture.svg import DETAIL, LABEL, MEASURES, TITLE, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 PLACES = [*(f"models.{name}" for name in models.names()), *(f"mechanisms.{name}" for name in names())]
@@ -38,7 +38,7 @@ def inside(segment, rect, margin=0.5):
 
 
 def check_layout(diagram):
-    block = arranged(diagram, METRIC)
+    block = arranged(diagram, MEASURES)
     boxes = [rect for rect in block.rects if isinstance(rect.thing, DiagramNode)]
     assert {rect.thing for rect in boxes} == set(diagram.root.nodes())
     for wire in block.wires:

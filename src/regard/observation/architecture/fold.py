@@ -76,11 +76,7 @@ def _redirected(
     for edge in edges:
         source, target = twins.get(edge.source, edge.source), twins.get(edge.target, edge.target)
         moved = edge.source in twins or edge.target in twins
-        if (
-            moved
-            and target in first
-            and not (source in first and edge.source in last and edge.target in last)
-        ):
+        if moved and target in first and not (edge.source in last and edge.target in last):
             continue  # between two layers, or one that the first layer has as well
         found.setdefault((source, target, edge.back), Edge(source, target, edge.back))
     return list(found.values())
@@ -105,19 +101,10 @@ def _plain(child: DiagramNode | Frame) -> DiagramNode | Frame:
 
 
 def _dissolved(child: DiagramNode | Frame) -> list[DiagramNode | Frame]:
-    """The children of a frame that is not worth drawing, or the frame itself."""
-    if isinstance(child, DiagramNode) or child.repeat > 1 or child.loop or not child.children[0:]:
+    """The children of a frame around one or two nodes, which is not worth drawing; any other thing itself."""
+    if isinstance(child, DiagramNode) or child.repeat > 1 or child.loop:
         return [child]
-    if all(isinstance(inner, DiagramNode) for inner in child.children) and len(child.children) <= 2:
-        return (
-            []
-            if not child.children
-            else list(child.children)
-            if all(_used(one) for one in child.children)
-            else [child]
-        )
-    return [child]
-
-
-def _used(thing: DiagramNode | Frame) -> bool:
-    return all(node.used for node in members(thing))
+    few = len(child.children) <= 2 and all(
+        isinstance(one, DiagramNode) and one.used for one in child.children
+    )
+    return list(child.children) if few else [child]

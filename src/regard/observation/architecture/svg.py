@@ -17,6 +17,7 @@ SIGN, MARGIN, CORNER = 22.0, 24.0, 7.0
 LEAST, MOST = 148.0, 260.0  # width of a box
 INK, SMALL = "#1b1f24", "#4a545f"  # on boxes
 GREY, WIRE, STATE = "#75808c", "#7d8794", "#c2571a"  # around boxes
+SIGN_FILL, BOLD = "#f4f5f7", ' font-weight="bold"'
 FILLS = {
     "attention": ("#cfe4f5", "#2a78b0"), "norm": ("#e8e2f1", "#7d6aa3"), "embedding": ("#fbe0cb", "#c2683a"),
     "recurrent": ("#cfeade", "#2b8c68"), "map": ("#f5e9c4", "#a07a18"), "memory": ("#f6d5dd", "#b04a66"),
@@ -72,24 +73,26 @@ def _box(node: DiagramNode) -> tuple[float, float]:
     return min(MOST, max(LEAST, widest)), 42.0 if detail_of(node) else 32.0
 
 
-METRIC = Measures(
-    box=_box, label=lambda frame: text_width(title_of(frame), TITLE, bold=True) + 4, gap=20.0, enter=10.0, track=13.0, gutter=13.0,
-    pad=16.0, foot=14.0, title=26.0,
+def _title(frame: Frame) -> float:
+    return text_width(title_of(frame), TITLE, bold=True) + 4
+
+
+MEASURES = Measures(
+    box=_box, label=_title, gap=20.0, enter=10.0, track=13.0, gutter=13.0, pad=16.0, foot=14.0, title=26.0,
     beside=22.0, lane=56.0, port=26.0,
 )  # fmt: skip
 
 
 def svg(diagram: Diagram, note: str = "") -> str:
     """The picture as the text of an SVG file; `note`: what else to say below its name."""
-    block = arranged(diagram, METRIC)
+    block = arranged(diagram, MEASURES)
     head = 44.0
     legend, legend_width = _legend(diagram)
     name = diagram.root.label
     counted = f"{diagram.parameters:,} parameters" if diagram.parameters else "no parameters"
     counted = ", ".join(filter(None, (counted, note)))
-    width = (
-        max(block.right, legend_width, text_width(name, 17, bold=True), text_width(counted, 11)) + 2 * MARGIN
-    )
+    texts = text_width(name, 17, bold=True), text_width(counted, 11)
+    width = max(block.right, legend_width, *texts) + 2 * MARGIN
     left = (width - block.right) / 2
     height = head + block.height + 58 + MARGIN
     drawn = "\n".join(_drawn(block, left, head + 12))
@@ -99,8 +102,8 @@ def svg(diagram: Diagram, note: str = "") -> str:
         f'height="{height:.0f}" font-family="{FONT}" role="img" aria-labelledby="title description">\n'
         f'<title id="title">{escape(name)}</title>\n<desc id="description">{escape(description(diagram))}</desc>\n'
         f"<defs>{_arrow('arrow', WIRE)}{_arrow('state', STATE)}</defs>\n"
-        f'<text x="{MARGIN:.1f}" y="{MARGIN + 4:.1f}" font-size="17" font-weight="bold" fill="{GREY}">{escape(name)}</text>\n'
-        f'<text x="{MARGIN:.1f}" y="{MARGIN + 20:.1f}" font-size="11" fill="{GREY}">{escape(counted)}</text>\n'
+        f"{_text(MARGIN, MARGIN + 4, name, 17, GREY, 'start', BOLD)}\n"
+        f"{_text(MARGIN, MARGIN + 20, counted, 11, GREY, 'start')}\n"
         f'{drawn}\n<g transform="translate({(width - legend_width) / 2:.1f} {below:.1f})">{legend}</g>\n</svg>\n'
     )
 
@@ -128,20 +131,12 @@ def _drawn(block: Block, x: float, y: float) -> list[str]:
 
 def _frame(rect: Rect, frame: Frame) -> str:
     dashes = f' stroke="{STATE}" stroke-dasharray="7 4"' if frame.loop else f' stroke="{GREY}"'
+    dashes += ' stroke-opacity="0.6"'
     colour = STATE if frame.loop and not frame.label else GREY
+    title = fitted(title_of(frame), TITLE * 1.12, rect.width - 22)
     return (
-        f'<g class="frame"><rect x="{rect.x:.1f}" y="{rect.y:.1f}" width="{rect.width:.1f}" height="{rect.height:.1f}" '
-        f'rx="10" fill="{GREY}" fill-opacity="0.07" stroke-opacity="0.6"{dashes}/>'
-        + _text(
-            rect.x + 11,
-            rect.y + 17,
-            fitted(title_of(frame), TITLE, rect.width - 16),
-            TITLE,
-            colour,
-            "start",
-            ' font-weight="600"',
-        )
-        + "</g>"
+        f'<g class="frame"><rect {_place(rect)} rx="10" fill="{GREY}" fill-opacity="0.07"{dashes}/>'
+        f"{_text(rect.x + 11, rect.y + 17, title, TITLE, colour, 'start', BOLD)}</g>"
     )
 
 
@@ -151,22 +146,23 @@ def _node(rect: Rect, node: DiagramNode) -> str:
         return _text(middle, y + 13, node.label, 12, GREY, "middle", ' font-style="italic"')
     if node.kind in SIGNS:
         r = SIGN / 2
-        return (
-            f'<g class="sign"><title>{escape(node.label)}</title><circle cx="{middle:.1f}" cy="{y + r:.1f}" r="{r - 0.6:g}" '
-            f'fill="#f4f5f7" stroke="{WIRE}" stroke-width="1.4"/>'
-            + _text(middle, y + r + 5.2, node.kind, 15, INK)
-            + "</g>"
+        circle = (
+            f'<circle cx="{middle:.1f}" cy="{y + r:.1f}" r="{r - 0.6:g}" fill="{SIGN_FILL}" stroke="{WIRE}"/>'
         )
+        sign = _text(middle, y + r + 5.2, node.kind, 15, INK)
+        return f'<g class="sign"><title>{escape(node.label)}</title>{circle}{sign}</g>'
     fill, border = FILLS[node.kind]
     dashes = "" if node.used else ' stroke-dasharray="4 3"'
     room, detail = rect.width - 10, detail_of(node)
     told = ", ".join(filter(None, (node.path, f"{node.parameters:,} parameters" if node.parameters else "")))
     label = _text(middle, y + (18 if detail else 20.5), fitted(node.label, LABEL, room), LABEL, INK)
     below = _text(middle, y + 33, fitted(detail, DETAIL, room), DETAIL, SMALL) if detail else ""
-    return (
-        f'<g class="box"><title>{escape(told)}</title><rect x="{rect.x:.1f}" y="{y:.1f}" width="{rect.width:.1f}" '
-        f'height="{rect.height:.1f}" rx="6" fill="{fill}" stroke="{border}" stroke-width="1.3"{dashes}/>{label}{below}</g>'
-    )
+    shape = f'<rect {_place(rect)} rx="6" fill="{fill}" stroke="{border}" stroke-width="1.3"{dashes}/>'
+    return f'<g class="box"><title>{escape(told)}</title>{shape}{label}{below}</g>'
+
+
+def _place(rect: Rect) -> str:
+    return f'x="{rect.x:.1f}" y="{rect.y:.1f}" width="{rect.width:.1f}" height="{rect.height:.1f}"'
 
 
 def _wire(wire: Wire) -> str:
