@@ -36,7 +36,7 @@ class WeightedSum(nn.Module):
         nn.init.normal_(self.table.weight, std=0.1)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(b,n,width) ids → (b,n,sets·dim)."""
+        """(…,width) ids → (…,sets·dim)."""
         vectors = self.table(ids)
         real = (ids != self.padding).to(vectors)
         if not self.ordered:
@@ -62,9 +62,8 @@ class _LetterVectors(nn.Module):
         self.table = nn.Embedding(spec.count, dim)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        flat = ids.flatten(0, 1)
-        real = flat != self.padding
-        return self.table(flat).masked_fill(~real[..., None], 0), real
+        real = (ids != self.padding).flatten(0, 1)
+        return self.table(ids).flatten(0, 1).masked_fill(~real[..., None], 0), real
 
 
 def _largest(vectors: Tensor, real: Tensor) -> Tensor:

@@ -30,9 +30,9 @@ _ROWS = 5  # of the input of a layer
 def of_model(model: Model, batch: Batch) -> Diagram:
     """The picture of a model, from one call with a batch."""
     given = {words(name): stream.data for name, stream in batch.streams.items()}
-    return _drawn(
-        model, lambda: model(batch), given, "targets so far", model.problem.answer.words, model.name
-    )
+    # Ids that are no stream: what a decoder has written, or places that the model counts itself.
+    others = "targets so far" if model.problem.answer.needs == "decoder" else "places"
+    return _drawn(model, lambda: model(batch), given, others, model.problem.answer.words, model.name)
 
 
 def of_layer(layer: Mechanism) -> Diagram:
