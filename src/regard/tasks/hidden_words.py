@@ -9,7 +9,7 @@ import torch
 from regard.errors import BadValue
 from regard.tasks.answers import HiddenTokens
 from regard.tasks.batch import TARGETS, Batch, Stream
-from regard.tasks.metrics import ACCURACY, LOSS, PERPLEXITY, Metric
+from regard.tasks.metrics import ACCURACY, LOSS, PERPLEXITY, Answering, Metric, State
 from regard.tasks.problem import Problem
 from regard.tasks.splits import checked_split
 from regard.tasks.tag import CHARACTERS, WORDS, Sentence, Tag
@@ -72,6 +72,12 @@ class HiddenWords(Tag):
     def metrics(self) -> tuple[Metric, ...]:
         """Loss, perplexity and accuracy of the hidden words."""
         return (LOSS, PERPLEXITY, ACCURACY)
+
+    def examine(
+        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """Nothing more."""
+        return []
 
     def protocol(self) -> dict[str, str]:
         """What is hidden."""

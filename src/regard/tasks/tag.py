@@ -18,8 +18,8 @@ from regard.tasks.answers.tags import Tags
 from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.conll import SCHEMES, TaggedSentence, read_sentences
 from regard.tasks.dispatches import dispatches
-from regard.tasks.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities
-from regard.tasks.metrics import LOSS, Metric
+from regard.tasks.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities, f1_of_type
+from regard.tasks.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
 from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
@@ -122,7 +122,9 @@ class Tag(Task):
         if self.text is None:
             return []
         other = self.typed(encoding="latin-1")
-        lines = [line.split() for path in paths_of(self.text) for line in read_lines(path, self.encoding, other)]
+        lines = [
+            line.split() for path in paths_of(self.text) for line in read_lines(path, self.encoding, other)
+        ]
         return [tuple(line[at : at + LONG]) for line in lines for at in range(0, len(line), LONG)]
 
     def _files(self) -> dict[str, Path]:
@@ -194,6 +196,13 @@ class Tag(Task):
     def metrics(self) -> tuple[Metric, ...]:
         """Loss; F1, precision and recall of entities; accuracy over words."""
         return (LOSS, F1, PRECISION, RECALL, ACCURACY)
+
+    def examine(
+        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """The F1 of each type of entity."""
+        state = self.measured(F1, model, split, batch_size=batch_size, device=device)
+        return [(f1_of_type(tag[2:]), state) for tag in self.tags if tag.startswith("B-")]
 
     def protocol(self) -> dict[str, Any]:
         """How entities are counted."""
