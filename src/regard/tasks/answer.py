@@ -63,7 +63,7 @@ class StoryQuestions(Task):
     takes = ("text",)
     metric = ERROR
     recipe = Recipe(
-        model="answerer(linear_start=800)", steps=2500, batch_size=64, lr=5e-3, warmup=100, clip=40.0,
+        model="answerer", steps=2500, batch_size=64, lr=5e-3, warmup=100, clip=40.0,
         models={"answerer": "answerer(linear_start=800)"}, compared=("answerer", "answerer(hops=1)"),
     )  # fmt: skip
 
