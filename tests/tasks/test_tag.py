@@ -187,7 +187,7 @@ def test_a_typed_sentence_is_shown_with_its_entities_in_brackets(tmp_path):
     task = three(tmp_path)
     example = task.parse({"text": "Anna Nobody left Oslo"})
     numbers = [task.tags.index(tag) for tag in ("B-person", "I-person", "O", "B-place")]
-    assert task.written(example, numbers) == "[Anna Nobody](person) left [Oslo](place)"
+    assert task.answer_text(numbers, example) == "[Anna Nobody](person) left [Oslo](place)"
     read = task.understood({"text": ""}, example)
     assert read.known == [True, False, True, True] and "1 of 4 words are unknown" in read.notes[0]
     assert task.collate([example], seeded()).targets is None

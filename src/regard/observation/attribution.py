@@ -121,6 +121,24 @@ def _over_input(site: Site, length: int) -> bool:
     return site.rows == "position" and site.columns == "source" and site.shape()[3] == length
 
 
+def looked_at(model: models.Model, batch: Batch, shown: Shown) -> Attribution | None:
+    """What the answer for a single example was drawn from: one weight for each position that `shown` names.
+
+    Of an answer about what follows, the weights of the last position; else the mean over positions. None where the
+    model has no such weights.
+    """
+    follows = model.problem.answer.needs in ("past", "future")
+    for one in attributions(model, batch, shown)[0]:
+        if one.inputs and one.how != "gradient × input":
+            rows = one.weights if one.weights.dim() == 2 else one.weights[None]
+            words = "of the newest position" if follows and len(rows) > 1 else "mean over positions"
+            weights = rows[-1] if follows else rows.mean(0)
+            return Attribution(
+                weights, f"{one.source}, {words}, mean over heads", one.how, columns=one.columns
+            )
+    return None
+
+
 @torch.no_grad()
 def _observed(model: models.Model, batch: Batch) -> Seen:
     """What `observe` sees of a forward pass, without its warning: what is missing is said beside the figures."""

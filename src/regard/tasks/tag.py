@@ -323,10 +323,10 @@ class Tag(Task):
         """The tag at each position."""
         return [self.tags[token] for token in tokens]
 
-    def written(self, example: Sentence, tokens: Sequence[int]) -> str:
+    def answer_text(self, predicted: Sequence[int], example: Sentence) -> str:
         """The sentence with its entities in brackets, each with its type."""
         words = list(example.words)
-        for entity in entities(self.output_pieces(tokens)):
+        for entity in entities(self.output_pieces(predicted)):
             words[entity.first] = "[" + words[entity.first]
             words[entity.end - 1] += f"]({entity.type})"
         return " ".join(words)

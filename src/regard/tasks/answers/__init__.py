@@ -3,6 +3,8 @@
 from regard.tasks.answers.answer import NEEDS, Answer, Head
 from regard.tasks.answers.bits import Bits
 from regard.tasks.answers.classes import EachOf, OneOf
+from regard.tasks.answers.forecast import Forecast, PooledForecast
+from regard.tasks.answers.items import NextItem
 from regard.tasks.answers.tags import Tags
 from regard.tasks.answers.text import HiddenTokens, NextToken, Writes
 
@@ -11,10 +13,13 @@ __all__ = [
     "Answer",
     "Bits",
     "EachOf",
+    "Forecast",
     "Head",
     "HiddenTokens",
+    "NextItem",
     "NextToken",
     "OneOf",
+    "PooledForecast",
     "Tags",
     "Writes",
 ]
