@@ -82,6 +82,7 @@ class Answerer(Model):
         super().__init__(problem)
         self.memory_name, self.question_name = list(problem.streams)[:2]
         told, asked = (problem.streams[name] for name in (self.memory_name, self.question_name))
+        assert isinstance(asked, Tokens)
         whole_number("dim", dim, 1)
         self.memory = memory_of(
             told, dim, whole_number("hops", hops, 1), tying=tying, ordered=ordered, dropout=dropout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 
@@ -40,8 +41,8 @@ class HiddenWords(Tag):
         seed: as in `tag`
     """
 
-    metric = PERPLEXITY
-    takes = ()
+    metric: ClassVar[Metric] = PERPLEXITY
+    takes: ClassVar[tuple[str, ...]] = ()
     recipe = Recipe(model="tagger", steps=4000, batch_size=64, lr=2e-3, warmup=200)
 
     def __init__(

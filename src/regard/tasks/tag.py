@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,8 +62,8 @@ class Tag(Task):
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
-    takes = ("text",)
-    metric = F1
+    takes: ClassVar[tuple[str, ...]] = ("text",)
+    metric: ClassVar[Metric] = F1
     recipe = Recipe(
         model="tagger", steps=600, batch_size=32, lr=2e-3, warmup=50, compared=("tagger", "tagger(crf=false)")
     )
