@@ -1,9 +1,9 @@
-"""Connectionist temporal classification (Graves et al. 2006): probabilities of whole transcripts and of their beginnings.
+"""Connectionist temporal classification (Graves et al. 2006): how likely transcripts and their beginnings are.
 
 A frame says a token or the blank; equal neighbours are one token, and blanks are left out. `CtcPrefixes` follows any
 number of transcripts as they grow: how likely is it that the frames begin with this one? (Graves 2008, algorithm 1;
-Watanabe et al. 2017, algorithm 2.) What the papers compute frame by frame is a running sum of products here, so that all
-frames are computed at once.
+Watanabe et al. 2017, algorithm 2.) What the papers compute frame by frame is a running sum of products here, so that
+all frames are computed at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-IMPOSSIBLE = -1e4  # what an impossible token adds to a log-probability: finite, so that a search never ends in nothing
+IMPOSSIBLE = (
+    -1e4
+)  # what an impossible token adds to a log-probability: finite, so that a search never ends in nothing
 
 
 class CtcPrefixes:
@@ -31,15 +33,17 @@ class CtcPrefixes:
         self.total = self.frames.new_zeros(count)  # of the prefix: that the whole sound begins with it
 
     def gains(self) -> Tensor:
-        """(n,count): log P(the tokens and this one begin the transcript | the tokens do); for `end`: that it ends here."""
-        before = self._before()  # (n, frames)
-        heard = self.frames[self.rows]
-        again = self._before(repeated=True)
-        found = _sum_over_frames(before[..., None] + heard, self._real())
-        said = self.tokens >= 0
-        at = self.tokens.clamp(min=0)[:, None]
-        repeated = _sum_over_frames(again + heard.gather(2, at[..., None].expand(-1, heard.shape[1], 1))[..., 0], self._real())
-        found = found.scatter(1, at, torch.where(said, repeated, found.gather(1, at)[:, 0])[:, None])
+        """(n,count): log P(the transcript begins with the tokens and this one | it begins with the tokens).
+
+        For `end`: that the tokens are all of it.
+        """
+        heard, real = self.frames[self.rows], self._real()
+        found = _sum_over_frames(self._before()[..., None] + heard, real)
+        # A token equal to the last one needs a blank before it.
+        last = self.tokens.clamp(min=0)
+        again = _sum_over_frames(self._before(repeated=True) + _of_token(heard, last), real)
+        plain = found.gather(1, last[:, None])[:, 0]
+        found.scatter_(1, last[:, None], torch.where(self.tokens < 0, plain, again)[:, None])
         found[:, self.end] = self.whole()
         found[:, self.blank] = -torch.inf
         gained = found - self.total[:, None]
@@ -53,7 +57,7 @@ class CtcPrefixes:
     def extend(self, tokens: Tensor) -> None:
         """Each row goes on with its token (n,)."""
         heard = self.frames[self.rows]
-        token = heard.gather(2, tokens[:, None, None].expand(-1, heard.shape[1], 1))[..., 0]
+        token = _of_token(heard, tokens)
         repeats = (tokens == self.tokens)[:, None]
         before = torch.where(repeats, self._before(repeated=True), self._before())
         self.total = _sum_over_frames(before + token, self._real())
@@ -76,7 +80,15 @@ class CtcPrefixes:
         return torch.cat([nothing[:, None], said[:, :-1]], 1)
 
     def _real(self) -> Tensor:
-        return torch.arange(self.frames.shape[1], device=self.frames.device) <= self.last_frame[self.rows][:, None]
+        return (
+            torch.arange(self.frames.shape[1], device=self.frames.device)
+            <= self.last_frame[self.rows][:, None]
+        )
+
+
+def _of_token(heard: Tensor, tokens: Tensor) -> Tensor:
+    """(n,frames): the log-probability of each row's token (n,) in each frame."""
+    return heard.gather(2, tokens[:, None, None].expand(-1, heard.shape[1], 1))[..., 0]
 
 
 def _sum_over_frames(terms: Tensor, real: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.core.arguments import share
+from regard.core.arguments import finite_number
 from regard.decoding import Hypothesis
+from regard.errors import BadValue
 from regard.models.ctc import CtcPrefixes
 from regard.models.embedding import padding_mask, shifted
 from regard.models.model import model
@@ -62,8 +63,8 @@ class Recognizer(Transformer):
         **options: Any,
     ) -> None:
         super().__init__(problem, dim=dim, layers=layers, decoder_layers=decoder_layers, **options)
-        self.ctc = share("ctc", ctc)
-        self.joint = self.ctc if joint is None else share("joint", joint)
+        self.ctc = _weight("ctc", ctc)
+        self.joint = self.ctc if joint is None else _weight("joint", joint)
         self.spell = nn.Linear(dim, self.answer.count)
 
     def forward(self, batch: Batch) -> Heard:
@@ -121,6 +122,13 @@ class JointStep(CachedStep):
         """Row i continues from the state of row index[i]."""
         super().reorder(index)
         self.prefixes.reorder(index)
+
+
+def _weight(argument: str, given: float) -> float:
+    found = finite_number(argument, given)
+    if not 0 <= found <= 1:
+        raise BadValue(f"{argument}: expected a share from 0 to 1, got {given!r}.")
+    return found
 
 
 def _lengths(data: Tensor, keep: Tensor | None) -> Tensor:

@@ -35,7 +35,9 @@ class Store:
                 if path.suffix.lower() in endings and path.is_file() and not path.is_symlink()
             ]
         except OSError as error:
-            raise BadValue(f"data: the folder {files.shown(self.path)} cannot be read: {error.strerror}.") from None
+            raise BadValue(
+                f"data: the folder {files.shown(self.path)} cannot be read: {error.strerror}."
+            ) from None
         return _visible(self.path, found)
 
     def read(self, name: str, most: int) -> bytes:
@@ -119,14 +121,18 @@ def _inside(path: Path, name: str) -> str:
     """A name that stays below the folder or the archive."""
     parts = PurePosixPath(name.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts or not parts.parts or ":" in parts.parts[0] or "\0" in name:
-        raise BadValue(f"data: {files.shown(path)}: the name {name[:80]!r} points outside of it. Expected a plain name.")
+        raise BadValue(
+            f"data: {files.shown(path)}: the name {name[:80]!r} points outside of it."
+        )
     return name
 
 
 def _visible(path: Path, names: list[str]) -> list[str]:
     """Names without hidden files, such as those that macOS puts into archives."""
     if len(names) > MOST_FILES:
-        raise BadValue(f"data: {files.shown(path)} holds {len(names):,} files, expected at most {MOST_FILES:,}.")
+        raise BadValue(
+            f"data: {files.shown(path)} holds {len(names):,} files, expected at most {MOST_FILES:,}."
+        )
     return [
         name
         for name in names

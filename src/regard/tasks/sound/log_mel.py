@@ -67,7 +67,7 @@ class LogMel:
 
     @property
     def size(self) -> int:
-        """Samples of the Fourier transform: a power of two, fine enough that the narrowest band has a bin of its own."""
+        """Samples of the Fourier transform: a power of two, so many that the narrowest band has a bin of its own."""
         low, high = to_mel(LOWEST), to_mel(self.rate / 2)
         narrowest = to_hertz(low + (high - low) / (self.bands + 1)) - LOWEST
         return int(2 ** math.ceil(math.log2(max(self.window, self.rate / narrowest))))

@@ -48,7 +48,7 @@ Splits = dict[str, list[Recording]]
 
 
 def load(data: Data | None, rate: int, *, unseen: str = "", seed: int = 0, encoding: str = "utf-8") -> Splits:
-    """The recordings of each split. `unseen`: a speaker of whom nothing is for training or validation, all for the test.
+    """The recordings of each split. `unseen`: a speaker all of whose recordings are for the test.
 
     Named digits: takes 0 to 4 are for the test, a tenth of the others, by a hash of their names, for validation. Lists:
     by their names (train, dev, test), else 80/10/10 by a hash.
@@ -62,10 +62,14 @@ def load(data: Data | None, rate: int, *, unseen: str = "", seed: int = 0, encod
                 found.setdefault(split, []).extend(_read(store, files, rate))
     if NAMED in found:
         if len(found) > 1:
-            raise BadValue("data: expected files named <digit>_<speaker>_<n>.wav or lists of transcripts, got both.")
+            raise BadValue(
+                "data: expected files named <digit>_<speaker>_<n>.wav or lists of transcripts, got both."
+            )
         return _without(_split(found[NAMED], seed), unseen)
     if unseen:
-        raise BadValue("unseen: the lines of a list name no speakers. Expected files named <digit>_<speaker>_<n>.wav.")
+        raise BadValue(
+            "unseen: the lines of a list name no speakers. Expected files named <digit>_<speaker>_<n>.wav."
+        )
     parts = {split: [recording for _, recording in files] for split, files in found.items()}
     if "train" not in parts:
         return parts
@@ -131,7 +135,11 @@ def _files(store: stores.Store, path: Path, encoding: str) -> dict[str, list[Nam
     """The files of a path by split; those whose names say what is said are under `NAMED`."""
     if _is_list(path):
         return {next(iter(files_by_split([path])), "train"): _listed(read_lines(path, encoding), path)}
-    lists = [] if isinstance(store, stores.Archive) else [path / name for name in store.names(LISTS) if "/" not in name]
+    lists = (
+        []
+        if isinstance(store, stores.Archive)
+        else [path / name for name in store.names(LISTS) if "/" not in name]
+    )
     if not lists:
         return {NAMED: _by_name(store)}
     by_split = files_by_split(lists) or {"train": lists[0]}

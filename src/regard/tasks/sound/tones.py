@@ -20,7 +20,12 @@ TUNES = (
     (0, 4, 0), (4, 0, 4), (0, 4, 8), (8, 4, 0), (4, 8, 0), (0, 8, 4), (8, 0, 8), (0, 8, 0), (4, 0, 8), (8, 0, 4),
 )  # fmt: skip
 STEP = 1 / 6  # of an octave
-SPEAKERS = {"alto": (330.0, 1.0), "bass": (150.0, 0.8), "child": (420.0, 1.2), "tenor": (220.0, 1.1)}  # pitch, tempo
+SPEAKERS = {
+    "alto": (330.0, 1.0),
+    "bass": (150.0, 0.8),
+    "child": (420.0, 1.2),
+    "tenor": (220.0, 1.1),
+}  # pitch, tempo
 TONE = 0.09  # seconds of one tone at tempo 1
 OVERTONES = (1.0, 0.5, 0.3)
 TAKES = 24  # recordings of each digit by each speaker; the first ones are for the test

@@ -82,15 +82,15 @@ def _by_wave(raw: bytes, place: int, kind: int) -> Sound:
     try:
         with wave.open(io.BytesIO(shown)) as file:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
-            _check(file.getnframes(), channels, rate)
             stated = file.getnframes() * channels * width
-            if stated > len(raw):
-                raise _Damaged(f"ends before the {stated:,} bytes of sound that its header states. {CUT_OFF}")
-            data = file.readframes(file.getnframes())
-    except (wave.Error, EOFError, struct.error) as trouble:
-        raise _Damaged(f"has a damaged header: {trouble or 'it ends too early'}. {CUT_OFF}") from None
+            data = b""
+            if stated <= len(raw):
+                _check(file.getnframes(), channels, rate)
+                data = file.readframes(file.getnframes())
+    except (wave.Error, EOFError, RuntimeError, struct.error) as trouble:
+        raise _Damaged(f"has a damaged header: {str(trouble) or 'it ends too early'}. {CUT_OFF}") from None
     if len(data) < stated:
-        raise _Damaged(f"holds {len(data):,} of the {stated:,} bytes that its header states. {CUT_OFF}")
+        raise _Damaged(f"ends before the {stated:,} bytes of sound that its header states. {CUT_OFF}")
     return _mixed(_numbers(data, width, kind).reshape(-1, channels), rate)
 
 
@@ -160,7 +160,7 @@ def resampled(sound: Sound, rate: int) -> Samples:
     from scipy.signal import resample_poly  # loaded late: it takes a while
 
     shared = np.gcd(sound.rate, rate)
-    found: Samples = resample_poly(sound.samples.astype(np.float64), rate // shared, sound.rate // shared).astype(
-        np.float32
-    )
+    found: Samples = resample_poly(
+        sound.samples.astype(np.float64), rate // shared, sound.rate // shared
+    ).astype(np.float32)
     return found
