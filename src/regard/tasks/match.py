@@ -1,21 +1,23 @@
-"""Do a sound, a picture and a text tell the same number? Streams of different kinds that must be compared."""
+"""Which of several candidates tells the number that was told? Streams of different kinds that must be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks import digits
-from regard.tasks.answers import OneOf
+from regard.tasks.answers import Answer, Head
 from regard.tasks.batch import Batch, Stream
 from regard.tasks.draws import Draws, Generated
-from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
+from regard.tasks.metrics import LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.padding import padded
 from regard.tasks.reading import Data
 from regard.tasks.shown import Shown
@@ -27,37 +29,118 @@ from regard.tasks.streams import Frames, StreamSpec, Tokens, Vectors
 from regard.tasks.task import Recipe, Task, task
 
 KINDS = ("sound", "image", "text")
+POSITIONS = {"sound": "frames", "image": "columns", "text": "letters"}
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 LETTERS = " abcdefghijklmnopqrstuvwxyz"  # a letter's id is its place from 1; 0 is padding
-ANSWERS = ("different", "same")
 SIZES = {"train": 20_000, "validation": 400, "test": 1000}
-CANDIDATES = 10  # among which the right one is to be found
 GAP = 0.08  # seconds of silence after each spoken digit
 LONGEST = 2.5  # seconds of one spoken digit
-RIVALS = "rivals"  # the note of a batch that holds other digits for the last stream
 
 
-class Numbers(NamedTuple):
-    """What each stream tells: digits and where they are drawn from, and whether all tell the same."""
+class Told(NamedTuple):
+    """The digits of each stream, the one that is asked for first, and the place where all others tell it, too."""
 
     split: str
     index: int
-    told: tuple[tuple[int, ...], ...]  # digits of each stream
-    same: bool
-    rivals: tuple[tuple[int, ...], ...] = ()  # digits that the last stream could tell instead
+    digits: tuple[tuple[int, ...], ...]
+    place: int
+
+
+class Found(NamedTuple):
+    """The logits of both questions."""
+
+    place: Tensor  # (b,candidates)
+    digit: Tensor  # (b,10)
+
+
+@dataclass(frozen=True)
+class Place(Answer):
+    """Where the candidate stands that fits, and which digit was asked for."""
+
+    candidates: int
+    needs: ClassVar[str] = "pooled"
+    words: ClassVar[str] = "the place of the candidate that fits, and the digit that was told"
+
+    @property
+    def outputs(self) -> int:
+        """One logit for each place and each digit."""
+        return self.candidates + len(DIGITS)
+
+    def head(self, dim: int | None = None, tied: nn.Embedding | None = None) -> PlaceHead:
+        """One linear map for both."""
+        return PlaceHead(self.candidates, dim)
+
+
+class PlaceHead(Head):
+    """Both questions are trained together: streams are hard to compare before any of them can be read."""
+
+    def __init__(self, candidates: int, dim: int | None) -> None:
+        super().__init__(candidates + len(DIGITS), dim)
+        self.candidates = candidates
+
+    def forward(self, rows: Tensor, batch: Batch) -> Found:
+        """The logits, apart."""
+        found = self.logits(rows)
+        return Found(found[:, : self.candidates], found[:, self.candidates :])
+
+    def loss(self, outputs: Found, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The sum of both cross-entropies, and the number of examples."""
+        total = torch.zeros((), device=batch.device)
+        for logits, target in zip(outputs, batch.answers.values(), strict=True):
+            total = total + F.cross_entropy(
+                logits.float(), target.data, reduction="sum", label_smoothing=smoothing
+            )
+        return total, torch.tensor(float(batch.size), device=batch.device)
+
+    def predict(self, outputs: Found, batch: Batch) -> list[Any]:
+        """The likeliest place."""
+        found: list[Any] = outputs.place.argmax(-1).tolist()
+        return found
+
+
+def _first(answered: Answered) -> tuple[float, float]:
+    """How often the right candidate has the highest score."""
+    rank = answered.once(_ranks)
+    return float((rank == 1).sum()), float(len(rank))
+
+
+def _reciprocal(answered: Answered) -> tuple[float, float]:
+    rank = answered.once(_ranks)
+    return float((1 / rank).sum()), float(len(rank))
+
+
+def _ranks(answered: Answered) -> Tensor:
+    """The rank of the right candidate, from 1."""
+    scores, places = answered.outputs.place, answered.batch.targets
+    assert places is not None
+    found: Tensor = (scores > scores.gather(1, places[:, None])).sum(1) + 1
+    return found
+
+
+def _heard(answered: Answered) -> tuple[float, float]:
+    right = answered.outputs.digit.argmax(-1) == answered.batch.answers["digit"].data
+    return float(right.sum()), float(len(right))
+
+
+ACCURACY = Mean("accuracy", unit=SHARE, over="examples", look=_first)
+RECALL = Mean("recall_at_1", unit=SHARE, over="queries", look=_first)
+MRR = Mean("mrr", over="queries", look=_reciprocal)
+DIGIT = Mean("digit_accuracy", unit=SHARE, over="examples", look=_heard)
 
 
 @task("match")
 class Match(Task):
-    """Says whether a sound, a picture and a text tell the same digits; all but one digit of one of them may agree.
+    """Finds, among pictures of digits side by side, the one that was spoken; streams of any two or three kinds.
 
-    Without files, digits are tunes of tones; pictures are scikit-learn's 8 × 8 digits side by side, text is English.
-    recall_at_1: how often the right one of 10 candidates for the last stream, which differ in a digit, scores highest.
+    The first stream tells one digit, the second shows candidates; the answer is the place of the one that fits. With a
+    third stream both show candidates, and at the right place both must fit. Without files, spoken digits are tunes of
+    tones. Pictures are scikit-learn's 8 × 8 digits, a text is English words. accuracy and recall_at_1 are one number:
+    how often the right candidate scores highest. digit_accuracy: how often the digit is known that the first one tells.
 
     Args:
         data: a folder or zip of <digit>_<speaker>_<n>.wav, as for the task speech
-        kinds: which streams there are, two or three of sound, image and text, joined by +
-        length: how many digits each stream tells
+        kinds: what is asked and what is shown: two or three of sound, image and text, joined by +
+        candidates: how many digits each stream but the first shows
         augment: change speed, add noise and mask parts of the training sounds, anew each time
         rate: samples per second that all sounds are brought to
         bands: mel bands of the spectrogram
@@ -66,7 +149,7 @@ class Match(Task):
 
     metric = ACCURACY
     recipe = Recipe(
-        model="co-attention", steps=1000, batch_size=64, lr=2e-3, warmup=100,
+        model="co-attention", steps=1000, batch_size=32, lr=2e-3, warmup=100,
         compared=("co-attention", "co-attention(interaction=false)"),
     )  # fmt: skip
 
@@ -74,7 +157,7 @@ class Match(Task):
         self,
         data: Data | None = None,
         kinds: str = "sound+image",
-        length: int = 2,
+        candidates: int = 5,
         augment: bool = True,
         rate: int = 8000,
         bands: int = 40,
@@ -87,27 +170,33 @@ class Match(Task):
                 raise unknown_name("kinds", kind, KINDS)
         if len(set(self.kinds)) != len(self.kinds) or len(self.kinds) < 2:
             raise BadValue(f"kinds: expected two or three of {'+'.join(KINDS)}, each once, got {kinds!r}.")
-        self.count = whole_number("length", length, 1)
+        self.candidates = whole_number("candidates", candidates, 2)
+        if self.candidates > len(DIGITS):
+            raise BadValue(f"candidates: expected at most {len(DIGITS)} different digits, got {candidates}.")
         self.mel = LogMel(rate, bands)
         self.seed = whole_number("seed", seed)
 
     def streams(self) -> dict[str, StreamSpec]:
-        """Frames of the spectrogram, columns of the pictures from left to right, letters."""
-        longest = self.mel.positions(round((LONGEST + GAP) * self.mel.rate)) * self.count
-        every: dict[str, StreamSpec] = {
-            "sound": Frames(STACK * self.mel.bands, longest, self.mel.bands),
-            "image": Vectors(digits.SIDE, digits.SIDE * self.count),
-            "text": Tokens(len(LETTERS) + 1, length=self.count * 6),
-        }
-        return {kind: every[kind] for kind in self.kinds}
+        """Frames of a spectrogram, columns of pictures from left to right, letters."""
+        found: dict[str, StreamSpec] = {}
+        for kind in self.kinds:
+            count = self.candidates if found else 1
+            longest = count * self.mel.positions(round((LONGEST + GAP) * self.mel.rate))
+            every: dict[str, StreamSpec] = {
+                "sound": Frames(STACK * self.mel.bands, longest, self.mel.bands),
+                "image": Vectors(digits.SIDE, digits.SIDE * count),
+                "text": Tokens(len(LETTERS) + 1, length=count * 6),
+            }
+            found[kind] = every[kind]
+        return found
 
-    def answers(self) -> list[OneOf]:
-        """Different or the same."""
-        return [OneOf(len(ANSWERS))]
+    def answers(self) -> list[Place]:
+        """The place of the candidate that fits, and the digit that was told."""
+        return [Place(self.candidates)]
 
     def metrics(self) -> tuple[Metric, ...]:
-        """Loss and accuracy, and how often the right one of several candidates is found."""
-        return (LOSS, ACCURACY, Mean("recall_at_1", unit=SHARE, over="queries", look=self._recalled))
+        """Loss; how often the place is right, as accuracy and as retrieval; how often the digit is."""
+        return (LOSS, ACCURACY, RECALL, MRR, DIGIT)
 
     @cached_property
     def recordings(self) -> dict[str, dict[int, list[Recording]]]:
@@ -116,7 +205,9 @@ class Match(Task):
         for split, part in load(self.data, self.mel.rate).items():
             found[split] = {digit: [] for digit in range(len(DIGITS))}
             for one in part:
-                found[split].setdefault(int(one.transcript), []).append(one)
+                if one.transcript not in DIGITS:
+                    raise BadValue(f"data: expected spoken digits, {one.name} says {one.transcript[:40]!r}.")
+                found[split][int(one.transcript)].append(one)
             missing = [digit for digit, some in found[split].items() if not some]
             if missing:
                 raise BadValue(
@@ -133,133 +224,99 @@ class Match(Task):
             found.setdefault(split, {}).setdefault(digit, []).append(number)
         return found
 
-    def examples(self, split: str) -> Sequence[Numbers]:
-        """Numbers, drawn by seed and index."""
+    def examples(self, split: str) -> Sequence[Told]:
+        """Digits, drawn by seed and index."""
         return Generated(SIZES[checked_split(split)], partial(self._example, split))
 
-    def _example(self, split: str, index: int) -> Numbers:
+    def _example(self, split: str, index: int) -> Told:
         draws = Draws("match", self.seed, split, index)
-        right = tuple(draws.below(len(DIGITS)) for _ in range(self.count))
-        told = [right for _ in self.kinds]
-        same = draws.happens(50)
-        if not same:
-            told[draws.below(len(told))] = _changed(right, draws)
-        if split == "train":
-            return Numbers(split, index, tuple(told), same)
-        rivals: list[tuple[int, ...]] = []
-        while same and len(rivals) < CANDIDATES - 1:
-            rival = _changed(right, draws)
-            if rival not in rivals:
-                rivals.append(rival)
-        return Numbers(split, index, tuple(told), same, tuple(rivals))
+        asked, place = draws.below(len(DIGITS)), draws.below(self.candidates)
+        free = [number for number in range(self.candidates) if number != place]
+        told = [(asked,)]
+        for _ in self.kinds[1:]:
+            rest = [digit for digit in range(len(DIGITS)) if digit != asked]
+            shown = [rest.pop(draws.below(len(rest))) for _ in range(self.candidates - 1)]
+            shown.insert(place, asked)
+            if len(self.kinds) > 2 and free:  # one stream alone must not tell the place
+                shown[free.pop(draws.below(len(free)))] = asked
+            told.append(tuple(shown))
+        return Told(split, index, tuple(told), place)
 
-    def length(self, example: Numbers) -> int:
-        """The same for all, but for the length of sounds, which hardly matters."""
-        return self.count
+    def length(self, example: Told) -> int:
+        """The same for all, but for the lengths of sounds, which hardly differ."""
+        return self.candidates
 
-    def collate(self, examples: Sequence[Numbers], generator: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[Told], generator: torch.Generator) -> Batch:
         """One stream for each kind, each padded by itself."""
         streams = {
-            kind: self._stream(kind, examples, [example.told[place] for example in examples], generator)
-            for place, kind in enumerate(self.kinds)
+            kind: self._stream(kind, [(one, one.digits[number]) for one in examples], generator)
+            for number, kind in enumerate(self.kinds)
         }
-        same = torch.tensor([int(example.same) for example in examples])
-        return Batch(streams, {"same": Stream(same)}, notes={RIVALS: tuple(examples)})
+        return Batch(
+            streams, {"place": Stream(torch.tensor([one.place for one in examples], dtype=torch.long))}
+        )
 
     def _stream(
-        self,
-        kind: str,
-        examples: Sequence[Numbers],
-        told: Sequence[tuple[int, ...]],
-        generator: torch.Generator,
+        self, kind: str, told: Sequence[tuple[Told, tuple[int, ...]]], generator: torch.Generator
     ) -> Stream:
-        """What is told, as a stream of a kind."""
-        made = []
-        for one, said in zip(examples, told, strict=True):
-            made.append((Draws(kind, self.seed, one.split, one.index, said), one.split, said))
+        """Digits as a stream of a kind."""
+        if kind == "text":
+            return Stream(
+                *padded([[LETTERS.index(letter) + 1 for letter in text(said)] for _, said in told], 0)
+            )
+        made = [(Draws(kind, self.seed, one.split, one.index), one.split, said) for one, said in told]
         if kind == "sound":
             frames = [self._spoken(*one).frames(self.mel, generator) for one in made]
             return Stream(*padded_frames(frames, STACK * self.mel.bands))
-        if kind == "image":
-            return Stream(torch.stack([self._pictured(*one) for one in made]))
-        return Stream(*padded([[LETTERS.index(letter) + 1 for letter in text(said)] for said in told], 0))
+        return Stream(torch.stack([self._pictured(*one) for one in made]))
 
     def _spoken(self, draws: Draws, split: str, said: tuple[int, ...]) -> Utterance:
         parts = tuple(draws.among(self.recordings[split][digit]) for digit in said)
         return Utterance(parts, (round(GAP * self.mel.rate),) * len(parts), self.augment and split == "train")
 
     def _pictured(self, draws: Draws, split: str, said: tuple[int, ...]) -> Tensor:
-        """Columns (8 · length, 8) of the pictures, from left to right."""
+        """Columns (8 · candidates, 8) of the pictures, from left to right."""
         pixels, _ = digits.images()
         chosen = [draws.among(self.pictures[split][digit]) for digit in said]
         return torch.cat(
             [torch.from_numpy(pixels[number].reshape(digits.SIDE, digits.SIDE)).T for number in chosen]
         )
 
-    def _recalled(self, answered: Answered) -> tuple[float, float] | None:
-        """How many queries score higher with the right candidate than with all others, and how many there are."""
-        batch = answered.batch
-        queries = [row for row, one in enumerate(batch.notes[RIVALS]) if one.rivals]
-        if not queries:
-            return None
-        asked = batch.rows(queries)
-        right = _odds(answered.outputs[queries])
-        best = torch.full_like(right, -torch.inf)
-        for place in range(CANDIDATES - 1):
-            told = [one.rivals[place] for one in asked.notes[RIVALS]]
-            rival = self._stream(self.kinds[-1], asked.notes[RIVALS], told, torch.Generator())
-            streams = {**asked.streams, self.kinds[-1]: rival.map(lambda tensor: tensor.to(batch.device))}
-            best = torch.maximum(best, _odds(answered.model(Batch(streams))))
-        return float((right > best).sum()), float(len(queries))
-
-    def show(self, example: Numbers, batch: Batch) -> Shown:
-        """The first stream as a picture, and the positions of all of them."""
-        names: dict[str, list[str]] = {}
-        for kind, told in zip(self.kinds, example.told, strict=True):
-            count = batch.streams[kind].data.shape[1]
-            if kind == "sound":
-                names[kind] = [f"{number * STACK * HOP:.2f} s" for number in range(count)]
-            elif kind == "image":
-                names[kind] = [f"column {number}" for number in range(count)]
-            else:
-                names[kind] = list(text(told))
-        said = ", ".join(f"{kind} {text(told)}" for kind, told in zip(self.kinds, example.told, strict=True))
+    def show(self, example: Told, batch: Batch) -> Shown:
+        """The first stream as a picture, and the names of the positions of all of them."""
+        names = {
+            kind: self._names(kind, told, batch.streams[kind].data.shape[1])
+            for kind, told in zip(self.kinds, example.digits, strict=True)
+        }
         first, *further = self.kinds
         picture = None
         if first == "sound":
             picture = spectrogram(batch.inputs[0], self.mel.bands)
         elif first == "image":
             picture = batch.inputs[0].T.cpu().numpy()
-        grid = None if picture is None else (1, batch.inputs.shape[1])
+        said = ", ".join(
+            f"{kind} {text(told)}" for kind, told in zip(self.kinds, example.digits, strict=True)
+        )
         return Shown(
-            said, names[first], {"sound": "frames", "image": "columns", "text": "letters"}[first], picture=picture,
-            grid=grid, streams={kind: names[kind] for kind in further},
+            said, names[first], POSITIONS[first], picture=picture,
+            grid=None if picture is None else (1, batch.inputs.shape[1]),
+            streams={POSITIONS[kind]: names[kind] for kind in further},
         )  # fmt: skip
 
+    def _names(self, kind: str, told: tuple[int, ...], count: int) -> list[str]:
+        if kind == "sound":
+            return [f"{number * STACK * HOP:.2f} s" for number in range(count)]
+        if kind == "image":
+            return [
+                f"{told[number // digits.SIDE]}, column {number % digits.SIDE}" for number in range(count)
+            ]
+        return list(text(told))
+
     def decode(self, tokens: Sequence[int]) -> str:
-        """The same or different."""
-        return ANSWERS[tokens[0]]
-
-    def state(self) -> dict[str, Any]:
-        """Nothing is learned from the data."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Nothing to restore."""
+        """The place, counted from 1."""
+        return f"place {tokens[0] + 1}"
 
 
 def text(said: Sequence[int]) -> str:
     """Digits as English words."""
     return " ".join(WORDS[digit] for digit in said)
-
-
-def _changed(said: tuple[int, ...], draws: Draws) -> tuple[int, ...]:
-    """The same digits but for one."""
-    place = draws.below(len(said))
-    other = (said[place] + 1 + draws.below(len(DIGITS) - 1)) % len(DIGITS)
-    return (*said[:place], other, *said[place + 1 :])
-
-
-def _odds(outputs: Tensor) -> Tensor:
-    """How much likelier “same” is than “different”."""
-    return outputs[:, 1] - outputs[:, 0]

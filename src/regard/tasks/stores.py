@@ -121,9 +121,7 @@ def _inside(path: Path, name: str) -> str:
     """A name that stays below the folder or the archive."""
     parts = PurePosixPath(name.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts or not parts.parts or ":" in parts.parts[0] or "\0" in name:
-        raise BadValue(
-            f"data: {files.shown(path)}: the name {name[:80]!r} points outside of it."
-        )
+        raise BadValue(f"data: {files.shown(path)}: the name {name[:80]!r} points outside of it.")
     return name
 
 

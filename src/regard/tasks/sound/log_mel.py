@@ -14,7 +14,7 @@ from regard.errors import BadValue
 
 WINDOW, HOP = 0.025, 0.010  # seconds
 LOWEST = 60.0  # Hz: below lies hum
-FLOOR = 1e-6  # energy added before the logarithm: that of silence
+FLOOR = 0.1  # energy added before the logarithm, so that silence is finite; sounds have a mean square of 1
 STACK = 4  # frames of one position
 
 
@@ -92,7 +92,7 @@ class LogMel:
 
     def normalised(self, samples: Tensor) -> Tensor:
         """Log energies with mean 0 in each band and variance 1 over all, so that level and microphone do not matter."""
-        found = self.energies(samples)
+        found = self.energies(samples / samples.square().mean().sqrt().clamp(min=1e-8))
         found = found - found.mean(0)
         return found / found.square().mean().sqrt().clamp(min=1e-3)
 
