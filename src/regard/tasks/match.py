@@ -252,9 +252,9 @@ class Match(Task):
             kind: self._stream(kind, [(one, one.digits[number]) for one in examples], generator)
             for number, kind in enumerate(self.kinds)
         }
-        return Batch(
-            streams, {"place": Stream(torch.tensor([one.place for one in examples], dtype=torch.long))}
-        )
+        places = torch.tensor([one.place for one in examples], dtype=torch.long)
+        asked = torch.tensor([one.digits[0][0] for one in examples], dtype=torch.long)
+        return Batch(streams, {"place": Stream(places), "digit": Stream(asked)})
 
     def _stream(
         self, kind: str, told: Sequence[tuple[Told, tuple[int, ...]]], generator: torch.Generator

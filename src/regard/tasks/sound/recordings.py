@@ -103,7 +103,8 @@ def _split(recordings: Sequence[tuple[int, Recording]], seed: int) -> Splits:
             f"data: no recording is for {empty[0]}. Expected <digit>_<speaker>_<n>.wav with n from 0 to "
             f"{TEST_TAKES - 1} for the test and others for training."
         )
-    return complete(parts, [recording.name for recording in parts["train"]], seed)
+    # By the name alone, so that an archive and its folder are split alike.
+    return complete(parts, [PurePosixPath(recording.name).name for recording in parts["train"]], seed)
 
 
 def _without(splits: Splits, unseen: str) -> Splits:
