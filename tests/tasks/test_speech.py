@@ -50,7 +50,10 @@ def test_without_files_digits_are_spoken_in_four_voices(speech):
     assert {one.speaker for one in speech.examples("test")} == {"alto", "bass", "child", "tenor"}
     batch = speech.collate(speech.examples("test")[:7], seeded())
     assert batch.inputs.shape[2] == 160 and (batch.inputs[~batch.keep] == 0).all()
-    assert batch.targets[:, 0].sub(FIRST).tolist() == [0, 0, 0, 0, 0, 1, 1] and (batch.targets[:, 1] == END).all()
+    assert (
+        batch.targets[:, 0].sub(FIRST).tolist() == [0, 0, 0, 0, 0, 1, 1]
+        and (batch.targets[:, 1] == END).all()
+    )
 
 
 def test_a_batch_holds_what_its_sounds_hold_alone(speech):
@@ -67,14 +70,21 @@ def test_training_sounds_are_changed_by_the_generator_and_others_never(speech):
     one, same, other = (speech.collate(some, torch.Generator().manual_seed(n)).inputs for n in (1, 1, 2))
     assert torch.equal(one, same) and not (one.shape == other.shape and torch.equal(one, other))
     still = tasks.build("speech", augment=False)
-    fixed = (still.collate(still.examples("train")[:3], torch.Generator().manual_seed(n)).inputs for n in (1, 2))
+    fixed = (
+        still.collate(still.examples("train")[:3], torch.Generator().manual_seed(n)).inputs for n in (1, 2)
+    )
     assert torch.equal(*fixed)
 
 
 def test_error_rate_and_accuracy_are_those_counted_by_hand(speech):
     batch = speech.collate([speech.examples("test")[n] for n in (0, 20, 60, 199)], seeded())
     said = [int(text) for text in batch.notes["transcripts"]]
-    texts = [[FIRST + said[0], END], [END], [FIRST + said[2], FIRST + 1, END], [FIRST + (said[3] + 1) % 10, END]]
+    texts = [
+        [FIRST + said[0], END],
+        [END],
+        [FIRST + said[2], FIRST + 1, END],
+        [FIRST + (said[3] + 1) % 10, END],
+    ]
     model = Fixed(lambda b: certain(b.targets, speech.problem.answer.count), lambda b: texts)
     found = judged(speech, model, batch)
     assert found["wer"] == pytest.approx((0 + 1 + 1 + 1) / 4) and found["accuracy"] == 0.25
@@ -107,7 +117,9 @@ def test_strings_are_joined_from_one_speaker_with_silence_between():
         assert at == len(one)
     assert max(lengths) <= 30 and min(lengths) >= 1 and len(lengths) > 12
     again = tasks.build("speech", strings=30)
-    assert [one.transcript for one in task.examples("test")[:5]] == [one.transcript for one in again.examples("test")[:5]]
+    assert [one.transcript for one in task.examples("test")[:5]] == [
+        one.transcript for one in again.examples("test")[:5]
+    ]
     assert len(task.problems()) == 1 and task.problem.answer.length == 31
 
 
@@ -132,14 +144,18 @@ def test_seen_and_unseen_speakers_are_measured_apart():
     wrong = [int(text != said) for text, said in zip("009", batch.notes["transcripts"], strict=True)]
     assert found["wer_seen"] == wrong[0] and found["wer_unseen"] == sum(wrong[1:]) / 2
     assert found["wer"] == pytest.approx(sum(wrong) / 3)
-    alone = judged(task, Fixed(lambda b: certain(b.targets, 15), lambda b: texts[:1]), task.collate([seen], seeded()))
+    alone = judged(
+        task, Fixed(lambda b: certain(b.targets, 15), lambda b: texts[:1]), task.collate([seen], seeded())
+    )
     assert "wer_unseen" not in alone, "nothing is said of whom no one has heard"
 
 
 def test_lists_give_a_vocabulary_of_words_or_letters(tmp_path):
     for number in range(6):
         (tmp_path / f"{number}.wav").write_bytes(whole([100 * number, -50] * 300))
-    lines = [f"{number}.wav\t{text}\n" for number, text in enumerate(["yes", "no", "no no", "yes no", "no", "yes"])]
+    lines = [
+        f"{number}.wav\t{text}\n" for number, text in enumerate(["yes", "no", "no no", "yes no", "no", "yes"])
+    ]
     (tmp_path / "train.tsv").write_text("".join(lines[:4]))
     (tmp_path / "dev.tsv").write_text(lines[4])
     (tmp_path / "test.tsv").write_text(lines[5])
@@ -156,9 +172,17 @@ def test_lists_give_a_vocabulary_of_words_or_letters(tmp_path):
 def test_long_recordings_and_wrong_options_are_refused(tmp_path):
     for take in (0, 5, 6):
         (tmp_path / f"1_ann_{take}.wav").write_bytes(whole([5] * 20_000))
-    with pytest.raises(BadValue, match=r"1_ann_\d\.wav takes 2\.5 seconds, expected at most max_seconds=2\. Cut it"):
+    with pytest.raises(
+        BadValue, match=r"1_ann_\d\.wav takes 2\.5 seconds, expected at most max_seconds=2\. Cut it"
+    ):
         tasks.build("speech", data=str(tmp_path), max_seconds=2)
-    for option, value in (("strings", 0), ("rate", 100), ("bands", 1), ("unseen", "nobody"), ("level", "phoneme")):
+    for option, value in (
+        ("strings", 0),
+        ("rate", 100),
+        ("bands", 1),
+        ("unseen", "nobody"),
+        ("level", "phoneme"),
+    ):
         with pytest.raises(BadValue, match=option):
             tasks.build("speech", **{option: value})
     with pytest.raises(BadValue, match=r"--text: the task speech reads frames of sound\. Give --sound"):
@@ -167,7 +191,9 @@ def test_long_recordings_and_wrong_options_are_refused(tmp_path):
 
 def test_a_typed_file_of_any_sort_becomes_an_example(tmp_path, speech):
     path = tmp_path / "mine.wav"
-    path.write_bytes(wav(struct.pack("<9600f", *([0.1, -0.2] * 4800)), kind=3, bits=32, channels=2, rate=48000))
+    path.write_bytes(
+        wav(struct.pack("<9600f", *([0.1, -0.2] * 4800)), kind=3, bits=32, channels=2, rate=48000)
+    )
     example = speech.parse({"sound": str(path)})
     batch = speech.collate([example], seeded())
     assert batch.targets is None and batch.inputs.shape == (1, 3, 160)

@@ -79,7 +79,7 @@ class CoAttention(Model):
         *,
         dim: int = 64,
         own_layers: int = 1,
-        layers: int = 2,
+        layers: int = 1,
         num_heads: int = 4,
         attention: str | None = None,
         positions: str = "sinusoidal",

@@ -18,7 +18,6 @@ from regard.tasks.answers import Answer, Head
 from regard.tasks.batch import Batch, Stream
 from regard.tasks.draws import Draws, Generated
 from regard.tasks.metrics import LOSS, SHARE, Answered, Mean, Metric
-from regard.tasks.padding import padded
 from regard.tasks.reading import Data
 from regard.tasks.shown import Shown
 from regard.tasks.sound.log_mel import HOP, STACK, LogMel
@@ -29,9 +28,8 @@ from regard.tasks.streams import Frames, StreamSpec, Tokens, Vectors
 from regard.tasks.task import Recipe, Task, task
 
 KINDS = ("sound", "image", "text")
-POSITIONS = {"sound": "frames", "image": "columns", "text": "letters"}
+POSITIONS = {"sound": "frames", "image": "pictures", "text": "words"}
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-LETTERS = " abcdefghijklmnopqrstuvwxyz"  # a letter's id is its place from 1; 0 is padding
 SIZES = {"train": 20_000, "validation": 400, "test": 1000}
 GAP = 0.08  # seconds of silence after each spoken digit
 LONGEST = 2.5  # seconds of one spoken digit
@@ -177,15 +175,15 @@ class Match(Task):
         self.seed = whole_number("seed", seed)
 
     def streams(self) -> dict[str, StreamSpec]:
-        """Frames of a spectrogram, columns of pictures from left to right, letters."""
+        """Frames of a spectrogram, pictures of 64 numbers, words."""
         found: dict[str, StreamSpec] = {}
         for kind in self.kinds:
             count = self.candidates if found else 1
             longest = count * self.mel.positions(round((LONGEST + GAP) * self.mel.rate))
             every: dict[str, StreamSpec] = {
                 "sound": Frames(STACK * self.mel.bands, longest, self.mel.bands),
-                "image": Vectors(digits.SIDE, digits.SIDE * count),
-                "text": Tokens(len(LETTERS) + 1, length=count * 6),
+                "image": Vectors(digits.SIDE**2, count),
+                "text": Tokens(len(WORDS), length=count),
             }
             found[kind] = every[kind]
         return found
@@ -261,9 +259,7 @@ class Match(Task):
     ) -> Stream:
         """Digits as a stream of a kind."""
         if kind == "text":
-            return Stream(
-                *padded([[LETTERS.index(letter) + 1 for letter in text(said)] for _, said in told], 0)
-            )
+            return Stream(torch.tensor([said for _, said in told]))
         made = [(Draws(kind, self.seed, one.split, one.index), one.split, said) for one, said in told]
         if kind == "sound":
             frames = [self._spoken(*one).frames(self.mel, generator) for one in made]
@@ -275,12 +271,9 @@ class Match(Task):
         return Utterance(parts, (round(GAP * self.mel.rate),) * len(parts), self.augment and split == "train")
 
     def _pictured(self, draws: Draws, split: str, said: tuple[int, ...]) -> Tensor:
-        """Columns (8 · candidates, 8) of the pictures, from left to right."""
+        """The pixels (count, 64) of pictures."""
         pixels, _ = digits.images()
-        chosen = [draws.among(self.pictures[split][digit]) for digit in said]
-        return torch.cat(
-            [torch.from_numpy(pixels[number].reshape(digits.SIDE, digits.SIDE)).T for number in chosen]
-        )
+        return torch.from_numpy(pixels[[draws.among(self.pictures[split][digit]) for digit in said]])
 
     def show(self, example: Told, batch: Batch) -> Shown:
         """The first stream as a picture, and the names of the positions of all of them."""
@@ -293,7 +286,7 @@ class Match(Task):
         if first == "sound":
             picture = spectrogram(batch.inputs[0], self.mel.bands)
         elif first == "image":
-            picture = batch.inputs[0].T.cpu().numpy()
+            picture = batch.inputs[0].cpu().reshape(digits.SIDE, digits.SIDE).numpy()
         said = ", ".join(
             f"{kind} {text(told)}" for kind, told in zip(self.kinds, example.digits, strict=True)
         )
@@ -306,11 +299,7 @@ class Match(Task):
     def _names(self, kind: str, told: tuple[int, ...], count: int) -> list[str]:
         if kind == "sound":
             return [f"{number * STACK * HOP:.2f} s" for number in range(count)]
-        if kind == "image":
-            return [
-                f"{told[number // digits.SIDE]}, column {number % digits.SIDE}" for number in range(count)
-            ]
-        return list(text(told))
+        return [f"{number + 1}: {WORDS[digit]}" for number, digit in enumerate(told)]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The place, counted from 1."""

@@ -115,7 +115,9 @@ def test_other_names_other_rates_and_damage_are_said_with_the_file(folder, tmp_p
     with pytest.raises(BadValue, match="holds no sound"):
         recordings.load(tmp_path, 8000)
     (tmp_path / "three_ann_1.wav").write_bytes(sound(1))
-    with pytest.raises(BadValue, match=r"three_ann_1\.wav: expected a name of the form <digit>_<speaker>_<n>\.wav"):
+    with pytest.raises(
+        BadValue, match=r"three_ann_1\.wav: expected a name of the form <digit>_<speaker>_<n>\.wav"
+    ):
         recordings.load(tmp_path, 8000)
     (tmp_path / "three_ann_1.wav").rename(tmp_path / "3_ann_1.wav")
     with pytest.raises(BadValue, match="no recording is for train"):
@@ -149,7 +151,10 @@ def test_an_archive_that_unpacks_to_far_more_than_it_holds_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["../3_ann_0.wav", "/3_ann_0.wav", "a/../../3_ann_0.wav", "C:/3_ann_0.wav"])
 def test_names_that_point_outside_of_an_archive_are_refused(tmp_path, name):
-    with stores.opened(packed(tmp_path / "out.zip", b"x", name)) as store, pytest.raises(BadValue, match="outside"):
+    with (
+        stores.opened(packed(tmp_path / "out.zip", b"x", name)) as store,
+        pytest.raises(BadValue, match="outside"),
+    ):
         store.names((".wav",))
 
 
@@ -162,7 +167,10 @@ def test_damaged_archives_are_refused_and_closed(tmp_path):
     damaged = bytearray(whole)
     damaged[60:80] = bytes(20)
     (tmp_path / "c.zip").write_bytes(damaged)
-    with stores.opened(tmp_path / "c.zip") as store, pytest.raises(BadValue, match=r"c\.zip/3_ann_0\.wav cannot be unpacked"):
+    with (
+        stores.opened(tmp_path / "c.zip") as store,
+        pytest.raises(BadValue, match=r"c\.zip/3_ann_0\.wav cannot be unpacked"),
+    ):
         store.read("3_ann_0.wav", 10**6)
 
 

@@ -100,9 +100,10 @@ def _step_of(name: str) -> int | None:
 def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str]:
     """A batch of one example, the labels of its positions, and what it is in words."""
     task = loaded.task
-    if options.image is not None:
-        found = prepare(task, task.parse({"image": options.image}), longest=None)
-        return *found, f"the image {Path(options.image).name}"
+    for kind, path in (("image", options.image), ("sound", options.sound)):
+        if path is not None:
+            found = prepare(task, task.parse({kind: path}), longest=None)
+            return *found, f"the {kind} {Path(path).name}"
     if options.text is not None:
         found = prepare(task, task.parse({"text": whole_characters(options.text)}), longest=None)
         return *found, f"“{options.text}”"
