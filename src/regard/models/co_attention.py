@@ -69,9 +69,6 @@ class CoAttention(Model):
 
     takes_attention: ClassVar[str] = "the attention of each stream among its own positions"
     attention_default: ClassVar[str] = "multihead"
-    shows: ClassVar[dict[str, str]] = {
-        "layers.-1.between.0": "the attention of the first two streams to each other, in the last layer"
-    }
 
     def __init__(
         self,
@@ -83,7 +80,7 @@ class CoAttention(Model):
         num_heads: int = 4,
         attention: str | None = None,
         positions: str = "sinusoidal",
-        dropout: float = 0.1,
+        dropout: float = 0.0,
         interaction: bool = True,
     ) -> None:
         super().__init__(problem)

@@ -31,6 +31,7 @@ KINDS = ("sound", "image", "text")
 POSITIONS = {"sound": "frames", "image": "pictures", "text": "words"}
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SIZES = {"train": 20_000, "validation": 400, "test": 1000}
+INK, SPREAD = 0.305, 0.376  # mean and standard deviation of the pixels
 GAP = 0.08  # seconds of silence after each spoken digit
 LONGEST = 2.5  # seconds of one spoken digit
 
@@ -137,7 +138,7 @@ class Match(Task):
 
     Args:
         data: a folder or zip of <digit>_<speaker>_<n>.wav, as for the task speech
-        kinds: what is asked and what is shown: two or three of sound, image and text, joined by +
+        kinds: what is asked and what is shown: two or three of sound, image and text, joined by -
         candidates: how many digits each stream but the first shows
         augment: change speed, add noise and mask parts of the training sounds, anew each time
         rate: samples per second that all sounds are brought to
@@ -147,14 +148,14 @@ class Match(Task):
 
     metric = ACCURACY
     recipe = Recipe(
-        model="co-attention", steps=1000, batch_size=32, lr=2e-3, warmup=100,
+        model="co-attention", steps=800, batch_size=64, lr=2e-3, warmup=100,
         compared=("co-attention", "co-attention(interaction=false)"),
     )  # fmt: skip
 
     def __init__(
         self,
         data: Data | None = None,
-        kinds: str = "sound+image",
+        kinds: str = "sound-image",
         candidates: int = 5,
         augment: bool = True,
         rate: int = 8000,
@@ -162,12 +163,12 @@ class Match(Task):
         seed: int = 0,
     ) -> None:
         self.data, self.augment = data, augment
-        self.kinds = tuple(kinds.split("+"))
+        self.kinds = tuple(kinds.split("-"))
         for kind in self.kinds:
             if kind not in KINDS:
                 raise unknown_name("kinds", kind, KINDS)
         if len(set(self.kinds)) != len(self.kinds) or len(self.kinds) < 2:
-            raise BadValue(f"kinds: expected two or three of {'+'.join(KINDS)}, each once, got {kinds!r}.")
+            raise BadValue(f"kinds: expected two or three of {'-'.join(KINDS)}, each once, got {kinds!r}.")
         self.candidates = whole_number("candidates", candidates, 2)
         if self.candidates > len(DIGITS):
             raise BadValue(f"candidates: expected at most {len(DIGITS)} different digits, got {candidates}.")
@@ -271,9 +272,10 @@ class Match(Task):
         return Utterance(parts, (round(GAP * self.mel.rate),) * len(parts), self.augment and split == "train")
 
     def _pictured(self, draws: Draws, split: str, said: tuple[int, ...]) -> Tensor:
-        """The pixels (count, 64) of pictures."""
+        """The pixels (count, 64) of pictures, with mean 0 and variance 1 over all of them."""
         pixels, _ = digits.images()
-        return torch.from_numpy(pixels[[draws.among(self.pictures[split][digit]) for digit in said]])
+        chosen = pixels[[draws.among(self.pictures[split][digit]) for digit in said]]
+        return (torch.from_numpy(chosen) - INK) / SPREAD
 
     def show(self, example: Told, batch: Batch) -> Shown:
         """The first stream as a picture, and the names of the positions of all of them."""
@@ -286,7 +288,7 @@ class Match(Task):
         if first == "sound":
             picture = spectrogram(batch.inputs[0], self.mel.bands)
         elif first == "image":
-            picture = batch.inputs[0].cpu().reshape(digits.SIDE, digits.SIDE).numpy()
+            picture = (batch.inputs[0].cpu() * SPREAD + INK).reshape(digits.SIDE, digits.SIDE).numpy()
         said = ", ".join(
             f"{kind} {text(told)}" for kind, told in zip(self.kinds, example.digits, strict=True)
         )

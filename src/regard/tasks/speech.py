@@ -66,7 +66,7 @@ class Speech(Task):
     takes = ("sound",)
     metric: ClassVar[Metric] = word_error_rate()
     recipe = Recipe(
-        model="recognizer", steps=600, batch_size=32, lr=2e-3, warmup=100,
+        model="recognizer", steps=500, batch_size=32, lr=2e-3, warmup=100,
         models={
             "recognizer": "recognizer(dim=64, layers=2)",
             "transformer": "transformer(dim=64, layers=2, decoder_layers=1)",

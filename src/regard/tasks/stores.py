@@ -20,7 +20,7 @@ from regard.tasks.reading import MOST_UNPACKED, RATIO, SMALL
 MOST_FILES = 200_000
 
 
-class Store:
+class FolderFiles:
     """A folder, with the files below it."""
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class Store:
         """Close what was opened."""
 
 
-class Archive(Store):
+class ZipFiles(FolderFiles):
     """A zip archive."""
 
     def __init__(self, path: Path) -> None:
@@ -108,13 +108,13 @@ class Archive(Store):
         self._file.close()
 
 
-def opened(path: Path) -> Store:
+def opened(path: Path) -> FolderFiles:
     """A folder or a zip archive."""
     if path.is_dir():
-        return Store(path)
+        return FolderFiles(path)
     if not path.exists():
         raise BadValue(f"data: there is no file or folder {files.shown(path)}.")
-    return Archive(path)
+    return ZipFiles(path)
 
 
 def _inside(path: Path, name: str) -> str:

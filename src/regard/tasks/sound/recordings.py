@@ -127,18 +127,18 @@ def _is_list(path: Path) -> bool:
     return path.suffix.lower() in LISTS and not path.is_dir()
 
 
-def _store(path: Path) -> stores.Store:
+def _store(path: Path) -> stores.FolderFiles:
     """A folder or an archive; that of a list is the folder in which it lies."""
-    return stores.Store(path.parent) if _is_list(path) else stores.opened(path)
+    return stores.FolderFiles(path.parent) if _is_list(path) else stores.opened(path)
 
 
-def _files(store: stores.Store, path: Path, encoding: str) -> dict[str, list[Named]]:
+def _files(store: stores.FolderFiles, path: Path, encoding: str) -> dict[str, list[Named]]:
     """The files of a path by split; those whose names say what is said are under `NAMED`."""
     if _is_list(path):
         return {next(iter(files_by_split([path])), "train"): _listed(read_lines(path, encoding), path)}
     lists = (
         []
-        if isinstance(store, stores.Archive)
+        if isinstance(store, stores.ZipFiles)
         else [path / name for name in store.names(LISTS) if "/" not in name]
     )
     if not lists:
@@ -147,7 +147,7 @@ def _files(store: stores.Store, path: Path, encoding: str) -> dict[str, list[Nam
     return {split: _listed(read_lines(file, encoding), file) for split, file in by_split.items()}
 
 
-def _by_name(store: stores.Store) -> list[Named]:
+def _by_name(store: stores.FolderFiles) -> list[Named]:
     names = store.names(SOUNDS)
     if not names:
         raise BadValue(f"data: {store.path} holds no sound. Expected files that end in {', '.join(SOUNDS)}.")
@@ -176,7 +176,7 @@ def _listed(lines: Sequence[str], path: Path) -> list[Named]:
     return found
 
 
-def _read(store: stores.Store, files: Iterable[Named], rate: int) -> Iterator[tuple[int, Recording]]:
+def _read(store: stores.FolderFiles, files: Iterable[Named], rate: int) -> Iterator[tuple[int, Recording]]:
     """The takes and the recordings of some files."""
     total = 0
     for file in files:
