@@ -31,7 +31,7 @@ def plain(heard, said):
 
 
 def test_the_distance_of_word_sequences_is_that_of_the_textbook():
-    assert distance("one two three".split(), "one three three four".split()) == 2
+    assert distance(["one", "two", "three"], ["one", "three", "three", "four"]) == 2
     assert distance([], ["a", "b"]) == 2 and distance(["a", "b"], []) == 2 and distance(["a"], ["a"]) == 0
     draw = random.Random(3)
     for _ in range(60):
