@@ -40,7 +40,7 @@ class Told(NamedTuple):
     """The digits of each stream, the one that is asked for first, and the place where all others tell it, too."""
 
     split: str
-    index: int
+    number: int  # of the example in its split
     digits: tuple[tuple[int, ...], ...]
     place: int
 
@@ -231,7 +231,7 @@ class Match(Task):
         draws = Draws("match", self.seed, split, index)
         asked, place = draws.below(len(DIGITS)), draws.below(self.candidates)
         free = [number for number in range(self.candidates) if number != place]
-        told = [(asked,)]
+        told: list[tuple[int, ...]] = [(asked,)]
         for _ in self.kinds[1:]:
             rest = [digit for digit in range(len(DIGITS)) if digit != asked]
             shown = [rest.pop(draws.below(len(rest))) for _ in range(self.candidates - 1)]
@@ -261,7 +261,7 @@ class Match(Task):
         """Digits as a stream of a kind."""
         if kind == "text":
             return Stream(torch.tensor([said for _, said in told]))
-        made = [(Draws(kind, self.seed, one.split, one.index), one.split, said) for one, said in told]
+        made = [(Draws(kind, self.seed, one.split, one.number), one.split, said) for one, said in told]
         if kind == "sound":
             frames = [self._spoken(*one).frames(self.mel, generator) for one in made]
             return Stream(*padded_frames(frames, STACK * self.mel.bands))

@@ -209,19 +209,18 @@ class Speech(Task):
         """Spectrograms padded with zeros at their ends, and their transcripts where they are known."""
         frames = [example.frames(self.mel, generator) for example in examples]
         inputs, keep = padded_frames(frames, STACK * self.mel.bands)
-        notes = {
-            "transcripts": tuple(example.transcript for example in examples),
-            "speakers": tuple(example.speaker for example in examples),
-        }
+        batch = Batch.of(
+            inputs, keep,
+            transcripts=tuple(example.transcript for example in examples),
+            speakers=tuple(example.speaker for example in examples),
+        )  # fmt: skip
         encode = self._known().encode
         tokens = [encode(example.transcript) for example in examples]
         if not all(tokens):
-            return Batch.of(inputs, keep, **notes)
+            return batch
         if isinstance(self.problem.answer, OneOf):
-            classes = torch.tensor([ids[0] - len(SPECIAL) for ids in tokens])
-            return Batch.of(inputs, keep, classes, **notes)
-        targets, target_keep = padded([[*ids, END] for ids in tokens], PADDING)
-        return Batch.of(inputs, keep, targets, target_keep, **notes)
+            return batch.answered(torch.tensor([ids[0] - len(SPECIAL) for ids in tokens]))
+        return batch.answered(*padded([[*ids, END] for ids in tokens], PADDING))
 
     def parse(self, given: Mapping[str, str]) -> Utterance:
         """A sound file."""

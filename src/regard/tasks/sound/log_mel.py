@@ -25,7 +25,7 @@ def to_mel(hertz: float) -> float:
 
 def to_hertz(mel: float) -> float:
     """The frequency of a pitch."""
-    return 700.0 * (10.0 ** (mel / 2595.0) - 1.0)
+    return 700.0 * (math.pow(10.0, mel / 2595.0) - 1.0)
 
 
 @functools.lru_cache(maxsize=16)
