@@ -33,7 +33,9 @@ def test_every_model_trains_on_every_task_it_serves(tmp_path, task, model):
     assert result.steps == 2
     assert math.isfinite(result.metrics["loss"])
     made = tasks.build(task)
-    made.pose(models.problem_for(model, made.problems()))  # what decides may depend on what the model is asked for
+    made.pose(
+        models.problem_for(model, made.problems())
+    )  # what decides may depend on what the model is asked for
     assert made.metric.name in result.metrics
     assert (tmp_path / "run" / "checkpoints").is_dir()
 
