@@ -184,6 +184,11 @@ class Task:
             )
         )
 
+    def conversation(self, turns: Sequence[str]) -> Mapping[str, str]:
+        """What `parse` takes for the turns of a chat, oldest first, those of the user and of the model in turn."""
+        able = [name for name in names() if TASKS[name].conversation is not Task.conversation]
+        raise BadValue(f"RUN: {self.name} does not reply to what is said. Tasks that do: {', '.join(able)}.")
+
     def show(self, example: Any, batch: Batch) -> Shown:
         """Labels and picture of an example; `batch` contains it alone, as the model reads it (masked, truncated)."""
         return numbered(batch)
