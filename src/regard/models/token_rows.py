@@ -42,7 +42,8 @@ class WeightedSum(nn.Module):
         if not self.ordered:
             return (real[..., None, :] @ vectors)[..., 0, :]
         # The weights are a sum of two products of a number for the place and one for the column.
-        place = real.cumsum(-1) / real.sum(-1, keepdim=True).clamp(min=1)
+        count = real.sum(-1, keepdim=True).clamp(min=1)
+        place = torch.arange(1, ids.shape[-1] + 1, device=ids.device) / count
         column = torch.arange(1, self.dim + 1, device=ids.device).to(vectors) / self.dim
         both = torch.stack([(1 - place) * real, (1 - 2 * place) * real], -2) @ vectors  # (b,n,2,sets·dim)
         return both[..., 0, :] - column.repeat(self.sets) * both[..., 1, :]

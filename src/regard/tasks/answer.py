@@ -36,7 +36,7 @@ STRIDE = 8  # training stories are padded to a multiple of so many sentences
 SIZES = {"train": 12000, "validation": 400, "test": 1000}
 
 
-class Told(NamedTuple):
+class ToldStory(NamedTuple):
     """The words of each sentence of a story and of a question; the number of the answer where it is known."""
 
     story: tuple[tuple[str, ...], ...]
@@ -63,8 +63,8 @@ class StoryQuestions(Task):
     takes = ("text",)
     metric = ERROR
     recipe = Recipe(
-        model="answerer", steps=2500, batch_size=64, lr=5e-3, warmup=100, clip=40.0,
-        models={"answerer": "answerer(linear_start=800)"}, compared=("answerer", "answerer(hops=1)"),
+        model="answerer", steps=3000, batch_size=64, lr=5e-3, warmup=100, clip=40.0,
+        models={"answerer": "answerer(linear_start=1000)"}, compared=("answerer", "answerer(hops=1)"),
     )  # fmt: skip
 
     def __init__(
@@ -187,7 +187,7 @@ class StoryQuestions(Task):
             raise BadValue(f"data: {self.data} has no file for {split}. It has: {', '.join(self.questions)}.")
         return self.questions[split]
 
-    def examples(self, split: str) -> Sequence[Told]:
+    def examples(self, split: str) -> Sequence[ToldStory]:
         """The questions of a split in the order of the files."""
         if checked_split(split) not in self._told:
             self._told[split] = self._read(split)
@@ -199,11 +199,11 @@ class StoryQuestions(Task):
         return {}
 
     @cached_property
-    def _told(self) -> dict[str, list[Told]]:
+    def _told(self) -> dict[str, list[ToldStory]]:
         """The examples of the splits that were asked for."""
         return {}
 
-    def _read(self, split: str) -> list[Told]:
+    def _read(self, split: str) -> list[ToldStory]:
         self._known()
         numbers = {label: number for number, label in enumerate(self.labels)}
         read: dict[str, tuple[str, ...]] = {}  # a sentence of a story comes once for each later question
@@ -213,10 +213,10 @@ class StoryQuestions(Task):
                 raise wrong(row.path, row.line, f"the answer {excerpt(row.answer)} is unknown to this run.")
             texts = (*row.story[-self.sentences :], row.question)
             *story, question = (read.setdefault(text, tuple(words_of(text))) for text in texts)
-            found.append(Told(tuple(story), question, numbers[row.answer], row.kind, split == "train"))
+            found.append(ToldStory(tuple(story), question, numbers[row.answer], row.kind, split == "train"))
         return found
 
-    def length(self, example: Told) -> int:
+    def length(self, example: ToldStory) -> int:
         """Sentences of a story, or all words of story and question, as the model reads them."""
         if STORY in self.problem.streams:
             return len(example.story)
@@ -228,7 +228,7 @@ class StoryQuestions(Task):
             self._seen[words] = [n for word in words for n in self.vocabulary.encode(word)][: self.width]
         return self._seen[words]
 
-    def _noisy(self, example: Told, generator: torch.Generator) -> list[list[int]]:
+    def _noisy(self, example: ToldStory, generator: torch.Generator) -> list[list[int]]:
         """The last sentences of a story; before each of them, sometimes, an empty one."""
         if not (example.training and self.noise):
             return [self._ids(words) for words in example.story]
@@ -238,7 +238,7 @@ class StoryQuestions(Task):
             found += [[], self._ids(words)] if before else [self._ids(words)]
         return found[-self.sentences :]
 
-    def collate(self, examples: Sequence[Told], generator: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[ToldStory], generator: torch.Generator) -> Batch:
         """Stories and questions padded at their ends; without targets when an example has none."""
         told = [self._noisy(example, generator) for example in examples]
         asked = [self._ids(example.question) for example in examples]
@@ -271,10 +271,10 @@ class StoryQuestions(Task):
         real = torch.arange(length) < torch.tensor([len(sentences) for sentences in told])[:, None]
         return Stream(ids, None if bool(real.all()) else real)
 
-    def parse(self, given: Mapping[str, str]) -> Told:
+    def parse(self, given: Mapping[str, str]) -> ToldStory:
         """Sentences that end in a full stop, and last a question."""
         if set(given) != {"text"}:
-            found: Told = super().parse(given)
+            found: ToldStory = super().parse(given)
             return found
         *story, question = _sentences(given["text"]) or ("",)
         if not story:
@@ -282,11 +282,11 @@ class StoryQuestions(Task):
                 "--text: expected a story and a question, for instance 'Mary went to the garden. Where is Mary?', "
                 f"got {excerpt(given['text'])}."
             )
-        return Told(
+        return ToldStory(
             tuple(tuple(words_of(one)) for one in story[-self.sentences :]), tuple(words_of(question))
         )
 
-    def understood(self, given: Mapping[str, str], example: Told) -> Understood:
+    def understood(self, given: Mapping[str, str], example: ToldStory) -> Understood:
         """Which sentences hold only known words."""
         sentences = [*example.story, example.question]
         unknown = sorted(
@@ -303,13 +303,13 @@ class StoryQuestions(Task):
         known = [not any(word in unknown for word in piece.split()) for piece in pieces]
         return Understood(pieces, [word not in unknown for word in pieces] if flat else known, notes)
 
-    def _pieces(self, example: Told) -> list[str]:
+    def _pieces(self, example: ToldStory) -> list[str]:
         """What the positions of the first stream are called: sentences, or words."""
         if STORY in self.problem.streams:
             return [" ".join(words) for words in example.story]
         return [word for words in (*example.story, example.question) for word in words[: self.width]]
 
-    def show(self, example: Told, batch: Batch) -> Shown:
+    def show(self, example: ToldStory, batch: Batch) -> Shown:
         """The sentences of the story, beside them the words of the question."""
         told = STORY in self.problem.streams
         words = f"“{' '.join(example.question)}?”"
