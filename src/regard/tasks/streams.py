@@ -50,6 +50,14 @@ class Vectors:
 
 
 @dataclass(frozen=True)
+class Frames(Vectors):
+    """Positions that hold some frames of a spectrogram, one after the other, `bands` numbers each."""
+
+    bands: int = 40
+    words: ClassVar[str] = "frames of sound"
+
+
+@dataclass(frozen=True)
 class Nodes:
     """Nodes of a graph that hold `width` numbers each; a node attends to itself and along the stream's `edges`."""
 

@@ -27,7 +27,7 @@ from regard.errors import BadValue
 from regard.registry import Registry, parse
 from regard.tasks.answers.answer import Answer
 from regard.tasks.batch import Batch
-from regard.tasks.metrics import ACCURACY, LOSS, Answering, Metric, State
+from regard.tasks.metrics import ACCURACY, LOSS, Answered, Answering, Metric, State
 from regard.tasks.problem import Problem
 from regard.tasks.shown import Shown, Understood, numbered
 from regard.tasks.streams import StreamSpec
@@ -148,6 +148,18 @@ class Task:
     ) -> list[tuple[Metric, State]]:
         """Additional metrics for `regard evaluate`, measured on a model in eval mode."""
         return []
+
+    @torch.no_grad()
+    def measured(
+        self, metric: Metric, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> State:
+        """The state of one metric over a split, for `examine`: of it, further metrics can be made."""
+        examples = self.examples(split)
+        states = []
+        for start in range(0, len(examples), batch_size):
+            batch = self.collate(examples[start : start + batch_size], torch.Generator())
+            states.append(metric.of(Answered(model, batch.to(device))))
+        return metric.merge([state for state in states if state is not None])
 
     def protocol(self) -> dict[str, Any]:
         """How metrics are computed, to be printed beside them (for example sacreBLEU's signature)."""
