@@ -77,6 +77,13 @@ def test_a_typed_dialogue_gets_its_goals(tracked, capsys):
     (found,) = json.loads(capsys.readouterr().out)
     columns = tasks.build("dialogue", data=str(tracked[0].parent)).goals.columns
     assert found["kind"] == "answer" and len(found["predicted"]) == 2 * columns
+    seen = found["attention"]
+    assert seen["rows"] == ["area", "food", "request"]
+    assert seen["columns"] == ["[user]", "the", "south", "[system]", "cuban", "where", "?"]
+    assert [sum(row) for row in seen["weights"]] == pytest.approx([1.0] * 3, abs=1e-3)
+    assert main(["predict", str(tracked[0]), "--text", "the south"]) == 0
+    shown = capsys.readouterr().out
+    assert "→" in shown and "request │" in shown and "Weights of each slot's attention to the turn" in shown
     assert main(["predict", str(tracked[0]), "--text", "cuban food | where ?"]) == 2
     assert "expected an odd number of turns" in capsys.readouterr().err
 
@@ -122,12 +129,19 @@ def test_a_chat_with_a_matcher_replies_with_what_it_knows(matched, monkeypatch, 
     found = json.loads(capsys.readouterr().out)
     known = tasks.build("respond", data=str(matched[0].parent))
     known.examples("train")
-    assert found["output"] in known.offered and found["attention"] is None
+    assert found["output"] in known.offered
+    seen = found["attention"]
+    assert seen["rows"] == ["[reply]", *found["output"].split()] and seen["columns"] == [
+        "[user]",
+        "thai",
+        "food",
+    ]
+    assert [sum(row) for row in seen["weights"]] == pytest.approx([1.0] * len(seen["rows"]), abs=1e-3)
 
 
 def test_a_turn_and_a_reply_stand_beside_each_other(matched):
     seen = inspect_run(matched[0])
-    to_reply, to_turn = seen.attributions[:2]
+    to_turn, to_reply = seen.attributions[:2]
     assert to_reply.rows == to_turn.columns and to_reply.columns == to_turn.rows
     assert to_reply.rows[0] == "[user]" and to_reply.columns[0] == "[reply]"
     opened = open_run(ViewOptions(where=str(matched[0])), str(matched[0]), None, print)

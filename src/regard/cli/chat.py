@@ -133,8 +133,8 @@ def _attention(loaded: Loaded, given: Any, found: Prediction) -> dict[str, Any] 
     from regard.observation import attribution
     from regard.tasks.batch import Batch
 
-    if found["kind"] == "translation":
-        aligned: dict[str, Any] | None = found["alignment"]
+    if found["kind"] in ("translation", "answer"):
+        aligned: dict[str, Any] | None = found["alignment" if found["kind"] == "translation" else "attention"]
         return aligned
     if found["kind"] != "completion" or not found["tokens"]:
         return None

@@ -80,8 +80,8 @@ class Matcher(Model):
     takes_attention: ClassVar[str] = "each layer's attention among the words of a text"
     attention_default: ClassVar[str] = "multihead"
     shows: ClassVar[dict[str, str]] = {
-        "to_reply.-1.attention": "the newest turn's attention to the first reply",
         "to_turn.-1.attention": "the first reply's attention to the newest turn",
+        "to_reply.-1.attention": "the newest turn's attention to the first reply",
     }
     sides: ClassVar[dict[str, tuple[str, str]]] = {
         "to_reply.-1.attention": ("tokens", "reply"),

@@ -138,6 +138,30 @@ def _over_input(site: Site, length: int) -> bool:
     return site.rows == "position" and site.columns == "source" and site.shape()[3] == length
 
 
+def between(model: models.Model, batch: Batch, shown: Shown) -> Attribution | None:
+    """How much each row that is no position of the input (a slot, a word of a reply) attended to each column.
+
+    Of a single example. None where the model names no such rows (`Model.sides`).
+    """
+    found = attributions(model, batch, shown)[0] if model.sides else []
+    one = next((one for one in found if one.rows), None)
+    if one is None:
+        return None
+    rows, columns = _real_length(one.rows), _real_length(one.columns)
+    return dataclasses.replace(
+        one,
+        weights=one.weights[:rows, :columns],
+        heads=None,
+        rows=one.rows[:rows],
+        columns=one.columns[:columns],
+    )
+
+
+def _real_length(names: Sequence[str]) -> int:
+    """The number of names up to the last that is not empty: behind it there is only padding."""
+    return max((number + 1 for number, name in enumerate(names) if name), default=0)
+
+
 def looked_at(model: models.Model, batch: Batch, shown: Shown) -> Attribution | None:
     """What the answer for a single example was drawn from: one weight for each position that `shown` names.
 

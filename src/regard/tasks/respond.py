@@ -289,6 +289,10 @@ class Respond(Task):
             some += [""] * (batch.streams[name].data.shape[2] - len(some))
         return Shown(f"“{example.context[-1]}”", turn, streams={"reply": reply})
 
+    def focused(self, example: ReplyChoice, predicted: Sequence[int]) -> ReplyChoice:
+        """The best reply alone."""
+        return example._replace(replies=(example.replies[predicted[0]],), right=())
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The best of the offered replies; words where they are guessed."""
         known = self._known()

@@ -209,6 +209,10 @@ class Task:
         """An answer (the number of a class alone, or the tokens of a text) as a user reads it."""
         return " ".join(self.output_pieces(tokens))
 
+    def focused(self, example: Any, predicted: Any) -> Any:
+        """The example as it is shown beside a prediction: with the chosen one of several parts first."""
+        return example
+
     def answer_text(self, predicted: Any, example: Any) -> str:
         """A prediction of a model's head for an example as a user reads it."""
         tokens = predicted if isinstance(predicted, list) else [predicted]

@@ -268,7 +268,15 @@ def _answer(found: Prediction) -> list[str]:
     lines = [printable(line) for line in found["output"].split("\n")]
     if len(lines) > 1:  # a table stands alone, so that it can be written to a file
         return lines
-    return [f"{printable(_short(_typed(found)))}  →  {lines[0]}"]
+    lines = [f"{printable(_short(_typed(found)))}  →  {lines[0]}"]
+    seen = found["attention"]
+    if seen is None:
+        return lines
+    from regard.cli.common.console import console
+    from regard.cli.predict.picture import drawn, legend
+
+    lines += ["", *drawn(seen["weights"], seen["rows"], seen["columns"], console().width)]
+    return [*lines, f"Weights of {seen['source']}: {legend(seen['weights'])}."]
 
 
 def _short(text: str, most: int = 60) -> str:

@@ -207,9 +207,28 @@ def _answered(loaded: Loaded, batch: Batch, example: Any) -> Prediction:
     seen = attribution.looked_at(loaded.model, batch, shown)
     return {
         "kind": "answer",
+        "attention": _between(loaded, found, example),
         "output": loaded.task.answer_text(found, example),
         "predicted": found,
         "looked_at": None if seen is None else _looked_at(seen, shown.pieces, [True] * len(shown.pieces)),
+    }
+
+
+def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
+    """What attended to what, where the model has rows that are no positions of its input."""
+    if not loaded.model.sides:
+        return None
+    example = loaded.task.focused(example, predicted)
+    batch = loaded.task.collate([example], torch.Generator()).to(loaded.device)
+    seen = attribution.between(loaded.model, batch, loaded.task.show(example, batch))
+    if seen is None:
+        return None
+    weights = [_rounded(row) for row in seen.weights.tolist()]
+    return {
+        "source": f"{seen.source}, mean over heads",
+        "rows": seen.rows,
+        "columns": seen.columns,
+        "weights": weights,
     }
 
 
