@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypedDict, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard import models
 from regard.decoding import Hypothesis
@@ -99,6 +99,14 @@ class DecodingModel(models.Model):
 
     def forward(self, batch: Batch) -> Any:
         return self.model(batch)
+
+    def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The model's loss: a model may add to that of its head."""
+        return self.model.loss(outputs, batch, smoothing)
+
+    def predict(self, outputs: Any, batch: Batch) -> list[Any]:
+        """What the model's outputs say, for each example."""
+        return self.model.predict(outputs, batch)
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """Generate with the decoding options."""
