@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import re
 
 import pytest
@@ -182,7 +183,11 @@ def test_the_pieces_of_the_core_can_be_listed(kind, capsys):
     assert [row["name"] for row in json.loads(data)] == [item.name for item in catalogue.KINDS[kind]()]
 
 
-@pytest.mark.parametrize("place", [place for place in PIECES if not place.startswith("implementations")])
+# Implementations draw nothing, and positions="none" adds nothing.
+DRAWN = [place for place in PIECES if not place.startswith("implementations") and place != "positions.none"]
+
+
+@pytest.mark.parametrize("place", DRAWN)
 def test_every_piece_but_implementations_has_a_picture(place):
     assert (picture(place) > 0).any(), f"{place} has no example: write one in cli/show/examples.py"
 
@@ -330,3 +335,29 @@ def test_shades_follow_the_share_of_the_largest():
     assert cells == ["  ", "· ", "░░", "▒▒", "▓▓", "██", "██"]
     assert shades.drawn([[1.0, 0.0], [0.5, 1.0]])[1:] == ["   ┌────┐", " 0 │██  │", "   │▓▓██│", "   └────┘"]
     assert shades.bars([0.0, 0.5, 1.0]) == " ▅█"
+
+
+def test_the_table_of_half_wave_positions_is_the_formula():
+    table = picture("half-wave")
+    for position in range(17):
+        angle = (position + 1) * math.pi / 17
+        assert table[position, 0] == pytest.approx(math.sin(angle), abs=1e-3)
+        assert table[position, 1] == pytest.approx(math.cos(angle), abs=1e-3)
+
+
+def test_the_network_is_printed_and_written_as_svg(tmp_path, capsys):
+    code = main(
+        [
+            "show",
+            "transformer(layers=2, dim=8, num_heads=2)",
+            "--svg",
+            str(tmp_path / "net.svg"),
+            "--width",
+            "100",
+        ]
+    )
+    text = capsys.readouterr().out
+    assert code == 0 and "The network as built for" in text and "encoder layer × 2" in text
+    assert (tmp_path / "net.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert main(["show", "masks.causal", "--svg", str(tmp_path / "none.svg")]) == 2
+    assert "--svg" in capsys.readouterr().err and not (tmp_path / "none.svg").exists()

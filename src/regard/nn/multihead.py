@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.nn.attention import Attention, AttentionInputs
@@ -29,11 +30,13 @@ class Multihead(HeadProjections, Attention):
         dropout: probability of dropping an attention weight in training.
         source_dim: width of the source; None: dim.
         kv_heads: number of key and value heads; fewer than num_heads: grouped-query, 1: multi-query attention.
+        value_dim: width of the values of one head; None: that of its keys, dim / num_heads.
         positions: rotary, alibi, t5, shaw, transformer-xl or relative, or a MultiheadPositions; None: no positions.
         max_distance: larger distances count as this one (t5, shaw, relative).
         qk_norm: whether to normalise queries and keys to unit mean square, with a learned gain.
         normalize: softmax, sigmoid, sparsemax, entmax15 or hard.
         bias: whether the projections add a learned vector.
+        sink: whether each head may attend to nothing: one more learned score, which takes weight but has no value.
         causal: whether a position sees only itself and earlier positions.
         window: number of keys a query sees, including its own position; None: all.
         align: alignment with a source of another length: bottom-right or top-left.
@@ -58,11 +61,13 @@ class Multihead(HeadProjections, Attention):
         source_dim: int | None = None,
         *,
         kv_heads: int | None = None,
+        value_dim: int | None = None,
         positions: str | MultiheadPositions | None = None,
         max_distance: int = FARTHEST,
         qk_norm: bool = False,
         normalize: str = "softmax",
         bias: bool = True,
+        sink: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim, **options)
@@ -70,8 +75,11 @@ class Multihead(HeadProjections, Attention):
         self.normalize = normalize
         self.positions = positions_of(positions, max_distance)
         widths = (self.dim, self.source_dim, self.source_dim)
-        self.add_projections(widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm)
+        self.add_projections(
+            widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm, value_dim=value_dim
+        )
         self.positions.attach(self)
+        self.sink = nn.Parameter(torch.zeros(self.num_heads)) if sink else None
 
     def project_query(self, query: Tensor, position: int) -> Tensor:
         return self.positions.rotate(self.query_heads(query), position)
@@ -83,6 +91,8 @@ class Multihead(HeadProjections, Attention):
         found = {"mask": inputs.mask, **self.positions.pieces(self, inputs)}
         if self.normalize != "softmax":
             found["normalize"] = self.normalize
+        if self.sink is not None:
+            found["sink"] = self.sink
         return found
 
     @property
@@ -93,4 +103,4 @@ class Multihead(HeadProjections, Attention):
         return self.output_rows(mixed)
 
     def cache_shape(self) -> tuple[int, int, int]:
-        return self.kv_heads, self.head_dim, self.head_dim
+        return self.kv_heads, self.head_dim, self.value_dim

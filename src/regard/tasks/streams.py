@@ -30,6 +30,17 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class TokenRows:
+    """Positions that hold up to `width` of `count` ids each, then `padding`: letters of a word, words of a sentence."""
+
+    count: int
+    width: int
+    padding: int = 0
+    length: int | None = None
+    words: ClassVar[str] = "rows of tokens"
+
+
+@dataclass(frozen=True)
 class Vectors:
     """Positions that hold `width` numbers: rows of an image, bits, frames of sound."""
 
@@ -53,3 +64,29 @@ class Nodes:
     width: int
     length: int | None = None
     words: ClassVar[str] = "nodes of a graph"
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """Words with their speaker and spelling: each position holds the id of a word (below `count`), that of who says it
+    (below `speakers`) and those of its character n-grams (below `grams`; 0 where there are no more)."""
+
+    count: int
+    speakers: int
+    grams: int
+    padding: int = 0
+    length: int | None = None
+    words: ClassVar[str] = "spelled words"
+
+
+@dataclass(frozen=True)
+class TextSets:
+    """Several texts side by side, each of spelled words: (b,texts,n,columns), with `keep` (b,texts,n)."""
+
+    of: Spelled
+    words: ClassVar[str] = "several texts"
+
+    @property
+    def length(self) -> int | None:
+        """The most words of one text."""
+        return self.of.length

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from jsonargparse import Namespace
 
     from regard.cli.common.parser import Parser
+    from regard.cli.show.facts import Facts
 
 SUMMARY = "Explain a mechanism (what it computes and costs, how its weights look), a model or a task."
-EXAMPLES = ("regard show local-p", 'regard show "local(window=9, causal=True)" --json')
+EXAMPLES = ("regard show local-p", "regard show transformer --svg transformer.svg")
 
 LEAST_WIDTH = 40
 
@@ -24,6 +25,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", type=str, help=what)
     parser.add_argument(
         "--width", type=int, help="width in columns (default: that of the terminal, at most 120)"
+    )
+    parser.add_argument(
+        "--svg", metavar="FILE", type=str, help="also write the picture of the network to this file"
     )
     parser.add_argument("--json", action="store_true", help="the same as data")
 
@@ -39,9 +43,28 @@ def run(options: Namespace) -> int:
         raise BadValue(f"--width: expected at least {LEAST_WIDTH} columns, got {options.width}.")
     found = catalogue.find(options.name)
     content = facts.of_value(found) if isinstance(found, catalogue.Item) else facts.of_mechanism(*found)
+    if options.svg is not None:
+        _write_svg(options.svg, options.name, content)
     if options.json:
         print(json.dumps(content, indent=1, ensure_ascii=False))
     else:
         out = console(options.width)
         put(out, page(content, out.width))
     return 0
+
+
+def _write_svg(path: str, name: str, content: Facts) -> None:
+    from pathlib import Path
+
+    from regard.observation import architecture
+
+    if not content.get("architecture"):
+        raise BadValue(
+            f"--svg: {name} has no picture of a network; models and mechanisms of several parts have one."
+        )
+    try:
+        Path(path).write_text(
+            architecture.svg(architecture.Diagram.from_dict(content["architecture"])), encoding="utf-8"
+        )
+    except OSError as error:
+        raise BadValue(f"--svg: cannot write {path}: {error.strerror or error}.") from error

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from regard.cli.common import catalogue, shades
 from regard.cli.show.facts import Facts
+from regard.observation import architecture
 
 INDENT = 2
 LEGEND_WIDTH = 34  # columns that a legend needs beside its picture
@@ -24,6 +25,7 @@ def page(facts: Facts, width: int) -> RenderableType:
         ("", Text(facts["summary"])),
         *(("", _paragraph(part, width)) for part in facts["body"]),
         (_picture_title(facts), _picture(facts, width)),
+        (_network_title(facts), _network(facts, width)),
         ("Gives", _relation(facts, "gives", "tasks")),
         ("Answers", _relation(facts, "answers", "models")),
         ("Attention", _attention(facts)),
@@ -101,7 +103,11 @@ def _picture(facts: Facts, width: int) -> RenderableType | None:
     if picture is None:
         return None
     lifted = _needs_lifting(picture)
-    heads = [shades.drawn(rows, lifted) for rows in picture["heads"]]
+    shown = picture["heads"]
+    if picture["quantity"] == "table":  # the smallest number is blank
+        least, _ = _extremes(picture)
+        shown = [[[number - least for number in row] for row in rows] for rows in shown]
+    heads = [shades.drawn(rows, lifted) for rows in shown]
     heads = heads[: max(1, (width + 2) // (max(map(len, heads[0])) + 2))]  # as many as fit
     above = 2
     if len(heads) > 1:
@@ -116,12 +122,28 @@ def _picture(facts: Facts, width: int) -> RenderableType | None:
     return _Drawing("\n".join(shades.beside([lines, legend], gap=3)), no_wrap=True)
 
 
+def _network_title(facts: Facts) -> str:
+    if "built_for" in facts:
+        return f"The network as built for {facts['built_for']}, {facts['parameters']:,} parameters"
+    return "Inside"
+
+
+def _network(facts: Facts, width: int) -> RenderableType | None:
+    plain = facts.get("architecture")
+    if not plain:
+        return None
+    lines = architecture.text(architecture.Diagram.from_dict(plain), width - INDENT)
+    return Text("\n".join(lines), no_wrap=True)
+
+
 def _legend(picture: Facts, heads: int, width: int) -> list[str]:
     """The legend: axes, shades with their numbers, the input, one row as bars."""
     lines = wrap(
         f"Row i is {picture['rows']}, column j {picture['columns']}. A cell says {picture['meaning']}.", width
     )
     lines.append("")
+    if picture["quantity"] == "table":
+        return [*lines, *shades.key_between(*_extremes(picture))]
     if picture["quantity"] == "mask":
         return [*lines, "██  yes", "    no"]
     largest = [max(map(max, rows)) for rows in picture["heads"][:heads]]
@@ -135,6 +157,11 @@ def _legend(picture: Facts, heads: int, width: int) -> list[str]:
         toy = ". ".join(["Toy: " + picture["input"][0], *map(_capital, picture["input"][1:])])
         lines += ["", *wrap(f"{toy}.", width)]
     return lines
+
+
+def _extremes(picture: Facts) -> tuple[float, float]:
+    numbers = [number for rows in picture["heads"] for row in rows for number in row]
+    return min(numbers), max(numbers)
 
 
 def _needs_lifting(picture: Facts) -> bool:
