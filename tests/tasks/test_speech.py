@@ -222,7 +222,9 @@ def test_every_kind_of_model_can_listen(name, speech):
 
 def test_training_a_few_steps_lowers_the_loss_and_the_run_can_be_used(tmp_path):
     from regard.cli.predict.answers import Writing, predict
+    from regard.comparison.evaluate import evaluate_run
     from regard.training.loading import load
+    from regard.viewer.opening import ViewOptions, open_page
 
     result = train(
         {"task": "speech", "model": "recognizer(dim=16, layers=1)", "steps": 20, "batch_size": 8, "eval_every": 20,
@@ -231,6 +233,8 @@ def test_training_a_few_steps_lowers_the_loss_and_the_run_can_be_used(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [row["loss"] for row in rows if "loss" in row]
     assert losses[-1] < losses[0] and 0 <= result.best["value"] <= 2
+    measured = {one.metric for one in evaluate_run(tmp_path / "run", device="cpu", beam=2, limit=5).metrics}
+    assert measured == {"loss", "accuracy", "wer"}
     path = tmp_path / "digit.wav"
     path.write_bytes(whole([int(9000 * (-1) ** n) for n in range(3000)]))
     loaded = load(str(tmp_path / "run"), None, "cpu")
@@ -240,6 +244,10 @@ def test_training_a_few_steps_lowers_the_loss_and_the_run_can_be_used(tmp_path):
         if found["alignment"]:
             assert found["alignment"]["columns"][1] == "0.04 s"
             assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in found["alignment"]["weights"])
+    page = open_page(ViewOptions(str(tmp_path / "run"), sound=str(path), target="3"))
+    (cross,) = (site for site in page.page_sites if site.name.endswith("cross"))
+    assert page.image["columns"] == 10 and page.image["rows"] == 1, "the spectrogram lies over the frames"
+    assert (cross.rows, cross.columns) == ("targets", "frames")
 
 
 @pytest.mark.nightly
@@ -249,5 +257,5 @@ def test_the_recipe_reaches_its_stated_score(tmp_path):
     from regard.comparison.evaluate import evaluate_run
 
     train({"task": "speech", "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True)
-    found = {one.name: one.value for one in evaluate_run(tmp_path / "run", device="cpu").metrics}
+    found = {one.metric: one.value for one in evaluate_run(tmp_path / "run", device="cpu").metrics}
     assert found["wer"] <= 0.03 and found["accuracy"] >= 0.97

@@ -36,7 +36,7 @@ GAP = 0.08  # seconds of silence after each spoken digit
 LONGEST = 2.5  # seconds of one spoken digit
 
 
-class Told(NamedTuple):
+class MatchExample(NamedTuple):
     """The digits of each stream, the one that is asked for first, and the place where all others tell it, too."""
 
     split: str
@@ -128,7 +128,7 @@ DIGIT = Mean("digit_accuracy", unit=SHARE, over="examples", look=_heard)
 
 
 @task("match")
-class Match(Task):
+class MatchTask(Task):
     """Finds, among pictures of digits side by side, the one that was spoken; streams of any two or three kinds.
 
     The first stream tells one digit, the second shows candidates; the answer is the place of the one that fits. With a
@@ -223,11 +223,11 @@ class Match(Task):
             found.setdefault(split, {}).setdefault(digit, []).append(number)
         return found
 
-    def examples(self, split: str) -> Sequence[Told]:
+    def examples(self, split: str) -> Sequence[MatchExample]:
         """Digits, drawn by seed and index."""
         return Generated(SIZES[checked_split(split)], partial(self._example, split))
 
-    def _example(self, split: str, index: int) -> Told:
+    def _example(self, split: str, index: int) -> MatchExample:
         draws = Draws("match", self.seed, split, index)
         asked, place = draws.below(len(DIGITS)), draws.below(self.candidates)
         free = [number for number in range(self.candidates) if number != place]
@@ -239,13 +239,13 @@ class Match(Task):
             if len(self.kinds) > 2 and free:  # one stream alone must not tell the place
                 shown[free.pop(draws.below(len(free)))] = asked
             told.append(tuple(shown))
-        return Told(split, index, tuple(told), place)
+        return MatchExample(split, index, tuple(told), place)
 
-    def length(self, example: Told) -> int:
+    def length(self, example: MatchExample) -> int:
         """The same for all, but for the lengths of sounds, which hardly differ."""
         return self.candidates
 
-    def collate(self, examples: Sequence[Told], generator: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[MatchExample], generator: torch.Generator) -> Batch:
         """One stream for each kind, each padded by itself."""
         streams = {
             kind: self._stream(kind, [(one, one.digits[number]) for one in examples], generator)
@@ -256,7 +256,7 @@ class Match(Task):
         return Batch(streams, {"place": Stream(places), "digit": Stream(asked)})
 
     def _stream(
-        self, kind: str, told: Sequence[tuple[Told, tuple[int, ...]]], generator: torch.Generator
+        self, kind: str, told: Sequence[tuple[MatchExample, tuple[int, ...]]], generator: torch.Generator
     ) -> Stream:
         """Digits as a stream of a kind."""
         if kind == "text":
@@ -277,7 +277,7 @@ class Match(Task):
         chosen = pixels[[draws.among(self.pictures[split][digit]) for digit in said]]
         return (torch.from_numpy(chosen) - INK) / SPREAD
 
-    def show(self, example: Told, batch: Batch) -> Shown:
+    def show(self, example: MatchExample, batch: Batch) -> Shown:
         """The first stream as a picture, and the names of the positions of all of them."""
         names = {
             kind: self._names(kind, told, batch.streams[kind].data.shape[1])

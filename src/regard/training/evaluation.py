@@ -104,6 +104,14 @@ class DecodingModel(models.Model):
     def forward(self, batch: Batch) -> Any:
         return self.model(batch)
 
+    def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The model's loss: a model may add to that of its head."""
+        return self.model.loss(outputs, batch, smoothing)
+
+    def predict(self, outputs: Any, batch: Batch) -> list[Any]:
+        """What the model's outputs say, for each example."""
+        return self.model.predict(outputs, batch)
+
     def attention_to_source(self, batch: Batch) -> dict[str, Tensor]:
         """That of the model, by the names of its own layers."""
         return self.model.attention_to_source(batch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,7 +29,7 @@ def at_speed(samples: Tensor, factor: float) -> Tensor:
 
 def with_noise(samples: Tensor, decibels: float, generator: torch.Generator) -> Tensor:
     """White noise added, so many decibels below the mean energy of the sound."""
-    level = samples.square().mean().sqrt() * 10.0 ** (-decibels / 20.0)
+    level = samples.square().mean().sqrt() * math.pow(10.0, -decibels / 20.0)
     return samples + level * torch.randn(samples.shape, generator=generator)
 
 
