@@ -67,8 +67,8 @@ QUESTIONS = (
         margin=Margin(0.02, "2 %", relative=True),
         story=(
             "Tiny-shakespeare is a million characters of plays. Every mechanism that can be made causal takes its turn "
-            "as the self-attention of the same two-layer decoder over windows of 256 characters; its width is chosen so "
-            "that all have about as many parameters. Perplexity is the number of characters between which the model "
+            "as the self-attention of the same two-layer decoder over windows of 256 characters; its width is chosen "
+            "so that all have about as many parameters. Perplexity is the number of characters between which the model "
             "wavers."
         ),
         same=("multihead", "global", "causal", "key-value-memory", "query-key-memory"),
@@ -123,8 +123,8 @@ QUESTIONS = (
         margin=POINT,
         story=(
             "The same dates, and four architectures of about as many parameters: recurrent with additive attention, "
-            "Transformer, encoder-decoder with global queries (`gla`), and self-attention modules that a layer joins to "
-            "a decoder (`bridge`)."
+            "Transformer, encoder-decoder with global queries (`gla`), and self-attention modules that a layer joins "
+            "to a decoder (`bridge`)."
         ),
     ),
     Question(
@@ -153,7 +153,7 @@ QUESTIONS = (
         margin=POINT,
         story=(
             "The same digits, and every mechanism as the self-attention of the same two-layer encoder at about equal "
-            "parameters. Eight rows are few: what matters here is whether a mechanism learns quickly from 1,437 examples."
+            "parameters. Eight rows are few: what matters here is how quickly a mechanism learns from 1,257 examples."
         ),
     ),
     Question(

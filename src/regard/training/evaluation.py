@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypedDict, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard import models
 from regard.core.arguments import finite_number
@@ -97,9 +97,16 @@ class DecodingModel(models.Model):
         super().__init__(model.problem)
         self.model, self.decoding = model, decoding
         self.head = model.head
+        for name in ("initial_state", "step"):  # of models that write token by token
+            if callable(getattr(model, name, None)):
+                setattr(self, name, getattr(model, name))
 
     def forward(self, batch: Batch) -> Any:
         return self.model(batch)
+
+    def attention_to_source(self, batch: Batch) -> dict[str, Tensor]:
+        """That of the model, by the names of its own layers."""
+        return self.model.attention_to_source(batch)
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """Generate with the decoding options."""

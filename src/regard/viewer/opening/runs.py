@@ -55,7 +55,7 @@ def open_run(
     loaded = load(where, checkpoint, options.device, tell=tell)
     task = loaded.task
     batch, shown, words, notes = _input(loaded, options)
-    batch = batch.to(loaded.device)
+    batch, shown = batch.to(loaded.device), loaded.model.relabel(shown)
     labels = {shown.called: list(shown.pieces), **shown.streams}
     image = None if shown.picture is None or shown.grid is None else on_grid(shown.picture, *shown.grid)
     two_sides = task.problem.answer.needs == "decoder"
