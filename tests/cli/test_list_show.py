@@ -357,7 +357,20 @@ def test_the_network_is_printed_and_written_as_svg(tmp_path, capsys):
         ]
     )
     text = capsys.readouterr().out
-    assert code == 0 and "The network as built for" in text and "encoder layer × 2" in text
+    assert code == 0 and "The network as built for" in text and "layer × 2" in text
     assert (tmp_path / "net.svg").read_text(encoding="utf-8").startswith("<svg")
     assert main(["show", "masks.causal", "--svg", str(tmp_path / "none.svg")]) == 2
     assert "--svg" in capsys.readouterr().err and not (tmp_path / "none.svg").exists()
+
+
+def test_a_name_with_two_meanings_is_resolved_by_its_kind(tmp_path, capsys):
+    code, text = printed(capsys, "show", "gla", "--svg", str(tmp_path / "mechanism.svg"))
+    assert code == 0 and "There is a model of this name, too: regard show models.gla" in text
+    assert "global-query" in (tmp_path / "mechanism.svg").read_text(encoding="utf-8")
+    code, text = printed(
+        capsys, "show", "gla(dim=8, layers=2)", "--kind", "model", "--svg", str(tmp_path / "model.svg")
+    )
+    assert code == 0 and "of this name" not in text
+    assert "feed-forward" in (tmp_path / "model.svg").read_text(encoding="utf-8")
+    assert main(["show", "gla", "--kind", "mask"]) == 2
+    assert "--kind: expected mechanism, model or task, got 'mask'" in capsys.readouterr().err

@@ -169,3 +169,25 @@ def test_every_weight_is_trained_and_unknown_words_for_options_are_refused():
         built(hops=0)
     with pytest.raises(regard.RegardError, match="no place for another attention"):
         built(attention="local")
+
+
+def test_a_problem_without_a_memory_and_a_question_names_who_can_serve_it():
+    with pytest.raises(
+        regard.RegardError, match=r"answerer reads a memory \(sentences\) and a question.*encoder"
+    ):
+        models.build("answerer", Problem.of(Tokens(WORDS, length=7), OneOf(3)))
+    reversed_streams = dict(reversed(PROBLEM.streams.items()))
+    assert not models.fits(models.MODELS["answerer"], Problem(reversed_streams, OneOf(3)))
+
+
+def test_another_model_reads_the_same_sentences_and_question():
+    """`encoder` embeds each sentence by the same weighted sum; padding changes nothing."""
+    torch.manual_seed(0)
+    model, given = models.build("encoder", PROBLEM, dim=16, layers=1).double().eval(), batch((7, 3))
+    together = model(given)
+    streams = {
+        "story": Stream(given.streams["story"].data[1:, :3]),
+        "question": Stream(given.streams["question"].data[1:]),
+    }
+    assert together.shape == (2, CLASSES)
+    assert torch.allclose(model(Batch(streams))[0], together[1], atol=1e-9)

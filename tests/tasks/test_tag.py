@@ -1,12 +1,14 @@
 """tag: CoNLL columns in BIO and IOB1, what is wrong with a file, what training changes in a batch."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from regard import tasks
 from regard.errors import BadValue
+from regard.tasks.splits import named_split
 from regard.tasks.vocabulary import PADDING, UNKNOWN
 
 BIO = """\
@@ -216,3 +218,15 @@ def test_generated_sentences_have_names_that_training_never_saw():
     ]
     assert sum(name not in seen for name in names) > 0.5 * len(names)
     assert task.tags == ("O", "B-company", "I-company", "B-person", "I-person", "B-place", "I-place")
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train.conll", "train"), ("wnut17train.conll", "train"), ("emerging.dev.conll", "validation"),
+        ("emerging.test.annotated", "test"), ("qa1_single-supporting-fact_train.txt", "train"),
+        ("qa2_valid.txt.gz", "validation"), ("contest.txt", None), ("latest.conll", None), ("2017.conll", None),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_name_say_its_split(name, split):
+    assert named_split(Path(name)) == split

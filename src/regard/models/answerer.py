@@ -82,6 +82,7 @@ class Answerer(Model):
         super().__init__(problem)
         self.memory_name, self.question_name = list(problem.streams)[:2]
         told, asked = (problem.streams[name] for name in (self.memory_name, self.question_name))
+        assert isinstance(asked, Tokens)
         whole_number("dim", dim, 1)
         self.memory = memory_of(
             told, dim, whole_number("hops", hops, 1), tying=tying, ordered=ordered, dropout=dropout
@@ -107,11 +108,12 @@ class Answerer(Model):
         told, asked = batch.streams[self.memory_name], batch.streams[self.question_name]
         normalize = self._normalizer()
         mask = padding_mask(told.keep)
+        remembered_rows = self.memory(told)
         row = self.memory.shared(asked.data)
         if row is None:
             assert self.question is not None
-            row = self.question(asked.data[:, None])[:, 0]
-        for hop, (keys, values) in zip(self.hops, self.memory(told), strict=True):
+            row = self.question(asked.data)
+        for hop, (keys, values) in zip(self.hops, remembered_rows, strict=True):
             row = self.between(row) + hop(row, keys, values, mask, normalize)
         return self.head(row, batch)
 

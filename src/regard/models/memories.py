@@ -90,7 +90,7 @@ class SentenceMemory(Memory):
         return list(itertools.pairwise(found))
 
     def shared(self, ids: Tensor) -> Tensor | None:
-        return self.dropout(self.words(ids[:, None])[:, 0, : self.dim]) if self.adjacent else None
+        return self.dropout(self.words(ids)[:, : self.dim]) if self.adjacent else None
 
 
 def _ages(stream: Stream) -> Tensor:

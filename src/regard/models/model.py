@@ -71,6 +71,9 @@ class Model(nn.Module):
     # one) and what it is, in words with {name} for its mechanism. A model with a decoder begins with the decoder's
     # attention to the input. Empty: the last layer that attended.
     shows: ClassVar[dict[str, str]] = {}
+    # Of those whose rows and columns are not the positions of the first stream: what they are, by the names of
+    # `Shown` (its `called`, or one of its `streams`).
+    sides: ClassVar[dict[str, tuple[str, str]]] = {}
     presets: ClassVar[Mapping[str, Preset]] = {}  # by the names that the option `preset` takes
 
     head: Head
@@ -87,6 +90,10 @@ class Model(nn.Module):
     def forward(self, batch: Batch) -> Any:
         """The outputs of the head."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def adopted(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The weights of another run's model (`--init-from`) by the names they have here."""
+        return weights
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The sum of the losses of all that counts in a batch, in nats, and how much counts."""

@@ -15,7 +15,7 @@ from regard import masks
 from regard.models.embedding import embeds
 from regard.nn.blocks import EncoderLayer
 from regard.nn.positions import Learned
-from regard.tasks.streams import TokenRows
+from regard.tasks.streams import TokenRows, Tokens
 
 
 class WeightedSum(nn.Module):
@@ -29,15 +29,15 @@ class WeightedSum(nn.Module):
     `sets`: how many vectors each row gets, from as many tables.
     """
 
-    def __init__(self, spec: TokenRows, dim: int, *, sets: int = 1, ordered: bool = True) -> None:
+    def __init__(self, spec: TokenRows | Tokens, dim: int, *, sets: int = 1, ordered: bool = True) -> None:
         super().__init__()
         self.dim, self.sets, self.padding, self.ordered = dim, sets, spec.padding, ordered
         self.table = nn.Embedding(spec.count, sets * dim)  # one look-up for all tables
         nn.init.normal_(self.table.weight, std=0.1)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(b,n,width) ids → (b,n,sets·dim)."""
-        vectors = self.table(ids)
+        """(…,width) ids → (…,sets·dim)."""
+        vectors: Tensor = self.table(ids)
         real = (ids != self.padding).to(vectors)
         if not self.ordered:
             return (real[..., None, :] @ vectors)[..., 0, :]
@@ -62,9 +62,9 @@ class _LetterVectors(nn.Module):
         self.table = nn.Embedding(spec.count, dim)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        flat = ids.flatten(0, 1)
-        real = flat != self.padding
-        return self.table(flat).masked_fill(~real[..., None], 0), real
+        """(b,n,width) ids → (b·n,width,dim) vectors, and (b·n,width): True = a token."""
+        real = (ids != self.padding).flatten(0, 1)
+        return self.table(ids).flatten(0, 1).masked_fill(~real[..., None], 0), real
 
 
 def _largest(vectors: Tensor, real: Tensor) -> Tensor:
@@ -103,7 +103,8 @@ class CharacterConvolution(nn.Module):
             for shift in range(1, more + 1):
                 touches = touches | nn.functional.pad(real, (shift, more - shift))
             found.append(_largest(each, touches))
-        return torch.cat(found, -1).unflatten(0, ids.shape[:2])
+        rows: Tensor = torch.cat(found, -1).unflatten(0, ids.shape[:2])
+        return rows
 
 
 class CharacterAttention(nn.Module):
@@ -122,4 +123,5 @@ class CharacterAttention(nn.Module):
         """(b,n,width) ids → (b,n,dim)."""
         vectors, real = self.letters(ids)
         rows = self.layer(self.positions(vectors), mask=masks.padding(real))
-        return _largest(self.widen(rows), real).unflatten(0, ids.shape[:2])
+        found: Tensor = _largest(self.widen(rows), real).unflatten(0, ids.shape[:2])
+        return found

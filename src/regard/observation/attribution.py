@@ -51,6 +51,9 @@ class _Layer:
     words: str
     crosses: bool  # whether it attends from the target to the input
     sites: list[tuple[str, Site]]  # each with the rest of its path below the layer
+    sides: tuple[str, str] | None = (
+        None  # what its rows and columns are called in `Shown`, where the model says so
+    )
 
 
 def attributions(model: models.Model, batch: Batch, shown: Shown) -> tuple[list[Attribution], list[str]]:
@@ -86,6 +89,20 @@ def alignment(model: models.Model, batch: Batch) -> Attribution | str:
         name = "its attention" if layer is None else f"{layer.name}, its attention"
         return f"{model.name} has no alignment: {name} to the input, has no weights to show."
     return Attribution(_heads(site).mean(0), f"{layer.words}, mean over heads", site.how)
+
+
+def continuation(model: models.Model, batch: Batch, count: int) -> Attribution | str:
+    """How much the last `count` inputs of a single example, when they were written, attended to all that came before.
+
+    The row that writes an input is that of the position before it. A text says why there is none.
+    """
+    length = batch.inputs.shape[1]
+    for layer in _layers(model, _observed(model, batch)):
+        for _, site in layer.sites:
+            if site.how == "exact" and site.shape()[2:] == (length, length):
+                rows = _heads(site).mean(0)[length - count - 1 : length - 1]
+                return Attribution(rows, f"{layer.words}, mean over heads", site.how)
+    return f"{model.name}: its attention has no weights over all positions to show."
 
 
 def input_attribution(model: models.Model, batch: Batch, answer: int) -> Attribution:
@@ -155,7 +172,7 @@ def _layers(model: models.Model, seen: Seen) -> Iterator[_Layer]:
         module = _module_at(model, declared)
         name = mechanism_name(module)
         sites = _sites_below(seen, paths[module])
-        yield _Layer(name, words.format(name=name), writes and number == 0, sites)
+        yield _Layer(name, words.format(name=name), writes and number == 0, sites, model.sides.get(declared))
     if not model.shows and len(seen):
         path = _base(seen.names()[-1])
         own = {at: module for module, at in paths.items() if isinstance(module, Mechanism)}
@@ -207,6 +224,10 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
         "memory": [*slots(columns - len(shown.pieces)), *shown.pieces],
     }
     part = _part(rest, site, len(layer.sites) > 1)
+    across = names[site.columns]
+    if layer.sides is not None:
+        called = {**shown.streams, shown.called: shown.pieces}
+        names[site.rows], across = (called.get(side, []) for side in layer.sides)
     down = _last(names[site.rows], rows) if rows > 1 else []
     mean = heads.mean(0)
     return Attribution(
@@ -215,7 +236,7 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
         site.how,
         heads if len(heads) > 1 and down else None,
         down,
-        _last(names[site.columns], columns),
+        _last(across, columns),
         inputs=site.columns in ("source", "position") and columns == len(shown.pieces),
     )
 

@@ -19,7 +19,7 @@ from regard.tasks.babi import ENDING, Asked, read_questions, words_of
 from regard.tasks.batch import INPUTS, TARGETS, Batch, Stream
 from regard.tasks.draws import Generated
 from regard.tasks.kinds import ERROR, FAILED, error_of_kind
-from regard.tasks.metrics import LOSS, Answered, Answering, Metric, State
+from regard.tasks.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
 from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wrong
@@ -62,7 +62,10 @@ class StoryQuestions(Task):
 
     takes = ("text",)
     metric = ERROR
-    recipe = Recipe(model="answerer", steps=4000, batch_size=64, lr=5e-3, warmup=100, clip=40.0)
+    recipe = Recipe(
+        model="answerer", steps=2500, batch_size=64, lr=5e-3, warmup=100, clip=40.0,
+        models={"answerer": "answerer(linear_start=800)"}, compared=("answerer", "answerer(hops=1)"),
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -170,15 +173,10 @@ class StoryQuestions(Task):
         self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
     ) -> list[tuple[Metric, State]]:
         """The error of each task."""
-        examples = self.examples(split)
-        states = []
-        with torch.no_grad():
-            for start in range(0, len(examples), batch_size):
-                batch = self.collate(examples[start : start + batch_size], torch.Generator())
-                states.append(ERROR.of(Answered(model, batch.to(device))))
-        merged = ERROR.merge(states)
-        kinds = dict.fromkeys(one.kind for one in examples)
-        return [(error_of_kind(kind), merged) for kind in kinds]
+        state = self.measured(ERROR, model, split, batch_size=batch_size, device=device)
+        return [
+            (error_of_kind(kind), state) for kind in dict.fromkeys(one.kind for one in self.examples(split))
+        ]
 
     def protocol(self) -> dict[str, Any]:
         """How errors are averaged."""

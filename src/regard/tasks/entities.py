@@ -120,3 +120,11 @@ ACCURACY = Counts(
     "accuracy", unit=SHARE, look=_seen, total="words", over="words",
     made=lambda counts: _ratio(counts.get("right words", 0.0), counts.get("words", 0.0)),
 )  # fmt: skip
+
+
+def f1_of_type(type: str) -> Counts:
+    """The F1 of the entities of one type, from the state of `F1`."""
+    return Counts(
+        f"f1_{type}", unit=SHARE, look=_seen, made=lambda counts: f1(counts, type), total=f"true {type}",
+        over="entities",
+    )  # fmt: skip

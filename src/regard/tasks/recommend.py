@@ -189,12 +189,12 @@ class Recommend(Task):
         draws = Draws("recommend", self.seed, split, user)
         if others <= self.negatives:
             drawn = dict.fromkeys(number for number in range(1, len(self.items) + 1) if number not in taken)
-        while len(drawn) < min(others, self.negatives):
-            number = 1 + draws.below(len(self.items))
-            if number not in taken:
-                drawn[number] = None
+        wanted = min(others, self.negatives)
+        while len(drawn) < wanted:
+            more = draws.several(len(self.items), 2 * wanted)
+            drawn.update((1 + number, None) for number in more if 1 + number not in taken)
         seen = tuple(sorted(set(items[:at]) - {items[at]}))
-        return History(user, items[:at][-self.limit :], items[at : at + 1], tuple(drawn), seen)
+        return History(user, items[:at][-self.limit :], items[at : at + 1], tuple(drawn)[:wanted], seen)
 
     def length(self, example: History) -> int:
         """Items of a history."""

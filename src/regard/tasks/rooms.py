@@ -81,8 +81,8 @@ def _question(draws: Draws, world: _World, kind: str) -> tuple[str, str, tuple[i
         who, number = world.taken[thing]
         return f"Who took the {thing}", who.lower(), (number,)
     mine = [thing for thing, owner in world.carried.items() if owner == who]
-    told = sorted({number for thing in mine for number in world.told[thing]})
-    return f"How many things does {who} carry", NUMBERS[len(mine)], tuple(told)
+    tells = sorted({number for thing in mine for number in world.told[thing]})
+    return f"How many things does {who} carry", NUMBERS[len(mine)], tuple(tells)
 
 
 def story(

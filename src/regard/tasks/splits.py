@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 # How the files of a split are called, the usual name first.
 NAMES = {
     "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev"),
+    "validation": ("validation", "valid", "val", "dev", "validate"),
     "test": ("test",),
 }
 
@@ -41,7 +41,10 @@ def named_split(path: Path) -> str | None:
 
 
 def files_by_split(files: Sequence[Path]) -> dict[str, Path]:
-    """The file of each split among some: "dev.tsv", "train.en.gz", "test_2016.de". Of several, the first by name."""
+    """The file of each split among some: "dev.tsv", "test_2016.de", "woz_train_en.json". Of several, the first by name.
+
+    A name that is the split's, or begins with it, comes before one that holds it as a word.
+    """
     found: dict[str, Path] = {}
     for split, known in NAMES.items():
         exact = [path for name in known for path in sorted(files) if plain_name(path).split(".")[0] == name]
@@ -51,7 +54,13 @@ def files_by_split(files: Sequence[Path]) -> dict[str, Path]:
             for path in sorted(files)
             if plain_name(path).startswith((f"{name}_", f"{name}-"))
         ]
-        for path in [*exact, *longer][:1]:
+        inside = [
+            path
+            for name in known
+            for path in sorted(files)
+            if name in plain_name(path).lower().replace("-", "_").replace(".", "_").split("_")
+        ]
+        for path in [*exact, *longer, *inside][:1]:
             found[split] = path
     return found
 

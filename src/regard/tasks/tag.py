@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,19 +18,21 @@ from regard.tasks.answers.tags import Tags
 from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.conll import SCHEMES, TaggedSentence, read_sentences
 from regard.tasks.dispatches import dispatches
-from regard.tasks.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities
-from regard.tasks.metrics import LOSS, Metric
+from regard.tasks.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities, f1_of_type
+from regard.tasks.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
-from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wrong
+from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
 from regard.tasks.shown import Shown, Understood, texts
 from regard.tasks.splits import checked_split, complete, listed, named_split
 from regard.tasks.streams import StreamSpec, TokenRows, Tokens
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import PADDING, UNKNOWN, Characters, Vocabulary, Words
+from regard.tasks.vocabulary import PADDING, SPECIAL, UNKNOWN, Characters, Vocabulary, Words
 
 WORDS, CHARACTERS = "words", "characters"  # the names of the streams
 GENERATED = Path("generated sentences")
+COMMON = 3  # how often a word must occur, plain text included, to be known
+LONG = 40  # words of a line of plain text that make an example
 SIZES = {"train": 2000, "validation": 300, "test": 500}
 
 
@@ -49,6 +51,7 @@ class Tag(Task):
     Args:
         data: a file in CoNLL columns (word first, tag last, BIO or IOB1), several, or a folder with train, dev and test
         scheme: bio or iob1, where the tags of the files do not say it
+        text: files of plain text without tags whose words are known, too: those that `hidden-words` learned from
         lower: words are looked up in lower case; capitals are seen by models that read characters
         min_count: how often a word must occur in training to be known
         hide_rare: in training a word seen c times is hidden in hide_rare / (hide_rare + c) of the cases
@@ -59,8 +62,8 @@ class Tag(Task):
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
-    takes = ("text",)
-    metric = F1
+    takes: ClassVar[tuple[str, ...]] = ("text",)
+    metric: ClassVar[Metric] = F1
     recipe = Recipe(
         model="tagger", steps=600, batch_size=32, lr=2e-3, warmup=50, compared=("tagger", "tagger(crf=false)")
     )
@@ -69,6 +72,7 @@ class Tag(Task):
         self,
         data: Data | None = None,
         scheme: str | None = None,
+        text: Data | None = None,
         lower: bool = True,
         min_count: int = 1,
         hide_rare: float = 0.5,
@@ -80,7 +84,7 @@ class Tag(Task):
     ) -> None:
         if scheme is not None and scheme not in SCHEMES:
             raise unknown_name("scheme", scheme, SCHEMES)
-        self.data, self.scheme, self.lower = data, scheme, lower
+        self.data, self.scheme, self.text, self.lower = data, scheme, text, lower
         self.min_count = whole_number("min_count", min_count, 1)
         self.hide_rare = finite_number("hide_rare", hide_rare)
         if self.hide_rare < 0:
@@ -112,6 +116,17 @@ class Tag(Task):
             return parts
         return complete(parts, [" ".join(one.words) for one in parts["train"]], self.seed)
 
+    @cached_property
+    def untagged(self) -> list[tuple[str, ...]]:
+        """The sentences of the plain text, or as many words of a long line."""
+        if self.text is None:
+            return []
+        other = self.typed(encoding="latin-1")
+        lines = [
+            line.split() for path in paths_of(self.text) for line in read_lines(path, self.encoding, other)
+        ]
+        return [tuple(line[at : at + LONG]) for line in lines for at in range(0, len(line), LONG)]
+
     def _files(self) -> dict[str, Path]:
         """The file of each split; a single file is for training."""
         paths = paths_of(self.data) if self.data is not None else []
@@ -142,11 +157,14 @@ class Tag(Task):
         if not types:
             raise BadValue(f"{rows[0].path}: expected tags such as B-person, got only {OUTSIDE}.")
         self.tags = (OUTSIDE, *(f"{mark}-{type}" for type in types for mark in "BI"))
-        words = Counter(self._spelled(word) for row in rows for word in row.words)
-        known = [word for word in words if words[word] >= self.min_count]
+        read = [word for row in rows for word in row.words]
+        words = Counter(self._spelled(word) for word in read)
+        known = {word for word in words if words[word] >= self.min_count}
+        untagged = Counter(word for sentence in self.untagged for word in sentence)
+        words.update(Counter({self._spelled(word): count for word, count in untagged.items()}))
+        known |= {word for word in words if words[word] >= COMMON and word != SPECIAL[UNKNOWN]}
         self.vocabulary = Words(sorted(known, key=lambda word: (-words[word], word)))
-        self.characters = vocabulary.build("character", (word for row in rows for word in row.words))
-        # The sizes of both vocabularies and the tags are what weights depend on; counts only matter in training.
+        self.characters = vocabulary.build("character", [*read, *untagged])
 
     def _known(self) -> Tags:
         """What is asked for; tags and vocabularies are made from the data where no state was restored."""
@@ -178,6 +196,13 @@ class Tag(Task):
     def metrics(self) -> tuple[Metric, ...]:
         """Loss; F1, precision and recall of entities; accuracy over words."""
         return (LOSS, F1, PRECISION, RECALL, ACCURACY)
+
+    def examine(
+        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """The F1 of each type of entity."""
+        state = self.measured(F1, model, split, batch_size=batch_size, device=device)
+        return [(f1_of_type(tag[2:]), state) for tag in self.tags if tag.startswith("B-")]
 
     def protocol(self) -> dict[str, Any]:
         """How entities are counted."""

@@ -27,7 +27,7 @@ from regard.errors import BadValue
 from regard.registry import Registry, parse
 from regard.tasks.answers.answer import Answer
 from regard.tasks.batch import Batch
-from regard.tasks.metrics import ACCURACY, LOSS, Answering, Metric, State
+from regard.tasks.metrics import ACCURACY, LOSS, Answered, Answering, Metric, State
 from regard.tasks.problem import Problem
 from regard.tasks.shown import Shown, Understood, numbered
 from regard.tasks.streams import StreamSpec
@@ -149,6 +149,18 @@ class Task:
         """Additional metrics for `regard evaluate`, measured on a model in eval mode."""
         return []
 
+    @torch.no_grad()
+    def measured(
+        self, metric: Metric, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> State:
+        """The state of one metric over a split, for `examine`: of it, further metrics can be made."""
+        examples = self.examples(split)
+        states = []
+        for start in range(0, len(examples), batch_size):
+            batch = self.collate(examples[start : start + batch_size], torch.Generator())
+            states.append(metric.of(Answered(model, batch.to(device))))
+        return metric.merge([state for state in states if state is not None])
+
     def protocol(self) -> dict[str, Any]:
         """How metrics are computed, to be printed beside them (for example sacreBLEU's signature)."""
         return {}
@@ -171,6 +183,11 @@ class Task:
                 else " and takes nothing typed; measure it with `regard evaluate`."
             )
         )
+
+    def conversation(self, turns: Sequence[str]) -> Mapping[str, str]:
+        """What `parse` takes for the turns of a chat, oldest first, those of the user and of the model in turn."""
+        able = [name for name in names() if TASKS[name].conversation is not Task.conversation]
+        raise BadValue(f"RUN: {self.name} does not reply to what is said. Tasks that do: {', '.join(able)}.")
 
     def show(self, example: Any, batch: Batch) -> Shown:
         """Labels and picture of an example; `batch` contains it alone, as the model reads it (masked, truncated)."""

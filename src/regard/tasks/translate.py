@@ -10,10 +10,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from regard.core.arguments import finite_number, share, whole_number
-from regard.errors import BadValue, unknown_name
+from regard.errors import BadValue
 from regard.tasks import direction, hub, vocabulary
 from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
+from regard.tasks.bleu import Bleu
 from regard.tasks.dates import GENERATED, LONGEST, TRAIN, date_pair
 from regard.tasks.direction import Direction
 from regard.tasks.draws import Generated
@@ -26,7 +27,6 @@ from regard.tasks.streams import Tokens
 from regard.tasks.task import Recipe, task
 from regard.tasks.vocabulary import BytePairs, Vocabulary
 
-ORDERS = range(1, 5)  # of the n-grams that BLEU counts
 EMBEDDED = {"train": TRAIN, "validation": 500, "test": 1000}
 
 
@@ -293,31 +293,13 @@ class Translate(ParallelTask):
 
     def metrics(self) -> tuple[Metric, ...]:
         """Those of the tokens, and BLEU (0 to 100) of the whole corpus, as sacrebleu computes it."""
-        bleu = Counts("bleu", over=Writes.units, total="texts", look=self._ngrams, made=self._score)
+        bleu = Counts("bleu", over=Writes.units, total="texts", look=self._ngrams, made=self._bleu.score)
         return (*super().metrics(), bleu)
 
     def _ngrams(self, answered: Answered) -> dict[str, float] | None:
         """The counts of n-grams that make BLEU: they add up over batches, which BLEU does not."""
         written = answered.once(self.written)
-        if written is None:
-            return None
-        score = self._bleu().corpus_score(written.texts, [written.references])
-        found = {"texts": len(written.texts), "system": score.sys_len, "reference": score.ref_len}
-        for order, (right, total) in zip(ORDERS, zip(score.counts, score.totals, strict=True), strict=True):
-            found[f"right {order}"], found[f"total {order}"] = right, total
-        return found
-
-    def _score(self, counts: Mapping[str, float]) -> float:
-        bleu = self._bleu()
-        made = bleu.compute_bleu(
-            [int(counts[f"right {order}"]) for order in ORDERS],
-            [int(counts[f"total {order}"]) for order in ORDERS],
-            int(counts["system"]),
-            int(counts["reference"]),
-            smooth_method=bleu.smooth_method,
-            smooth_value=bleu.smooth_value,
-        )
-        return float(made.score)
+        return None if written is None else self._bleu.counts(written.texts, written.references)
 
     def protocol(self) -> dict[str, Any]:
         """How completions are judged, and the signature of BLEU."""
@@ -325,16 +307,11 @@ class Translate(ParallelTask):
 
     def signature(self) -> str:
         """How BLEU is computed, in sacrebleu's own words, to be printed beside the number."""
-        bleu = self._bleu()
-        bleu.corpus_score(["a"], [["a"]])  # the number of references is known only after a score
-        return str(bleu.get_signature())
+        return self._bleu.signature()
 
-    def _bleu(self) -> Any:
-        from sacrebleu.metrics.bleu import BLEU
-
-        if self.bleu_tokenize not in BLEU.TOKENIZERS:
-            raise unknown_name("bleu_tokenize", self.bleu_tokenize, BLEU.TOKENIZERS)
-        return BLEU(tokenize=self.bleu_tokenize)
+    @property
+    def _bleu(self) -> Bleu:
+        return Bleu(self.bleu_tokenize)
 
     def state(self) -> dict[str, Any]:
         """Vocabularies, lengths, and which side is read."""

@@ -199,6 +199,12 @@ def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
     )
 
 
+def namesakes(entry: Entry) -> list[Item]:
+    """The models and tasks that are called like a mechanism."""
+    names = (entry.name, *entry.aliases)
+    return [item for items in MODELS_AND_TASKS.values() for item in items() if item.name in names]
+
+
 def _find_model_or_task(kinds: list[str], asked: str) -> Item | None:
     """A model or a task, with its options in parentheses."""
     plain, options = parse(asked) if asked[-1:] == ")" else (asked, {})

@@ -7,7 +7,7 @@ from typing import Any
 
 from regard import nn
 from regard.cli.common import docstring
-from regard.cli.common.catalogue import MODELS_AND_TASKS, Item, family
+from regard.cli.common.catalogue import MODELS_AND_TASKS, Item, family, namesakes
 from regard.cli.show import code_paths, examples, options, toy
 from regard.nn.mechanism import Entry, options_of
 from regard.observation import architecture
@@ -35,6 +35,7 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
         "kind": "mechanism",
         "name": entry.name,
         "aliases": list(entry.aliases),
+        "namesakes": [f"{item.kind}.{item.name}" for item in namesakes(entry)],
         "family": family(entry),
         "summary": doc.summary,
         "formula": "\n".join(text for kind, text in doc.body if kind == "formula"),
@@ -51,7 +52,7 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
         "runs": run,
         "example": doc.example,
         "picture": _picture(picture),
-        "architecture": network.to_dict() if len(network.root.nodes()) > 2 else None,
+        "architecture": network.to_dict(),
     }
 
 

@@ -16,6 +16,7 @@ from regard.cli.show.facts import Facts
 from regard.observation import architecture
 
 INDENT = 2
+ENDS = ("input", "output")  # nodes of a picture that are no part of the network
 LEGEND_WIDTH = 34  # columns that a legend needs beside its picture
 
 
@@ -36,6 +37,7 @@ def page(facts: Facts, width: int) -> RenderableType:
         ("A row without visible keys", _text(facts, "empty_row")),
         ("Example", _example(facts)),
         ("Paper", _text(facts, "paper")),
+        ("", _namesakes(facts)),
     ]
     parts: list[RenderableType] = [_title(facts, width)]
     for title, body in sections:
@@ -132,7 +134,10 @@ def _network(facts: Facts, width: int) -> RenderableType | None:
     plain = facts.get("architecture")
     if not plain:
         return None
-    lines = architecture.text(architecture.Diagram.from_dict(plain), width - INDENT)
+    diagram = architecture.Diagram.from_dict(plain)
+    if facts["kind"] == "mechanism" and sum(node.kind not in ENDS for node in diagram.root.nodes()) < 2:
+        return None  # one box says no more than the page
+    lines = architecture.text(diagram, width - INDENT)
     return Text("\n".join(lines), no_wrap=True)
 
 
@@ -261,6 +266,16 @@ def _example(facts: Facts) -> RenderableType | None:
     if not facts["example"] or facts["kind"] not in ("mechanism", "models", "tasks"):
         return None
     return Text(facts["example"], style="green", overflow="fold")
+
+
+def _namesakes(facts: Facts) -> RenderableType | None:
+    """Where to read about a model or a task of the same name."""
+    if not facts.get("namesakes"):
+        return None
+    places = [(place.split(".")[0].removesuffix("s"), place) for place in facts["namesakes"]]
+    return Text(
+        "\n".join(f"There is a {kind} of this name, too: regard show {place}" for kind, place in places)
+    )
 
 
 def _text(facts: Facts, name: str) -> RenderableType | None:

@@ -5,6 +5,8 @@ from regard.tasks.answers.bits import Bits
 from regard.tasks.answers.classes import EachOf, OneOf
 from regard.tasks.answers.forecast import Forecast, PooledForecast
 from regard.tasks.answers.items import NextItem
+from regard.tasks.answers.ranks import Ranks
+from regard.tasks.answers.slots import Slot, SlotValues
 from regard.tasks.answers.tags import Tags
 from regard.tasks.answers.text import HiddenTokens, NextToken, Writes
 
@@ -20,6 +22,9 @@ __all__ = [
     "NextToken",
     "OneOf",
     "PooledForecast",
+    "Ranks",
+    "Slot",
+    "SlotValues",
     "Tags",
     "Writes",
 ]

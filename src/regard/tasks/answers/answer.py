@@ -10,6 +10,8 @@ A model must offer what the answer `needs`:
     past      the same, but row i may see only positions 0 … i
     decoder   rows (b,t,dim) for a target of its own, each given what comes before it in the target
     future    the values themselves, (b,horizon,columns), that follow each column of the first stream
+    slots     a score for each value of each slot, (b,scores)
+    candidates   a row for each candidate, (b,c,dim)
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ NEEDS = {
     "past": "one row for each position, which sees only earlier ones",
     "decoder": "rows for a target of its own",
     "future": "the next values of each column",
+    "slots": "a score for each value of each slot",
+    "candidates": "a row for each candidate",
 }
 
 

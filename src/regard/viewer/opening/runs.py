@@ -100,9 +100,10 @@ def _step_of(name: str) -> int | None:
 def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, list[str]]:
     """A batch of one example, the labels of its positions, what it is in words, and notes on a text that was given."""
     task = loaded.task
-    if options.image is not None:
-        found = prepare(task, task.parse({"image": options.image}), longest=None)
-        return *found, f"the image {Path(options.image).name}", []
+    for kind, path in (("image", options.image), ("sound", options.sound)):
+        if path is not None:
+            found = prepare(task, task.parse({kind: path}), longest=None)
+            return *found, f"the {kind} {Path(path).name}", []
     if options.text is not None:
         given = {"text": whole_characters(options.text)}
         example = task.parse(given)
