@@ -3,6 +3,7 @@
 import collections
 import json
 import random
+import shutil
 
 import pytest
 import tokenizers
@@ -13,6 +14,8 @@ from regard.errors import BadValue
 from regard.tasks import vocabulary
 from regard.tasks.pair_dropout import POOL, PairDropout
 from regard.tasks.vocabulary import SPECIAL
+from regard.training import train
+from tests.training.toy import assert_same
 
 TEXT = [
     "the old dog sees the older dogs",
@@ -97,6 +100,21 @@ def test_only_training_batches_are_cut_at_random_and_the_same_draws_make_the_sam
     assert first.inputs.shape[1] <= task.max_source and first.targets.shape[1] <= task.max_target
     kept = tasks.build("translate", task.state(), **options, bpe_dropout=0.3)
     assert torch.equal(batch(kept, "train", 1).inputs, first.inputs)
+
+
+def test_a_run_with_bpe_dropout_resumes_bit_for_bit(tmp_path):
+    for side, line in (("en", TEXT[0]), ("de", TEXT[1])):
+        (tmp_path / f"all.{side}").write_text("".join(f"{line} {number}\n" for number in range(9)))
+    model = "transformer(dim=8, layers=1, num_heads=2, tied_source=true, word_dropout=0.2)"
+    values = {
+        "task": "translate(vocabulary_size=330, bpe_dropout=0.3, bleu_examples=1)", "model": model, "steps": 5,
+        "data": [str(tmp_path / "all.en"), str(tmp_path / "all.de")], "batch_size": 2, "save_every": 1, "keep": "all",
+        "device": "cpu", "optim.average": 0.9, "eval_every": 5,
+    }  # fmt: skip
+    train({**values, "out": str(tmp_path / "whole")}, quiet=True)
+    run = shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    train({}, resume=str(run / "checkpoints" / "step-00000002"), quiet=True)
+    assert_same(run, tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

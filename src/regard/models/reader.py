@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class Reader(Model):
         tied: bool = False,
     ) -> None:
         super().__init__(problem)
-        around = {"positions": positions, "dropout": dropout, "word_dropout": word_dropout}
+        around: dict[str, Any] = {"positions": positions, "dropout": dropout, "word_dropout": word_dropout}
         self.embedding = StreamEmbedding(problem.inputs, dim, **around)
         self.stack = Stack(
             dim, layers, attention or self.attention_default, causal=self.causal, num_heads=num_heads, norm=norm,

@@ -257,8 +257,8 @@ class Translate(ParallelTask):
             written = split == "test" or (number % every == 0 and number // every < self.bleu_examples)
             one = self.pair(source, target, pair.target if written and split != "train" else None)
             if self.bpe_dropout and split == "train":
-                sides = zip(self._dropouts, pair, strict=True)
-                one = one._replace(words=tuple(side.words(text) for side, text in sides))
+                ours, theirs = self._dropouts
+                one = one._replace(words=(ours.words(pair.source), theirs.words(pair.target)))
             found.append(one)
         if split == "train" and self.data is not None:
             self.left_out = left_out
