@@ -65,7 +65,7 @@ def mean_map(maps: Mapping[str, Tensor]) -> Tensor:
 
 
 def not_one_to_one(links: Pairs, targets: int) -> dict[str, float]:
-    """How many target words have no link, share their source word or have a link that crosses another; and all words."""
+    """How many target words have no link, share a source word, or have a link that crosses another; and all words."""
     linked = {target for _, target in links}
     by_source: dict[int, set[int]] = {}
     for source, target in links:
