@@ -69,8 +69,8 @@ class Align(ParallelTask):
 
     metric: ClassVar[Metric] = AER
     recipe = Recipe(
-        model="seq2seq(dim=64)", steps=400, batch_size=32, lr=3e-3, warmup=50,
-        models={"transformer": "transformer(dim=64, layers=2)"},
+        model="seq2seq", steps=400, batch_size=32, lr=3e-3, warmup=50,
+        models={"seq2seq": "seq2seq(dim=64)", "transformer": "transformer(dim=64, layers=2)"},
     )  # fmt: skip
 
     def __init__(
