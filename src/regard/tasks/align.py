@@ -293,5 +293,5 @@ def _read(path: Path, reverse: bool) -> list[AlignedTexts]:
                 if one is None
                 else Gold(*({(b, a) for a, b in part} for part in (one.sure, one.possible)))
             )
-        found.append(AlignedTexts(*sides, one))
+        found.append(AlignedTexts(sides[0], sides[1], one))
     return found
