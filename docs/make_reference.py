@@ -47,6 +47,10 @@ PIECES = {
         "A normaliser turns a row of scores into weights. Pass the name or the value: "
         '`normalize="sparsemax"`.'
     ),
+    "positions": (
+        'Positions of a model (`--model "decoder(positions=half-wave)"`) are added to its embeddings; those of an '
+        'attention (`--attention "multihead(positions=rotary)"`) enter its scores.'
+    ),
     "implementations": (
         'An implementation computes a request. `impl="auto"` takes the fastest that keeps every promise '
         "([promises.md](promises.md)); a named one runs or raises `regard.Unsupported` with the reason. "
@@ -96,11 +100,16 @@ def mechanism(name: str) -> str:
     layer = nn.entry(name).layer
     doc = docstring.read(layer)
     parts = [f"### `{name}`\n", f"{doc.summary}\n"]
-    parts += [f"```text\n{text}\n```\n" if kind == "formula" else f"{text}\n" for kind, text in doc.body]
+    parts += [body(kind, text) for kind, text in doc.body]
     for label, words in doc.labelled.items():
         parts.append(f"{'A query that sees nothing' if label == 'Empty row' else label}: {words}\n")
     parts.append(options(option_rows.rows(options_of(layer), docstring.meanings(layer))))
     return "\n".join(parts)
+
+
+def body(kind: str, text: str) -> str:
+    """A paragraph or a formula of a docstring."""
+    return f"```text\n{text}\n```\n" if kind == "formula" else f"{text}\n"
 
 
 def options(known: list[Facts]) -> str:
@@ -123,10 +132,11 @@ def models() -> str:
     for row in rows:
         facts = of_model(row["name"], {})
         parts += [f"### Model `{row['name']}`\n", f"{facts['summary']}\n"]
-        parts += [f"{part['text']}\n" for part in facts["body"]]
+        parts += [body(part["kind"], part["text"]) for part in facts["body"]]
         if facts["paper"]:
             parts.append(f"Paper: {facts['paper']}\n")
-        parts += [f"Tasks: {', '.join(facts['tasks'])}. `--attention` replaces: {facts['attention']}.\n"]
+        replaced = f" `--attention` replaces: {facts['attention']}." if facts["attention"] else ""
+        parts.append(f"Tasks: {', '.join(facts['tasks'])}.{replaced}\n")
         parts.append(options(facts["options"]))
     return "\n".join(parts)
 
@@ -145,7 +155,7 @@ def tasks() -> str:
     for row in rows:
         facts = of_task(row["name"], {})
         parts += [f"### Task `{row['name']}`\n", f"{facts['summary']}\n"]
-        parts += [f"{part['text']}\n" for part in facts["body"]]
+        parts += [body(part["kind"], part["text"]) for part in facts["body"]]
         parts += [f"Models: {', '.join(facts['models'])}.\n", options(facts["options"])]
     return "\n".join(parts)
 

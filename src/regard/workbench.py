@@ -101,18 +101,20 @@ def evaluate(
     device: str = "auto",
     batch_size: int | None = None,
     beam: int | None = None,
+    length_penalty: float | None = None,
     limit: int | None = None,
 ) -> Evaluation:
     """Measure a run on a split, as `regard evaluate` does: every metric of its task, and what exactly was measured.
 
     run: the folder of a run or of one of its checkpoints, or what `train` returned.
-    data: other files than the run's own. beam: write with so many beams. limit: only the first examples.
+    data: other files than the run's own. beam: write with so many beams. length_penalty: of beam search, by default
+        the task's own. limit: only the first examples.
     """
     from regard.comparison.evaluate import evaluate_run
 
     return evaluate_run(
         _folder(run), split, checkpoint=checkpoint, data=_joined(data), device=device, batch_size=batch_size, beam=beam,
-        limit=limit,
+        length_penalty=length_penalty, limit=limit,
     )  # fmt: skip
 
 
@@ -131,6 +133,9 @@ def compare(
     engine: str = "local",
     workers: int | None = None,
     beam: int | None = None,
+    match: str | None = None,
+    target: float | str | None = None,
+    columns: str | Sequence[str] | None = None,
     use: Files = (),
     quiet: bool = False,
     **settings: Any,
@@ -138,6 +143,10 @@ def compare(
     """Train models × attentions × seeds on one task, as `regard compare` does; in a notebook it shows its report.
 
     seeds: how many, or which. sweep: tune each contestant with so many trials first, by validation alone.
+    match: "parameters" or "flops": choose widths at which all contestants have the same size within 5 %; "none". By
+        default "parameters" for the models of the task's recipe, "none" for models that are named.
+    target: the validation score whose steps and seconds are measured; by default the best that every run reaches.
+    columns: of the printed table: "all", or names such as "speed,test,steps-to-target".
     settings: any other setting of the runs, as in `train`.
 
     >>> # comparison = regard.compare("digits", models=["encoder", "lstm-attention"], steps=300)
@@ -151,13 +160,14 @@ def compare(
     named = {"task": task, "data": _joined(data), "steps": steps, "budget": budget}
     given = {
         "models": models, "attention": attention, "seeds": seeds, "sweep": sweep or None, "out": out,
-        "engine": None if engine == "local" else engine, "workers": workers, "beam": beam, "use": use or None,
+        "engine": None if engine == "local" else engine, "workers": workers, "beam": beam, "match": match,
+        "target": target, "columns": columns, "use": use or None,
     }  # fmt: skip
     shown = {name: value for name, value in {**named, **given, **settings}.items() if value is not None}
     command = f"regard.compare({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
     plan = make_plan(
         _settings(named, settings), models=models, attention=attention, seeds=seeds, sweep=sweep, out=out,
-        engine=engine, workers=workers, beam=beam, command=command,
+        engine=engine, workers=workers, beam=beam, match=match, target=target, columns=columns, command=command,
     )  # fmt: skip
     if quiet:
         return run(plan)
@@ -220,6 +230,7 @@ def view(
     text: str | None = None,
     target: str | None = None,
     image: str | Path | None = None,
+    sound: str | Path | None = None,
     generate: int | None = None,
     beams: int = 1,
     against: str | Path | None = None,
@@ -233,8 +244,8 @@ def view(
 
     what: a run (its folder, or what `train` returned), the folder of a Hugging Face model, or what `regard.observe`
         saw; for the last, `tokens` are the names of the positions and the other arguments do not apply.
-    text, image: what the model reads; without them an example of its task. target: what it writes, in place of its own
-        words. generate: let it write so many tokens, step by step, with `beams`.
+    text, image, sound: what the model reads; without them an example of its task. target: what it writes, in place
+        of its own words. generate: let it write so many tokens, step by step, with `beams`.
     against: a second model on the same input. checkpoints: every checkpoint of a run, as a timeline.
     importance: also run the model without each head.
 
@@ -245,11 +256,11 @@ def view(
     from regard.viewer.page_model import page_model_of
 
     if isinstance(what, Seen):
-        opening = (text, target, image, generate, against, checkpoint)
+        opening = (text, target, image, sound, generate, against, checkpoint)
         if any(value is not None for value in opening) or checkpoints or importance or beams != 1:
             raise BadValue(
                 "what: this was already observed, so nothing is opened or run. Give `tokens` alone, or the folder of a "
-                "model with text, image or generate."
+                "model with text, image, sound or generate."
             )
         return View(page_model_of(what, tokens))
     if tokens is not None:
@@ -257,7 +268,8 @@ def view(
             "tokens: a model's own tokenizer says them. Leave it out, or pass what regard.observe saw."
         )
     options = ViewOptions(
-        str(_folder(what)), text=text, target=target, image=None if image is None else str(image), generate=generate,
+        str(_folder(what)), text=text, target=target, image=None if image is None else str(image),
+        sound=None if sound is None else str(sound), generate=generate,
         beams=beams, against=None if against is None else str(against), checkpoint=checkpoint, checkpoints=checkpoints,
         importance=importance, device=device,
     )  # fmt: skip

@@ -15,9 +15,11 @@ from regard import plugins
 from regard.cli import compare as verb
 from regard.cli.main import main
 from regard.comparison import compare as module
+from regard.comparison.columns import NAMED
 from regard.comparison.engines.engine import Event
 from regard.comparison.engines.stopped import ClusterLost, Stopped
 from regard.comparison.job import Contestant, Job
+from regard.comparison.plan import make_plan
 from regard.errors import BadValue
 from regard.training.run_folder.durable import StorageFailed
 from tests.comparison.made_up import comparison, outcome
@@ -54,8 +56,18 @@ def test_without_arguments_the_users_table_is_made(asked, capsys):
     assert plan.settings == {"task": "digits"}
     assert plan.models == ["static-transformer", "dynamic-transformer", "lstm-attention"]
     assert (plan.attentions, plan.seeds, plan.engine, plan.trials) == ([], [0, 1, 2], "local", 0)
+    assert (plan.match, plan.target, plan.columns) == ("parameters", None, ("speed", "validation", "test"))
     out, err = capsys.readouterr()
-    for word in ("steps/s", "validation", "test", "±", "static-transformer", "report:"):
+    for word in (
+        "convergence speed",
+        "step/s",
+        "more columns: --columns all",
+        "validation",
+        "test",
+        "±",
+        "static-transformer",
+        "report:",
+    ):
         assert word in out
     for word in (
         "begins  encoder, seed 2",
@@ -84,6 +96,50 @@ def test_every_option_reaches_the_plan(asked, tmp_path):
 def test_a_task_without_models_is_compared_with_its_recipes(asked):
     assert run("dates") == 0 and run("digits", "--attention", "global,linear") == 0
     assert [plan.models for plan in asked] == [["seq2seq"], ["encoder"]]
+
+
+def test_match_target_and_columns_reach_the_plan_and_only_match_changes_the_folder(asked):
+    for arguments in (
+        ["--models", "encoder,lstm-attention"],
+        [
+            "--models",
+            "encoder,lstm-attention",
+            "--target",
+            "95%",
+            "--columns",
+            "test,steps_to_target,test.loss",
+        ],
+        ["--models", "encoder,lstm-attention", "--match", "flops"],
+        ["--match", "none"],
+    ):
+        assert run("digits", *arguments) == 0
+    first, second, third, fourth = asked
+    assert [plan.match for plan in asked] == [None, None, "flops", None]
+    assert second.target == 0.95 and second.columns == ("test", "steps-to-target", "test.loss")
+    assert first.out == second.out != third.out and fourth.out != make_plan({"task": "digits"}).out
+
+
+def test_the_help_names_every_column(capsys):
+    run("--help")
+    text = "".join(capsys.readouterr().out.split())  # lines break at hyphens, too
+    listed = text.partition("orall:")[2].partition("validation.METRIC")[0]
+    assert [name for name in NAMED if name not in listed] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--columns", "sped"], "Did you mean 'speed'?"),
+        (["--columns", ","], "columns: expected names joined by commas"),
+        (["--columns", "test."], "columns: there is no 'test.'"),
+        (["--target", "95"], "target: the validation accuracy to reach is a number from 0 to 1"),
+        (["--target", "nan"], "target: the validation accuracy"),
+        (["--match", "weights"], "weights"),
+    ],
+)
+def test_a_wrong_column_target_or_match_is_refused_before_anything_runs(asked, capsys, arguments, message):
+    assert run("digits", *arguments) == 2
+    assert message in capsys.readouterr().err and not asked
 
 
 def test_a_file_gives_settings_and_flags_win(asked, tmp_path):
@@ -127,7 +183,7 @@ def test_a_failed_run_shows_in_the_table_and_in_the_exit_code(monkeypatch, capsy
     monkeypatch.setattr(module, "compare", lambda *_: made)
     assert run() == 1
     out = capsys.readouterr().out
-    assert "failed" in out and "no luck" in out and "90.00" in out
+    assert "failed" in out and "no luck" in out and "90.0 %" in out
 
 
 def test_limits_reach_the_plan_and_no_folder_depends_on_them(asked):

@@ -10,10 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from regard import decoding, tasks
 from regard.cli.common.command import verbs
 from regard.cli.main import main
+from regard.models import stack
 from regard.tasks import Batch
 from regard.training import load_run
+from regard.training.evaluation import decoding_of
 from tests.cli.trained import TEXT, answered, called, written_by_hand
 
 
@@ -54,6 +57,38 @@ def test_the_signature_says_what_was_evaluated(runs, capsys):
     assert {"run", "task", "model", "data", "regard", "device", "seed", "split"} <= signature.keys()
 
 
+def test_the_length_penalty_is_the_tasks_unless_it_is_given(runs, capsys, monkeypatch):
+    asked = []
+    searched = decoding.beam_search
+    monkeypatch.setattr(
+        stack, "beam_search", lambda *given, **options: asked.append(options) or searched(*given, **options)
+    )
+    _, found = evaluated(capsys, runs["dates"], "--beam", 2, "--limit", 3, "--length-penalty", 0.25)
+    assert found["signature"]["decoding"]["length_penalty"] == 0.25
+    assert {options["length_penalty"] for options in asked if options["beam"] == 2} == {0.25}
+    out = called(capsys, "evaluate", runs["dates"], "--beam", 2, "--limit", 3, "--length-penalty", 0.25)[1]
+    assert "beam of 2, length penalty 0.25, at most 11 tokens" in out
+    task = tasks.build("translate(length_penalty=0.5)")
+    assert task.problem.answer.decoding(3)["length_penalty"] == 0.5
+    assert decoding_of(task, 3) == {**decoding_of(task, 3, 0.25), "length_penalty": 0.5}
+    assert tasks.build("translate").problem.answer.decoding(3)["length_penalty"] == 1.0
+    for verb in ("evaluate", "predict"):
+        code, _, err = called(capsys, verb, runs["dates"], "--length-penalty", 0.5)
+        assert code == 2 and "--length-penalty: only beam search" in err
+        code, _, err = called(capsys, verb, runs["dates"], "--beam", 2, "--length-penalty", "1e999")
+        assert code == 2 and "--length-penalty: expected a finite number" in err
+
+
+def test_the_score_of_a_prediction_is_its_log_probability_over_its_length_to_the_penalty(runs, capsys):
+    scores = {}
+    for penalty in (None, 0, 0.5):
+        more = () if penalty is None else ("--length-penalty", penalty)
+        (found,) = answered(capsys, "predict", runs["dates"], "--text", "May 3 1979", "--beam", 1, *more)
+        scores[penalty], count = found["score"], len(found["tokens"])
+    assert scores[0] == pytest.approx(scores[None] * count, rel=1e-4)
+    assert scores[0.5] == pytest.approx(scores[None] * count**0.5, rel=1e-4)
+
+
 def test_a_setting_changed_on_resume_is_shown_beside_the_metrics(runs, tmp_path, capsys):
     shutil.copytree(runs["classify"], tmp_path / "run")
     resumed = ("train", "--resume", tmp_path / "run", "--steps", 2, "--optim.lr", 0.25, "--log-every", 7)
@@ -92,17 +127,25 @@ def test_perplexity_and_completion_of_a_language_run(runs, capsys):
     assert rows["perplexity"]["value"] == pytest.approx(math.exp(cost / (len(ids) - 1)), rel=1e-5)
 
     sentences = [part.strip() + mark for part, mark in _sentences(task.texts["test"])]
-    nll, right, judged = 0.0, 0, 0
+    sums = {"": [0.0, 0], "teacher_forced_": [0.0, 0]}
+    judged = 0
     for sentence in sentences:
-        ids = torch.tensor(task.vocabulary.encode(sentence)[:24])
-        odds = model(Batch.of(ids[None, :-1]))[0].log_softmax(-1)
-        for place in range(len(ids) // 2, len(ids)):
-            nll -= float(odds[place - 1, ids[place]])
-            right += int(odds[place - 1].argmax()) == int(ids[place])
+        ids = task.vocabulary.encode(sentence)[:24]
+        half = len(ids) // 2
+        own = ids[:half]
+        for place in range(half, len(ids)):
             judged += 1
-    assert rows["completion_nll"]["count"] == judged
-    assert rows["completion_nll"]["value"] == pytest.approx(nll / judged, rel=1e-5)
-    assert rows["completion_accuracy"]["value"] == pytest.approx(right / judged)
+            for prefix, given in (("", own), ("teacher_forced_", ids[:place])):
+                odds = model(Batch.of(torch.tensor([given])))[0, -1].log_softmax(-1)
+                sums[prefix][0] -= float(odds[ids[place]])
+                sums[prefix][1] += int(odds.argmax()) == ids[place]
+                if not prefix:
+                    following = int(odds.argmax())
+            own = [*own, following]
+    for prefix, (nll, right) in sums.items():
+        assert rows[f"{prefix}completion_nll"]["count"] == judged
+        assert rows[f"{prefix}completion_nll"]["value"] == pytest.approx(nll / judged, rel=1e-5)
+        assert rows[f"{prefix}completion_accuracy"]["value"] == pytest.approx(right / judged)
     assert "second half" in found["signature"]["completion"]
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import re
 
 import pytest
@@ -182,7 +183,11 @@ def test_the_pieces_of_the_core_can_be_listed(kind, capsys):
     assert [row["name"] for row in json.loads(data)] == [item.name for item in catalogue.KINDS[kind]()]
 
 
-@pytest.mark.parametrize("place", [place for place in PIECES if not place.startswith("implementations")])
+# Implementations draw nothing, and positions="none" adds nothing.
+DRAWN = [place for place in PIECES if not place.startswith("implementations") and place != "positions.none"]
+
+
+@pytest.mark.parametrize("place", DRAWN)
 def test_every_piece_but_implementations_has_a_picture(place):
     assert (picture(place) > 0).any(), f"{place} has no example: write one in cli/show/examples.py"
 
@@ -330,3 +335,42 @@ def test_shades_follow_the_share_of_the_largest():
     assert cells == ["  ", "· ", "░░", "▒▒", "▓▓", "██", "██"]
     assert shades.drawn([[1.0, 0.0], [0.5, 1.0]])[1:] == ["   ┌────┐", " 0 │██  │", "   │▓▓██│", "   └────┘"]
     assert shades.bars([0.0, 0.5, 1.0]) == " ▅█"
+
+
+def test_the_table_of_half_wave_positions_is_the_formula():
+    table = picture("half-wave")
+    for position in range(17):
+        angle = (position + 1) * math.pi / 17
+        assert table[position, 0] == pytest.approx(math.sin(angle), abs=1e-3)
+        assert table[position, 1] == pytest.approx(math.cos(angle), abs=1e-3)
+
+
+def test_the_network_is_printed_and_written_as_svg(tmp_path, capsys):
+    code = main(
+        [
+            "show",
+            "transformer(layers=2, dim=8, num_heads=2)",
+            "--svg",
+            str(tmp_path / "net.svg"),
+            "--width",
+            "100",
+        ]
+    )
+    text = capsys.readouterr().out
+    assert code == 0 and "The network as built for" in text and "layer × 2" in text
+    assert (tmp_path / "net.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert main(["show", "masks.causal", "--svg", str(tmp_path / "none.svg")]) == 2
+    assert "--svg" in capsys.readouterr().err and not (tmp_path / "none.svg").exists()
+
+
+def test_a_name_with_two_meanings_is_resolved_by_its_kind(tmp_path, capsys):
+    code, text = printed(capsys, "show", "gla", "--svg", str(tmp_path / "mechanism.svg"))
+    assert code == 0 and "There is a model of this name, too: regard show models.gla" in text
+    assert "global-query" in (tmp_path / "mechanism.svg").read_text(encoding="utf-8")
+    code, text = printed(
+        capsys, "show", "gla(dim=8, layers=2)", "--kind", "model", "--svg", str(tmp_path / "model.svg")
+    )
+    assert code == 0 and "of this name" not in text
+    assert "feed-forward" in (tmp_path / "model.svg").read_text(encoding="utf-8")
+    assert main(["show", "gla", "--kind", "mask"]) == 2
+    assert "--kind: expected mechanism, model or task, got 'mask'" in capsys.readouterr().err

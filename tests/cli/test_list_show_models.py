@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from rich.cells import cell_len
 
 from regard import models, nn, tasks
 from regard.cli.common import catalogue
@@ -44,7 +45,7 @@ def test_every_model_and_task_has_a_complete_page(place):
         with out.capture() as captured:
             out.print(page.page(content, width))
         text = captured.get()
-        assert "\x1b" not in text and all(len(line) <= width for line in text.splitlines())
+        assert "\x1b" not in text and all(cell_len(line) <= width for line in text.splitlines())
         assert content["example"] in " ".join(text.split())
 
 
@@ -77,7 +78,7 @@ def test_the_page_of_a_task_names_its_recipe_and_the_models_that_can_do_it(name)
         and content["metric"] == TASKS[name].metric.name
     )
     problems = tasks.build(name).problems()
-    assert list(content["answers"].values()) == [problem.answer.words for problem in problems]
+    assert list(content["answers"].values()) == list(dict.fromkeys(one.answer.words for one in problems))
     able = [model for model in models.names() if any(models.fits(MODELS[model], one) for one in problems)]
     assert content["models"] == able
 

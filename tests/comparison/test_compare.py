@@ -189,6 +189,25 @@ def test_a_comparison_is_plain_data_about_everything(quick, tmp_path):
     assert [row["model"] for row in json.loads((tmp_path / "results.json").read_bytes())] == ["toy-net"]
 
 
+def test_matched_contestants_are_trained_with_their_widths_and_measured_to_a_target(quick, tmp_path):
+    told = []
+    settings = {"task": "digits", "steps": 2, "eval_every": 1, "eval_limit": 16, "batch_size": 4}
+    plan = plan_of(
+        tmp_path, models=["encoder(dim=48, num_heads=2, layers=1)", "lstm-attention"], settings=settings,
+        match="parameters", target=0.0, columns=("test", "width"),
+    )  # fmt: skip
+    found = compare(plan, tell=told.append)
+    assert "choosing widths for equal parameters" in told
+    first, second = (row["parameters"] for row in found.rows)
+    assert 1 / 1.05 <= first / second <= 1.05
+    width = found.rows[1]["width"]
+    assert Here.seen[1].settings["model"] == found.rows[1]["trained_as"] == f"lstm-attention(dim={width})"
+    assert found.rows[1]["model"] == "lstm-attention"
+    assert [row["steps_to_target"]["mean"] for row in found.rows] == [1, 1]
+    assert str(width) in str(found) and "convergence" not in str(found)
+    assert compare(plan).rows == found.rows  # the same widths again, so that nothing is refused
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -223,7 +242,7 @@ def test_other_settings_in_the_same_folder_are_refused_before_anything_runs(quic
 def test_settings_chosen_by_tuning_are_used_in_the_runs(quick, monkeypatch, tmp_path):
     asked = []
 
-    def tune_all(contestants, settings, trials, space, engine, folder, threads, hear, *, use):
+    def tune_all(contestants, settings, trials, space, engine, folder, threads, hear, *, use, models):
         asked.append((len(contestants), settings["seed"], trials, space, folder, use))
         return [{"optim.lr": 0.5}, {}]
 

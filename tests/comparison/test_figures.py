@@ -9,7 +9,8 @@ import pytest
 import torch
 from matplotlib.collections import LineCollection, PathCollection
 
-from regard.comparison.figures import attention, bars, cost, curves, history, labels, style, svg
+from regard.comparison import history
+from regard.comparison.figures import attention, bars, cost, curves, labels, style, svg
 from regard.comparison.results import rows
 from regard.observation.attribution import Attribution
 from regard.tasks.metrics import ACCURACY, Metric

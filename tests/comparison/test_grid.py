@@ -13,7 +13,7 @@ from regard.nn import MECHANISMS
 from tests.comparison.registered import strangers_registered  # noqa: F401
 
 SMALL = "encoder(dim=8, layers=1, num_heads=2)"
-SMALL_DECODER = "dynamic-transformer(dim=8, layers=1, num_heads=2)"
+SMALL_DECODER = "decoder(dim=8, layers=1, num_heads=2)"
 
 
 def labels(grid):
@@ -48,7 +48,7 @@ def test_all_models_are_those_for_the_usual_question_of_the_task():
 
 
 def test_all_attentions_of_a_decoder_are_those_that_can_be_causal():
-    grid = compose({"task": "digits"}, [SMALL_DECODER], ["all"])
+    grid = compose({"task": "copy(max_length=3)"}, [SMALL_DECODER], ["all"])
     able = {name for name in MECHANISMS.names() if MECHANISMS[name].causal != "no"}
     assert {contestant.attention.partition("(")[0] for contestant in grid.contestants} == able
     left = dict(grid.left_out)
@@ -93,7 +93,7 @@ def test_models_that_would_be_asked_different_questions_are_not_compared(tmp_pat
     [
         ("digits", ["seq2seq"], [], "model: seq2seq cannot answer with the class of an example"),
         ("copy", ["ntm"], ["global"], "no place for another attention"),
-        ("digits", [SMALL_DECODER], ["static-memory"], "cannot be causal"),
+        ("copy", [SMALL_DECODER], ["static-memory"], "cannot be causal"),
         ("digits", [SMALL], ["local(windw=3)"], "Did you mean 'window'?"),
         ("digits", ["encoder(dmi=8)"], [], "Did you mean 'dim'?"),
         ("digits", ["encoder(dim=8, num_heads=3)"], [], "cannot be shared equally"),

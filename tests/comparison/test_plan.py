@@ -62,7 +62,7 @@ def test_a_list_of_one_seed_is_that_seed():
 
 def test_a_comparison_prints_its_table_and_shows_its_report_in_a_notebook(tmp_path):
     found = dataclasses.replace(comparison(), out=tmp_path)
-    assert "static-transformer" in str(found) and "steps/s" in str(found)
+    assert "static-transformer" in str(found) and "step/s" in str(found)
     assert found._repr_html_().startswith("<pre>")  # there is no report yet
     (tmp_path / "report.html").write_text('<p class="x">a & b</p>')
     shown = found._repr_html_()

@@ -249,6 +249,25 @@ def test_every_model_of_the_issue_exists():
     assert {*wanted.split(), "static-transformer", "dynamic-transformer"} <= set(models.names())
 
 
+@pytest.mark.parametrize("name", ["static-transformer", "dynamic-transformer"])
+def test_both_transformers_of_the_table_see_the_whole_input(name):
+    """The first row of an answer per position depends on the last input."""
+    model = small(name, "masked").double().eval()
+    given = batch("masked", (N, N, N))
+    changed = given.inputs.clone()
+    changed[:, -1] = 3 + (changed[:, -1] - 2) % (WORDS - 3)
+    assert not torch.allclose(model(Batch.of(changed))[:, 0], model(given)[:, 0], atol=1e-6)
+
+
+def test_the_dynamic_transformer_reads_both_ways_unless_it_writes():
+    for kind, both in (("classify", True), ("masked", True), ("language", False), ("bits", False)):
+        for attention in (None, "dynamic-memory(segment=3, update=memory)"):
+            layers = small("dynamic-transformer", kind, attention=attention).stack.layers
+            assert all(layer.attention.bidirectional is both for layer in layers), kind
+    one_way = small("dynamic-transformer", "classify", attention="dynamic-memory(bidirectional=false)")
+    assert not one_way.stack.layers[0].attention.bidirectional
+
+
 def test_the_transformer_has_six_layers_on_each_side_by_default():
     model = models.build("transformer", PROBLEMS["translate"], dim=16)
     assert len(model.encoder.layers) == len(model.decoder.layers) == 6

@@ -22,10 +22,31 @@ def test_residual_normalises_before_or_after():
         plain = torch.nn.functional.layer_norm
         expected = x + 3 * plain(x, (DIM,)) if norm == "pre" else plain(x + 3 * x, (DIM,))
         assert torch.allclose(around(x, lambda part: 3 * part), expected, atol=1e-6)
-    with pytest.raises(regard.RegardError, match="'pre' or 'post'"):
+    with pytest.raises(regard.RegardError, match="'pre', 'post' or 'none'"):
         Residual(DIM, "before")
     with pytest.raises(regard.RegardError, match="rms"):
         Residual(DIM, norm_type="rsm")
+
+
+def test_residual_and_normalisation_can_be_left_out():
+    x = torch.randn(B, N, DIM)
+    normed = torch.nn.functional.layer_norm
+    expected = {
+        ("none", True): x + 3 * x,
+        ("none", False): 3 * x,
+        ("pre", False): 3 * normed(x, (DIM,)),
+        ("post", False): normed(3 * x, (DIM,)),
+    }
+    for (norm, residual), wanted in expected.items():
+        around = Residual(DIM, norm, residual=residual)
+        assert torch.allclose(around(x, lambda part: 3 * part), wanted, atol=1e-6), (norm, residual)
+    assert not list(Residual(DIM, "none").parameters())
+
+
+def test_hidden_dropout_acts_inside_the_feed_forward_block_only():
+    layer = EncoderLayer(DIM, dropout=0.25, hidden_dropout=0.0)
+    assert (layer.feed_forward.dropout.p, layer.around_feed_forward.dropout.p) == (0.0, 0.25)
+    assert DecoderLayer(DIM, dropout=0.25).feed_forward.dropout.p == 0.25
 
 
 def test_feed_forward_plain_and_gated():

@@ -262,6 +262,27 @@ def test_with_project_query_key_hidden_and_output_are_learned():
     assert len(list(layer.parameters())) == 4
 
 
+@FORMS
+def test_with_project_query_key_only_the_score_is_learned(causal):
+    layer = regard.nn.build("global-query(project=query-key)", dim=6, num_heads=2, causal=causal)
+    x = torch.randn(2, 7, 6)
+    parts = [each.split(3, -1) for each in (layer.query_map(x), layer.key_map(x), x)]
+    expected = [by_loops(*part, causal=causal) for part in zip(*parts, strict=True)]
+    assert torch.allclose(layer(x), torch.cat(expected, -1), atol=1e-6)
+    assert sorted(name for name, _ in layer.named_parameters()) == ["key_map.weight", "query_map.weight"]
+    with pytest.raises(BadValue, match="project: expected 'query-key', True or False, got 'keys'"):
+        regard.nn.build("global-query(project=keys)", dim=6)
+
+
+def test_with_project_query_key_a_source_is_scored_by_its_keys_and_mixed_as_it_is():
+    layer = regard.nn.build("global-query", dim=6, project="query-key")
+    x, source = torch.randn(3, 4, 6), torch.randn(3, 7, 6)
+    shares = (layer.query_map(x) @ layer.key_map(source).mT).softmax(-1)
+    assert torch.allclose(layer(x, source), shares @ source, atol=1e-6)
+    other = regard.nn.build("global-query", dim=6, project="query-key", source_dim=5)
+    assert sorted(tuple(weight.shape) for weight in other.parameters()) == [(6, 5), (6, 5), (6, 6)]
+
+
 def test_with_a_source_queries_weigh_its_rows_by_dot_products():
     layer = regard.nn.build("global-query", dim=6, num_heads=2, source_dim=5)
     x, source, keep = torch.randn(3, 4, 6), torch.randn(3, 7, 5), torch.rand(3, 7) > 0.3

@@ -290,7 +290,7 @@ def test_a_local_layer_aligned_with_the_end_of_a_source_refuses_steps():
 def test_errors_of_a_layer_name_the_argument():
     with pytest.raises(ValueError, match=r"window: 4 .* 3 or 5"):
         build("local-layer", dim=DIM, window=4)
-    with pytest.raises(ValueError, match="norm: expected 'pre' or 'post'"):
+    with pytest.raises(ValueError, match="norm: expected 'pre', 'post' or 'none'"):
         build("global-layer", dim=DIM, norm="both")
     with pytest.raises(ValueError, match="window"):
         build("global-layer", dim=DIM, window=3)

@@ -77,10 +77,10 @@ def test_weights_are_those_torch_returns():
 
 def by_loops(layer, x, visible, score):
     """Attention of one layer by loops over entries, heads and pairs. `score(q, k, i, j, head)` is one number."""
-    width = layer.head_dim
+    width, wide = layer.head_dim, layer.value_dim
     shared = layer.num_heads // layer.kv_heads
     query, key, value = layer.query_map(x), layer.key_map(x), layer.value_map(x)
-    joined = torch.zeros(*x.shape[:2], layer.num_heads * width, dtype=x.dtype)
+    joined = torch.zeros(*x.shape[:2], layer.num_heads * wide, dtype=x.dtype)
     for b in range(x.shape[0]):
         for h in range(layer.num_heads):
             mine, theirs = (
@@ -92,8 +92,9 @@ def by_loops(layer, x, visible, score):
                 numbers = [score(query[b, i, mine], key[b, j, theirs], i, j, h) for j in seen]
                 if seen:
                     weights = torch.stack(numbers).softmax(0)
-                    joined[b, i, mine] = sum(
-                        w * value[b, j, theirs] for w, j in zip(weights, seen, strict=True)
+                    column = h // shared * wide
+                    joined[b, i, h * wide : (h + 1) * wide] = sum(
+                        w * value[b, j, column : column + wide] for w, j in zip(weights, seen, strict=True)
                     )
     return layer.output_map(joined)
 
@@ -113,12 +114,28 @@ def plain(q, k, *_):
         ("local", {"window": 4, "causal": True}, lambda i, j: 0 <= i - j < 4),
         ("multihead", {"num_heads": 4, "kv_heads": 2}, lambda i, j: True),
         ("multihead", {"num_heads": 4, "kv_heads": 1, "causal": True}, lambda i, j: j <= i),
+        ("multihead", {"num_heads": 3, "value_dim": 5}, lambda i, j: True),
+        ("multihead", {"num_heads": 4, "kv_heads": 2, "value_dim": 1}, lambda i, j: True),
+        ("causal", {"value_dim": 7}, lambda i, j: j <= i),
     ],
 )
 def test_presets_equal_loops(name, options, visible):
     layer = with_biases(build(name, dim=12, **{"num_heads": 2, **options}))
     x = torch.randn(2, Q, 12, dtype=torch.float64)
     assert torch.allclose(layer(x), by_loops(layer, x, visible, plain), atol=1e-12)
+
+
+def test_heads_with_wider_values_can_be_stepped_and_refuse_no_width():
+    layer = with_biases(build("multihead", dim=12, num_heads=2, value_dim=7, causal=True))
+    assert layer.value_map.weight.shape == (14, 12) and layer.output_map.weight.shape == (12, 14)
+    x = torch.randn(2, Q, 12, dtype=torch.float64)
+    state, found = layer.initial_state(2, dtype=torch.float64), []
+    for i in range(Q):
+        out, state = layer(x[:, i : i + 1], state=state)
+        found.append(out)
+    assert torch.allclose(torch.cat(found, 1), layer(x), atol=1e-12)
+    with pytest.raises(regard.RegardError, match="value_dim: expected a whole number of at least 1"):
+        build("multihead", dim=12, value_dim=0)
 
 
 def sinusoid(position, dim):

@@ -216,3 +216,18 @@ def test_it_compiles_to_one_graph():
     layer, given = MultiheadAttention(DIM, HEADS).double().eval(), inputs()
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(*given, mask=masks.causal()), layer(*given, mask=masks.causal()))
+
+
+def test_values_of_a_head_may_be_wider_than_its_keys():
+    layer = MultiheadAttention(DIM, HEADS, kdim=10, vdim=9, value_dim=7).double()
+    twin = Multihead(DIM, HEADS, value_dim=7, source_dim=10).double()
+    queries, keys = torch.randn(B, Q, DIM).double(), torch.randn(B, K, 10).double()
+    values = torch.randn(B, K, 9).double()
+    assert layer(queries, keys, values).shape == (B, Q, DIM)
+    weights = layer.weights(queries, keys)  # (b,h,q,k)
+    mapped = layer.value_map(values).unflatten(-1, (HEADS, 7))
+    mixed = torch.einsum("bhqk,bkhv->bqhv", weights, mapped).flatten(2)
+    assert torch.allclose(layer(queries, keys, values), layer.output_map(mixed), atol=1e-12)
+    same = MultiheadAttention(DIM, HEADS, kdim=10, vdim=10, value_dim=7).double()
+    same.load_state_dict({name: x for name, x in twin.state_dict().items() if "_map" in name})
+    assert torch.allclose(same(queries, keys, keys), twin(queries, keys), atol=1e-12)

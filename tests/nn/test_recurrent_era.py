@@ -249,3 +249,35 @@ def test_they_compile_to_one_graph(name):
     mask = masks.lengths(torch.tensor([17, 4]))
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(query, source, mask=mask), layer(query, source, mask=mask))
+
+
+@pytest.mark.parametrize("num_heads", [1, 2])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "additive", "concat", "local-p(window=3)", "local-p(window=3, renormalize=True)",
+        "local-m(window=3, gaussian=True)",
+    ],
+)  # fmt: skip
+def test_one_query_gives_what_it_gives_among_others(name, num_heads):
+    """A step projects and weighs by other code; its outputs and gradients stay those of one call."""
+    torch.manual_seed(3)
+    layer = regard.nn.build(name, dim=6, num_heads=num_heads).double()
+    query = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
+    source = torch.randn(2, 7, 6, dtype=torch.float64, requires_grad=True)
+    mask = masks.lengths(torch.tensor([7, 4]))
+    weighing = torch.randn(2, 5, 6, dtype=torch.float64)
+    inputs = [query, source, *layer.parameters()]
+
+    def by_steps():
+        state, found = layer.initial_state(2), []
+        for row in query.split(1, 1):
+            out, state = layer(row, source, mask=mask, state=state)
+            found.append(out)
+        return torch.cat(found, 1)
+
+    together, apart = layer(query, source, mask=mask), by_steps()
+    torch.testing.assert_close(apart, together, rtol=1e-10, atol=1e-12)
+    expected = torch.autograd.grad((together * weighing).sum(), inputs)
+    for found, slope in zip(torch.autograd.grad((apart * weighing).sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(found, slope, rtol=1e-8, atol=1e-10)

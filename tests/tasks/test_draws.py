@@ -52,3 +52,10 @@ def test_shares_have_exact_sizes_and_keep_equal_keys_together():
     assert [list(where.values()).count(part) for part in range(3)] == [5, 5, 43]
     assert where == shares(reversed(keys), 5, [0.1, 0.1])
     assert where != shares(keys, 6, [0.1, 0.1])
+
+
+def test_several_draws_at_once_are_even_and_stay_below_the_bound():
+    found = Draws("several", 3).several(7, 7000)
+    assert set(found) == set(range(7)) and all(900 < found.count(number) < 1100 for number in range(7))
+    assert found == Draws("several", 3).several(7, 7000) != Draws("several", 4).several(7, 7000)
+    assert Draws("several", 3).several(7, 0) == []

@@ -187,31 +187,70 @@ def test_completion_judges_the_second_half_of_each_sentence(tmp_path, kind):
         given = [row for batch in batches for row in rows_of(batch)]
         assert given == [task.vocabulary.encode(sentence[:-1]) for sentence in sentences]
     torch.manual_seed(3)
-    logits = torch.randn(3, 8, len(letters) + 5)
-    answers = {2: logits[:2], 1: logits[2:]}  # by the size of the batch
-    model = Fixed(lambda b: answers[b.size][:, : b.inputs.shape[1]])
+    count = len(letters) + 5
+    table = torch.randn(8, count, count)  # logits by position and the token there
+    model = Fixed(
+        lambda b: table[torch.arange(b.inputs.shape[1]), b.inputs],
+        lambda b: greedy(table, b.inputs.tolist(), 4 if b.inputs.shape[1] == 4 else 2),
+    )
     found = {metric.name: metric.value(state) for metric, state in task.examine(model, batch_size=7)}
-    right, cost, count = 0, 0.0, 0
-    for row, sentence in enumerate(sentences):
-        for place in range(len(sentence) // 2, len(sentence)):
-            scores = logits[row, place - (0 if kind else 1)].double()
-            answer = task.vocabulary.encode(sentence[place])[0]
-            right += int(scores.argmax()) == answer
-            cost -= float(scores.log_softmax(0)[answer])
-            count += 1
-    assert found["completion_accuracy"] == pytest.approx(right / count)
-    assert found["completion_nll"] == pytest.approx(cost / count, rel=1e-6)
+    expected = {True: [0, 0.0, 0], False: [0, 0.0, 0]}  # on the own prefix or not: right, cost, count
+    for sentence in sentences:
+        ids, half = task.vocabulary.encode(sentence), len(sentence) // 2
+        hidden = [*ids[:half], *[BLANK] * (len(ids) - half)]
+        own = [*ids[:half], *greedy(table, [ids[:half]], len(ids) - half)[0]]
+        for forced, given in ((True, ids), (False, own)):
+            for place in range(half, len(ids)):
+                before = (place, hidden[place]) if kind else (place - 1, given[place - 1])
+                odds = table[before].double().log_softmax(0)
+                expected[forced][0] += int(odds.argmax()) == ids[place]
+                expected[forced][1] -= float(odds[ids[place]])
+                expected[forced][2] += 1
+    for forced, prefix in ((False, ""), (True, "teacher_forced_")):
+        if forced and kind:
+            assert not any(name.startswith(prefix) for name in found), "hidden words have no prefix"
+            continue
+        right, cost, number = expected[forced]
+        assert found[f"{prefix}completion_accuracy"] == pytest.approx(right / number)
+        assert found[f"{prefix}completion_nll"] == pytest.approx(cost / number, rel=1e-6)
+    assert kind or found["completion_nll"] != pytest.approx(found["teacher_forced_completion_nll"], rel=0.01)
+
+
+def greedy(table, prompts, length):
+    """What a model with these logits (place, token, next token) writes after each prompt."""
+    found = []
+    for prompt in prompts:
+        ids = list(prompt)
+        for _ in range(length):
+            ids.append(int(table[len(ids) - 1, ids[-1]].argmax()))
+        found.append(ids[len(prompt) :])
+    return found
 
 
 def test_completion_does_not_depend_on_batches():
     task = tasks.build("language", level="word")
     count = task.problem.answer.outputs
-    model = Fixed(lambda b: certain((b.inputs * 7 + 3) % count, count, 2.0))
+    step = lambda ids: (ids * 7 + 3) % count  # noqa: E731
+
+    class Rule(Fixed):
+        def generate(self, batch, *, max_length, **options):
+            self.written = lambda b: [_rolled(step, int(row[-1]), max_length) for row in b.inputs]
+            return super().generate(batch)
+
+    model = Rule(lambda b: certain(step(b.inputs), count, 2.0))
     one, many = (
         [metric.value(state) for metric, state in task.examine(model, batch_size=size, most=23)]
         for size in (1, 11)
     )
-    assert len(one) == 2 and one == pytest.approx(many)
+    assert len(one) == 4 and one == pytest.approx(many)
+
+
+def _rolled(step, last, length):
+    found = []
+    for _ in range(length):
+        last = step(last)
+        found.append(last)
+    return found
 
 
 def test_files_in_a_folder_without_names_of_splits_are_joined_in_order(tmp_path):

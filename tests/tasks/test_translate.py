@@ -138,7 +138,7 @@ def test_bleu_over_batches_is_bleu_of_the_corpus(corpus):
     assert 10 < found["bleu"] < 90
     right = sum(a == b for a, b in zip(written, references, strict=True))
     assert found["exact_match"] == right / len(references)
-    assert set(found) == {"loss", "accuracy", "bleu", "exact_match"}
+    assert set(found) == {"loss", "accuracy", "perplexity", "bleu", "exact_match"}
     assert task.signature().startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 

@@ -37,7 +37,7 @@ FAILED = 1
 SINGLE = ("model", "attention", "seed", "out", "name")  # settings of one run, not of a comparison
 OWN = (
     "models", "attention", "seeds", "sweep", "space", "out", "engine", "address", "workers", "threads", "beam",
-    "timeout", "heartbeat",
+    "timeout", "heartbeat", "match", "target", "columns",
 )  # fmt: skip
 SECONDS_BETWEEN_LINES = 10.0
 NEWS = {"began": "begins", "silent": "silent", "again": "again", "done": "done", "failed": "FAILED"}
@@ -71,6 +71,19 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--timeout", type=str, metavar="TIME", help=timeout)
     heartbeat = "stop a run that makes no progress, not one batch, for so long (default: 30 min)"
     parser.add_argument("--heartbeat", type=str, metavar="TIME", help=heartbeat)
+    match = (
+        "choose widths at which all contestants have the same size within 5 %% (default: parameters for the models of "
+        "the task's recipe, none for models that you name)"
+    )
+    parser.add_argument("--match", choices=["parameters", "flops", "none"], help=match)
+    target = "the validation score for steps-to-target and seconds-to-target (default: the best that every run reaches)"
+    parser.add_argument("--target", type=str, metavar="SCORE", help=target)
+    columns = (
+        "the columns of the table, joined by commas, or all: speed, validation, test (these by default), "
+        "steps-to-target, seconds-to-target, width, parameters, flops, memory, steps, seconds, seeds, "
+        "validation.METRIC, test.METRIC"
+    )
+    parser.add_argument("--columns", type=str, metavar="A,B", help=columns)
     add_settings(parser, less=SINGLE)
     parser.add_argument("--json", action="store_true", help="the rows as JSON on stdout")
 
@@ -111,12 +124,15 @@ def _show(comparison: Comparison) -> None:
 
     from regard.cli.common.console import console, put
     from regard.comparison import table
+    from regard.comparison.comparison import DEFAULT_COLUMNS
 
     report = comparison.report
     if report.is_relative_to(Path.cwd()):
         report = report.relative_to(Path.cwd())
     title = Text.assemble((comparison.task, "bold"), f": {comparison.budget} each")
-    put(console(), title, Text(""), table.render(comparison.rows), Text(""), Text(f"report: {report}"))
+    made = table.render(comparison.rows, comparison.columns)
+    more = "" if comparison.columns != DEFAULT_COLUMNS else "more columns: --columns all\n"
+    put(console(), title, Text(""), made, Text(""), Text(f"{more}report: {report}"))
 
 
 class ProgressDisplay:

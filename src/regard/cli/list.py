@@ -15,7 +15,16 @@ SUMMARY = "List the mechanisms, the models and tasks that use them, or the value
 EXAMPLES = ("regard list", "regard list models --json")
 
 MODELS_AND_TASKS = ["models", "tasks"]
-KINDS = ["mechanisms", *MODELS_AND_TASKS, "masks", "scores", "biases", "normalizers", "implementations"]
+KINDS = [
+    "mechanisms",
+    *MODELS_AND_TASKS,
+    "masks",
+    "scores",
+    "biases",
+    "normalizers",
+    "positions",
+    "implementations",
+]
 
 WIDE = 110  # columns from which on a summary fits beside the other columns
 COLUMNS = ("name", "causal", "time", "memory")
@@ -79,7 +88,7 @@ def _described(item: Any) -> Row:
     row = {"kind": item.kind, "name": item.name, "summary": item.summary}
     if item.kind == "models":
         return {**row, "gives": list(item.thing.gives), "attention": item.thing.takes_attention}
-    answers = [problem.answer.words for problem in catalogue.posed(item.name)]
+    answers = list(dict.fromkeys(problem.answer.words for problem in catalogue.posed(item.name)))
     return {**row, "answers": answers, "metric": item.thing.metric.name, "model": item.thing.recipe.model}
 
 

@@ -1,70 +1,94 @@
-"""The columns of a comparison's table, shared by terminal, LaTeX and report: cells, and which is the best."""
+"""The columns of a comparison's table, shared by terminal, LaTeX and report: cells, and which is the best.
+
+`--columns` names them. Those of the user's table, `DEFAULT_COLUMNS`, are shown by default.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from regard.comparison.comparison import DEFAULT_COLUMNS
+from regard.comparison.matching import FLOPS, PARAMETERS
 from regard.comparison.results import Row, deciding
-from regard.tasks.metrics import SHARE
+from regard.errors import BadValue, unknown_name
+from regard.registry import split as split_names
+from regard.tasks.metrics import SHARE, Metric
 
 PLUS_MINUS = "±"
+SPLITS = ("validation", "test")
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """A number as text, half of its interval, and whether it is the best of its column."""
+    """A number as text, half of its interval, its unit, and whether it is the best of its column."""
 
     text: str
     half: str = ""  # empty: no interval
     best: bool = False
+    unit: str = ""  # after number and interval: " %"
 
     def __str__(self) -> str:
-        return f"{self.text} {PLUS_MINUS} {self.half}" if self.half else self.text
+        return (f"{self.text} {PLUS_MINUS} {self.half}" if self.half else self.text) + self.unit
 
 
 @dataclass(frozen=True)
 class Column:
-    """A title of one or two lines, and a cell for each row."""
+    """A title of one or two lines; a cell for each row, and the number by which it is sorted."""
 
     title: tuple[str, ...]
     cells: list[TableCell]
+    values: list[float | None]
 
 
-def quality(rows: Sequence[Row], split: str) -> Column | None:
-    """The deciding metric of a split; None if no row has it."""
+def columns(rows: Sequence[Row], names: Sequence[str] = DEFAULT_COLUMNS) -> list[Column]:
+    """The columns with these names, in this order; those for which no row has a number are left out."""
+    made = [quality(rows, *name.split(".", 1)) if "." in name else NAMED[name](rows) for name in names]
+    return [column for column in made if column is not None]
+
+
+def read_columns(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The names of columns as a user writes them: joined by commas, or `all`; None: the default ones."""
+    if given is None:
+        return DEFAULT_COLUMNS
+    found: list[str] = []
+    for name in split_names(given) if isinstance(given, str) else given:
+        plain = name.strip()
+        if plain.partition(".")[0] not in SPLITS:
+            plain = plain.replace("_", "-")
+        found += NAMED if plain == ALL else [plain]
+    if not found:
+        raise BadValue(f"columns: expected names joined by commas, or all, got {given!r}.")
+    for name in found:
+        if name not in NAMED and not (name.partition(".")[0] in SPLITS and name.partition(".")[2]):
+            raise unknown_name("columns", name, [*NAMED, ALL, *(f"{split}.METRIC" for split in SPLITS)])
+    return tuple(dict.fromkeys(found))
+
+
+def quality(rows: Sequence[Row], split: str, name: str | None = None, *, decimals: int = 1) -> Column | None:
+    """A metric of a split, by default the deciding one; None if no row has it.
+
+    Shares are percentages with these decimals; other metrics have as many as their intervals are worth.
+    """
     metric = deciding(rows)
-    found = [row[split].get(metric.name) for row in rows]
-    if not any(found):
-        return None
+    if name is not None and name != metric.name:
+        metric = Metric(name, unit=SHARE if name in _SHARES else "")
+        higher = None
+    else:
+        higher = metric.higher_is_better
     share = metric.unit == SHARE
-    scale = 100.0 if share else 1.0
-    numbers = [[_scaled(each and each[end], scale) for end in ("mean", "low", "high")] for each in found]
-    means = [mean for mean, _, _ in numbers]
-    halves = [
-        (high - low) / 2 if low is not None and high is not None and len(row["seeds"]) > 1 else None
-        for (_, low, high), row in zip(numbers, rows, strict=True)
-    ]
-    decimals = _decimals(means, halves, share)
-    texts = [
-        _missing(row) if mean is None else f"{mean:,.{decimals}f}"
-        for mean, row in zip(means, rows, strict=True)
-    ]
-    best = _best(texts, means, metric.higher_is_better)
-    cells = [
-        TableCell(text, "" if half is None else f"{half:,.{decimals}f}", text in best)
-        for text, half in zip(texts, halves, strict=True)
-    ]
-    return Column((split, metric.name.replace("_", " ") + (" %" if share else "")), cells)
+    title = (split, metric.name.replace("_", " "))
+    found = [row[split].get(metric.name) for row in rows]
+    return _over_seeds(rows, found, title, share=share, decimals=decimals if share else None, higher=higher)
 
 
 def number(
-    rows: Sequence[Row], key: str, title: tuple[str, ...], shown: Callable[[float], str], *, higher: bool
-) -> Column | None:
-    """One number of each row; None if no row has it."""
+    rows: Sequence[Row], key: str, title: tuple[str, ...], shown: Callable[[float], str], *, higher: bool | None
+) -> Column | None:  # fmt: skip
+    """One number of each row; None if no row has it. Without `higher`, none is the best."""
     values = [row.get(key) for row in rows]
     if all(value is None for value in values):
         return None
@@ -72,19 +96,104 @@ def number(
         _missing(row) if value is None else shown(value) for value, row in zip(values, rows, strict=True)
     ]
     best = _best(texts, values, higher)
-    return Column(title, [TableCell(text, best=text in best) for text in texts])
+    return Column(title, [TableCell(text, best=text in best) for text in texts], values)
 
 
-def columns(rows: Sequence[Row]) -> list[Column]:
-    """The columns of the table: speed, validation, test; then size and memory of the model."""
-    made = [
-        number(rows, "steps_per_second", ("steps/s",), significant, higher=True),
-        quality(rows, "validation"),
-        quality(rows, "test"),
-        number(rows, "parameters", ("params",), counted, higher=False),
-        number(rows, "peak_memory_mib", ("memory", "MiB"), significant, higher=False),
+def _over_seeds(
+    rows: Sequence[Row],
+    found: Sequence[Mapping[str, Any] | None],
+    title: tuple[str, ...],
+    *,
+    share: bool = False,
+    decimals: int | None = None,
+    higher: bool | None,
+) -> Column | None:
+    """A mean over seeds of each row, with half of its interval; None if no row has one."""
+    if not any(found):
+        return None
+    scale = 100.0 if share else 1.0
+    numbers = [[_scaled(each and each[end], scale) for end in ("mean", "low", "high")] for each in found]
+    means = [mean for mean, _, _ in numbers]
+    halves = [
+        (high - low) / 2 if low is not None and high is not None and len(row["seeds"]) > 1 else None
+        for (_, low, high), row in zip(numbers, rows, strict=True)
     ]
-    return [column for column in made if column is not None]
+    decimals = _decimals(means, halves) if decimals is None else decimals
+    texts = [
+        _missing(row) if mean is None else f"{mean:,.{decimals}f}"
+        for mean, row in zip(means, rows, strict=True)
+    ]
+    best = _best(texts, means, higher)
+    cells = [
+        TableCell(
+            text,
+            "" if half is None else f"{half:,.{decimals}f}",
+            text in best,
+            " %" if share and mean is not None else "",
+        )
+        for text, half, mean in zip(texts, halves, means, strict=True)
+    ]
+    return Column(title, cells, means)
+
+
+def _steps_to_target(rows: Sequence[Row]) -> Column | None:
+    found = [row.get("steps_to_target") for row in rows]
+    return _over_seeds(rows, found, ("steps to", f"{target_text(rows)}"), decimals=0, higher=False)
+
+
+def _seconds_to_target(rows: Sequence[Row]) -> Column | None:
+    found = [row.get("seconds_to_target") for row in rows]
+    means = [each["mean"] for each in found if each and each["mean"] is not None]
+    least = min((mean for mean in means if mean > 0), default=1.0)
+    decimals = 0 if least >= 100 else 1 if least >= 1 else min(4, 1 - math.floor(math.log10(least)))
+    return _over_seeds(rows, found, ("seconds to", f"{target_text(rows)}"), decimals=decimals, higher=False)
+
+
+def target_text(rows: Sequence[Row]) -> str:
+    """The target of convergence, as the deciding metric is shown."""
+    target = next((row["target"] for row in rows if row.get("target") is not None), None)
+    if target is None:
+        return ""
+    return f"{100 * target:.1f} %" if deciding(rows).unit == SHARE else f"{target:.4g}"
+
+
+def _size(rows: Sequence[Row], key: str, title: tuple[str, ...], matched: str) -> Column | None:
+    """Parameters or operations; of contestants that were made equal, none is the best."""
+    equal = any(row.get("match") == matched for row in rows)
+    return number(rows, key, title, counted, higher=None if equal else False)
+
+
+def _seeds(rows: Sequence[Row]) -> Column:
+    counts = [(len(row["seeds"]), len(row["failed"])) for row in rows]
+    texts = [f"{done} of {done + failed}" if failed else str(done) for done, failed in counts]
+    return Column(("seeds",), [TableCell(text) for text in texts], [float(done) for done, _ in counts])
+
+
+ALL = "all"
+_SHARES = ("accuracy", "exact_match", "macro_f1")
+NAMED: dict[str, Callable[[Sequence[Row]], Column | None]] = {
+    "speed": lambda rows: number(
+        rows, "steps_per_second", ("average", "convergence speed"), speed, higher=True
+    ),
+    "validation": lambda rows: quality(rows, "validation"),
+    "test": lambda rows: quality(rows, "test"),
+    "steps-to-target": _steps_to_target,
+    "seconds-to-target": _seconds_to_target,
+    "width": lambda rows: number(rows, "width", ("width",), "{:,}".format, higher=None),
+    "parameters": lambda rows: _size(rows, "parameters", ("parameters",), PARAMETERS),
+    "flops": lambda rows: _size(rows, "flops_per_step", ("FLOPs", "per step"), FLOPS),
+    "memory": lambda rows: number(rows, "peak_memory_mib", ("memory", "MiB"), significant, higher=False),
+    "steps": lambda rows: number(rows, "steps", ("steps",), "{:,.0f}".format, higher=None),
+    "seconds": lambda rows: number(rows, "seconds", ("seconds of", "training"), significant, higher=None),
+    "seeds": _seeds,
+}
+
+
+def speed(value: float) -> str:
+    """Steps per second with one decimal: 95.3 step/s, from 1,000 on 4.9k step/s; more digits below 1."""
+    if value >= 999.95:
+        return f"{value / 1000:,.1f}k step/s"
+    return f"{value:.1f} step/s" if value >= 1 else f"{significant(value)} step/s"
 
 
 def significant(value: float) -> str:
@@ -115,21 +224,21 @@ def _scaled(value: Any, scale: float) -> float | None:
     return None if value is None else scale * float(value)
 
 
-def _best(texts: Sequence[str], values: Sequence[float | None], higher: bool) -> set[str]:
-    """The text of the best value, which several may share; empty for a single row."""
+def _best(texts: Sequence[str], values: Sequence[float | None], higher: bool | None) -> set[str]:
+    """The text of the best value, which several may share; empty for a single row, or where none is better."""
     ranked = [
         (value if higher else -value, text)
         for value, text in zip(values, texts, strict=True)
         if value is not None
     ]
-    return {max(ranked)[1]} if len(ranked) > 1 else set()
+    return {max(ranked)[1]} if len(ranked) > 1 and higher is not None else set()
 
 
-def _decimals(means: Sequence[float | None], halves: Sequence[float | None], share: bool) -> int:
+def _decimals(means: Sequence[float | None], halves: Sequence[float | None]) -> int:
     """1 to 4 decimals, so that the smallest interval has two significant digits; without intervals four of the mean."""
     known = [half for half in halves if half]
     sizes = [abs(mean) for mean in means if mean]
-    if share or not sizes:
+    if not sizes:
         return 2
     wanted = 1 - math.floor(math.log10(min(known))) if known else 3 - math.floor(math.log10(max(sizes)))
     return max(1, min(wanted, 4))

@@ -1,6 +1,6 @@
 """`compare(plan)` runs a comparison and writes its table, files and report.
 
-    grid → tuning, the same effort for each → runs → the cost of a step, measured alone → rows → files
+    grid → widths of equal size → tuning, the same effort for each → runs → the cost of a step, alone → rows → files
 
 All files of a comparison are in one folder. Repeating the command resumes it from there.
 """
@@ -14,13 +14,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.comparison import previous_runs, report, table
+from regard.comparison import matching, previous_runs, report, table
 from regard.comparison.comparison import Comparison
 from regard.comparison.costs import costs_of
 from regard.comparison.engines.engine import Engine, Event
 from regard.comparison.engines.local import Capacity, LocalEngine, capacity_for
 from regard.comparison.grid import RunGrid, compose, jobs
 from regard.comparison.job import Job, Outcome, Settings
+from regard.comparison.matching import WORDS, Match
 from regard.comparison.plan import ComparisonPlan
 from regard.errors import BadValue, unknown_name
 from regard.training.config import budget, refuse
@@ -47,6 +48,9 @@ def compare(
     for label, why in grid.left_out:
         tell(f"left out: {label}: {why}")
     with _folder(plan.out):
+        match = _matched(plan, grid, tell)
+        if match is not None:
+            grid = dataclasses.replace(grid, models=match.models)
         config = complete(grid.settings)
         gpu = choose_device(config.device).type == "cuda"
         room = capacity_for(
@@ -77,6 +81,9 @@ def compare(
             engine=plan.engine,
             trials=plan.trials,
             chosen=chosen,
+            match=match,
+            target=plan.target,
+            columns=plan.columns,
         )
         tell("writing the report")
         write(comparison)
@@ -92,7 +99,8 @@ def write(comparison: Comparison) -> None:
     """Write results.json, results.csv, results.tex and report.html; each is replaced whole or not at all."""
     found = comparison.rows
     text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
-    files = {"results.json": text, "results.csv": table.to_csv(found), "results.tex": table.to_latex(found)}
+    latex = table.to_latex(found, comparison.columns)
+    files = {"results.json": text, "results.csv": table.to_csv(found), "results.tex": latex}
     for name, content in files.items():
         durable.replace(comparison.out / name, content.encode())
     report.write(comparison, found, comparison.report)
@@ -114,6 +122,14 @@ class Limited:
 
 def _shorter(*limits: float | None) -> float | None:
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _matched(plan: ComparisonPlan, grid: RunGrid, tell: Callable[[str], None]) -> Match | None:
+    """The widths that the plan's `match` chooses; None where it asks for none, or nothing is compared."""
+    if plan.match is None or len(grid.contestants) < 2:
+        return None
+    tell(f"choosing widths for equal {WORDS[plan.match]}")
+    return matching.match({**grid.settings, "seed": plan.seeds[0]}, grid.contestants, plan.match)
 
 
 @contextmanager
@@ -144,7 +160,7 @@ def _tuned(
 
     found = tune_all(
         grid.contestants, {**grid.settings, "seed": plan.seeds[0]}, plan.trials, plan.space, engine,
-        plan.out.absolute() / "sweep", room.threads, on_event, use=plan.use,
+        plan.out.absolute() / "sweep", room.threads, on_event, use=plan.use, models=grid.models,
     )  # fmt: skip
     return {one.label: settings for one, settings in zip(grid.contestants, found, strict=True)}
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from regard.comparison.job import Contestant, Cost, Outcome, Settings
+from regard.comparison.matching import Match
 from regard.core.display import html_frame
 
 REPORT = "report.html"
+DEFAULT_COLUMNS = ("speed", "validation", "test")  # beside the name: those of the user's table
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,9 @@ class Comparison:
     chosen: dict[str, Settings] = field(
         default_factory=dict
     )  # settings that tuning chose, by a contestant's label
+    match: Match | None = None  # widths that were chosen for equal size
+    target: float | None = None  # of validation, for convergence; None: the best score that every run reaches
+    columns: tuple[str, ...] = DEFAULT_COLUMNS  # of the table
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -57,7 +62,7 @@ class Comparison:
         from regard.comparison.table import render
 
         console = Console(file=io.StringIO(), width=100, highlight=False, markup=False, emoji=False)
-        console.print(render(self.rows))
+        console.print(render(self.rows, self.columns))
         assert isinstance(console.file, io.StringIO)
         return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 

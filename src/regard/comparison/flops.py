@@ -11,6 +11,8 @@ torch's own kernel gets a mask as a tensor, as for padding, every pair counts.
 
 from __future__ import annotations
 
+import json
+import statistics
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -53,6 +55,13 @@ def of_step(model: Model, batch: Batch) -> float:
         (total / count.detach().clamp(min=1.0)).backward()
 
     return count(step)
+
+
+def mean_of_steps(model: Model, batches: Sequence[Batch]) -> float:
+    """Floating-point operations of a step, the mean over batches; equal shapes cost the same and are counted once."""
+    shapes = [json.dumps(batch.shapes()) for batch in batches]
+    known = {shape: of_step(model, batch) for shape, batch in dict(zip(shapes, batches, strict=True)).items()}
+    return statistics.fmean(known[shape] for shape in shapes)
 
 
 def count(call: Callable[[], object]) -> float:

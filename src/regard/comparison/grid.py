@@ -41,6 +41,7 @@ class RunGrid:
 
     settings: Settings  # shared by all contestants, validated, by dotted name
     contestants: list[Contestant]
+    models: Mapping[str, str] = field(default_factory=dict)  # with the widths of `--match`, by label
     left_out: list[tuple[str, str]] = field(default_factory=list)  # label and reason
 
 
@@ -94,14 +95,14 @@ def _tried(settings: Settings, task: Task, cells: Sequence[Contestant], beam: in
             raise BadValue(left_out[0][1])
         lines = [f"{label}: {_short(why)}" for label, why in left_out]
         raise BadValue("\n  ".join(["none of the combinations can be compared:", *lines]))
-    return RunGrid(settings, taken, [(label, _short(why)) for label, why in left_out])
+    return RunGrid(settings, taken, left_out=[(label, _short(why)) for label, why in left_out])
 
 
 def _try(task: Task, settings: Settings, cell: Contestant, beam: int | None) -> str:
     """Build the combination's model and run it; returns its answer in words. Raises what the run would raise."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            model = build_model(complete({**settings, **_named(cell)}), task)
+            model = build_model(complete({**settings, **named(cell)}), task)
             decoding_of(task, beam)
             examples = task.examples("train")
             batch = task.batch(examples, range(min(2, len(examples))), generator("grid"), model)
@@ -149,8 +150,9 @@ def _attention(name: str) -> object:
     return name == ALL or entry(parse(name)[0])
 
 
-def _named(contestant: Contestant) -> Settings:
-    found: Settings = {"model": contestant.model}
+def named(contestant: Contestant, models: Mapping[str, str] | None = None) -> Settings:
+    """The settings that name a contestant; `models`: those with another width than the user wrote, by label."""
+    found: Settings = {"model": (models or {}).get(contestant.label, contestant.model)}
     return found if contestant.attention is None else {**found, "attention": contestant.attention}
 
 
@@ -167,7 +169,7 @@ def jobs(
     """One job for each contestant and seed, in OUT/runs/<contestant>-seed-<n>; `chosen`: tuned settings by label."""
     found = []
     for contestant in grid.contestants:
-        own = {**grid.settings, **_named(contestant), **(chosen or {}).get(contestant.label, {})}
+        own = {**grid.settings, **named(contestant, grid.models), **(chosen or {}).get(contestant.label, {})}
         for seed in seeds:
             folder = out.absolute() / RUNS / checked_name(f"{slug(contestant)}-seed-{seed}")
             found.append(

@@ -14,8 +14,12 @@ from typing import Any
 
 from regard import plugins
 from regard.comparison import limits
+from regard.comparison.columns import read_columns
+from regard.comparison.comparison import DEFAULT_COLUMNS
+from regard.comparison.convergence import read_target
 from regard.comparison.job import Settings
-from regard.errors import BadValue
+from regard.comparison.matching import MATCHES, NONE, PARAMETERS
+from regard.errors import BadValue, unknown_name
 from regard.registry import parse, split
 from regard.tasks.task import DEFAULT, TASKS
 from regard.training.run_folder.folder import HOME, checked_name
@@ -43,6 +47,9 @@ class ComparisonPlan:
     use: tuple[str, ...] = ()  # plugin files of the user
     timeout: float | None = None  # seconds a run may take; None: no limit
     heartbeat: float | None = limits.HEARTBEAT  # seconds a run may go without progress; None: no limit
+    match: str | None = None  # choose widths for equal "parameters" or "flops"; None: as they are
+    target: float | None = None  # of validation, for convergence; None: the best score that every run reaches
+    columns: tuple[str, ...] = DEFAULT_COLUMNS  # of the table
     command: str = "regard compare"
 
 
@@ -62,13 +69,17 @@ def make_plan(
     beam: int | None = None,
     timeout: str | float | None = None,
     heartbeat: str | float | None = None,
+    match: str | None = None,
+    target: str | float | None = None,
+    columns: str | Sequence[str] | None = None,
     command: str = "regard compare",
 ) -> ComparisonPlan:
     """The plan for arguments as a user gives them; what is None gets its default.
 
     `settings` are those of `regard train`, by dotted name; without a task the default one. Names may be one text joined
     by commas. `seeds` is a number of seeds or a list of them. `timeout` and `heartbeat` are seconds, a text such as
-    "5 min", or "never".
+    "5 min", or "never". Without `match`, the models that the task's recipe compares are matched by parameters; models
+    that the user named keep their sizes.
     """
     counts = {"sweep": (sweep, 0), "workers": (workers, 1), "threads": (threads, 1), "beam": (beam, 1)}
     for name, (value, least) in counts.items():
@@ -80,16 +91,25 @@ def make_plan(
     chosen_seeds = read_seeds(seeds)
     attentions = _names("attention", attention, single["attention"])
     chosen_models = _names("models", models, single["model"])
-    if not chosen_models:
-        TASKS[parse(shared["task"])[0]]  # an unknown task raises, with the names of the known ones
-        chosen_models = usual_models(shared["task"], attentions)
+    metric = TASKS[
+        parse(shared["task"])[0]
+    ].metric  # an unknown task raises, with the names of the known ones
+    usual = not chosen_models
+    chosen_models = chosen_models or usual_models(shared["task"], attentions)
+    if match is None:
+        match = PARAMETERS if usual and len(chosen_models) > 1 else NONE
+    if match not in MATCHES:
+        raise unknown_name("match", match, MATCHES)
+    matched = None if match == NONE else match
     question = [shared, chosen_models, attentions, chosen_seeds, sweep, space, beam]
+    question += [] if matched is None else [matched]
     return ComparisonPlan(
         settings=shared, models=chosen_models, attentions=attentions, seeds=chosen_seeds,
         out=default_folder(shared["task"], question) if out is None else Path(out),
         trials=sweep, space=space, engine=engine, address=address, workers=workers, threads=threads, beam=beam,
         use=plugins.loaded(), timeout=limits.seconds("timeout", timeout, default=None),
-        heartbeat=limits.seconds("heartbeat", heartbeat, default=limits.HEARTBEAT), command=command,
+        heartbeat=limits.seconds("heartbeat", heartbeat, default=limits.HEARTBEAT), match=matched,
+        target=read_target(target, metric), columns=read_columns(columns), command=command,
     )  # fmt: skip
 
 

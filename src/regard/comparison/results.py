@@ -14,10 +14,13 @@ from typing import Any
 
 from regard.comparison.bootstrap import bootstrap, draws
 from regard.comparison.comparison import Comparison
+from regard.comparison.convergence import Convergence, convergence
 from regard.comparison.job import Contestant, Outcome
+from regard.comparison.matching import FLOPS, WITHIN, WORDS, spread
 from regard.comparison.signature import signature
 from regard.comparison.statistics import Bootstrap, holm, interval, judge, paired
 from regard.models.model import MODELS
+from regard.models.preset import with_preset
 from regard.registry import parse
 from regard.tasks.metrics import Metric, Numbers
 from regard.tasks.task import TASKS
@@ -27,7 +30,6 @@ from regard.training.run_folder.folder import RunFolder
 from regard.training.run_folder.metrics_file import changed, plain
 
 Row = dict[str, Any]
-SHARES = ("accuracy", "exact_match", "macro_f1")  # metrics from 0 to 1, which people read as per cent
 
 
 def deciding(rows: Sequence[Row]) -> Metric:
@@ -40,16 +42,20 @@ def deciding(rows: Sequence[Row]) -> Metric:
 
 def rows(comparison: Comparison) -> list[Row]:
     """One row for each contestant, in order: the fields that api.md promises for `results.json`, and more."""
-    return [_row(comparison, contestant) for contestant in comparison.contestants]
+    metric = _deciding(comparison, [run for run in comparison.outcomes if not run.error])
+    reached = convergence(comparison, metric)
+    return [_row(comparison, contestant, reached) for contestant in comparison.contestants]
 
 
-def _row(comparison: Comparison, contestant: Contestant) -> Row:
+def _row(comparison: Comparison, contestant: Contestant, reached: Convergence) -> Row:
     runs = runs_of(comparison, contestant)
     done = [run for run in runs if not run.error]
     cost = comparison.costs.get(contestant.label)
     attention = attention_of(contestant, comparison.task)
     decides = _deciding(comparison, done)
     warnings: list[str] = []
+    match = comparison.match
+    trained = contestant.model if match is None else match.models[contestant.label]
     row: Row = {
         "label": contestant.label,
         "model": contestant.model,
@@ -60,8 +66,12 @@ def _row(comparison: Comparison, contestant: Contestant) -> Row:
         "steps_per_second": cost.steps_per_second if cost else _speed(done),
         "validation": _metrics("validation", {run.seed: run.validation for run in done}, decides.name, warnings),
         "test": _metrics("test", {run.seed: run.test for run in done}, decides.name, warnings),
+        **reached.row(contestant.label, warnings),
         "peak_memory_mib": cost.peak_memory_mib if cost else None,
         "flops_per_step": cost.flops_per_step if cost else None,
+        "match": None if match is None else match.by,
+        "width": None if match is None else match.widths[contestant.label],
+        "trained_as": trained,
         "steps": _mean([run.steps for run in done]),
         "seconds": _mean([run.seconds for run in done]),
         "budget": comparison.budget,
@@ -71,8 +81,8 @@ def _row(comparison: Comparison, contestant: Contestant) -> Row:
         "commands": {str(run.seed): run.command for run in runs},
         "data_sha256": ",".join(dict.fromkeys(run.data_sha256 for run in done if run.data_sha256)),
         "signature": signature(
-            done, task=comparison.task, model=contestant.model, attention=attention, budget=comparison.budget,
-            trials=comparison.trials,
+            done, task=comparison.task, model=trained, attention=attention, budget=comparison.budget,
+            trials=comparison.trials, match=None if match is None else match.by,
         ),
     }  # fmt: skip
     if cost is None and done:
@@ -107,6 +117,7 @@ def attention_of(contestant: Contestant, task: str) -> str:
         return contestant.attention
     bare = contestant.model
     name, options = parse(TASKS[parse(task)[0]].recipe.models.get(bare, bare))
+    _, options = with_preset(name, MODELS[name].presets, options)
     return str(options.get("attention") or MODELS[name].attention_default or "its own")
 
 
@@ -227,7 +238,7 @@ def fairness(comparison: Comparison) -> list[str]:
         _same_tuning(comparison),
         "Of each run the checkpoint that was best on validation was tested, once: nothing was chosen by the test.",
         _same_cost(comparison),
-        *_sizes(done),
+        *_sizes(comparison, done),
         *_missing(comparison),
     ]
 
@@ -310,7 +321,9 @@ def _same_cost(comparison: Comparison) -> str:
     )
 
 
-def _sizes(done: Sequence[Outcome]) -> list[str]:
+def _sizes(comparison: Comparison, done: Sequence[Outcome]) -> list[str]:
+    if comparison.match is not None:
+        return [size_note(comparison.rows)]
     least, most = (end(run.parameters for run in done) for end in (min, max))
     if most <= 1.1 * least:
         return []
@@ -318,6 +331,26 @@ def _sizes(done: Sequence[Outcome]) -> list[str]:
         f"The contestants differ in size: from {least:,} to {most:,} parameters, with the options that were given or "
         "the defaults of each model."
     ]
+
+
+def size_note(rows: Sequence[Row]) -> str:
+    """How near the contestants of a matched comparison are in size, as measured; empty where none was asked for."""
+    by = next((row["match"] for row in rows if row["match"]), None)
+    if by is None:
+        return ""
+    key = "flops_per_step" if by == FLOPS else "parameters"
+    sizes = {row["label"]: float(row[key]) for row in rows if row[key]}
+    widths = ", ".join(f"{row['label']} {row['width']}" for row in rows)
+    if not sizes:
+        return f"Equal size (--match {by}): no run finished. Widths: {widths}."
+    apart = 100 * spread(sizes)
+    text = (
+        f"Equal size (--match {by}): {min(sizes.values()):,.0f} to {max(sizes.values()):,.0f} {WORDS[by]}, "
+        f"{apart:.1f} % apart. Widths: {widths}."
+    )
+    if apart > 100 * WITHIN:
+        return f"NOTE: {text} More than {100 * WITHIN:.0f} %: tuning or the device changed the sizes."
+    return text
 
 
 def _missing(comparison: Comparison) -> list[str]:

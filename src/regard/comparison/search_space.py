@@ -18,6 +18,7 @@ from regard.comparison.job import Settings
 from regard.core.options import read_options
 from regard.errors import BadValue, RegardError
 from regard.models.model import MODELS, options_of
+from regard.models.preset import with_preset
 from regard.registry import parse, split
 from regard.training import config as known
 from regard.training.config import Config
@@ -99,7 +100,7 @@ Space = tuple[Range | Categorical, ...]
 def default_space(config: Config) -> Space:
     """The space where none is given: around the recipe, whose own settings lie inside."""
     optim = config.optim
-    assert optim.lr is not None and optim.warmup is not None
+    assert optim.lr is not None and optim.warmup is not None and optim.weight_decay is not None
     longest = max(optim.warmup, (config.steps or 0) // 5)
     decays = {f"{decay:g}": decay for decay in sorted({0.0, 0.01, 0.1, optim.weight_decay})}
     found: list[Range | Categorical] = [Categorical("optim.weight_decay", decays)]
@@ -134,6 +135,7 @@ def own(space: Space, config: Config) -> dict[str, Any] | None:
     values = known.flat(dataclasses.asdict(config))
     name, inside = parse(config.model)
     inside = read_options(name, MODELS[name], inside, options_of(MODELS[name]))
+    _, inside = with_preset(name, MODELS[name].presets, inside)
     for name, option in _options(config).items():
         values[MODEL + name] = inside.get(name, option.default)
     drawn = {one.name: one.drawn(values[one.name]) for one in space}
@@ -218,6 +220,6 @@ def _is_whole(name: str, between: re.Match[str], low: float, high: float, config
 
 
 def _options(config: Config) -> dict[str, Any]:
-    """The options of the model that can be tuned; its attention is part of the contestant."""
+    """The options of the model that can be tuned; its attention and preset are part of the contestant."""
     options = options_of(MODELS[parse(config.model)[0]])
-    return {name: option for name, option in options.items() if name != "attention"}
+    return {name: option for name, option in options.items() if name not in ("attention", "preset")}

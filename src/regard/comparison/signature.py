@@ -32,6 +32,7 @@ def signature(
     attention: str,
     budget: str,
     trials: int = 0,
+    match: str | None = None,
 ) -> str:
     """The signature of a row, from its finished runs, one for each seed."""
     parts: dict[str, Any] = {
@@ -43,6 +44,8 @@ def signature(
     }
     if outcomes:
         parts |= _settings(outcomes[0].settings)
+    if match:
+        parts["match"] = match
     if trials:
         parts["trials"] = trials
     parts["beam"] = _several(str(outcome.beam or "") for outcome in outcomes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from regard.comparison import previous_runs
 from regard.comparison import search_space as spaces
 from regard.comparison.engines.engine import Engine, Event
-from regard.comparison.grid import slug
+from regard.comparison.grid import named, slug
 from regard.comparison.job import Contestant, Job, Outcome, Settings
 from regard.errors import BadValue
 from regard.training.config.recipe import complete
@@ -141,15 +141,17 @@ def tune_all(
     threads: int,
     on_event: Callable[[Event], None],
     use: tuple[str, ...] = (),
+    models: Mapping[str, str] | None = None,
 ) -> list[Settings]:
     """The best settings of each contestant, in order. A round is one trial of each, so that they run side by side.
 
     Trials are in FOLDER/<contestant>/trial-001 …, a summary in FOLDER.json. A contestant whose trials all failed keeps
-    the recipe's settings; if every trial of every contestant failed, that is an error.
+    the recipe's settings; if every trial of every contestant failed, that is an error. `models`: see `grid.named`.
     """
     if trials < 1:
         raise BadValue(f"sweep: expected at least 1 trial, got {trials}.")
-    studies = [Study(_first(one, settings, folder, threads, use), space) for one in contestants]
+    firsts = [_first(one, {**settings, **named(one, models)}, folder, threads, use) for one in contestants]
+    studies = [Study(first, space) for first in firsts]
     for _ in range(trials):
         jobs = [study.ask() for study in studies]
         for study, outcome in zip(studies, _outcomes(jobs, engine, on_event), strict=True):
@@ -165,11 +167,8 @@ def _first(
 ) -> Job:
     """The first trial of a contestant: the settings of the comparison, with its first seed."""
     seed = int(settings.get("seed", 0))
-    own: Settings = {**settings, "model": contestant.model, "seed": seed}
-    if contestant.attention is not None:
-        own["attention"] = contestant.attention
     trial = folder.absolute() / slug(contestant) / NAME.format(1)
-    job = Job(contestant, seed, own, str(trial), threads=threads, test=False, use=use)
+    job = Job(contestant, seed, {**settings, "seed": seed}, str(trial), threads=threads, test=False, use=use)
     if why := previous_runs.refusal(job):
         raise BadValue(why)
     return job

@@ -6,20 +6,24 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from regard.comparison.columns import Column, attention_varies, columns
-from regard.comparison.results import Row
+from regard.comparison.columns import Column, attention_varies, columns, counted, target_text
+from regard.comparison.comparison import DEFAULT_COLUMNS
+from regard.comparison.results import Row, deciding, size_note
 from regard.tasks.metrics import SHARE
 
 _PLAIN = (
     "label", "model", "attention", "task", "seeds", "budget", "decides", "higher_is_better", "unit", "parameters",
-    "steps_per_second", "peak_memory_mib", "flops_per_step", "steps", "seconds",
+    "steps_per_second", "peak_memory_mib", "flops_per_step", "steps", "seconds", "match", "width", "trained_as",
+    "target", "target_given",
 )  # fmt: skip
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -27,22 +31,56 @@ _LATEX = {
     "|": r"\textbar{}", '"': r"\char34{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}",
     "·": r"$\cdot$", "–": r"\textendash{}", "±": r"$\pm$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
 }  # fmt: skip
+_NARROWEST = 10  # of the names' column
 _LIGATURES = re.compile(r"([-,])(?=\1)")  # `--` would become one longer dash
 _ACCENTED = {*map(chr, range(0xC0, 0x100))} - {*"ÐÞðþ÷"}  # in LaTeX's default fonts
 
 
-def render(rows: Sequence[Row]) -> RenderableType:
-    """The table for the terminal: model, steps/s, validation, test, size and memory; notes below."""
-    heading, names = _names(rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column(heading, overflow="fold", min_width=10)
-    made = columns(rows)
-    for column in made:
-        table.add_column(Text("\n".join(column.title)), justify="right", no_wrap=True)
-    for index, name in enumerate(names):
-        table.add_row(Text(re.sub(r",\s*", ", ", name)), *[_shown(column, index) for column in made])
-    notes = Text("\n".join(_notes(rows)), style="dim")
+def render(rows: Sequence[Row], names: Sequence[str] = DEFAULT_COLUMNS) -> RenderableType:
+    """The table for the terminal: the model and the columns with these names; notes below."""
+    table = ResultTable(*_names(rows), columns(rows, names))
+    notes = Text("\n".join(_notes(rows, names)), style="dim")
     return Group(table, Text(""), notes) if notes else table
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """The table of results. Columns that do not fit into the terminal continue in a second table below the first."""
+
+    heading: str
+    names: list[str]
+    columns: list[Column]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The parts, one below the other."""
+        for number, part in enumerate(self.parts(options.max_width)):
+            if number:
+                yield Text("")
+            yield self._table(part)
+
+    def parts(self, width: int) -> list[list[Column]]:
+        """The columns in parts that fit into a width beside the names, which may break between their options."""
+        longest = max(len(piece) for name in [self.heading, *self.names] for piece in name.split(","))
+        room = width - min(longest + 1, max(_NARROWEST, width // 3))
+        found: list[list[Column]] = [[]]
+        left = room
+        for column in self.columns:
+            taken = 2 + max(cell_len(text) for text in [*column.title, *map(str, column.cells)])
+            if found[-1] and taken > left:
+                found.append([])
+                left = room
+            found[-1].append(column)
+            left -= taken
+        return found
+
+    def _table(self, part: Sequence[Column]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+        table.add_column(self.heading, overflow="fold", min_width=_NARROWEST)
+        for column in part:
+            table.add_column(Text("\n".join(column.title)), justify="right", no_wrap=True)
+        for index, name in enumerate(self.names):
+            table.add_row(Text(re.sub(r",\s*", ", ", name)), *[_shown(column, index) for column in part])
+        return table
 
 
 def _names(rows: Sequence[Row]) -> tuple[str, list[str]]:
@@ -59,7 +97,7 @@ def _shown(column: Column, index: int) -> Text:
     return Text(str(cell), style="bold" if cell.best else "")
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
+def _notes(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     """How to read the table, and problems of single rows."""
     notes = []
     most = max((len(row["seeds"]) for row in rows), default=0)
@@ -69,12 +107,45 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         )
     elif most == 1:
         notes.append("One seed: no interval, and no difference can be claimed. More: --seeds 3.")
+    notes += _sizes(rows)
+    if {"steps-to-target", "seconds-to-target"} & {*names} and (target := target_note(rows)):
+        notes.append(target)
+    for name in names:
+        split, dot, metric = name.partition(".")
+        if dot and not any(metric in row[split] for row in rows):
+            known = dict.fromkeys(known for row in rows for known in row[split])
+            notes.append(
+                f"No run has the metric {metric} on {split}. There are: {', '.join(known) or 'none'}."
+            )
     for row in rows:
         for error in dict.fromkeys(row["failed"].values()):
             seeds = [seed for seed, its in row["failed"].items() if its == error]
             notes.append(f"{row['label']}, seed {', '.join(seeds)}: failed: {error}")
         notes += [f"{row['label']}: {warning}" for warning in row["warnings"]]
     return notes
+
+
+def _sizes(rows: Sequence[Row]) -> list[str]:
+    """Whether the contestants are of equal size."""
+    if note := size_note(rows):
+        return [note]
+    sizes = [row["parameters"] for row in rows if row["parameters"]]
+    if not sizes or max(sizes) <= 1.1 * min(sizes):
+        return []
+    return [
+        f"Sizes differ: {counted(min(sizes))} to {counted(max(sizes))} parameters. Equal ones: --match parameters."
+    ]
+
+
+def target_note(rows: Sequence[Row]) -> str:
+    """What the target of convergence is; empty where there is none."""
+    target = target_text(rows)
+    if not target:
+        return ""
+    given = next(row["target_given"] for row in rows if row["target"] is not None)
+    name = deciding(rows).name.replace("_", " ")
+    which = "as given" if given else "the best score that every run reaches"
+    return f"Target: validation {name} {target}, {which}; counted to the first validation that reaches it."
 
 
 def _seeds(rows: Sequence[Row]) -> str:
@@ -131,10 +202,17 @@ def to_csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     ends = ("mean", "low", "high")
-    measured = [f"{split}_{name}_{end}" for split, name in metrics for end in ends]
+    reached = ("steps_to_target", "seconds_to_target")
+    measured = [
+        *(f"{name}_{end}" for name in reached for end in ends),
+        *(f"{split}_{name}_{end}" for split, name in metrics for end in ends),
+    ]
     writer.writerow([*_PLAIN, *measured, "failed", "data_sha256", "signature"])
     for row in rows:
-        numbers = [row[split].get(name, {}).get(end) for split, name in metrics for end in ends]
+        intervals = [row[name] or {} for name in reached] + [
+            row[split].get(name, {}) for split, name in metrics
+        ]
+        numbers = [each.get(end) for each in intervals for end in ends]
         failed = "; ".join(f"seed {seed}: {error}" for seed, error in row["failed"].items())
         plain = [_flat(row[name]) for name in _PLAIN]
         writer.writerow([*plain, *map(_flat, numbers), failed, row["data_sha256"], row["signature"]])
@@ -145,17 +223,17 @@ def _flat(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def to_latex(rows: Sequence[Row]) -> str:
+def to_latex(rows: Sequence[Row], shown: Sequence[str] = DEFAULT_COLUMNS) -> str:
     """A table for a paper, with booktabs: intervals, best values in bold; task, budget and seeds in the caption."""
     with_attention = attention_varies(rows)
-    made = columns(rows)
+    made = columns(rows, shown)
     names = ["model", "attention"] if with_attention else ["model"]
     head = [*names, *[" ".join(column.title) for column in made]]
     lines = [
         "% needs \\usepackage{booktabs}",
         "\\begin{table}",
         "  \\centering",
-        f"  \\caption{{{_caption(rows)}}}",
+        f"  \\caption{{{_caption(rows, shown)}}}",
         f"  \\begin{{tabular}}{{{'l' * len(names)}{'r' * len(made)}}}",
         "    \\toprule",
         "    " + " & ".join(map(_escaped, head)) + " \\\\",
@@ -167,7 +245,7 @@ def to_latex(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "    \\bottomrule", "  \\end{tabular}", "\\end{table}", ""])
 
 
-def _caption(rows: Sequence[Row]) -> str:
+def _caption(rows: Sequence[Row], shown: Sequence[str]) -> str:
     if not rows:
         return ""
     seeds = sorted({seed for row in rows for seed in row["seeds"]})
@@ -176,6 +254,9 @@ def _caption(rows: Sequence[Row]) -> str:
         said += f"mean and half of the 95 % interval over seeds {', '.join(map(str, seeds))}."
     else:
         said += f"seed {seeds[0]} alone, no interval." if seeds else "no run finished."
+    said += f" {note}" if (note := size_note(rows)) else ""
+    if any(name.endswith("-to-target") for name in shown) and (note := target_note(rows)):
+        said += f" {note}"
     failed = [f"{row['label']}, seed {', '.join(row['failed'])}" for row in rows if row["failed"]]
     return _escaped(said + (f" Failed: {'; '.join(failed)}." if failed else ""))
 
@@ -184,7 +265,11 @@ def _latex(column: Column, index: int) -> str:
     cell = column.cells[index]
     text = _escaped(cell.text)
     text = f"\\textbf{{{text}}}" if cell.best else text
-    return f"{text} $\\pm$ {_escaped(cell.half)}" if cell.half else text
+    return (f"{text} $\\pm$ {_escaped(cell.half)}" if cell.half else text) + _escaped_unit(cell.unit)
+
+
+def _escaped_unit(unit: str) -> str:
+    return f"\\,{_escaped(unit)}" if unit else ""
 
 
 def _escaped(text: str) -> str:

@@ -8,16 +8,23 @@ from regard.models.decoder import Decoder
 from regard.models.embedding import pooled
 from regard.models.model import model
 from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
 
 
-@model("dynamic-transformer", gives=("pooled", "past"))
+@model("dynamic-transformer", gives=("pooled", "rows", "past"))
 class DynamicTransformer(Decoder):
-    """`decoder` with `dynamic-memory` as its attention: a gated memory, rewritten segment by segment.
+    """Layers with `dynamic-memory` as their attention: a memory that is updated segment by segment.
 
-    It reads in one direction, so that it can also write; an answer for the whole example is made from the mean row.
+    An answer for the whole example (made from the mean row) or for each position is read in both directions, as
+    `static-transformer` reads; where a position must not see later ones, as in a language model, in one.
     """
 
+    takes_attention: ClassVar[str] = "each layer's attention among the positions"
     attention_default: ClassVar[str] = "dynamic-memory(segment=4)"
+
+    def __init__(self, problem: Problem, **options: Any) -> None:
+        self.causal = problem.answer.needs == "past"
+        super().__init__(problem, **options)
 
     def forward(self, batch: Batch) -> Any:
         rows = self.rows(batch)

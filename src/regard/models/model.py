@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
@@ -18,10 +18,12 @@ from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.models.crossing import attention_to_source
 from regard.models.embedding import readable
+from regard.models.preset import Preset, with_preset
 from regard.registry import Registry, parse
 from regard.tasks.answers import NEEDS, Head
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
+from regard.tasks.shown import Shown
 from regard.tasks.streams import Tokens, Vectors
 
 MODELS: Registry[type[Model]] = Registry("model")
@@ -62,10 +64,17 @@ class Model(nn.Module):
     several_streams: ClassVar[bool] = False
     takes_attention: ClassVar[str] = ""  # what `attention=` replaces, in words; empty: the option is refused
     attention_default: ClassVar[str] = ""  # its default mechanism, by name
+    width_option: ClassVar[str] = (
+        "dim"  # the option that sets its width, which `regard compare --match` varies
+    )
     # The attention that reports and `predict` show, most telling first: the path of a module (`layers.-1`: the last
     # one) and what it is, in words with {name} for its mechanism. A model with a decoder begins with the decoder's
     # attention to the input. Empty: the last layer that attended.
     shows: ClassVar[dict[str, str]] = {}
+    # Of those whose rows and columns are not the positions of the first stream: what they are, by the names of
+    # `Shown` (its `called`, or one of its `streams`).
+    sides: ClassVar[dict[str, tuple[str, str]]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = {}  # by the names that the option `preset` takes
 
     head: Head
 
@@ -73,17 +82,44 @@ class Model(nn.Module):
         super().__init__()
         self.problem = problem
 
+    @classmethod
+    def refuses(cls, problem: Problem) -> str:
+        """Why a model cannot be built for a problem whose streams and answer it takes one by one; empty if it can."""
+        return ""
+
     def forward(self, batch: Batch) -> Any:
         """The outputs of the head."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def adopted(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The weights of another run's model (`--init-from`) by the names they have here."""
+        return weights
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The sum of the losses of all that counts in a batch, in nats, and how much counts."""
         return self.head.loss(outputs, batch, smoothing)
 
+    def with_rows(self, batch: Batch) -> tuple[Any, Tensor]:
+        """The outputs of the head, and the rows that it made them from."""
+        given: list[Tensor] = []
+        handle = self.head.register_forward_pre_hook(lambda head, arguments: given.append(arguments[0]))
+        try:
+            outputs = self(batch)
+        finally:
+            handle.remove()
+        return outputs, given[-1]
+
+    def example_losses(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The loss of each example and how much counts in it, both (b,) or, where only these are known, sums (1,)."""
+        return self.head.example_losses(outputs, batch, smoothing)
+
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example."""
         return self.head.predict(outputs, batch)
+
+    def relabel(self, shown: Shown) -> Shown:
+        """Names of the positions it attends over, where it merges positions of the input (into patches)."""
+        return shown
 
     def attention_to_source(self, batch: Batch) -> dict[str, Tensor]:
         """With what weights each target position attends to each input position, by layer: (b,h,t,n) each."""
@@ -112,7 +148,7 @@ def _misfit(cls: type[Model], problem: Problem) -> str:
     if len(problem.streams) > 1 and not cls.several_streams:
         return f"reads one stream, not {len(problem.streams)}"
     answer = problem.answer
-    return "" if answer.needs in cls.gives else f"cannot answer with {answer.words}"
+    return cls.refuses(problem) if answer.needs in cls.gives else f"cannot answer with {answer.words}"
 
 
 def problem_for(name: str, problems: list[Problem]) -> Problem:
@@ -135,9 +171,21 @@ def build(name: str, problem: Problem, **options: Any) -> Model:
     known = options_of(cls)
     if "attention" in chosen and not cls.takes_attention:
         raise BadValue(f"attention: {plain} has no place for another attention; leave --attention out.")
-    return cls(problem, **read_options(plain, cls, chosen, known))
+    return cls(problem, **with_preset(plain, cls.presets, read_options(plain, cls, chosen, known))[1])
+
+
+def preset_settings(name: str, warmup: int | None = None) -> dict[str, Any]:
+    """The optimiser settings of the preset in a model's name; `warmup`: the steps asked for, None: the preset's."""
+    plain, inside = parse(name)
+    cls = MODELS[plain]
+    preset, options = with_preset(plain, cls.presets, inside)
+    return {} if preset is None else preset.settings(options, warmup)
 
 
 def options_of(cls: type[Model]) -> dict[str, inspect.Parameter]:
     """The options of a model by name."""
-    return registry.options_of(cls, leading=1)  # the problem
+    found = registry.options_of(cls, leading=1)  # the problem
+    if cls.presets:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        found["preset"] = inspect.Parameter("preset", kind, default=None, annotation="str | None")
+    return found

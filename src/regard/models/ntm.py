@@ -19,6 +19,7 @@ class NTMModel(Model):
     """
 
     attention_default: ClassVar[str] = "ntm"
+    width_option: ClassVar[str] = "hidden"
     shows: ClassVar[dict[str, str]] = {"machine.tape": "the memory"}
 
     def __init__(

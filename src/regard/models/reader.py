@@ -19,7 +19,7 @@ class Reader(Model):
 
     attention_default: ClassVar[str] = "multihead"
     shows: ClassVar[dict[str, str]] = {"stack.layers.-1.attention": "{name} of the last layer"}
-    causal: ClassVar[bool] = False  # whether layers are causal
+    causal: bool = False  # whether layers are causal
 
     def __init__(
         self,
@@ -31,23 +31,27 @@ class Reader(Model):
         attention: str | None = None,
         positions: str = "sinusoidal",
         dropout: float = 0.1,
+        word_dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        hidden_dropout: float | None = None,
         norm: str = "pre",
+        residual: bool = True,
+        activation: str = "gelu",
         hidden: int | None = None,
         gated: bool = False,
         tied: bool = False,
     ) -> None:
         super().__init__(problem)
-        self.embedding = StreamEmbedding(problem.inputs, dim, positions=positions, dropout=dropout)
+        around = {"positions": positions, "dropout": dropout, "word_dropout": word_dropout}
+        self.embedding = StreamEmbedding(problem.inputs, dim, **around)
         self.stack = Stack(
             dim, layers, attention or self.attention_default, causal=self.causal, num_heads=num_heads, norm=norm,
-            dropout=dropout, attention_dropout=attention_dropout, hidden=hidden, gated=gated,
+            residual=residual, activation=activation, dropout=dropout, hidden_dropout=hidden_dropout,
+            attention_dropout=attention_dropout, hidden=hidden, gated=gated,
         )  # fmt: skip
         self.head = problem.answer.head(dim, self.embedding.shared(problem.answer.outputs) if tied else None)
         further = list(problem.streams.items())[1:]
-        self.further = nn.ModuleDict(
-            {name: StreamEmbedding(spec, dim, positions=positions, dropout=dropout) for name, spec in further}
-        )
+        self.further = nn.ModuleDict({name: StreamEmbedding(spec, dim, **around) for name, spec in further})
         if further:  # which stream a row comes from
             self.origin = nn.Parameter(torch.randn(len(problem.streams), dim) * dim**-0.5)
 

@@ -1,4 +1,4 @@
-"""Recurrent layers (GRU or LSTM) that respect padding and hand their state on, for the models of that era."""
+"""Recurrent layers (plain RNN, GRU, LSTM) that respect padding and hand their state on, for models of that era."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.errors import unknown_name
 from regard.nn.state import State
 
-CELLS: dict[str, type[nn.GRU] | type[nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
+CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {
+    "rnn": nn.RNN,
+    "gru": nn.GRU,
+    "lstm": nn.LSTM,
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class RecurrentState(State):
 
 
 class Recurrent(nn.Module):
-    """A GRU or LSTM over rows (b,n,dim) → (b,n,dim), in one direction or both (then each has half the width)."""
+    """An RNN, GRU or LSTM over rows (b,n,dim) → (b,n,dim), in one direction or both (then each has half the width)."""
 
     def __init__(
         self, dim: int, layers: int = 1, cell: str = "lstm", *, both: bool = False, dropout: float = 0.0
@@ -63,8 +67,13 @@ class Recurrent(nn.Module):
     def initial_state(self, rows: Tensor) -> RecurrentState:
         """Zeros."""
         sides = 2 if self.both else 1
-        zeros = rows.new_zeros(rows.shape[0], self.cells.num_layers * sides, self.cells.hidden_size)
-        return RecurrentState(zeros, zeros if isinstance(self.cells, nn.LSTM) else None)
+        return self.state_from(
+            rows.new_zeros(rows.shape[0], self.cells.num_layers * sides, self.cells.hidden_size)
+        )
+
+    def state_from(self, hidden: Tensor) -> RecurrentState:
+        """The state with these hidden rows, (b,layers,dim); the cells of an LSTM are zero."""
+        return RecurrentState(hidden, torch.zeros_like(hidden) if isinstance(self.cells, nn.LSTM) else None)
 
     def _given(self, state: RecurrentState) -> Tensor | tuple[Tensor, Tensor]:
         hidden = state.hidden.transpose(0, 1).contiguous()

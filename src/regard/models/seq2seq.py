@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -10,17 +11,26 @@ from torch import Tensor, nn
 
 from regard.core.arguments import whole_number
 from regard.decoding import Hypothesis
+from regard.errors import BadValue, unknown_name
+from regard.masks import Mask
+from regard.models.cells import FedCells, memories_of, state_of
 from regard.models.embedding import StreamEmbedding, padding_mask, shifted
 from regard.models.model import Model, model
 from regard.models.recurrent import Joined, Recurrent, RecurrentState
 from regard.models.stack import CachedStep, write
-from regard.nn.blocks import mechanism_of
+from regard.nn.blocks import called, mechanism_of
 from regard.nn.building import build_across
+from regard.nn.mechanism import Mechanism, entry
 from regard.nn.state import State
+from regard.registry import parse, split
 from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Tokens
+
+FEEDING = ("context", "luong", "none")
+# Mechanisms whose papers attend before the step and feed the context: Bahdanau et al. 2014, Xu et al. 2015 (hard).
+_ATTENDS_FIRST = ("additive", "concat", "hard")
 
 
 @dataclass(frozen=True)
@@ -31,15 +41,35 @@ class Seq2seqState(State):
     attentions: tuple[State, ...]
     source: Tensor
     keep: Tensor | None = None
+    fed: Tensor | None = None  # (b,dim), with feeding="luong": the last attentional row h̃
 
 
 @model("seq2seq", gives=("decoder",))
 class Seq2seq(Model):
-    """A bidirectional recurrent encoder; a recurrent decoder whose rows attend to the encoder's rows.
+    """A bidirectional recurrent encoder; a recurrent decoder that attends to the encoder's rows at each step.
 
-    Paper: Bahdanau et al. 2014 (attention between encoder and decoder); Luong et al. 2015, section 3 (the attended row
-    joins the decoder's row after the recurrence). `attention_layers` puts several attentions, one after the other,
-    between the two; `alignments` returns the weights of the last one.
+    With y the last word, s the decoder's state and c the context that the attention returns, `feeding` says how the
+    attention takes part in the recurrence:
+
+        context:  c_t = attend(s_{t−1}),   s_t = f(s_{t−1}, [y_{t−1}; c_t]),     h̃_t = tanh(W [c_t; s_t])
+        luong:    s_t = f(s_{t−1}, [y_{t−1}; h̃_{t−1}]),   c_t = attend(s_t),     h̃_t = tanh(W [c_t; s_t])
+        none:     s_t = f(s_{t−1}, y_{t−1}),              c_t = attend(s_t),     h̃_t = tanh(W [c_t; s_t])
+
+    h̃_t is projected to the words. The default is that of the mechanism's paper: context for additive, concat and hard,
+    luong for dot, general, local-m and local-p, and for every mechanism that is not from a recurrent model. With
+    `none` the decoder reads all of a target in one call, and then all its rows attend in one.
+
+    Several attentions come one after the other: each but the last maps its query row to tanh(W_l [c; row]), which is
+    the query of the next. `alignments` returns the weights of the last one.
+
+    Paper: Bahdanau et al. 2014, section 3.1 (context); Luong et al. 2015, section 3.1, equation 5 (h̃) and section 3.3
+    (input feeding); Xu et al. 2015 (hard).
+
+    Args:
+        layers: how many recurrent layers on each side; what is fed enters the decoder's first, the last one attends
+        attention_layers: how many attentions, or different ones by name: "additive,local-p". Each
+            has its own weights; the last of different ones decides the default of `feeding`
+        feeding: context, luong or none; as in the mechanism's paper by default
     """
 
     takes_attention: ClassVar[str] = "the attention of the decoder to the encoder"
@@ -54,7 +84,8 @@ class Seq2seq(Model):
         layers: int = 1,
         cell: str = "gru",
         attention: str | None = None,
-        attention_layers: int = 1,
+        attention_layers: int | tuple[str, ...] = 1,
+        feeding: str | None = None,
         num_heads: int = 1,
         dropout: float = 0.1,
         tied: bool = True,
@@ -62,18 +93,25 @@ class Seq2seq(Model):
         super().__init__(problem)
         assert isinstance(problem.answer, Writes)
         self.answer = problem.answer
+        chosen = _mechanisms(attention, attention_layers, self.attention_default)
+        if feeding is not None and feeding not in FEEDING:
+            raise unknown_name("feeding", feeding, FEEDING)
+        self.feeding = feeding or usual_feeding(chosen[-1])
         self.embedding = StreamEmbedding(problem.inputs, dim, positions="none", dropout=dropout)
         self.encoder = Recurrent(dim, layers, cell, both=True, dropout=dropout)
         target = Tokens(self.answer.count)
         self.target_embedding = StreamEmbedding(target, dim, positions="none", dropout=dropout)
-        self.decoder = Recurrent(dim, layers, cell, dropout=dropout)
-        self.begin = nn.Linear(dim, layers * dim)
-        count = whole_number("attention_layers", attention_layers, 1)
-        chosen, common = attention or self.attention_default, {"num_heads": num_heads}
-        self.attentions = nn.ModuleList(
-            mechanism_of("attention", chosen, dim, build_across, common) for _ in range(count)
+        self.decoder: Recurrent | FedCells = (
+            Recurrent(dim, layers, cell, dropout=dropout)
+            if self.feeding == "none"
+            else FedCells(dim, layers, cell, dropout=dropout)
         )
-        self.joins = nn.ModuleList(Joined(dim, dropout) for _ in range(count))
+        self.begin = nn.Linear(dim, layers * dim)
+        common = {"num_heads": num_heads}
+        self.attentions = nn.ModuleList(
+            mechanism_of("attention", one, dim, build_across, common) for one in chosen
+        )
+        self.joins = nn.ModuleList(Joined(dim, dropout) for _ in chosen)
         self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.count) if tied else None)
 
     def read(self, batch: Batch) -> tuple[Tensor, RecurrentState]:
@@ -82,41 +120,30 @@ class Seq2seq(Model):
         kept = rows if batch.keep is None else rows.masked_fill(~batch.keep[..., None], 0)
         count = max(1, rows.shape[1]) if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
         mean = kept.sum(1) / count
-        hidden = torch.tanh(self.begin(mean)).unflatten(-1, (self.decoder.cells.num_layers, -1))
-        cell = torch.zeros_like(hidden) if isinstance(self.decoder.cells, nn.LSTM) else None
-        return rows, RecurrentState(hidden, cell)
+        hidden = torch.tanh(self.begin(mean)).unflatten(-1, (-1, mean.shape[-1]))
+        return rows, self.decoder.state_from(hidden)
 
     def forward(self, batch: Batch) -> Any:
-        rows, source = self._written(batch)
-        mask = padding_mask(batch.keep)
-        for attention, join in zip(self.attentions, self.joins, strict=True):
-            rows = join(attention(rows, source, mask=mask), rows)
-        return self.head(rows, batch)
+        return self.head(self._rows_and_queries(batch)[0], batch)
 
     def alignments(self, batch: Batch) -> Tensor:
         """How much each target position attends to each source position, (b,t,n), mean over heads of the last layer."""
-        rows, source = self._written(batch)
-        mask = padding_mask(batch.keep)
-        for attention, join in zip(self.attentions[:-1], self.joins, strict=False):
-            rows = join(attention(rows, source, mask=mask), rows)
-        found: Tensor = self.attentions[-1].weights(rows, source, mask=mask).mean(1)  # type: ignore[operator]
+        _, queries, source = self._rows_and_queries(batch)
+        last: Any = self.attentions[-1]
+        found: Tensor = last.weights(queries, source, mask=padding_mask(batch.keep)).mean(1)
         return found
 
     def step(self, tokens: Tensor, state: Seq2seqState) -> tuple[Tensor, Seq2seqState]:
         """Logits for the next target tokens, and the new state."""
-        rows, recurrent = self.decoder(self.target_embedding(tokens), state=state.recurrent)
-        mask, after = padding_mask(state.keep), []
-        for attention, join, before in zip(self.attentions, self.joins, state.attentions, strict=True):
-            context, following = attention(rows, state.source, mask=mask, state=before)
-            rows = join(context, rows)
-            after.append(following)
-        return self.head(rows, Batch.of(tokens)), replace(state, recurrent=recurrent, attentions=tuple(after))
+        rows, _, state = self._continued(tokens, state)
+        return self.head(rows, Batch.of(tokens)), state
 
     def initial_state(self, batch: Batch) -> Seq2seqState:
         """The initial decoding state; the source is encoded once."""
         source, recurrent = self.read(batch)
         states = [layer.initial_state(batch.size, source.device, source.dtype) for layer in self.attentions]  # type: ignore[operator]
-        return Seq2seqState(recurrent, tuple(states), source, batch.keep)
+        fed = torch.zeros_like(recurrent.hidden[:, 0]) if self.feeding == "luong" else None
+        return Seq2seqState(recurrent, tuple(states), source, batch.keep, fed)
 
     @torch.no_grad()
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
@@ -125,9 +152,88 @@ class Seq2seq(Model):
         options.setdefault("max_length", self.answer.length)
         return write(CachedStep(self.step, self.initial_state(batch)), start, end=self.answer.end, **options)
 
-    def _written(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The decoder's rows for the batch's targets, before attention, and the source's rows."""
+    def _rows_and_queries(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """h̃ and the queries of the last attention for the batch's targets, (b,t,dim) each, and the source's rows."""
         assert batch.targets is not None
-        source, state = self.read(batch)
-        rows, _ = self.decoder(self.target_embedding(shifted(batch.targets, self.answer.start)), state=state)
-        return rows, source
+        tokens = shifted(batch.targets, self.answer.start)
+        if self.feeding != "none":
+            rows, queries, state = self._continued(tokens, self.initial_state(batch))
+            return rows, queries, state.source
+        assert isinstance(self.decoder, Recurrent)
+        source, recurrent = self.read(batch)
+        rows, _ = self.decoder(self.target_embedding(tokens), state=recurrent)
+        context, queries, _ = self._attended(rows, source, padding_mask(batch.keep), None)
+        return self.joins[-1](context, queries), queries, source
+
+    def _continued(self, tokens: Tensor, state: Seq2seqState) -> tuple[Tensor, Tensor, Seq2seqState]:
+        """h̃ and the queries of the last attention for further tokens (b,t), and the new state."""
+        rows, mask = self.target_embedding(tokens), padding_mask(state.keep)
+        if isinstance(self.decoder, Recurrent):
+            rows, recurrent = self.decoder(rows, state=state.recurrent)
+            context, queries, after = self._attended(rows, state.source, mask, state.attentions)
+            state = replace(state, recurrent=recurrent, attentions=after)
+            return self.joins[-1](context, queries), queries, state
+        gates = self.decoder.input_gates(rows)
+        memories = memories_of(state.recurrent, gates.dtype)
+        fed, attentions = state.fed, state.attentions
+        steps: list[tuple[Tensor, ...]] = []
+        for now in gates.unbind(1):
+            if self.feeding == "context":
+                top = memories[-1][0][:, None]
+                context, query, attentions = self._attended(top, state.source, mask, attentions)
+                memories = self.decoder.step(now, context[:, 0], memories)
+                steps.append((context, memories[-1][0][:, None], query))
+            else:
+                assert fed is not None
+                memories = self.decoder.step(now, fed, memories)
+                top = memories[-1][0][:, None]
+                context, query, attentions = self._attended(top, state.source, mask, attentions)
+                found = self.joins[-1](context, query)
+                fed = found[:, 0]
+                steps.append((found, query))
+        following = replace(state, recurrent=state_of(memories), attentions=attentions, fed=fed)
+        columns = [torch.cat(column, 1) for column in zip(*steps, strict=True)]
+        if not columns:
+            return rows, rows, following
+        if self.feeding == "context":  # nothing in the recurrence needs h̃, so all steps are joined at once
+            return self.joins[-1](columns[0], columns[1]), columns[2], following
+        return columns[0], columns[1], following
+
+    def _attended(
+        self, rows: Tensor, source: Tensor, mask: Mask | None, states: tuple[State, ...] | None
+    ) -> tuple[Tensor, Tensor, tuple[State, ...]]:
+        """The context that the last attention returns for rows (b,t,dim), its queries, and the new states."""
+        after: list[State] = []
+        context = rows
+        layers: Any = self.attentions
+        for number, attention in enumerate(layers):
+            if number:
+                rows = self.joins[number - 1](context, rows)
+            before = None if states is None else states[number]
+            context, following = called(attention, rows, source, mask, before)
+            if following is not None:
+                after.append(following)
+        return context, rows, tuple(after)
+
+
+def usual_feeding(attention: str | Mechanism) -> str:
+    """The `feeding` of the paper that a mechanism comes from; luong for those that come from no recurrent model."""
+    found = attention.entry if isinstance(attention, Mechanism) else entry(parse(attention)[0])
+    return "context" if found.name in _ATTENDS_FIRST else "luong"
+
+
+def _mechanisms(attention: str | None, layers: int | str | Sequence[str], usual: str) -> list[str]:
+    """The mechanisms between encoder and decoder by name, the first one first."""
+    if isinstance(layers, int):
+        return [attention or usual] * whole_number("attention_layers", layers, 1)
+    names = split(layers) if isinstance(layers, str) else list(layers)
+    if attention is not None:
+        raise BadValue(
+            f"attention: attention_layers={', '.join(names)!r} names every mechanism already, got {attention!r} as "
+            f"well. Leave one of the two out, or give attention_layers a number."
+        )
+    if not names:
+        raise BadValue(
+            "attention_layers: expected a number or names such as 'additive,local-p', got no name."
+        )
+    return names

@@ -28,7 +28,8 @@ class StackState(State):
 class Stack(nn.Module):
     """`layers` encoder layers, or decoder layers with attention to a source, and a last normalisation when norm="pre".
 
-    `causal`: no layer may look ahead; a mechanism that cannot help it is refused.
+    `causal`: no layer may look ahead; a mechanism that cannot help it is refused. Further options are those of the
+    layers: residual, activation, dropout, hidden_dropout, attention_dropout, hidden, gated.
     """
 
     def __init__(

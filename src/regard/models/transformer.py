@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,15 +10,31 @@ import torch
 from torch import Tensor
 
 from regard.decoding import Hypothesis
+from regard.errors import BadValue
 from regard.masks import Mask
 from regard.models.embedding import StreamEmbedding, padding_mask, shifted
 from regard.models.model import Model, model
+from regard.models.preset import Preset, inverse_root_peak
 from regard.models.stack import CachedStep, Stack, StackState, write
 from regard.nn.state import State
 from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Tokens
+
+# Vaswani et al. 2017: sections 3 and 5.3 to 5.4, and the row "base" of table 3.
+VASWANI = Preset(
+    {
+        "dim": 512, "layers": 6, "num_heads": 8, "hidden": 2048, "norm": "post", "activation": "relu",
+        "attention": "multihead(bias=False)", "cross": "multihead(bias=False)", "positions": "sinusoidal",
+        "dropout": 0.1, "hidden_dropout": 0.0, "attention_dropout": 0.0, "tied": True,
+    },
+    {
+        "optimizer": "adamw", "weight_decay": 0.0, "warmup": 4000, "schedule": "inverse-root", "smoothing": 0.1,
+        "clip": 0.0,
+    },
+    inverse_root_peak,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,13 @@ class Transformer(Model):
     """Encoder and decoder, six layers each by default; the decoder attends to itself and to the encoder's rows.
 
     Paper: Vaswani et al. 2017, section 3 (here with normalisation before each part by default).
+
+    preset=vaswani is the base model of the paper: 6+6 layers of width 512 with 8 heads and feed-forward blocks of width
+    2048, normalisation after each part, ReLU, sinusoidal positions, projections without bias, dropout 0.1 on what each
+    part adds and on the embeddings only. `regard train` then takes Adam with β 0.9 and 0.98 and without weight decay,
+    label smoothing 0.1, no clipping, and the learning rate dim^−½ · min(step^−½, step · warmup^−3/2) with a warm-up of
+    4,000 steps. Three things differ: the source has its own embedding, because a task may have two vocabularies; the
+    output has a bias; Adam's ε is 1e-8 instead of 1e-9.
     """
 
     takes_attention: ClassVar[str] = "the attention of encoder and decoder among their own positions"
@@ -43,6 +67,7 @@ class Transformer(Model):
         "decoder.layers.-1.cross": "the last decoder layer's attention to the encoder",
         "encoder.layers.-1.attention": "{name} of the last encoder layer",
     }
+    presets: ClassVar[Mapping[str, Preset]] = {"vaswani": VASWANI}
 
     def __init__(
         self,
@@ -56,27 +81,59 @@ class Transformer(Model):
         cross: str | None = None,
         positions: str = "sinusoidal",
         dropout: float = 0.1,
+        word_dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        hidden_dropout: float | None = None,
         norm: str = "pre",
+        residual: bool = True,
+        activation: str = "gelu",
         hidden: int | None = None,
         gated: bool = False,
         tied: bool = True,
+        tied_source: bool = False,
     ) -> None:
         super().__init__(problem)
-        chosen = attention or self.attention_default
+        around: dict[str, Any] = {"positions": positions, "dropout": dropout, "word_dropout": word_dropout}
         shared: dict[str, Any] = {
             "num_heads": num_heads, "norm": norm, "dropout": dropout, "attention_dropout": attention_dropout,
-            "hidden": hidden, "gated": gated,
+            "hidden_dropout": hidden_dropout, "residual": residual, "activation": activation, "hidden": hidden,
+            "gated": gated,
         }  # fmt: skip
-        assert isinstance(problem.answer, Writes)
-        self.answer = problem.answer
-        self.embedding = StreamEmbedding(problem.inputs, dim, positions=positions, dropout=dropout)
-        self.encoder = Stack(dim, layers, chosen, **shared)
+        self.embedding = StreamEmbedding(problem.inputs, dim, **around)
+        self.add_stacks(
+            dim, (layers, decoder_layers or layers), attention or self.attention_default,
+            cross or self.cross_default, shared, around, tied,
+        )  # fmt: skip
+        if tied_source:
+            self._tie_source()
+
+    def _tie_source(self) -> None:
+        """Embed source and target with the same weights (Vaswani et al. 2017, section 3.4)."""
+        target = getattr(self, "target_embedding", None)
+        if target is None or self.embedding.shared(self.answer.count) is None:
+            raise BadValue(
+                "tied_source: source and target need one vocabulary. Leave it out, or take a task that has one: "
+                "translate with joint=true."
+            )
+        self.embedding.rows = target.rows
+
+    def add_stacks(
+        self,
+        dim: int,
+        layers: tuple[int, int],
+        attention: str,
+        cross: str,
+        shared: dict[str, Any],
+        around: dict[str, Any],
+        tied: bool,
+    ) -> None:
+        """Create encoder, decoder and head. `shared`: options of both stacks; `around`: those of an embedding."""
+        assert isinstance(self.problem.answer, Writes)
+        self.answer = self.problem.answer
+        self.encoder = Stack(dim, layers[0], attention, **shared)
         target = Tokens(self.answer.count, length=self.answer.length + 1)
-        self.target_embedding = StreamEmbedding(target, dim, positions=positions, dropout=dropout)
-        self.decoder = Stack(
-            dim, decoder_layers or layers, chosen, cross=cross or self.cross_default, causal=True, **shared
-        )
+        self.target_embedding = StreamEmbedding(target, dim, **around)
+        self.decoder = Stack(dim, layers[1], attention, cross=cross, causal=True, **shared)
         self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.count) if tied else None)
 
     def read(self, batch: Batch) -> Tensor:

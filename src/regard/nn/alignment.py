@@ -74,6 +74,17 @@ class Alignment(Attention):
         return self.num_heads, self.compare.key_dim, self.head_dim
 
 
+def map_heads(heads: Tensor, weight: Tensor) -> Tensor:
+    """Rows (b,h,l,d) times the matrix (h,e,d) of their head: (b,h,l,e).
+
+    For a single row, the batch takes the place of the length: torch would multiply each batch entry by a copy of the
+    matrix, and add up as many gradients of it.
+    """
+    if heads.shape[2] != 1:
+        return heads @ weight.mT
+    return (heads[:, :, 0].transpose(0, 1) @ weight.mT).transpose(0, 1)[:, :, None]
+
+
 def head_weights(*shape: int) -> nn.Parameter:
     """A matrix (h, outputs, inputs) or vector (h, inputs) for each head, with Glorot and Bengio's initial weights."""
     inputs, outputs = shape[-1], shape[1] if len(shape) == 3 else 1

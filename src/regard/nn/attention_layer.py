@@ -60,6 +60,7 @@ class AttentionLayer(Mechanism):
         source_dim: int | None = None,
         *,
         norm: str = "pre",
+        residual: bool = True,
         window: int | None = None,
         align: str = "bottom-right",
     ) -> None:
@@ -67,8 +68,8 @@ class AttentionLayer(Mechanism):
         self.window = window
         self.memory = KeyValueMemory(dim, num_heads, dropout, window=window)
         self.history = HistoryAttention(dim, num_heads, dropout, source_dim, window=window, align=align)
-        self.around_memory = Residual(dim, norm, self.dropout)
-        self.around_history = Residual(dim, norm, self.dropout)
+        self.around_memory = Residual(dim, norm, self.dropout, residual=residual)
+        self.around_history = Residual(dim, norm, self.dropout, residual=residual)
 
     if TYPE_CHECKING:
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.nn.building import build, build_across, build_causal
+from regard.nn.building import build_across, build_bidirectional, build_causal
 from regard.nn.mechanism import Mechanism
 from regard.nn.state import State
 from regard.registry import Registry, parse
@@ -36,18 +36,31 @@ NORMS.add("rms", nn.RMSNorm)
 class Residual(nn.Module):
     """A residual connection around a part of a network, with normalisation before or after it.
 
-        pre:  x + dropout(part(norm(x)))        post:  norm(x + dropout(part(x)))
+        pre:   x + dropout(part(norm(x)))
+        post:  norm(x + dropout(part(x)))
+        none:  x + dropout(part(x))
+
+    With residual=False, "x +" is left out. That and "none" are for comparisons that show what these two do.
 
     Paper: He et al. 2016; post: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020.
     `residual(x, part)` calls the part. For parts that return more than a tensor, call `enter` before and `leave` after.
     """
 
-    def __init__(self, dim: int, norm: str = "pre", dropout: float = 0.0, norm_type: str = "layer") -> None:
+    def __init__(
+        self,
+        dim: int,
+        norm: str = "pre",
+        dropout: float = 0.0,
+        norm_type: str = "layer",
+        residual: bool = True,
+    ) -> None:
         super().__init__()
-        if norm not in ("pre", "post"):
-            raise BadValue(f"norm: expected 'pre' or 'post', got {norm!r}.")
+        if norm not in ("pre", "post", "none"):
+            raise BadValue(f"norm: expected 'pre', 'post' or 'none', got {norm!r}.")
+        made = NORMS[norm_type](dim)  # raises for an unknown name
         self.before = norm == "pre"
-        self.norm = NORMS[norm_type](dim)
+        self.norm = nn.Identity() if norm == "none" else made
+        self.residual = residual
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
@@ -60,9 +73,8 @@ class Residual(nn.Module):
 
     def leave(self, x: Tensor, result: Tensor) -> Tensor:
         """Return the output of the block, from its input x and the result of the part."""
-        found: Tensor = x + (
-            self.dropout(result) if self.training else result
-        )  # saves a module call in each decoding step
+        found: Tensor = self.dropout(result) if self.training else result  # saves a module call in a step
+        found = x + found if self.residual else found
         return found if self.before else self.norm(found)
 
 
@@ -107,7 +119,8 @@ class EncoderLayer(nn.Module):
     """Attention among the positions of one sequence, then a feed-forward block, each with residual and normalisation.
 
     `attention` is a mechanism or its name, which may contain options: `"local(window=65)"`. With `causal=True` a name
-    is built as a causal mechanism, which makes this the layer of a decoder-only model.
+    is built as a causal mechanism, which makes this the layer of a decoder-only model; otherwise as one that reads in
+    both directions if it can. `hidden_dropout` acts inside the feed-forward block; None: like `dropout`.
     """
 
     def __init__(
@@ -118,7 +131,9 @@ class EncoderLayer(nn.Module):
         causal: bool = False,
         norm: str = "pre",
         norm_type: str = "layer",
+        residual: bool = True,
         dropout: float = 0.0,
+        hidden_dropout: float | None = None,
         hidden: int | None = None,
         gated: bool = False,
         activation: str = "gelu",
@@ -127,10 +142,12 @@ class EncoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         common = {"num_heads": num_heads, "dropout": attention_dropout}
-        self.attention = mechanism_of("attention", attention, dim, build_causal if causal else build, common)
-        self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=dropout)
-        self.around_attention = Residual(dim, norm, dropout, norm_type)
-        self.around_feed_forward = Residual(dim, norm, dropout, norm_type)
+        make = build_causal if causal else build_bidirectional
+        self.attention = mechanism_of("attention", attention, dim, make, common)
+        inside = dropout if hidden_dropout is None else hidden_dropout
+        self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=inside)
+        self.around_attention = Residual(dim, norm, dropout, norm_type, residual)
+        self.around_feed_forward = Residual(dim, norm, dropout, norm_type, residual)
 
     def forward(
         self, x: Tensor, *, mask: Mask | Tensor | None = None, state: State | None = None
@@ -161,7 +178,8 @@ class DecoderLayer(nn.Module):
 
     `attention` must be able to be causal; `cross` may be any mechanism. A `cross` that is built from a name is aligned
     with the beginning of the source (align="top-left"), so that decoding in steps equals one call. Each part has its
-    own residual connection and normalisation.
+    own residual connection and normalisation. `hidden_dropout` acts inside the feed-forward block; None: like
+    `dropout`. With `cross_causal=True`, position t sees the first t + 1 rows of the source only.
     """
 
     def __init__(
@@ -171,9 +189,12 @@ class DecoderLayer(nn.Module):
         cross: str | Mechanism = "multihead",
         *,
         source_dim: int | None = None,
+        cross_causal: bool = False,
         norm: str = "pre",
         norm_type: str = "layer",
+        residual: bool = True,
         dropout: float = 0.0,
+        hidden_dropout: float | None = None,
         hidden: int | None = None,
         gated: bool = False,
         activation: str = "gelu",
@@ -183,11 +204,13 @@ class DecoderLayer(nn.Module):
         super().__init__()
         common = {"num_heads": num_heads, "dropout": attention_dropout}
         self.attention = mechanism_of("attention", attention, dim, build_causal, common)
-        self.cross = mechanism_of("cross", cross, dim, build_across, {**common, "source_dim": source_dim})
-        self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=dropout)
-        self.around_attention = Residual(dim, norm, dropout, norm_type)
-        self.around_cross = Residual(dim, norm, dropout, norm_type)
-        self.around_feed_forward = Residual(dim, norm, dropout, norm_type)
+        across = {**common, "source_dim": source_dim, **({"causal": True} if cross_causal else {})}
+        self.cross = mechanism_of("cross", cross, dim, build_across, across)
+        inside = dropout if hidden_dropout is None else hidden_dropout
+        self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=inside)
+        self.around_attention = Residual(dim, norm, dropout, norm_type, residual)
+        self.around_cross = Residual(dim, norm, dropout, norm_type, residual)
+        self.around_feed_forward = Residual(dim, norm, dropout, norm_type, residual)
 
     def forward(
         self,

@@ -116,7 +116,19 @@ def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
                 f"Leave causal out."
             )
         chosen["causal"] = True
+    elif converted("bidirectional", chosen.get("bidirectional", False), bool, found.name):
+        raise BadValue(
+            f"attention: a decoder cannot attend to later positions, got {found.name} with bidirectional=True. "
+            f"Leave bidirectional out."
+        )
     return build(plain, dim, **chosen)
+
+
+def build_bidirectional(name: str, dim: int, **options: Any) -> Mechanism:
+    """Build a mechanism for an encoder: one that can read in both directions does, unless its options say otherwise."""
+    plain, inside = parse(name)
+    both = {"bidirectional": True} if "bidirectional" in options_of(entry(plain).layer) else {}
+    return build(plain, dim, **{**both, **inside, **options})
 
 
 def build_across(name: str, dim: int, **options: Any) -> Mechanism:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard import scores
 from regard.core.arguments import whole_number
-from regard.nn.alignment import Alignment, AlignmentModel, head_weights
+from regard.nn.alignment import Alignment, AlignmentModel, head_weights, map_heads
 from regard.nn.mechanism import mechanism
 from regard.scores import Score
 
@@ -24,7 +24,7 @@ class ConcatAlignmentModel(AlignmentModel):
         self.vector = head_weights(num_heads, self.key_dim)
 
     def queries(self, heads: Tensor) -> Tensor:
-        return heads @ self.weight.chunk(2, -1)[0].mT
+        return map_heads(heads, self.weight.chunk(2, -1)[0])
 
     def keys(self, heads: Tensor) -> Tensor:
         return heads @ self.weight.chunk(2, -1)[1].mT

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 import regard.core.attention as core
 from regard import masks
 from regard.core.arguments import whole_number
+from regard.errors import BadValue, unknown_name
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
@@ -20,6 +21,7 @@ from regard.nn.nonfinite import zero_nonfinite
 from regard.nn.state import State
 from regard.nn.static_memory import MemoryState, checked_state
 
+UPDATES = ("gru", "memory")
 _FEW = 16  # segments shorter than this run by the plain formula
 
 
@@ -33,19 +35,28 @@ class DynamicState(MemoryState):
 
 @mechanism("dynamic-memory", causal="yes", time="n·(m + s)·d", memory="n·(1 + m/s)·d", slots=3, segment=2)
 class DynamicMemory(Mechanism):
-    """An element attends to a memory and to its segment so far; each complete segment updates the memory by a gate.
+    """An element attends to a memory and to its segment so far; each complete segment updates the memory.
 
-        o_i = multihead(x_i, [M_{s−1}; x_j, j ≤ i in segment s]),   M_s = GRU(multihead(M_{s−1}, segment s), M_{s−1})
+        o_i = multihead(x_i, [M_{s−1}; x_j, j ≤ i in segment s]),   C_s = multihead(M_{s−1}, segment s)
 
-    Each slot is a hidden state of the gated recurrent unit: M_s = (1 − z) ⊙ n + z ⊙ M_{s−1}. M_0 is learned. Padding
-    does not count towards segments, is not written, and gets zeros. With a state, an incomplete segment is continued by
-    later calls. Masks must ignore the query.
+        update="gru":     M_s = GRU(C_s, M_{s−1}) = (1 − z) ⊙ n + z ⊙ M_{s−1}
+        update="memory":  M_s = norm(M_{s−1} + C_s)
+
+    With "gru" each slot is a hidden state of a gated recurrent unit. With "memory" the memory is a row of slots of a
+    memory-augmented encoder: over a source of a single segment it is the memory of `static-memory`. M_0 is learned.
+    Padding does not count towards segments, is not written, and gets zeros. With a state, an incomplete segment is
+    continued by later calls. Masks must ignore the query.
 
     With a source the formula differs: the source is written first, segment by segment, including the last short one;
     then every query attends to the final memory, and the queries are not written.
 
+    With bidirectional=True a second memory with slots M'_0 of its own is updated by the same maps from the last segment
+    to the first, and o_i = multihead(x_i, [M_{s−1}; M'_{s+1}; segment s]): an element sees the whole sequence. A
+    source is written in both directions, and the queries attend to both memories.
+
     Paper: Hutchins et al. 2022, section 3 (a recurrent, gated memory for each block); Bulatov et al. 2022, section 3
-    (segments and memory); Cho et al. 2014, equations 5 to 8 (the gate).
+    (segments and memory); Cho et al. 2014, equations 5 to 8 (the gate); Burtsev et al. 2020 (memory slots in an
+    encoder); Schuster and Paliwal 1997 (both directions).
     Empty row: none, because an element sees the memory and itself; with a source that is all padding the memory stays
     M_0.
 
@@ -56,6 +67,8 @@ class DynamicMemory(Mechanism):
         source_dim: width of the source; where it differs from dim, the source is mapped to dim first.
         slots: number of slots of the memory.
         segment: number of elements after which the memory is updated.
+        update: gru (a gated recurrent unit) or memory (residual and normalisation).
+        bidirectional: whether elements also see later ones; then a sequence cannot be continued from a state.
 
     >>> import torch, regard
     >>> layer, x = regard.nn.build("dynamic-memory", dim=16, slots=4, segment=3), torch.randn(1, 7, 16)
@@ -73,14 +86,22 @@ class DynamicMemory(Mechanism):
         *,
         slots: int = 16,
         segment: int = 16,
+        update: str = "gru",
+        bidirectional: bool = False,
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim)
+        if update not in UPDATES:
+            raise unknown_name("update", update, UPDATES)
+        self.update = update
+        self.bidirectional = bidirectional
         self.segment = whole_number("segment", segment, 1)
         self.slots = nn.Parameter(torch.randn(whole_number("slots", slots, 1), self.dim))
         self.source_map = nn.Linear(self.source_dim, self.dim) if self.source_dim != self.dim else None
         self.writer = Multihead(dim, num_heads, dropout)
-        self.gate = nn.GRUCell(self.dim, self.dim)
+        self.gate = nn.GRUCell(self.dim, self.dim) if update == "gru" else None
+        self.norm = nn.LayerNorm(self.dim) if update == "memory" else None
         self.reader = Multihead(dim, num_heads, dropout)
+        self.later_slots = nn.Parameter(torch.randn_like(self.slots)) if bidirectional else None
 
     def forward(
         self,
@@ -93,7 +114,14 @@ class DynamicMemory(Mechanism):
         """Return what the queries read, (b,q,dim); with a state, also the next state."""
         before = checked_state(self, DynamicState, query, source, state)
         if source is None and (before is None or before.source is None):
-            return self._within(query, mask, before)
+            if not self.bidirectional:
+                return self._within(query, mask, before)
+            if before is not None:
+                raise BadValue(
+                    "state: a layer with bidirectional=True reads a sequence from both ends, so it cannot continue "
+                    "from a state. Build it without bidirectional, or pass a source."
+                )
+            return self._within_both(query, mask)
         if before is None or not before.written:
             assert source is not None
             memory = self._summary(source, mask, query.shape[1], before)
@@ -109,16 +137,18 @@ class DynamicMemory(Mechanism):
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> DynamicState:
-        """Return the learned slots and a segment without elements."""
+        """Return the learned slots (b,m,dim), of both directions (b,2m,dim), and a segment without elements."""
         device, dtype = self.placement(device, dtype)
         return DynamicState(
-            memory=self.slots.to(device=device, dtype=dtype).expand(batch, -1, -1),
+            memory=self._slots(batch).to(device=device, dtype=dtype),
             open=torch.zeros(batch, self.segment, self.dim, device=device, dtype=dtype),
             count=torch.zeros(batch, dtype=torch.int64, device=device),
         )
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, slots={len(self.slots)}, segment={self.segment}"
+        both = ", bidirectional=True" if self.bidirectional else ""
+        sizes = f"slots={len(self.slots)}, segment={self.segment}, update={self.update!r}"
+        return f"{super().extra_repr()}, {sizes}{both}"
 
     def _within(
         self, query: Tensor, mask: Mask | Tensor | None, state: DynamicState | None
@@ -152,22 +182,67 @@ class DynamicMemory(Mechanism):
         memory = memories[-1].masked_fill(lost[:, None, None], torch.nan)
         return found, replace(state, memory=memory, open=pending, count=count, seen=seen + new)
 
+    def _within_both(self, query: Tensor, mask: Mask | Tensor | None) -> Tensor:
+        """Self-attention to the memories of the segments before and after, and to the whole own segment."""
+        batch, new, _ = query.shape
+        keep = masking.kept(mask, batch, new, new, 0, query.device)
+        segments = max(1, self._segments(new))
+        width = segments * self.segment
+        line, index, total = _compact(masking.without_padding(query, keep), keep, width)
+        clean, nonfinite = zero_nonfinite(line[:, :width], True)
+        real = None
+        if keep is not None or width != new:
+            real = torch.arange(width, device=query.device) < total[:, None]
+        earlier, later = self._written_both(self._slots(batch), clean, segments - 1, real)
+        memory = torch.cat([torch.stack(earlier, 1), torch.stack(later[::-1], 1)], 2).flatten(0, 1)
+        elements = clean.reshape(-1, self.segment, self.dim)
+        seen = None
+        if real is not None:
+            seen = PaddingMask(pad(real.reshape(-1, self.segment), (memory.shape[1], 0), value=True))
+        found = self.reader(elements, torch.cat([memory, elements], 1), mask=seen).reshape(clean.shape)
+        assert nonfinite is not None
+        found = found.masked_fill(nonfinite.any(1)[:, None, None], torch.nan)  # every element sees it
+        return _gathered(pad(found, (0, 0, 0, 1)), index)  # padding gets the row of zeros at the end
+
     def _summary(
         self, source: Tensor, mask: Mask | Tensor | None, queries: int, state: DynamicState | None
     ) -> Tensor:
-        """Return the memory (b,m,dim) after the whole source, including its last short segment."""
+        """Return the memory (b,m|2m,dim) after the whole source, including its last short segment."""
         batch, length, _ = source.shape
         keep = masking.kept(mask, batch, queries, length, 0, source.device)
         rows = masking.without_padding(source, keep)
         rows = rows if self.source_map is None else self.source_map(rows)
         memory = self._slots(batch) if state is None else state.memory
         segments = self._segments(length)
-        if keep is None:
-            return self._written(memory, rows, segments)[-1]
-        line, _, total = _compact(rows, keep, segments * self.segment)
-        position = torch.arange(segments * self.segment, device=source.device)
-        real = position < total[:, None]
-        return self._written(memory, line, segments, real[:, :: self.segment], real)[-1]
+        width = segments * self.segment
+        if keep is None and not (self.bidirectional and width != length):
+            real, line = None, rows
+        else:
+            line, _, total = _compact(rows, keep, width)
+            real = torch.arange(width, device=source.device) < total[:, None]
+        if self.bidirectional:
+            earlier, later = self._written_both(memory, line[:, :width], segments, real)
+            return torch.cat([earlier[-1], later[-1]], 1)
+        writes = None if real is None else real[:, :: self.segment]
+        return self._written(memory, line, segments, writes, real)[-1]
+
+    def _written_both(
+        self, memory: Tensor, rows: Tensor, segments: int, real: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the memories of `_written` from the first segment on, and those from the last segment backwards.
+
+        `memory` (b,2m,dim) holds the slots of both directions; rows (b,length,dim) and real (b,length) are complete
+        segments. Both directions run in one batch, so that the loop takes no more steps than in one direction.
+        """
+
+        def both(given: Tensor) -> Tensor:
+            split: Tensor = given.unflatten(1, (given.shape[1] // self.segment, self.segment))
+            return torch.cat([given, split.flip(1).flatten(1, 2)])
+
+        batch, real = len(rows), None if real is None else both(real)
+        writes = None if real is None else real[:, :: self.segment]
+        found = self._written(torch.cat(memory.chunk(2, 1)), both(rows), segments, writes, real)
+        return [each[:batch] for each in found], [each[batch:] for each in found]
 
     def _written(
         self,
@@ -193,13 +268,21 @@ class DynamicMemory(Mechanism):
             mixed = core.attend(
                 query, keys[:, :, part], values[:, :, part], mask=mask, dropout=self.writer.weights_dropout, impl=impl
             )  # fmt: skip
-            candidate = self.writer.output(mixed).to(memory.dtype)
-            gated = (
-                self.gate(candidate.flatten(0, 1), memory.flatten(0, 1)).view(memory.shape).to(memory.dtype)
+            updated = self._updated(self.writer.output(mixed).to(memory.dtype), memory)
+            memory = (
+                updated if writes is None else torch.where(writes[:, segment, None, None], updated, memory)
             )
-            memory = gated if writes is None else torch.where(writes[:, segment, None, None], gated, memory)
             memories.append(memory)
         return memories
+
+    def _updated(self, candidate: Tensor, memory: Tensor) -> Tensor:
+        """Return the next memory (b,m,dim) from the candidates C_s and the memory."""
+        if self.gate is None:
+            assert self.norm is not None
+            found: Tensor = self.norm(memory + candidate)
+        else:
+            found = self.gate(candidate.flatten(0, 1), memory.flatten(0, 1)).view(memory.shape)
+        return found.to(memory.dtype)
 
     def _read(self, memories: list[Tensor], rows: Tensor) -> Tensor:
         """Let elements (b,length,dim) attend to the memory before their segment and to the segment up to themselves."""
@@ -210,7 +293,8 @@ class DynamicMemory(Mechanism):
         return found.reshape(rows.shape)
 
     def _slots(self, batch: int) -> Tensor:
-        return self.slots.expand(batch, -1, -1)
+        slots = self.slots if self.later_slots is None else torch.cat([self.slots, self.later_slots])
+        return slots.expand(batch, -1, -1)
 
     def _segments(self, length: int) -> int:
         return -(-length // self.segment)

@@ -221,7 +221,15 @@ class GlobalQueryState(State):
 class GlobalQuery(Attention):
     """Each position is mixed with the mean of all positions; no pairs of positions are compared.
 
-        s_i = x_i·x_i,   α = softmax over i of s,   y_i = α_i x_i + (1 − α_i)·mean(x)
+        s_i = q_i·k_i,   α = softmax over i of s,   y_i = α_i h_i + (1 − α_i)·mean(h)
+
+    Without projections q_i = k_i = h_i = x_i. Then s_i is the squared length of x_i, and after a normalisation all
+    lengths are nearly equal, so that α_i ≈ 1/n; models therefore project queries and keys (project="query-key").
+
+    The documents behind this project give two formulas for the score, q_iᵀk_i and q_i q_iᵀK_i, which contradict each
+    other: the second is the first times q_i, a vector (with all keys as K even a matrix). The softmax over positions
+    needs one number for each position, and linear time, which the documents claim, rules out a product with all keys.
+    Only the first formula fits both, so it is the one computed here.
 
     With a source it is the encoder-decoder form, in which queries attend to the rows z_s of the source:
 
@@ -230,8 +238,9 @@ class GlobalQuery(Attention):
     Paper: none; the definition is in the project's specification (global-query attention).
     Empty row: zeros, as for every masked position.
 
-    It has no parameters, except a bias-free map of the source if source_dim differs from dim. It accepts masks that
-    ignore the query (lengths, padding, …); without a source also causal(), alone or joined with those by &.
+    It has no parameters unless `project` asks for them, except a bias-free map of the source if source_dim differs from
+    dim. It accepts masks that ignore the query (lengths, padding, …); without a source also causal(), alone or joined
+    with those by &.
 
     Args:
         dim: width of queries and outputs.
@@ -239,7 +248,8 @@ class GlobalQuery(Attention):
         dropout: probability of dropping a weight α in training.
         source_dim: width of the source; None: dim.
         causal: whether softmax and mean are over the positions up to i only.
-        project: whether to learn bias-free maps of query, key, hidden and output: s_i = (W_q x_i)·(W_k x_i).
+        project: query-key to learn bias-free maps of queries and keys, s_i = (W_q x_i)·(W_k x_i); True for maps of the
+            hidden rows and the output, too; False for none.
         activation: a non-linearity of the score s_i (a name or a function); not used with a source.
         align: alignment with a source of another length when causal: bottom-right or top-left.
 
@@ -252,17 +262,20 @@ class GlobalQuery(Attention):
 
     def __init__(
         self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None, *,
-        causal: bool = False, project: bool = False, activation: str | Activation | None = None,
+        causal: bool = False, project: bool | str = False, activation: str | Activation | None = None,
         align: str = "bottom-right",
     ) -> None:  # fmt: skip
         super().__init__(dim, num_heads, dropout, source_dim, causal=causal, align=align)
         self.activation = activation
         _named(activation)  # raises for an unknown name
         width = self.num_heads * self.head_dim
+        if not isinstance(project, bool) and project != "query-key":
+            raise BadValue(f"project: expected 'query-key', True or False, got {project!r}.")
         self.projects = project
         if project:
             self.query_map = glorot_linear(self.dim, width, bias=False)
             self.key_map = glorot_linear(self.source_dim, width, bias=False)
+        if project is True:
             self.hidden_map = glorot_linear(self.source_dim, width, bias=False)
             self.output_map = glorot_linear(width, self.dim, bias=False)
         elif self.source_dim != self.dim:
@@ -334,17 +347,17 @@ class GlobalQuery(Attention):
         return self.split(self.query_map(query) if self.projects else query)
 
     def project_source(self, source: Tensor, position: int) -> tuple[Tensor, Tensor]:
-        if self.projects:
+        if self.projects is True:
             return self.split(self.key_map(source)), self.split(self.hidden_map(source))
         mapped = self.split(source if self.source_dim == self.dim else self.source_map(source))
-        return mapped, mapped
+        return self.split(self.key_map(source)) if self.projects else mapped, mapped
 
     def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
         return {"mask": inputs.mask, "score": "dot"}
 
     def output(self, mixed: Tensor) -> Tensor:
         rows: Tensor = super().output(mixed)
-        if self.projects:
+        if self.projects is True:
             rows = self.output_map(rows)
         return rows
 

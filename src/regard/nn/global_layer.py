@@ -28,7 +28,8 @@ class GlobalLayer(AttentionLayer):
         num_heads: number of heads that share that width, in each part.
         dropout: probability of dropping an attention weight, or an entry of what a part adds, in training.
         source_dim: width of the source; None: dim.
-        norm: pre (before each part) or post (after each residual).
+        norm: pre (before each part), post (after each residual) or none.
+        residual: whether each part's input is added to its result.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("global-layer", dim=16, num_heads=2, source_dim=24)

@@ -1,12 +1,13 @@
 """`hard`: each query chooses one key, by sampling in training and by argmax in evaluation.
 
 A choice has no derivative. A plain call uses the straight-through estimator with a softmax. `choose` returns what the
-score-function estimator (REINFORCE) needs, and `surrogate` turns that and a reward into a term of a loss.
+score-function estimator (REINFORCE) needs, and `surrogate` turns that and a reward into a term of a loss. With
+`estimator="reinforce"` a plain call offers that term to the training step, which knows the loss of each example.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,19 +16,23 @@ from torch import Tensor, nn
 import regard.core.attention as core
 from regard import normalizers, scores
 from regard.biases import Bias
-from regard.core.arguments import described, finite_number, float_tensor
+from regard.core.arguments import described, finite_number
 from regard.core.autocast import without_autocast
 from regard.core.dropout import bits, draw_seed
 from regard.core.grid import Grid
-from regard.errors import BadType, BadValue
+from regard.errors import BadValue, unknown_name
 from regard.masks import Mask
 from regard.nn.attention import AttentionInputs
 from regard.nn.local_p import CenteredWindowMask
 from regard.nn.masking import joined
 from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
+from regard.nn.score_function import Baseline, Choice, ScoreFunction, surrogate
 from regard.normalizers import Normalizer
 
+__all__ = ["Baseline", "Choice", "Hard", "surrogate"]
+
+ESTIMATORS = ("straight-through", "reinforce")
 _EXACT = 1 << 24  # smaller integers are exact in float32
 
 
@@ -88,15 +93,6 @@ class EntropyTerms(Normalizer):
         return torch.log_softmax(scores.masked_fill(dead, 0), -1).masked_fill(~visible, 0)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The key that each query of each head chose, (b,h,q), and its probability. Gradients flow to the scores."""
-
-    index: Tensor  # −1 for a query without visible keys
-    log_prob: Tensor  # of the chosen key under the softmax of the scores; 0 for a query without visible keys
-    entropy: Tensor  # of that softmax, in nats; 0 for a query without visible keys
-
-
 @mechanism("hard", causal="option", time="n²·d", memory="n·d", num_heads=2)
 class Hard(Multihead):
     """Each query chooses one key and receives its value: a sampled key in training, the best one in evaluation.
@@ -104,8 +100,10 @@ class Hard(Multihead):
         c_i ~ softmax_j(q_i·k_j / √d)   (evaluation: c_i = argmax_j, the lowest index on ties),   o_i = v_{c_i}
 
     A plain call samples with Gumbel noise, c_i = argmax_j(e_ij + g_ij), and uses the straight-through gradient of
-    softmax((e + g) / temperature); in evaluation no gradient reaches the scores. `choose` also returns the choices with
-    their log-probabilities and entropies, for training with `surrogate` (score function) instead.
+    softmax((e + g) / temperature); in evaluation no gradient reaches the scores. With estimator="reinforce", scores
+    learn inside `regard train` by the score function instead: the loss of an example is the negative reward of its
+    choices, its moving average the baseline. In a loop of your own, `choose` returns the choices with their
+    log-probabilities and entropies, and `surrogate` makes the loss term.
 
     Paper: Xu et al. 2015, section 4.1 (stochastic hard attention, its baseline and entropy term); Williams 1992 (score
     function); Jang et al. 2017 and Maddison et al. 2017 (Gumbel noise, straight-through estimator).
@@ -116,7 +114,10 @@ class Hard(Multihead):
         num_heads: number of heads that share that width, each with its own choice.
         dropout: probability of dropping a choice in training.
         source_dim: width of the source; None: dim.
-        temperature: of the softmax whose gradient a plain call uses; sampling does not depend on it.
+        temperature: of the softmax whose gradient straight-through uses; sampling does not depend on it.
+        estimator: straight-through or reinforce (score function): how scores learn in training.
+        entropy_weight: weight of the mean entropy of the choices, which reinforce adds to the reward.
+        baseline_decay: of the moving average of losses that reinforce subtracts.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("hard", dim=16, num_heads=2).eval()
@@ -134,16 +135,29 @@ class Hard(Multihead):
         source_dim: int | None = None,
         *,
         temperature: float = 1.0,
+        estimator: str = "straight-through",
+        entropy_weight: float = 0.01,
+        baseline_decay: float = 0.9,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim, normalize="hard", **options)
         self.temperature = finite_number("temperature", temperature, above=0.0)
+        if estimator not in ESTIMATORS:
+            raise unknown_name("estimator", estimator, ESTIMATORS)
+        self.reinforce = ScoreFunction(entropy_weight, baseline_decay) if estimator == "reinforce" else None
 
     def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
         found = super().pieces(inputs)
         if not self.training:
             return found
         return self._noisy(found, inputs) | {"normalize": StraightThrough(self.temperature)}
+
+    def mix(self, inputs: AttentionInputs) -> Tensor:
+        if self.reinforce is None or not self.training:
+            return super().mix(inputs)
+        mixed, choice = self._chosen(inputs)
+        self.reinforce.offer(choice)
+        return mixed
 
     def _noisy(self, pieces: dict[str, Any], inputs: AttentionInputs) -> dict[str, Any]:
         noise, bias = GumbelNoise(draw_seed(inputs.query.device)), pieces.get("bias")
@@ -161,7 +175,11 @@ class Hard(Multihead):
 
         Values learn from the output, scores through `surrogate`. `index` (b,h,q) repeats given choices.
         """
-        inputs = self.prepare(query, source, mask, None)
+        mixed, choice = self._chosen(self.prepare(query, source, mask, None), index)
+        return self.output(mixed), choice
+
+    def _chosen(self, inputs: AttentionInputs, index: Tensor | None = None) -> tuple[Tensor, Choice]:
+        """Return the chosen values (b,h,q,v), and the choice."""
         dtype, device = inputs.query.dtype, inputs.query.device
         wide = torch.promote_types(dtype, torch.float32)  # log-probabilities in float32 at least
         inputs = replace(
@@ -185,7 +203,7 @@ class Hard(Multihead):
             mixed, position = mixed[..., :-3], mixed[..., -3:].detach()
             kept = nn.functional.dropout(torch.ones_like(position[..., :1]), self.dropout, self.training)
             choice = self._choice_at(inputs, pieces, position)
-        return self.output((mixed * kept).to(dtype)), choice
+        return (mixed * kept).to(dtype), choice
 
     def _choice_at(self, inputs: AttentionInputs, pieces: dict[str, Any], position: Tensor) -> Choice:
         """Return the choice that `position` (b,h,q,3) encodes, with log-probability and entropy."""
@@ -251,66 +269,3 @@ def _scores_at(inputs: AttentionInputs, pieces: dict[str, Any], index: Tensor) -
     if pieces.get("bias") is not None:
         found = found + pieces["bias"].values(grid, found.dtype)
     return found.view(batch, queries, heads).transpose(1, 2)
-
-
-class Baseline(nn.Module):
-    """A moving average of rewards, used as the baseline of `surrogate`. It is updated in training mode only.
-
-    A call with rewards (b,) returns the average before these rewards, so that the gradient estimate stays unbiased.
-
-    >>> import torch
-    >>> baseline = Baseline(decay=0.9)
-    >>> baseline(torch.tensor([1.0, 3.0])), baseline(torch.tensor([0.0]))
-    (tensor(0.), tensor(0.2000))
-    """
-
-    average: Tensor
-
-    def __init__(self, decay: float = 0.9) -> None:
-        super().__init__()
-        self.decay = finite_number("decay", decay)
-        if not 0 <= self.decay < 1:
-            raise BadValue(f"decay: expected a number from 0 to below 1, got {decay}.")
-        self.register_buffer("average", torch.zeros(()))
-
-    @torch.no_grad()
-    def forward(self, reward: Tensor) -> Tensor:
-        """Return the average, then update it with these rewards."""
-        before = self.average.clone()
-        if self.training and reward.numel():
-            moved = before.lerp(reward.mean().to(before), 1 - self.decay)
-            self.average.copy_(
-                torch.where(moved.isfinite(), moved, before)
-            )  # a non-finite reward would never leave the average
-        return before
-
-    def extra_repr(self) -> str:
-        return f"decay={self.decay}"
-
-
-def surrogate(
-    choice: Choice, reward: Tensor, baseline: float | Tensor | Baseline = 0.0, entropy_weight: float = 0.0
-) -> Tensor:
-    """Return a term to add to a loss, whose gradient is the score-function estimate of that of −E[reward].
-
-        −mean over b of (reward − baseline) · Σ log_prob  −  entropy_weight · mean entropy
-
-    The mean of the entropy is over queries with a choice. `baseline` is a number, a tensor that broadcasts to (b,), or
-    a `Baseline`, which this call updates when it is in training mode.
-    """
-    batch = choice.log_prob.shape[0]
-    if float_tensor("reward", reward).shape != (batch,):
-        raise BadValue(
-            f"reward: expected one number for each batch entry, ({batch},), got {tuple(reward.shape)}."
-        )
-    if not isinstance(baseline, (int, float, Tensor, Baseline)) or isinstance(baseline, bool):
-        raise BadType(f"baseline: expected a number, a tensor or a Baseline, got {described(baseline)}.")
-    expected = baseline(reward.detach()) if isinstance(baseline, Baseline) else baseline
-    advantage = (reward - expected).detach().to(choice.log_prob.dtype)
-    if advantage.shape != (batch,):
-        raise BadValue(
-            f"baseline: expected a shape that broadcasts to ({batch},), got {described(expected)}."
-        )
-    gain = (advantage * choice.log_prob.sum((1, 2))).sum() / max(1, batch)
-    entropy = choice.entropy.sum() / (choice.index >= 0).sum().clamp(min=1)
-    return -gain - finite_number("entropy_weight", entropy_weight) * entropy

@@ -18,6 +18,7 @@ class HeadProjections(nn.Module):
     query_norm: HeadNorm | None
     key_norm: HeadNorm | None
     kv_heads: int
+    value_dim: int  # the width of the values of one head
 
     def add_projections(
         self,
@@ -27,20 +28,25 @@ class HeadProjections(nn.Module):
         *,
         bias: bool,
         qk_norm: bool,
+        value_dim: int | None = None,
     ) -> None:
-        """Create the maps for queries, keys and values of these widths; outputs are as wide as queries."""
+        """Create the maps for queries, keys and values of these widths; outputs are as wide as queries.
+
+        `value_dim` is the width of the values of one head; None: that of its keys.
+        """
         self.kv_heads = num_heads if kv_heads is None else whole_number("kv_heads", kv_heads, 1)
         if num_heads % self.kv_heads:
             raise BadValue(
                 f"kv_heads: expected a divisor of num_heads={num_heads}, so that each key head serves equally many "
                 f"query heads, got {kv_heads}."
             )
-        dim, key_dim, value_dim = widths
+        dim, key_width, value_width = widths
         self._width = head_width(dim, num_heads)
+        self.value_dim = self._width if value_dim is None else whole_number("value_dim", value_dim, 1)
         self.query_map = glorot_linear(dim, num_heads * self._width, bias)
-        self.key_map = glorot_linear(key_dim, self.kv_heads * self._width, bias)
-        self.value_map = glorot_linear(value_dim, self.kv_heads * self._width, bias)
-        self.output_map = glorot_linear(num_heads * self._width, dim, bias)
+        self.key_map = glorot_linear(key_width, self.kv_heads * self._width, bias)
+        self.value_map = glorot_linear(value_width, self.kv_heads * self.value_dim, bias)
+        self.output_map = glorot_linear(num_heads * self.value_dim, dim, bias)
         self.query_norm = HeadNorm(self._width) if qk_norm else None
         self.key_norm = HeadNorm(self._width) if qk_norm else None
 
@@ -50,16 +56,16 @@ class HeadProjections(nn.Module):
         return heads if self.query_norm is None else self.query_norm(heads)
 
     def key_heads(self, rows: Tensor) -> Tensor:
-        """Keys (b,g,length,d) from rows (b,length,key_dim)."""
+        """Keys (b,g,length,d) from rows (b,length,·)."""
         heads = split_heads(self.key_map(rows), self._width)
         return heads if self.key_norm is None else self.key_norm(heads)
 
     def value_heads(self, rows: Tensor) -> Tensor:
-        """Values (b,g,length,d) from rows (b,length,value_dim)."""
-        return split_heads(self.value_map(rows), self._width)
+        """Values (b,g,length,v) from rows (b,length,·)."""
+        return split_heads(self.value_map(rows), self.value_dim)
 
     def output_rows(self, mixed: Tensor) -> Tensor:
-        """Rows (b,length,dim) from attended values (b,h,length,d)."""
+        """Rows (b,length,dim) from attended values (b,h,length,v)."""
         rows: Tensor = self.output_map(join_heads(mixed))
         return rows
 

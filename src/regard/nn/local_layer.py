@@ -28,7 +28,8 @@ class LocalLayer(AttentionLayer):
         dropout: probability of dropping an attention weight, or an entry of what a part adds, in training.
         source_dim: width of the source; None: dim.
         window: number of keys a query sees, including its own position; an odd number.
-        norm: pre (before each part) or post (after each residual).
+        norm: pre (before each part), post (after each residual) or none.
+        residual: whether each part's input is added to its result.
         align: alignment with a source: bottom-right (the last query with the last key) or top-left, which decoding in
             steps needs.
 

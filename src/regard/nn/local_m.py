@@ -73,6 +73,8 @@ class LocalAlignment(Alignment):
                 inputs.query, inputs.key, inputs.value, dropout=self.weights_dropout, **pieces
             )
             return found
+        if inputs.query.shape[2] == 1 and inputs.value.dtype in (torch.float32, torch.float64):
+            return self._step_mix(inputs, pieces)
         mixed, scaled = core.attend(
             inputs.query,
             inputs.key,
@@ -89,6 +91,19 @@ class LocalAlignment(Alignment):
         empty = plain == -torch.inf  # −inf − −inf would be NaN
         share = torch.exp(scaled.masked_fill(empty, 0) - plain.masked_fill(empty, 0))
         return (mixed * share[..., None]).to(mixed.dtype)
+
+    def _step_mix(self, inputs: AttentionInputs, pieces: dict[str, Any]) -> Tensor:
+        """The same for a single query, whose factors can multiply the values: one pass instead of two."""
+        grid = full_grid((*inputs.query.shape[:3], inputs.key.shape[2]), inputs.query.device)
+        factor = pieces["bias"].values(grid, inputs.value.dtype).exp()  # (b|1,h|1,1,k)
+        found: Tensor = core.attend(
+            inputs.query,
+            inputs.key,
+            inputs.value * factor.mT,
+            dropout=self.weights_dropout,
+            **pieces | {"bias": None},
+        )
+        return found
 
     def weights(
         self,

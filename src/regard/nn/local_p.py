@@ -17,7 +17,7 @@ from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.algebra import And, Blocks, grade
 from regard.masks.positional import CausalMask, FullMask
-from regard.nn.alignment import head_weights
+from regard.nn.alignment import head_weights, map_heads
 from regard.nn.attention import AttentionInputs
 from regard.nn.local_m import LocalAlignment
 from regard.nn.masking import joined
@@ -193,7 +193,7 @@ class LocalP(LocalAlignment):
         nonfinite = ~inputs.rows.detach().isfinite().all(-1, keepdim=True)
         with without_autocast(inputs.rows.device):
             heads = self.split(inputs.rows.masked_fill(nonfinite, 0).to(wide))
-            hidden = torch.tanh(heads @ self.center_weight.to(wide).mT)
+            hidden = torch.tanh(map_heads(heads, self.center_weight.to(wide)))
             share = torch.sigmoid((hidden * self.center_vector.to(wide)[:, None]).sum(-1))
             return visible_counts(inputs.mask, sizes, inputs.rows.device) * share
 

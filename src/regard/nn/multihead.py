@@ -30,6 +30,7 @@ class Multihead(HeadProjections, Attention):
         dropout: probability of dropping an attention weight in training.
         source_dim: width of the source; None: dim.
         kv_heads: number of key and value heads; fewer than num_heads: grouped-query, 1: multi-query attention.
+        value_dim: width of the values of one head; None: that of its keys, dim / num_heads.
         positions: rotary, alibi, t5, shaw, transformer-xl or relative, or a MultiheadPositions; None: no positions.
         max_distance: larger distances count as this one (t5, shaw, relative).
         qk_norm: whether to normalise queries and keys to unit mean square, with a learned gain.
@@ -60,6 +61,7 @@ class Multihead(HeadProjections, Attention):
         source_dim: int | None = None,
         *,
         kv_heads: int | None = None,
+        value_dim: int | None = None,
         positions: str | MultiheadPositions | None = None,
         max_distance: int = FARTHEST,
         qk_norm: bool = False,
@@ -73,7 +75,9 @@ class Multihead(HeadProjections, Attention):
         self.normalize = normalize
         self.positions = positions_of(positions, max_distance)
         widths = (self.dim, self.source_dim, self.source_dim)
-        self.add_projections(widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm)
+        self.add_projections(
+            widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm, value_dim=value_dim
+        )
         self.positions.attach(self)
         self.sink = nn.Parameter(torch.zeros(self.num_heads)) if sink else None
 
@@ -99,4 +103,4 @@ class Multihead(HeadProjections, Attention):
         return self.output_rows(mixed)
 
     def cache_shape(self) -> tuple[int, int, int]:
-        return self.kv_heads, self.head_dim, self.head_dim
+        return self.kv_heads, self.head_dim, self.value_dim

@@ -37,6 +37,7 @@ class MultiheadAttention(HeadProjections):
         kdim: width of the keys; None: embed_dim.
         vdim: width of the values; None: embed_dim.
         kv_heads: number of key and value heads; fewer than num_heads: grouped-query, 1: multi-query attention.
+        value_dim: width of the values of one head; None: that of its keys, embed_dim / num_heads.
         qk_norm: whether to normalise queries and keys to unit mean square, with a learned gain.
         impl: the implementation, as `regard.attend` takes it.
 
@@ -58,6 +59,7 @@ class MultiheadAttention(HeadProjections):
         kdim: int | None = None,
         vdim: int | None = None,
         kv_heads: int | None = None,
+        value_dim: int | None = None,
         qk_norm: bool = False,
         impl: str = "auto",
     ) -> None:
@@ -69,7 +71,9 @@ class MultiheadAttention(HeadProjections):
         self.dropout = dropout_rate(dropout)
         self.impl = impl
         widths = (self.embed_dim, self.kdim, self.vdim)
-        self.add_projections(widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm)
+        self.add_projections(
+            widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm, value_dim=value_dim
+        )
 
     if TYPE_CHECKING:
 

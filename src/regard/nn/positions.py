@@ -12,11 +12,11 @@ Schemes inside attention (rotary, ALiBi, T5, Shaw, Transformer-XL) are in `regar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from regard import registry
 from regard.core.arguments import described, finite_number, float_tensor, whole_number
 from regard.core.grid import fits
 from regard.errors import BadType, BadValue
@@ -142,7 +142,10 @@ class PositionalEncoding(nn.Module):
 
 
 class Sinusoidal(PositionalEncoding):
-    """Adds sines and cosines of falling frequency; has no parameters and no maximum length."""
+    """Adds sines and cosines of falling frequency; has no parameters and no maximum length.
+
+    column 2i: sin(pos / 10000^(2i/dim))        column 2i + 1: cos(pos / 10000^(2i/dim))
+    """
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
@@ -165,7 +168,10 @@ class Learned(PositionalEncoding):
 
 
 class HalfWave(PositionalEncoding):
-    """Adds half a period of a sine (even columns) and of a cosine (odd columns), times a trainable gain per column."""
+    """Adds half a period of a sine (even columns) and of a cosine (odd columns), times a trainable gain per column.
+
+    even columns: g_j · sin((pos + 1)·π / T)        odd columns: g_j · cos((pos + 1)·π / T)        T = max_length
+    """
 
     max_length: int
 
@@ -187,21 +193,24 @@ class NoPositions(PositionalEncoding):
         return x
 
 
-_ADDITIVE: Registry[Callable[[int, int | None], PositionalEncoding]] = Registry("positions")
-_ADDITIVE.add("sinusoidal", lambda dim, _: Sinusoidal(dim))
-_ADDITIVE.add("learned", lambda dim, max_length: Learned(dim, _needed("learned", max_length)))
-_ADDITIVE.add("half-wave", lambda dim, max_length: HalfWave(dim, _needed("half-wave", max_length)))
-_ADDITIVE.add("none", lambda dim, _: NoPositions(dim))
+ADDITIVE: Registry[type[PositionalEncoding]] = Registry("positions")
+ADDITIVE.add("sinusoidal", Sinusoidal)
+ADDITIVE.add("learned", Learned)
+ADDITIVE.add("half-wave", HalfWave)
+ADDITIVE.add("none", NoPositions)
 
 
 def names() -> list[str]:
     """Return the names that `build` knows."""
-    return _ADDITIVE.names()
+    return ADDITIVE.names()
 
 
 def build(name: str, dim: int, max_length: int | None = None) -> PositionalEncoding:
     """Build the positional encoding of that name; "learned" and "half-wave" need a `max_length`."""
-    return _ADDITIVE[name](dim, max_length)
+    found = ADDITIVE[name]
+    if "max_length" not in registry.options_of(found, leading=1):
+        return found(dim)
+    return found(dim, _needed(name, max_length))
 
 
 def _needed(name: str, max_length: int | None) -> int:

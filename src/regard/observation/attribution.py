@@ -51,6 +51,9 @@ class _Layer:
     words: str
     crosses: bool  # whether it attends from the target to the input
     sites: list[tuple[str, Site]]  # each with the rest of its path below the layer
+    sides: tuple[str, str] | None = (
+        None  # what its rows and columns are called in `Shown`, where the model says so
+    )
 
 
 def attributions(model: models.Model, batch: Batch, shown: Shown) -> tuple[list[Attribution], list[str]]:
@@ -88,21 +91,69 @@ def alignment(model: models.Model, batch: Batch) -> Attribution | str:
     return Attribution(_heads(site).mean(0), f"{layer.words}, mean over heads", site.how)
 
 
-def input_attribution(model: models.Model, batch: Batch, answer: int) -> Attribution:
-    """What a classifier's answer was drawn from in a single example: one number for each input, their sum is 1."""
+def continuation(model: models.Model, batch: Batch, count: int) -> Attribution | str:
+    """How much the last `count` inputs of a single example, when they were written, attended to all that came before.
+
+    The row that writes an input is that of the position before it. A text says why there is none.
+    """
     length = batch.inputs.shape[1]
     for layer in _layers(model, _observed(model, batch)):
-        for _, site in layer.sites[:1]:
-            if site.rows == "position" and site.columns == "source" and site.shape()[3] == length:
-                one = site.shape()[2] == 1
-                words = (
-                    "attention over the words, mean over heads"
-                    if one
-                    else "attention of the last layer, mean over heads and positions"
-                )
-                return Attribution(_shares(_heads(site).mean((0, 1))), words, site.how)
+        for _, site in layer.sites:
+            if site.how == "exact" and site.shape()[2:] == (length, length):
+                rows = _heads(site).mean(0)[length - count - 1 : length - 1]
+                return Attribution(rows, f"{layer.words}, mean over heads", site.how)
+    return f"{model.name}: its attention has no weights over all positions to show."
+
+
+def input_attribution(model: models.Model, batch: Batch, answer: int) -> Attribution:
+    """What a classifier's answer was drawn from in a single example: one number for each input, their sum is 1.
+
+    A model that reads its input several times, one part after another, has a row of weights for each reading.
+    """
+    length = batch.inputs.shape[1]
+    for layer in _layers(model, _observed(model, batch)):
+        steps = all(
+            rest.isdecimal() for rest, _ in layer.sites
+        )  # a list of parts that read the input one after another
+        over = [site for _, site in (layer.sites if steps else layer.sites[:1]) if _over_input(site, length)]
+        if len(over) > 1:
+            weights = torch.stack([_heads(site).mean((0, 1)) for site in over])
+            return Attribution(
+                weights, layer.words, over[0].how, rows=[str(number) for number in range(len(over))]
+            )
+        for site in over:
+            one = site.shape()[2] == 1
+            words = (
+                "attention over the words, mean over heads"
+                if one
+                else "attention of the last layer, mean over heads and positions"
+            )
+            return Attribution(_shares(_heads(site).mean((0, 1))), words, site.how)
     words = "gradient × input of the class (this attention has no weights)"
     return Attribution(gradient(model, batch, answer), words, "gradient × input")
+
+
+def _over_input(site: Site, length: int) -> bool:
+    """Whether a site's columns are the positions of the input."""
+    return site.rows == "position" and site.columns == "source" and site.shape()[3] == length
+
+
+def looked_at(model: models.Model, batch: Batch, shown: Shown) -> Attribution | None:
+    """What the answer for a single example was drawn from: one weight for each position that `shown` names.
+
+    Of an answer about what follows, the weights of the last position; else the mean over positions. None where the
+    model has no such weights.
+    """
+    follows = model.problem.answer.needs in ("past", "future")
+    for one in attributions(model, batch, shown)[0]:
+        if one.inputs and one.how != "gradient × input":
+            rows = one.weights if one.weights.dim() == 2 else one.weights[None]
+            words = "of the newest position" if follows and len(rows) > 1 else "mean over positions"
+            weights = rows[-1] if follows else rows.mean(0)
+            return Attribution(
+                weights, f"{one.source}, {words}, mean over heads", one.how, columns=one.columns
+            )
+    return None
 
 
 @torch.no_grad()
@@ -121,7 +172,7 @@ def _layers(model: models.Model, seen: Seen) -> Iterator[_Layer]:
         module = _module_at(model, declared)
         name = mechanism_name(module)
         sites = _sites_below(seen, paths[module])
-        yield _Layer(name, words.format(name=name), writes and number == 0, sites)
+        yield _Layer(name, words.format(name=name), writes and number == 0, sites, model.sides.get(declared))
     if not model.shows and len(seen):
         path = _base(seen.names()[-1])
         own = {at: module for module, at in paths.items() if isinstance(module, Mechanism)}
@@ -173,6 +224,10 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
         "memory": [*slots(columns - len(shown.pieces)), *shown.pieces],
     }
     part = _part(rest, site, len(layer.sites) > 1)
+    across = names[site.columns]
+    if layer.sides is not None:
+        called = {**shown.streams, shown.called: shown.pieces}
+        names[site.rows], across = (called.get(side, []) for side in layer.sides)
     down = _last(names[site.rows], rows) if rows > 1 else []
     mean = heads.mean(0)
     return Attribution(
@@ -181,7 +236,7 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
         site.how,
         heads if len(heads) > 1 and down else None,
         down,
-        _last(names[site.columns], columns),
+        _last(across, columns),
         inputs=site.columns in ("source", "position") and columns == len(shown.pieces),
     )
 

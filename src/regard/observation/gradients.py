@@ -13,7 +13,7 @@ from torch import Tensor
 import regard.core.attention as core
 from regard.core.attention import Rows
 from regard.errors import BadValue
-from regard.observation.capture.reading import GradientInputs, Reading
+from regard.observation.capture.reading import GradientInputs, Reading, Steps
 from regard.observation.seen import Seen
 from regard.scores.base import spread_heads
 
@@ -25,9 +25,9 @@ def follow(seen: Seen, number: Tensor) -> None:
             "number: expected a tensor of one number that the observed model computed with gradients on, such as a "
             "loss or a logit."
         )
-    graphs = [
-        graph for site in seen.sites.values() for reading in site.readings if (graph := graph_of(reading))
-    ]
+    readings = [reading for site in seen.sites.values() for reading in site.readings]
+    calls = [call for one in readings for call in (one.steps if isinstance(one, Steps) else [one])]
+    graphs = [graph for call in calls if (graph := graph_of(call))]
     if not graphs:
         raise BadValue(
             "number: nothing was stored for gradients. Observe with regard.observe(model, gradients=True), outside of "
@@ -50,7 +50,9 @@ def graph_of(reading: Reading) -> GradientInputs | None:
 @torch.no_grad()
 def times_gradient(reading: Reading, rows: Rows = None, heads: Rows = None) -> Tensor:
     """A_ij · ∂y/∂A_ij of chosen rows and heads, (b, heads, rows, k)."""
-    graph = graph_of(reading)
+    if isinstance(reading, Steps) and (steps := reading.chosen(rows)):
+        return torch.cat([times_gradient(step, None, heads) for step in steps], 2)
+    graph = graph_of(reading.steps[0] if isinstance(reading, Steps) else reading)
     if graph is None or graph.slope is None:
         raise BadValue(
             "gradient: call seen.gradient(number) first, on what regard.observe(model, gradients=True) captured."

@@ -9,11 +9,12 @@ from typing import Any
 from torch import nn
 
 from regard.errors import BadValue
+from regard.nn.mechanism import Mechanism
 from regard.observation.capture.huggingface import Eager
 from regard.observation.capture.interception import Adapter, CallEvent, Function, Patching
 from regard.observation.capture.mechanisms import sides
 from regard.observation.capture.patch_points import patch_points
-from regard.observation.capture.reading import Pairs, Reading, Side, UnreadableCall
+from regard.observation.capture.reading import Pairs, Reading, Side, Steps, UnreadableCall
 from regard.observation.capture.storage import Storage
 from regard.observation.coverage import Unseen, unseen_parts, warn_if_partial
 from regard.observation.seen import Seen, Site
@@ -152,6 +153,12 @@ class Observer:
             site = self.seen.sites[name] = Site(name, kind, module)
         elif not shared:
             _share_keys(site, pairs, self.storage)
+        elif isinstance(module, Mechanism) and _is_same_source(site.readings[-1], reading):
+            last = site.readings[-1]
+            joined = last if isinstance(last, Steps) else Steps(last)
+            joined.steps.append(reading)
+            site.readings[-1] = joined
+            return
         site.readings.append(reading)
         if self.most is not None:
             del site.readings[: -self.most]
@@ -160,14 +167,17 @@ class Observer:
         """The site of a call, and whether it already shares the keys of the call before.
 
         Inside one forward pass a module that attends again is another site, unless it decodes step by step: with one
-        query, over keys that continue those of the last call.
+        query, over keys that continue those of the last call. The steps of a mechanism of ours over one source are the
+        rows of a single call.
         """
         if not self.depth:
             return path, False
         number = self.met.get(path, 0)
         current = self.seen.sites.get(_numbered(path, number)) if number else None
-        if current is not None and reading.sizes[2] == 1 and _share_keys(current, pairs, self.storage):
-            return current.name, True
+        if current is not None and reading.sizes[2] == 1:
+            continues = reading.continues and _is_same_source(current.readings[-1], reading)
+            if continues or _share_keys(current, pairs, self.storage):
+                return current.name, True
         self.met[path] = number + 1
         return _numbered(path, number + 1), False
 
@@ -191,9 +201,16 @@ def _numbered(path: str, count: int) -> str:
     return path if count <= 1 else f"{path}#{count}"
 
 
+def _is_same_source(last: Reading, newer: Reading) -> bool:
+    """Whether a step has one query and as many keys as the steps before it."""
+    one = last.steps[0] if isinstance(last, Steps) else last
+    return one.sizes[2] == 1 and one.sizes == newer.sizes and one.sizes[3] > 0
+
+
 def _share_keys(site: Site, newer: Reading, storage: Storage) -> bool:
     """Let a decoding step share the keys of the steps before it, if its keys continue theirs."""
     last = site.readings[-1]
+    last = last.steps[-1] if isinstance(last, Steps) else last
     last = last.pairs if isinstance(last, Eager) else last
     if not isinstance(last, Pairs) or not isinstance(newer, Pairs) or newer.sizes[2] >= newer.sizes[3] > 1:
         return False

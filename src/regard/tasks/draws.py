@@ -49,6 +49,12 @@ class Draws:
         """A whole number from 0 to bound − 1."""
         return int.from_bytes(self._take(8), "big") * bound >> 64
 
+    def several(self, bound: int, count: int) -> list[int]:
+        """So many whole numbers from 0 to bound − 1, at most 2³² of them different; quicker than one by one."""
+        raw = np.frombuffer(self._take(4 * count), dtype=">u4").astype(np.uint64)
+        found: list[int] = (raw * np.uint64(bound) >> np.uint64(32)).tolist()
+        return found
+
     def among(self, things: Sequence[Item]) -> Item:
         """One of several things."""
         return things[self.below(len(things))]

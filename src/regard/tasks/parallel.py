@@ -10,9 +10,10 @@ from torch import Tensor
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
+from regard.tasks import completion
 from regard.tasks.answers import Writes
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
+from regard.tasks.metrics import ACCURACY, LOSS, PERPLEXITY, SHARE, Answered, Answering, Mean, Metric, State
 from regard.tasks.padding import padded
 from regard.tasks.shown import Shown, Understood, texts, understood
 from regard.tasks.streams import Tokens
@@ -21,11 +22,15 @@ from regard.tasks.vocabulary import END, PADDING, START, Vocabulary, restored
 
 
 class Pair(NamedTuple):
-    """A source, its target and the target as text; without a reference text, nothing is generated for it."""
+    """A source, its target and the target as text; without a reference text, nothing is generated for it.
+
+    `words`: both sides by the words of their vocabularies, where they are cut into pieces anew in each batch.
+    """
 
     source: Sequence[int]
     target: Sequence[int] | None = None
     reference: str | None = None
+    words: tuple[Sequence[int], Sequence[int]] | None = None
 
 
 REFERENCES = "references"  # the note of a batch that holds the texts a model should write
@@ -55,6 +60,7 @@ class ParallelTask(Task):
     target_vocabulary: Vocabulary
     max_source: int
     max_target: int  # the end included
+    length_penalty: float = 1.0  # of beam search
 
     def streams(self) -> dict[str, Tokens]:
         """The source."""
@@ -62,16 +68,32 @@ class ParallelTask(Task):
 
     def answers(self) -> list[Writes]:
         """The target."""
-        return [Writes(len(self.target_vocabulary), self.max_target, START, END)]
+        return [Writes(len(self.target_vocabulary), self.max_target, START, END, self.length_penalty)]
 
     def metrics(self) -> tuple[Metric, ...]:
-        """Loss and accuracy of the tokens, and how often the text is right that the model writes by itself."""
+        """Loss, accuracy and perplexity of tokens, and how often the text is right that the model writes by itself."""
 
         def exact(answered: Answered) -> tuple[float, float] | None:
             written = answered.once(self.written)
             return None if written is None else (float(written.exact), float(len(written.texts)))
 
-        return (LOSS, ACCURACY, Mean("exact_match", unit=SHARE, over=Writes.units, look=exact))
+        return (LOSS, ACCURACY, PERPLEXITY, Mean("exact_match", unit=SHARE, over=Writes.units, look=exact))
+
+    def examine(
+        self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,
+        device: torch.device | str = "cpu",
+    ) -> list[tuple[Metric, State]]:  # fmt: skip
+        """How well a model completes the texts of a split, given the source: see `regard.tasks.completion`."""
+        chosen = completion.evenly(self.examples(split), most)
+        groups = [chosen[begin : begin + batch_size] for begin in range(0, len(chosen), batch_size)]
+        batches = [completion.second_halves(self.collate(group, torch.Generator())) for group in groups]
+        return completion.examine(
+            model, [batch for batch in batches if batch is not None], completion.REWRITTEN, device
+        )
+
+    def protocol(self) -> dict[str, Any]:
+        """How completions are judged."""
+        return {"completion": f"the source is given, too; {completion.PROTOCOL}"}
 
     def written(self, answered: Answered) -> Written | None:
         """What a model writes where there is a reference; None where a batch has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +16,7 @@ Item = TypeVar("Item")
 # How the files of a split are called, the usual name first.
 NAMES = {
     "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev"),
+    "validation": ("validation", "valid", "val", "dev", "validate"),
     "test": ("test",),
 }
 
@@ -32,8 +33,18 @@ def plain_name(path: Path) -> str:
     return path.name.removesuffix(".gz")
 
 
+def named_split(path: Path) -> str | None:
+    """The split that the words of a file's name say: "qa1_train.txt", "wnut17train.conll", "emerging.dev.conll"."""
+    words = re.findall(r"[a-z]+", plain_name(path).lower())
+    found = [split for word in words for split, known in NAMES.items() if word in known]
+    return found[-1] if found else None
+
+
 def files_by_split(files: Sequence[Path]) -> dict[str, Path]:
-    """The file of each split among some: "dev.tsv", "train.en.gz", "test_2016.de". Of several, the first by name."""
+    """The file of each split among some: "dev.tsv", "test_2016.de", "woz_train_en.json". Of several, the first by name.
+
+    A name that is the split's, or begins with it, comes before one that holds it as a word.
+    """
     found: dict[str, Path] = {}
     for split, known in NAMES.items():
         exact = [path for name in known for path in sorted(files) if plain_name(path).split(".")[0] == name]
@@ -43,7 +54,13 @@ def files_by_split(files: Sequence[Path]) -> dict[str, Path]:
             for path in sorted(files)
             if plain_name(path).startswith((f"{name}_", f"{name}-"))
         ]
-        for path in [*exact, *longer][:1]:
+        inside = [
+            path
+            for name in known
+            for path in sorted(files)
+            if name in plain_name(path).lower().replace("-", "_").replace(".", "_").split("_")
+        ]
+        for path in [*exact, *longer, *inside][:1]:
             found[split] = path
     return found
 

@@ -30,6 +30,17 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class TokenRows:
+    """Positions that hold up to `width` of `count` ids each, then `padding`: letters of a word, words of a sentence."""
+
+    count: int
+    width: int
+    padding: int = 0
+    length: int | None = None
+    words: ClassVar[str] = "rows of tokens"
+
+
+@dataclass(frozen=True)
 class Vectors:
     """Positions that hold `width` numbers: rows of an image, bits, frames of sound."""
 
@@ -39,9 +50,43 @@ class Vectors:
 
 
 @dataclass(frozen=True)
+class Frames(Vectors):
+    """Positions that hold some frames of a spectrogram, one after the other, `bands` numbers each."""
+
+    bands: int = 40
+    words: ClassVar[str] = "frames of sound"
+
+
+@dataclass(frozen=True)
 class Nodes:
     """Nodes of a graph that hold `width` numbers each; a node attends to itself and along the stream's `edges`."""
 
     width: int
     length: int | None = None
     words: ClassVar[str] = "nodes of a graph"
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """Words with their speaker and spelling: each position holds the id of a word (below `count`), that of who says it
+    (below `speakers`) and those of its character n-grams (below `grams`; 0 where there are no more)."""
+
+    count: int
+    speakers: int
+    grams: int
+    padding: int = 0
+    length: int | None = None
+    words: ClassVar[str] = "spelled words"
+
+
+@dataclass(frozen=True)
+class TextSets:
+    """Several texts side by side, each of spelled words: (b,texts,n,columns), with `keep` (b,texts,n)."""
+
+    of: Spelled
+    words: ClassVar[str] = "several texts"
+
+    @property
+    def length(self) -> int | None:
+        """The most words of one text."""
+        return self.of.length

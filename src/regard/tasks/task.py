@@ -27,12 +27,14 @@ from regard.errors import BadValue
 from regard.registry import Registry, parse
 from regard.tasks.answers.answer import Answer
 from regard.tasks.batch import Batch
-from regard.tasks.metrics import ACCURACY, LOSS, Answering, Metric, State
+from regard.tasks.metrics import ACCURACY, LOSS, Answered, Answering, Metric, State
 from regard.tasks.problem import Problem
 from regard.tasks.shown import Shown, Understood, numbered
 from regard.tasks.streams import StreamSpec
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from regard.tasks.direction import Direction
 
 _NOT_TEXT = (
@@ -58,6 +60,7 @@ class Recipe:
     batch_size: int = 32
     optimizer: str = "adamw"
     lr: float = 1e-3
+    weight_decay: float = 0.01
     warmup: int = 50
     smoothing: float = 0.0
     accumulate: int = 1
@@ -146,6 +149,18 @@ class Task:
         """Additional metrics for `regard evaluate`, measured on a model in eval mode."""
         return []
 
+    @torch.no_grad()
+    def measured(
+        self, metric: Metric, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> State:
+        """The state of one metric over a split, for `examine`: of it, further metrics can be made."""
+        examples = self.examples(split)
+        states = []
+        for start in range(0, len(examples), batch_size):
+            batch = self.collate(examples[start : start + batch_size], torch.Generator())
+            states.append(metric.of(Answered(model, batch.to(device))))
+        return metric.merge([state for state in states if state is not None])
+
     def protocol(self) -> dict[str, Any]:
         """How metrics are computed, to be printed beside them (for example sacreBLEU's signature)."""
         return {}
@@ -154,10 +169,10 @@ class Task:
         """What is read and what is written, where the task turns one kind of text into another."""
         return None
 
-    takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound"
+    takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
 
     def parse(self, given: Mapping[str, str]) -> Any:
-        """An example, without its answer, from what a user typed: {"text": …}, {"image": path}, {"sound": path}."""
+        """An example, without its answer, from what a user typed: {"text": …}, {"image": path}, {"table": path}."""
         reads = " and ".join(spec.words for spec in self.streams().values())
         takes = " or ".join(f"--{name}" for name in self.takes)
         raise BadValue(
@@ -168,6 +183,11 @@ class Task:
                 else " and takes nothing typed; measure it with `regard evaluate`."
             )
         )
+
+    def conversation(self, turns: Sequence[str]) -> Mapping[str, str]:
+        """What `parse` takes for the turns of a chat, oldest first, those of the user and of the model in turn."""
+        able = [name for name in names() if TASKS[name].conversation is not Task.conversation]
+        raise BadValue(f"RUN: {self.name} does not reply to what is said. Tasks that do: {', '.join(able)}.")
 
     def show(self, example: Any, batch: Batch) -> Shown:
         """Labels and picture of an example; `batch` contains it alone, as the model reads it (masked, truncated)."""
@@ -188,6 +208,18 @@ class Task:
     def decode(self, tokens: Sequence[int]) -> str:
         """An answer (the number of a class alone, or the tokens of a text) as a user reads it."""
         return " ".join(self.output_pieces(tokens))
+
+    def answer_text(self, predicted: Any, example: Any) -> str:
+        """A prediction of a model's head for an example as a user reads it."""
+        tokens = predicted if isinstance(predicted, list) else [predicted]
+        plain = all(isinstance(token, int) for token in tokens)
+        return self.decode(tokens) if plain else str(predicted)
+
+    def draw(self, predicted: Any, example: Any, weights: Sequence[float]) -> Figure:
+        """A figure of a prediction for an example, with the weights of the positions it was drawn from (or none)."""
+        raise BadValue(
+            f"--figure: the task {self.name} draws no predictions. Leave it out; `regard view` shows the attention."
+        )
 
     def state(self) -> dict[str, Any]:
         """What must be kept beside the weights to use them again (vocabulary, labels), as plain JSON data."""

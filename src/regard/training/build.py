@@ -112,7 +112,7 @@ def build_new_model(config: Config, task: Task, tell: Callable[[str], None]) -> 
     origin = _source(config.init_from, tell)
     _copy_vocabulary(task, origin.state.get("task") or {}, tell)
     model = build_model(config, task)
-    _copy_weights(model, origin.weights, tell)
+    _copy_weights(model, model.adopted(origin.weights), tell)
     return model
 
 

@@ -3,6 +3,8 @@
 The loss of a batch is a sum and a count. The gradient of a step is Σ ∇sum / Σ count over all its batches, as for one
 large batch. All counts are known only at the end, so each sum is divided by the count of the first batch, which keeps
 numbers in range, and the gradient is multiplied once by first / Σ count.
+
+Modules may add loss terms (`regard.nn.loss_terms`). They are sums over examples, too, so the same holds for them.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from regard.errors import RegardError
+from regard.errors import BadValue, RegardError
+from regard.nn import loss_terms
 from regard.tasks.batch import Batch
 from regard.training.distributed.sharding import full_tensor, local_shard, no_sync
 
 if TYPE_CHECKING:  # it imports Triton
+    from regard.training.averaging import AveragedWeights
     from regard.training.cuda_graph.fused_update import FusedUpdate
 
 
@@ -56,9 +60,10 @@ class Step:
         accumulate: int = 1,
         clip: float = 0.0,
         smoothing: float = 0.0,
+        example_losses: Callable[[Any, Batch, float], tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         self.accelerator, self.model, self.optimizer, self.loss = accelerator, model, optimizer, loss
-        self.accumulate, self.smoothing = accumulate, smoothing
+        self.accumulate, self.smoothing, self.example_losses = accumulate, smoothing, example_losses
         self.limit = clip or math.inf
         self.processes = accelerator.num_processes
         # Accelerate's clipping handles loss scaling; without loss scaling, torch's is faster.
@@ -74,7 +79,14 @@ class Step:
         if inner is not None and self.processes == 1:
             self.model = inner
             self.forward = torch.compile(self._forward)
+        self.observers = [one for one in model.modules() if isinstance(one, loss_terms.LearnsFromLoss)]
+        if self.observers and self.sharded:
+            raise BadValue(
+                "strategy: fsdp frees the weights of a layer before the loss terms that it offers are differentiated "
+                "(attention=hard with estimator=reinforce). Use --strategy ddp."
+            )
         self.update: FusedUpdate | None = None  # replaces clipping and optimiser where steps may be captured
+        self.average: AveragedWeights | None = None  # follows the weights after each update
 
     def __call__(self, batches: Iterable[Batch]) -> StepResult:
         """Take one step; raise `NonFinite`, with the weights unchanged, if the loss or the gradient is non-finite."""
@@ -88,12 +100,12 @@ class Step:
         first: Tensor | None = None
         for number, batch in enumerate(batches):
             with self._no_sync(number):
-                total, count = self.forward(batch)
+                total, count, terms = self.forward(batch)
                 count = count.detach()
                 if first is None:
                     mean = count if self.processes == 1 else self.accelerator.reduce(count, "mean")
                     first = mean.clamp(min=1.0)
-                self.accelerator.backward(total / first)
+                self.accelerator.backward((total if terms is None else total + terms) / first)
             sums.append(total.detach())
             counts.append(count)
             seen.append(batch.index)
@@ -104,17 +116,22 @@ class Step:
         if len(sums) > 1 or self.processes > 1:
             # DDP and FSDP average the gradients of all processes.
             self._scale(first * self.processes / count.clamp(min=1.0))
+        self._observe(total / count.clamp(min=1.0))
         norm = full_tensor(self._clip(self.parameters, self.limit))
         loss_value, norm_value = torch.stack([total / count.clamp(min=1.0), norm.double()]).tolist()
         self._check(loss_value, norm_value, sums, seen)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         return StepResult(loss_value, norm_value)
 
     def backward(self, batch: Batch) -> Tensor:
         """The mean loss of one batch, with its gradient computed."""
-        total, count = self.forward(batch)
-        loss = total / count.detach().clamp(min=1.0)
-        loss.backward()
+        total, count, terms = self.forward(batch)
+        count = count.detach().clamp(min=1.0)
+        loss = total / count
+        (loss if terms is None else loss + terms / count).backward()
+        self._observe(loss)
         return loss.detach()
 
     def _fused(self, batch: Batch, update: FusedUpdate) -> StepResult:
@@ -125,12 +142,26 @@ class Step:
         update.write(update.eager_table)
         loss_value, norm_value, _ = update(loss, update.eager_table).tolist()
         self._check(loss_value, norm_value, [loss], [batch.index])
+        if self.average is not None:
+            self.average.update()
         return StepResult(loss_value, norm_value)
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        with self.autocast():
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The sum of the losses, how much counts, and the sum of the loss terms, if there are any."""
+        if not self.observers or self.example_losses is None:
+            with self.autocast():
+                outputs = self.model(batch)
+            return *self.loss(outputs, batch, self.smoothing), None
+        with loss_terms.collecting() as offered, self.autocast():
             outputs = self.model(batch)
-        return self.loss(outputs, batch, self.smoothing)
+        losses, counts = self.example_losses(outputs, batch, self.smoothing)
+        terms = [term(losses.detach(), counts.detach()) for term in offered]
+        return *self.loss(outputs, batch, self.smoothing), torch.stack(terms).sum() if terms else None
+
+    def _observe(self, mean: Tensor) -> None:
+        """Tell modules that offer loss terms the mean loss of the step."""
+        for module in self.observers:
+            module.observe_loss(mean)
 
     def _no_sync(self, number: int) -> Any:
         """Reduce the gradients of several processes only once, with the last batch."""

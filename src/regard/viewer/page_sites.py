@@ -101,21 +101,25 @@ def _draft(name: str, site: Any, labels: Mapping[str, Sequence[str]], two_sides:
         part = next((word for word in ("write", "read") if path[-1].startswith(word[:4])), "")
         return _Draft(name, "memory", sides[0], sides[1], part)
     if CROSSING.search(name) or (two_sides and path[0].startswith("attention")):
-        return _Draft(name, "cross", "targets" if two_sides else main, _fitting(site, labels, main))
+        return _Draft(
+            name, "cross", "targets" if two_sides else main, _fitting(site.shape(0)[3], labels, main)
+        )
     if two_sides and any(part.startswith("decoder") for part in path):
         return _Draft(name, "decoder", "read", "read")
     group = "encoder" if two_sides and any(part.startswith("encoder") for part in path) else "layers"
     _, _, queries, keys = site.shape(0)
     pools = queries == 1 < keys and site.calls == 1  # one query over the whole input
-    return _Draft(name, group, "whole" if pools else main, main)
+    if two_sides:
+        return _Draft(name, group, "whole" if pools else main, main)
+    rows = "whole" if pools else _fitting(queries, labels, main)
+    return _Draft(name, group, rows, _fitting(keys, labels, main))
 
 
-def _fitting(site: Any, labels: Mapping[str, Sequence[str]], main: str) -> str:
-    """The kind with as many labels as there are keys; the main kind where several or none fit."""
-    keys = site.shape(0)[3]
-    if len(labels.get(main, ())) == keys:
+def _fitting(count: int, labels: Mapping[str, Sequence[str]], main: str) -> str:
+    """The kind with so many labels; the main kind where several or none fit."""
+    if len(labels.get(main, ())) == count:
         return main
-    return next((kind for kind, texts in labels.items() if len(texts) == keys and kind != "read"), main)
+    return next((kind for kind, texts in labels.items() if len(texts) == count and kind != "read"), main)
 
 
 def labels_for(kind: str, count: int, given: Sequence[str]) -> list[str]:

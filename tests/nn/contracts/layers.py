@@ -48,6 +48,7 @@ VARIANTS = {
         {"positions": "relative", "max_distance": 3},
         {"normalize": "sparsemax"},
         {"normalize": "sigmoid", "bias": False},
+        {"num_heads": 3, "value_dim": 5},
     ],
     "relative": [{"dim": 8, "positions": "rotary"}],
     "local": [{"window": 3, "positions": "alibi"}],
@@ -56,9 +57,13 @@ VARIANTS = {
     "linear": [{"feature_map": "relu"}],
     "local-m": [{"score": "concat", "gaussian": True}],
     "local-p": [{"score": "concat", "renormalize": True}],
-    "global-layer": [{"norm": "post"}],
+    "global-layer": [{"norm": "post"}, {"norm": "none", "residual": False}],
     "global-query": [{"project": True, "activation": "tanh"}],
-    "dynamic-memory": [{"slots": 2, "segment": 1}],
+    "dynamic-memory": [
+        {"slots": 2, "segment": 1},
+        {"update": "memory"},
+        {"bidirectional": True, "segment": 3},
+    ],
     "ntm": [{"controller": "lstm", "initial": "constant", "write_heads": 1}],
 }
 
@@ -82,7 +87,8 @@ class Case:
 
     @property
     def causal(self):
-        return regard.nn.entry(self.name).causal == "yes" or self.options.get("causal", False)
+        always = regard.nn.entry(self.name).causal == "yes" and not self.options.get("bidirectional", False)
+        return always or self.options.get("causal", False)
 
     @property
     def by_position(self):
@@ -123,7 +129,7 @@ def causal_cases():
     found = []
     for case in plain_cases() + variants():
         kind = regard.nn.entry(case.name).causal
-        if kind == "yes":
+        if case.causal:
             found.append(case)
         elif kind == "option":
             found.append(Case(case.name, {**case.options, "causal": True}))

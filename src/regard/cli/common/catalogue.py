@@ -113,12 +113,25 @@ class _Written:
             self.__doc__ = written[:1].upper() + written[1:]
 
 
+def _positions() -> list[Item]:
+    from regard.nn.multihead_positions import SCHEMES
+    from regard.nn.positions import ADDITIVE
+
+    known: dict[str, Any] = {name: ADDITIVE[name] for name in ADDITIVE}
+    known |= {name: SCHEMES[name] for name in SCHEMES if name not in known}
+    return [
+        Item("positions", name, f'positions="{name}"', docstring.read(thing).summary, thing)
+        for name, thing in known.items()
+    ]
+
+
 # A new kind is one more line: a function that returns its items. Mechanisms have a table of their own.
 KINDS: dict[str, Callable[[], list[Item]]] = {
     "masks": _values("masks"),
     "scores": _values("scores"),
     "biases": _values("biases"),
     "normalizers": _values("normalizers"),
+    "positions": _positions,
     "implementations": _implementations,
 }
 MECHANISMS = "mechanisms"
@@ -160,7 +173,7 @@ def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
     kind, dot, rest = asked.partition(".")
     if dot and kind in KINDS:
         for item in KINDS[kind]():
-            if item.name == rest.replace("-", "_"):
+            if item.name.replace("-", "_") == rest.replace("-", "_"):
                 return item
     elif dot and kind == MECHANISMS:
         return find(rest)
@@ -178,12 +191,18 @@ def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
             return named
         for items in KINDS.values():
             for item in items():
-                if item.name == asked.replace("-", "_"):
+                if item.name.replace("-", "_") == asked.replace("-", "_"):
                     return item
     raise BadValue(
         f"NAME: there is no {asked!r}.{nearest(asked, known())} `regard list` shows the mechanisms, `regard list KIND` "
         f"the {', '.join([*MODELS_AND_TASKS, *KINDS])}."
     )
+
+
+def namesakes(entry: Entry) -> list[Item]:
+    """The models and tasks that are called like a mechanism."""
+    names = (entry.name, *entry.aliases)
+    return [item for items in MODELS_AND_TASKS.values() for item in items() if item.name in names]
 
 
 def _find_model_or_task(kinds: list[str], asked: str) -> Item | None:

@@ -39,6 +39,16 @@ def key(largest: float, lifted: bool = False, unit: str = "") -> list[str]:
     return lines[::-1]
 
 
+def key_between(least: float, largest: float) -> list[str]:
+    """The same for numbers of both signs, drawn as their distance from the smallest."""
+    bounds = [0.0, *(bound for bound, _ in SHADES[:-1])]
+    lines = [
+        f"{shade}  from {round(least + low * (largest - least), 2) + 0.0:+.2f}"
+        for low, (_, shade) in zip(bounds, SHADES, strict=True)
+    ]
+    return [*lines[::-1], f"{NOTHING}  the smallest, {least:+.2f}"]
+
+
 def drawn(rows: Array, lifted: bool = False) -> list[str]:
     """The lines of a map (q, k), framed, with key numbers above and query numbers on the left."""
     largest = max((max(row, default=0.0) for row in rows), default=0.0)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 import regard
 from regard.cli.common.catalogue import Item
-from regard.cli.show.toy import PATH, POSITIONS, SHOWN_HEADS, Picture, path, sharpest
+from regard.cli.show.toy import PATH, POSITIONS, SHOWN_HEADS, WIDTH, Picture, path, seeded, sharpest
+from regard.nn import positions
 
 # Values that need arguments. One that is missing here has a page without a picture.
 WRITTEN = {
@@ -39,11 +40,14 @@ WRITTEN = {
         "torch.linspace(-1, 1, 9)[:, None].expand(9, 64))"
     ),
 }
+TABLE_WIDTH = 16  # columns of a table of positions
 _EQUAL = "all scores are equal before the bias, so that only the bias shows"
 
 
 def of(item: Item) -> tuple[str, Picture] | None:
     """The example of a value as text, and its picture; None where there is nothing to draw."""
+    if item.kind == "positions":
+        return _positions(item)
     if item.kind not in _DRAWN:
         return None
     name = f"{item.kind}.{item.name}"
@@ -54,6 +58,21 @@ def of(item: Item) -> tuple[str, Picture] | None:
         text, {"torch": torch, **{kind: getattr(regard, kind) for kind in _DRAWN}}
     )  # only code from this file
     return text, _DRAWN[item.kind](value)
+
+
+def _positions(item: Item) -> tuple[str, Picture] | None:
+    """The table that is added to embeddings, or the weights among equal rows where attention itself knows positions."""
+    with seeded():
+        if item.name in positions.names():
+            table = positions.build(item.name, TABLE_WIDTH, POSITIONS)(torch.zeros(1, POSITIONS, TABLE_WIDTH))
+            if not table.any():
+                return None
+            text = f'positions.build("{item.name}", dim={TABLE_WIDTH}, max_length={POSITIONS})'
+            return text, Picture("table", [table[0].detach().double()], [])
+        text = f'nn.build("multihead", dim={WIDTH}, num_heads={SHOWN_HEADS}, positions="{item.name}")'
+        layer = regard.nn.build("multihead", dim=WIDTH, num_heads=SHOWN_HEADS, positions=item.name)
+        found = layer.weights(torch.randn(1, 1, WIDTH).expand(1, POSITIONS, WIDTH)).detach()
+    return text, Picture("weights", _heads(found), ["all rows are equal, so that only positions show"])
 
 
 def _mask(mask: Any) -> Picture:

@@ -7,9 +7,10 @@ from typing import Any
 
 from regard import nn
 from regard.cli.common import docstring
-from regard.cli.common.catalogue import MODELS_AND_TASKS, Item, family
+from regard.cli.common.catalogue import MODELS_AND_TASKS, Item, family, namesakes
 from regard.cli.show import code_paths, examples, options, toy
 from regard.nn.mechanism import Entry, options_of
+from regard.observation import architecture
 
 Facts = dict[str, Any]
 
@@ -29,10 +30,12 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
         count = sum(parameter.numel() for parameter in layer.parameters())
         run = [dataclasses.asdict(found) for found in code_paths.of_layer(layer)]
         picture = toy.of_layer(layer)
+        network = architecture.of_layer(nn.build(entry.name, dim=toy.WIDTH, **shown_with))
     return {
         "kind": "mechanism",
         "name": entry.name,
         "aliases": list(entry.aliases),
+        "namesakes": [f"{item.kind}.{item.name}" for item in namesakes(entry)],
         "family": family(entry),
         "summary": doc.summary,
         "formula": "\n".join(text for kind, text in doc.body if kind == "formula"),
@@ -49,6 +52,7 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
         "runs": run,
         "example": doc.example,
         "picture": _picture(picture),
+        "architecture": network.to_dict(),
     }
 
 
@@ -76,12 +80,13 @@ def _body(doc: docstring.Doc) -> list[Facts]:
 
 
 def _picture(picture: toy.Picture) -> Facts:
+    rows, columns = picture.axes
     heads = [[[float(f"{number:.4g}") for number in row] for row in head.tolist()] for head in picture.heads]
     return {
         "quantity": picture.quantity,
         "meaning": picture.means,
         "input": picture.about,
-        "rows": "an output" if picture.quantity == "influence" else "a query",
-        "columns": "an input" if picture.quantity == "influence" else "a key",
+        "rows": rows,
+        "columns": columns,
         "heads": heads,
     }

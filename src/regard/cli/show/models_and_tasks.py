@@ -7,11 +7,14 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from regard import models, tasks
 from regard.cli.common import catalogue, docstring
-from regard.cli.show import options
+from regard.cli.show import options, toy
 from regard.core.options import read_options
 from regard.models.model import MODELS, fits, options_of
+from regard.observation import architecture
 from regard.tasks.answers import NEEDS
 from regard.tasks.task import TASKS
 
@@ -24,16 +27,21 @@ SHARED_OPTIONS = {
     "decoder_layers": "how many layers the decoder has; as many as the encoder by default",
     "num_heads": "heads of each attention",
     "attention": "another mechanism instead of the default one, for instance local(window=65)",
-    "attention_layers": "how many attention layers follow each other between encoder and decoder",
     "cross": "the mechanism with which the decoder attends to the encoder",
     "positions": "position encoding: sinusoidal, learned, half-wave or none",
     "dropout": "share of activations dropped in training",
     "attention_dropout": "share of the attention weights dropped in training",
-    "norm": "normalisation before (pre) or after (post) each sublayer",
+    "hidden_dropout": "share of activations dropped inside the feed-forward blocks; like dropout by default",
+    "norm": "normalisation before (pre) or after (post) each sublayer, or none",
+    "residual": "whether the input of each sublayer is added to its result",
+    "activation": "non-linearity of the feed-forward blocks: gelu, relu, silu, tanh or sigmoid",
     "hidden": "width inside the feed-forward blocks, or of the controller",
     "gated": "feed-forward blocks with a gate",
     "tied": "embedding and output share their weights",
-    "cell": "gru or lstm",
+    "preset": "options and optimiser settings of a paper under one name; options beside it override them",
+    "form": "of a language model: decoder or encoder-decoder",
+    "upsample": "positions that the encoder reads as one; its rows are brought back to the rate of the input",
+    "cell": "rnn, gru or lstm",
     "segment": "positions processed at once",
     "memory": "earlier positions that stay visible",
     "slots": "number of memory slots",
@@ -71,7 +79,22 @@ def of_model(name: str, given: Mapping[str, Any]) -> Facts:
         "options": options.rows(known, SHARED_OPTIONS | docstring.meanings(cls)),
         "example": f"regard train {_usual_task(name, able)} --model {_written(name, given)}" if able else "",
         "picture": None,
+        **(_network(name, given, _usual_task(name, able)) if able else {}),
     }
+
+
+def _network(name: str, given: Mapping[str, Any], task_name: str) -> Facts:
+    """The picture of the model as it is built for a task."""
+    with toy.seeded():
+        task = tasks.build(task_name)
+        problem = models.problem_for(name, task.problems())
+        task.pose(problem)
+        built = models.build(name, problem, **given)
+        examples = task.examples("train")
+        drawn = task.batch(examples, range(min(2, len(examples))), torch.Generator(), built)
+        found = architecture.of_model(built, drawn)
+    count = sum(parameter.numel() for parameter in built.parameters())
+    return {"architecture": found.to_dict(), "built_for": task_name, "parameters": count}
 
 
 def of_task(name: str, given: Mapping[str, Any]) -> Facts:

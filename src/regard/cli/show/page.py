@@ -13,8 +13,10 @@ from rich.text import Text
 
 from regard.cli.common import catalogue, shades
 from regard.cli.show.facts import Facts
+from regard.observation import architecture
 
 INDENT = 2
+ENDS = ("input", "output")  # nodes of a picture that are no part of the network
 LEGEND_WIDTH = 34  # columns that a legend needs beside its picture
 
 
@@ -24,6 +26,7 @@ def page(facts: Facts, width: int) -> RenderableType:
         ("", Text(facts["summary"])),
         *(("", _paragraph(part, width)) for part in facts["body"]),
         (_picture_title(facts), _picture(facts, width)),
+        (_network_title(facts), _network(facts, width)),
         ("Gives", _relation(facts, "gives", "tasks")),
         ("Answers", _relation(facts, "answers", "models")),
         ("Attention", _attention(facts)),
@@ -34,6 +37,7 @@ def page(facts: Facts, width: int) -> RenderableType:
         ("A row without visible keys", _text(facts, "empty_row")),
         ("Example", _example(facts)),
         ("Paper", _text(facts, "paper")),
+        ("", _namesakes(facts)),
     ]
     parts: list[RenderableType] = [_title(facts, width)]
     for title, body in sections:
@@ -101,7 +105,11 @@ def _picture(facts: Facts, width: int) -> RenderableType | None:
     if picture is None:
         return None
     lifted = _needs_lifting(picture)
-    heads = [shades.drawn(rows, lifted) for rows in picture["heads"]]
+    shown = picture["heads"]
+    if picture["quantity"] == "table":  # the smallest number is blank
+        least, _ = _extremes(picture)
+        shown = [[[number - least for number in row] for row in rows] for rows in shown]
+    heads = [shades.drawn(rows, lifted) for rows in shown]
     heads = heads[: max(1, (width + 2) // (max(map(len, heads[0])) + 2))]  # as many as fit
     above = 2
     if len(heads) > 1:
@@ -116,12 +124,31 @@ def _picture(facts: Facts, width: int) -> RenderableType | None:
     return _Drawing("\n".join(shades.beside([lines, legend], gap=3)), no_wrap=True)
 
 
+def _network_title(facts: Facts) -> str:
+    if "built_for" in facts:
+        return f"The network as built for {facts['built_for']}, {facts['parameters']:,} parameters"
+    return "Inside"
+
+
+def _network(facts: Facts, width: int) -> RenderableType | None:
+    plain = facts.get("architecture")
+    if not plain:
+        return None
+    diagram = architecture.Diagram.from_dict(plain)
+    if facts["kind"] == "mechanism" and sum(node.kind not in ENDS for node in diagram.root.nodes()) < 2:
+        return None  # one box says no more than the page
+    lines = architecture.text(diagram, width - INDENT)
+    return Text("\n".join(lines), no_wrap=True)
+
+
 def _legend(picture: Facts, heads: int, width: int) -> list[str]:
     """The legend: axes, shades with their numbers, the input, one row as bars."""
     lines = wrap(
         f"Row i is {picture['rows']}, column j {picture['columns']}. A cell says {picture['meaning']}.", width
     )
     lines.append("")
+    if picture["quantity"] == "table":
+        return [*lines, *shades.key_between(*_extremes(picture))]
     if picture["quantity"] == "mask":
         return [*lines, "██  yes", "    no"]
     largest = [max(map(max, rows)) for rows in picture["heads"][:heads]]
@@ -135,6 +162,11 @@ def _legend(picture: Facts, heads: int, width: int) -> list[str]:
         toy = ". ".join(["Toy: " + picture["input"][0], *map(_capital, picture["input"][1:])])
         lines += ["", *wrap(f"{toy}.", width)]
     return lines
+
+
+def _extremes(picture: Facts) -> tuple[float, float]:
+    numbers = [number for rows in picture["heads"] for row in rows for number in row]
+    return min(numbers), max(numbers)
 
 
 def _needs_lifting(picture: Facts) -> bool:
@@ -234,6 +266,16 @@ def _example(facts: Facts) -> RenderableType | None:
     if not facts["example"] or facts["kind"] not in ("mechanism", "models", "tasks"):
         return None
     return Text(facts["example"], style="green", overflow="fold")
+
+
+def _namesakes(facts: Facts) -> RenderableType | None:
+    """Where to read about a model or a task of the same name."""
+    if not facts.get("namesakes"):
+        return None
+    places = [(place.split(".")[0].removesuffix("s"), place) for place in facts["namesakes"]]
+    return Text(
+        "\n".join(f"There is a {kind} of this name, too: regard show {place}" for kind, place in places)
+    )
 
 
 def _text(facts: Facts, name: str) -> RenderableType | None:

@@ -46,8 +46,8 @@ PRACTISED = (
 class Picture:
     """The picture on a page: for each head an array of queries × keys."""
 
-    quantity: str  # weights, influence or mask
-    heads: list[Tensor]  # each (q, k), all ≥ 0
+    quantity: str  # weights, influence, mask or table
+    heads: list[Tensor]  # each (q, k), all ≥ 0 except in a table
     about: list[str]  # notes on the input for the reader
 
     @property
@@ -57,7 +57,14 @@ class Picture:
             "weights": "how much query i takes of the value of key j",
             "influence": "how far output i moves when input j moves, as a share of its row",
             "mask": "whether query i may attend to key j",
+            "table": "what is added to number j of the row at position i",
         }[self.quantity]
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """What a row and a column stand for."""
+        named = {"influence": ("an output", "an input"), "table": ("a position", "a column of the table")}
+        return named.get(self.quantity, ("a query", "a key"))
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from regard.comparison.figures.history import RunHistory, SeedBand, Series, together
 from regard.comparison.figures.labels import at_ends, beside
 from regard.comparison.figures.style import (
     FEW,
@@ -22,6 +21,7 @@ from regard.comparison.figures.style import (
     short,
     titled,
 )
+from regard.comparison.history import RunHistory, SeedBand, Series, together
 from regard.tasks.metrics import LOSS, SHARE, Metric
 
 TITLES = {"step": "steps", "seconds": "seconds of training", "tokens": "tokens"}

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from regard.comparison import history
 from regard.comparison.comparison import Comparison
-from regard.comparison.figures import attention, bars, cost, curves, history, svg
+from regard.comparison.figures import attention, bars, cost, curves, svg
 from regard.comparison.figures.style import Drawing, Key, Keys, style
 from regard.comparison.results import Row, deciding, runs_of
 from regard.errors import RegardError
@@ -100,7 +101,9 @@ def _view(comparison: Comparison, key: Key, folder: Path) -> AttentionView:
             if in_words(attribution, found):
                 plates.append((attribution, None))
             else:
-                drawing = attention.picture(attribution, f"attention-{key.number}-{number}", image)
+                drawing = attention.picture(
+                    attribution, f"attention-{key.number}-{number}", image, found.shown.grid
+                )
                 plates.append((attribution, _plate(drawing, folder, None)))
         return AttentionView(key, run.seed, found, plates)
     except Exception as trouble:

@@ -17,9 +17,11 @@ from regard import tasks
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures import svg
 from regard.comparison.figures.style import FEW, NAMED, keys
+from regard.comparison.matching import WORDS
 from regard.comparison.report import summary, tables
 from regard.comparison.report.gallery import AttentionView, gallery
-from regard.comparison.results import Row, deciding, fairness, pairs
+from regard.comparison.results import Row, deciding, fairness, pairs, size_note
+from regard.comparison.table import target_note
 from regard.errors import RegardError
 from regard.observation.figure_text import readable
 from regard.registry import parse
@@ -28,6 +30,8 @@ from regard.training.run_folder import durable
 
 FIGURES = "figures"
 MANY = 6  # with more contestants, attention figures are set closer
+AT_SPEED = "Seconds to the target are steps to the target divided by steps per second."
+AS_TRAINED = "Seconds to the target are those of training, without validation."
 HOW = {
     "exact": "the weights that the layer itself used",
     "effective": "the layer never computes these weights, but its output equals the mean of its values with them",
@@ -60,7 +64,12 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
         numbered=len(styles) > NAMED,
         every_seed=len(styles) <= FEW,
         swatches=Markup("".join(svg.swatch(key) for key in styles.values())),
-        results=tables.results(rows, styles),
+        results=tables.sortable(rows, styles, tables.RESULTS),
+        costs=tables.sortable(rows, styles, tables.COSTS),
+        size=size_note(rows),
+        equal=WORDS[comparison.match.by] if comparison.match else "",
+        target=target_note(rows),
+        seconds=AT_SPEED if comparison.costs else AS_TRAINED,
         pictures=pictures,
         drawn=Markup,
         matrix=tables.matrix(found, styles) if found else [],

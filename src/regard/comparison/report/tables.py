@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from regard.comparison.columns import Column, attention_varies, counted, number, quality, significant
-from regard.comparison.comparison import Comparison
+from regard.comparison.columns import SPLITS, attention_varies, columns
+from regard.comparison.comparison import DEFAULT_COLUMNS, Comparison
 from regard.comparison.figures.style import Key, Keys
 from regard.comparison.job import Contestant
 from regard.comparison.results import Row, runs_of
 from regard.tasks.metrics import SHARE
 
 FULL = 8  # up to so many contestants, every cell of the matrix shows interval and p
-SPLITS = ("validation", "test")
+RESULTS = (*DEFAULT_COLUMNS, "steps-to-target", "seconds-to-target", "seeds")
+COSTS = ("width", "parameters", "flops", "memory")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class SortableCell:
     sort: float | str | None
     half: str = ""
     best: bool = False
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,35 +38,20 @@ class ReportTable:
     words: int  # how many of the first columns hold text
 
 
-def results(rows: Sequence[Row], keys: Keys) -> ReportTable:
-    """The table of results: model, speed, validation, test; then the costs."""
-    made: list[tuple[Column | None, list[Any]]] = [
-        _numbers(rows, "steps_per_second", "steps/s", significant, higher=True),
-        *((quality(rows, split), [row[split].get(row["decides"], {}).get("mean") for row in rows]) for split in SPLITS),
-        _numbers(rows, "parameters", "parameters", counted, higher=False),
-        _numbers(rows, "flops_per_step", "FLOPs per step", counted, higher=False),
-        _numbers(rows, "peak_memory_mib", "memory, MiB", significant, higher=False),
-    ]  # fmt: skip
-    kept = [(column, values) for column, values in made if column is not None]
+def sortable(rows: Sequence[Row], keys: Keys, shown: Sequence[str]) -> ReportTable:
+    """The contestants and the columns with these names."""
+    made = columns(rows, shown)
     names = ["model", "attention"] if attention_varies(rows) else ["model"]
     if len(rows) > 1 and len({row["model"] for row in rows}) == 1:
         names = ["attention"]  # the title names the model
     body = []
     for index, row in enumerate(rows):
         cells = [SortableCell(row[name], row[name].lower()) for name in names]
-        for column, values in kept:
+        for column in made:
             cell = column.cells[index]
-            cells.append(SortableCell(cell.text, values[index], cell.half, cell.best))
-        done, failed = len(row["seeds"]), len(row["failed"])
-        cells.append(SortableCell(f"{done} of {done + failed}" if failed else str(done), float(done)))
+            cells.append(SortableCell(cell.text, column.values[index], cell.half, cell.best, cell.unit))
         body.append((keys[row["label"]], cells))
-    return ReportTable([*names, *(" ".join(column.title) for column, _ in kept), "seeds"], body, len(names))
-
-
-def _numbers(
-    rows: Sequence[Row], field: str, title: str, shown: Callable[[float], str], *, higher: bool
-) -> tuple[Column | None, list[Any]]:
-    return number(rows, field, (title,), shown, higher=higher), [row.get(field) for row in rows]
+    return ReportTable([*names, *(" ".join(column.title) for column in made)], body, len(names))
 
 
 @dataclass(frozen=True)
@@ -170,6 +156,9 @@ def facts(comparison: Comparison, row: Row, contestant: Contestant, key: Key) ->
         ("steps per second", exact(row["steps_per_second"])),
         ("peak memory, MiB", exact(row["peak_memory_mib"])),
         ("FLOPs per step", exact(row["flops_per_step"])),
+        ("trained as", row["trained_as"] if row["trained_as"] != row["model"] else ""),
+        ("steps to the target", _interval(row["steps_to_target"])),
+        ("seconds to the target", _interval(row["seconds_to_target"])),
         ("steps", exact(row["steps"])),
         ("seconds of training", exact(row["seconds"])),
         ("best step of each seed", ", ".join(str(run.best_step) for run in done)),
@@ -180,6 +169,14 @@ def facts(comparison: Comparison, row: Row, contestant: Contestant, key: Key) ->
         key, [run.seed for run in done], measured, [(name, text) for name, text in said if text],
         list(row["commands"].items()), list(row["failed"].items()), row["warnings"], row["signature"],
     )  # fmt: skip
+
+
+def _interval(over: dict[str, float | None] | None) -> str:
+    """Mean and interval over seeds; empty where there is no mean."""
+    if over is None or over["mean"] is None:
+        return ""
+    mean, low, high = (exact(over[end]) for end in ("mean", "low", "high"))
+    return mean if low == high else f"{mean} ({low} to {high})"
 
 
 def exact(value: float | None) -> str:

@@ -29,6 +29,7 @@ from regard.observation.capture.recomputed import (
     dynamic_memory_maps,
     inputs_of,
     linear_weights,
+    slots_of,
 )
 from regard.observation.capture.storage import Storage, StoredTensor, restored
 
@@ -61,9 +62,9 @@ class OwnWeights(Adapter):
         keys = source.shape[1]
         if isinstance(event.kwargs.get("state"), State):  # only the layer knows how many keys there are
             keys = call.weights([0], [0]).shape[-1] if queries else 0
-        return [
-            ("", RecomputedRows(call.weights, (batch, heads, queries, keys), self.nature(source is query)))
-        ]
+        found = RecomputedRows(call.weights, (batch, heads, queries, keys), self.nature(source is query))
+        found.continues = isinstance(event.kwargs.get("state"), State)
+        return [("", found)]
 
     def nature(self, within: bool) -> How:
         """What the weights are; `within`: a sequence attends to itself."""
@@ -84,9 +85,11 @@ class LinearWeights(Adapter):
     kind = "own weights"
 
     def readings(self, event: CallEvent) -> Readings:
-        """One map, computed from the inputs."""
+        """One map, computed from the inputs. A source is read completely in every step, so its sums are not needed."""
         layer, *given = event.args
-        if event.kwargs.get("state") is not None:
+        query, source = inputs_of(given, event.kwargs)
+        steps = event.kwargs.get("state") is not None
+        if steps and (source is query or layer.causal):
             return [
                 (
                     "",
@@ -95,10 +98,12 @@ class LinearWeights(Adapter):
                     ),
                 )
             ]
-        query, source = inputs_of(given, event.kwargs)
-        call = RepeatableCall(layer, given, event.kwargs, event.keep)
+        rest = {name: part for name, part in event.kwargs.items() if name != "state"}
+        call = RepeatableCall(layer, given, rest, event.keep)
         sizes = (len(query), layer.num_heads, query.shape[1], source.shape[1])
-        return [("", WholeMap(lambda: linear_weights(layer, *call.given()), sizes, "effective"))]
+        found = WholeMap(lambda: linear_weights(layer, *call.given()), sizes, "effective")
+        found.continues = steps
+        return [("", found)]
 
 
 class EdgeWeights(Adapter):
@@ -124,7 +129,7 @@ class DynamicMemoryMaps(Adapter):
         """How the slots were written and read; over a source only how they were read."""
         layer, *given = event.args
         query, source = inputs_of(given, event.kwargs)
-        (batch, queries, _), slots, state = query.shape, len(layer.slots), event.kwargs.get("state")
+        (batch, queries, _), slots, state = query.shape, slots_of(layer), event.kwargs.get("state")
         call = RepeatableCall(layer, given, event.kwargs, event.keep)
 
         def part(index: int) -> Tensor:
@@ -136,7 +141,9 @@ class DynamicMemoryMaps(Adapter):
 
         if source is not query or getattr(state, "source", None) is not None:
             last = partial(_last_call, layer, call)
-            return [(".reading", WholeMap(last, shaped(queries, slots), columns="slot"))]
+            found = WholeMap(last, shaped(queries, slots), columns="slot")
+            found.continues = state is not None
+            return [(".reading", found)]
         if state is not None:
             why = "dynamic-memory continues inside a segment: a step has no single map to show."
             return [("", UnreadableCall(why))]

@@ -50,6 +50,7 @@ class Reading:
     nature: How = "exact"  # how exact its weights are, if confirmed
     rows: Side = "position"
     columns: Side = "source"
+    continues: bool = False  # whether the layer was called with a state: a step of a longer call
 
     @property
     def how(self) -> How:
@@ -292,6 +293,40 @@ class UnreadableCall(Reading):
 
     def summary(self, top: int) -> Summary:
         raise Unreadable(self.why)
+
+
+class Steps(Reading):
+    """Steps of one forward pass over the same source, as of a recurrent decoder: row t is the query of step t."""
+
+    def __init__(self, first: Reading) -> None:
+        self.steps = [first]
+        self.nature, self.rows, self.columns = first.nature, first.rows, first.columns
+
+    @property
+    def sizes(self) -> Sizes:  # type: ignore[override]
+        """Batch, heads, steps and keys."""
+        batch, heads, _, keys = self.steps[0].sizes
+        return batch, heads, len(self.steps), keys
+
+    @property
+    def device(self) -> torch.device:
+        return self.steps[0].device
+
+    def is_doubtful(self) -> bool:
+        return any(step.how == "unverified" for step in self.steps)
+
+    def chosen(self, rows: Rows) -> list[Reading]:
+        """The steps of these rows."""
+        part = core.selection("rows", rows, len(self.steps), torch.device("cpu"))
+        numbers = torch.arange(len(self.steps))[slice(None) if part is None else part]
+        return [self.steps[number] for number in numbers.tolist()]
+
+    def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        found = [step.weights(None, heads) for step in self.chosen(rows)]
+        return torch.cat(found, 2) if found else self.steps[0].weights([], heads)
+
+    def logsumexp(self, rows: Rows) -> Tensor:
+        return torch.cat([step.summary(0).logsumexp for step in self.chosen(rows)], 2)
 
 
 def chosen(weights: Tensor, rows: Rows, heads: Rows) -> Tensor:

@@ -54,10 +54,11 @@ def dynamic_memory_maps(
     """How `dynamic-memory` wrote its slots, (b,h,slots,n), and how positions read slots and positions, (b,h,n,slots+n).
 
     The layer reads all segments in one call, each as an example of its own, and writes them one by one. Here both are
-    put where the segment stands in the sequence.
+    put where the segment stands in the sequence. With bidirectional=True, the slots that are written from the last
+    segment backwards follow the others.
     """
     query, _ = inputs_of(args, kwargs)
-    (batch, length, _), slots, size = query.shape, len(layer.slots), layer.segment
+    (batch, length, _), slots, size = query.shape, slots_of(layer), layer.segment
     keep = masking.kept(kwargs.get("mask"), batch, length, length, 0, query.device)
     if keep is not None and not bool(keep.all()):
         raise Unreadable(
@@ -71,10 +72,20 @@ def dynamic_memory_maps(
         own = slice(s * size, (s + 1) * size)
         reading[:, :, own, :slots] = inner[:, s, :, :, :slots]
         reading[:, :, own, slots + s * size : slots + (s + 1) * size] = inner[:, s, :, :, slots:]
-    writing = inner.new_zeros(batch, inner.shape[2], slots, length)
+    writing = inner.new_zeros(batch, inner.shape[2], slots, segments * size)
+    forwards = len(layer.slots)
     for s, write in enumerate(writes):
-        writing[..., s * size : (s + 1) * size] = write.weights()
-    return writing, reading[:, :, :length, : slots + length]
+        weights = write.weights()
+        writing[:, :, :forwards, s * size : (s + 1) * size] = weights[:batch]
+        if layer.bidirectional:  # one batch for both directions
+            last = segments - s
+            writing[:, :, forwards:, (last - 1) * size : last * size] = weights[batch:]
+    return writing[..., :length], reading[:, :, :length, : slots + length]
+
+
+def slots_of(layer: DynamicMemory) -> int:
+    """The number of slots that a position reads."""
+    return len(layer.slots) * (2 if layer.bidirectional else 1)
 
 
 class _Collector:

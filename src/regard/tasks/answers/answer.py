@@ -9,6 +9,9 @@ A model must offer what the answer `needs`:
     rows      one row for each position of the first stream, (b,n,dim), which may see all positions
     past      the same, but row i may see only positions 0 … i
     decoder   rows (b,t,dim) for a target of its own, each given what comes before it in the target
+    future    the values themselves, (b,horizon,columns), that follow each column of the first stream
+    slots     a score for each value of each slot, (b,scores)
+    candidates   a row for each candidate, (b,c,dim)
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ NEEDS = {
     "rows": "one row for each position",
     "past": "one row for each position, which sees only earlier ones",
     "decoder": "rows for a target of its own",
+    "future": "the next values of each column",
+    "slots": "a score for each value of each slot",
+    "candidates": "a row for each candidate",
 }
 
 
@@ -84,14 +90,31 @@ class Head(nn.Module):
 
         A sum and a count, so that a batch may be split in any way.
         """
+        return counted(self.each_loss(outputs, batch, smoothing), batch.target_keep)
+
+    def each_loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
+        """The loss of each target, (b, …), in nats: here the cross-entropy."""
         assert batch.targets is not None
-        each = F.cross_entropy(
+        return F.cross_entropy(
             outputs.float().flatten(0, -2),
             batch.targets.flatten(),
             reduction="none",
             label_smoothing=smoothing,
         ).view(batch.targets.shape)
-        return counted(each, batch.target_keep)
+
+    @torch.no_grad()
+    def example_losses(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The loss of each example, a sum over its targets, and how much counts in it, both (b,).
+
+        A head that defines a `loss` of its own gives both for the whole batch, (1,), unless it overrides this, too.
+        """
+        if type(self).loss is not Head.loss:
+            total, count = self.loss(outputs, batch, smoothing)
+            return total.reshape(1), count.reshape(1)
+        each = self.each_loss(outputs, batch, smoothing)
+        counts = torch.ones_like(each) if batch.target_keep is None else batch.target_keep.to(each)
+        kept = each.masked_fill(counts == 0, 0)
+        return kept[..., None].flatten(1).sum(1), counts[..., None].flatten(1).sum(1)
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example: here the likeliest class, or those of its positions."""

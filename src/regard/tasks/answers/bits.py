@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.tasks.answers.answer import Answer, Head, counted
+from regard.tasks.answers.answer import Answer, Head
 from regard.tasks.batch import Batch
 
 
@@ -35,13 +35,12 @@ class Bits(Answer):
 class BitsHead(Head):
     """Each bit is its own yes or no."""
 
-    def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The binary cross-entropy of the bits of a vector, summed over vectors, and the number of vectors."""
+    def each_loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
+        """The binary cross-entropy of the bits of each vector, (b,n)."""
         assert batch.targets is not None
-        each = F.binary_cross_entropy_with_logits(
+        return F.binary_cross_entropy_with_logits(
             outputs.float(), batch.targets.float(), reduction="none"
         ).sum(-1)
-        return counted(each, batch.target_keep)
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The bits."""

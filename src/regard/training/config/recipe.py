@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard import tasks
-from regard.models.model import MODELS
+from regard.models.model import MODELS, preset_settings
 from regard.nn.mechanism import entry
 from regard.registry import parse
 from regard.tasks.task import TASKS
@@ -18,7 +18,7 @@ from regard.training.run_folder.folder import checked_name
 
 
 def complete(values: Mapping[str, Any] | Config) -> Config:
-    """Fill in missing settings from the task's recipe; raise one error for all mistakes."""
+    """Fill in missing settings from the model's preset and the task's recipe; raise one error for all mistakes."""
     if isinstance(values, Config):
         values = dataclasses.asdict(values)
     clean, mistakes = settings.read(values)
@@ -35,9 +35,11 @@ def complete(values: Mapping[str, Any] | Config) -> Config:
     for name in ("model", "batch_size", "accumulate", *(() if budgeted else ("steps",))):
         clean[name] = getattr(recipe, name) if clean.get(name) is None else clean[name]
     clean["model"] = model_for(clean["model"], clean["task"])
-    for name in ("optimizer", "lr", "warmup", "smoothing", "schedule", "clip"):
+    preset = preset_settings(clean["model"], clean.get("optim.warmup"))
+    for name in ("optimizer", "lr", "weight_decay", "warmup", "smoothing", "schedule", "clip"):
         dotted = f"optim.{name}"
-        clean[dotted] = getattr(recipe, name) if clean.get(dotted) is None else clean[dotted]
+        if clean.get(dotted) is None:
+            clean[dotted] = preset.get(name, getattr(recipe, name))
     often, logged = 1000, 10  # steps; a budget is also validated and saved at each tenth
     if not budgeted:
         often, logged = max(1, min(often, clean["steps"] // 10)), max(1, min(logged, clean["steps"] // 20))

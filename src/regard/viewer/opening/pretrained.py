@@ -74,8 +74,9 @@ def _open(transformers: Any, options: ViewOptions, where: str, tell: Callable[[s
         )
         made.doubt = loaded.doubt
         return made
-    if options.image is not None:
-        raise BadValue(f"--image: {where} reads text. Give --text instead.")
+    for kind in ("image", "sound"):
+        if getattr(options, kind) is not None:
+            raise BadValue(f"--{kind}: {where} reads text. Give --text instead.")
     tokenizer = load_tokenizer(transformers, folder, where, LOCAL)
     return in_words(
         lambda: _open_text(options, name, loaded, tokenizer, device),

@@ -16,7 +16,7 @@ from regard.models.stack import CachedStep
 from regard.observation.examples import choose, prepare
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
-from regard.tasks.vocabulary import UNKNOWN, whole_characters
+from regard.tasks.vocabulary import whole_characters
 from regard.training.loading import Loaded, load
 from regard.training.run_folder import checkpoints, metrics_file
 from regard.viewer.opening import classification
@@ -54,8 +54,8 @@ def open_run(
     """The model of a run, and its input."""
     loaded = load(where, checkpoint, options.device, tell=tell)
     task = loaded.task
-    batch, shown, words = _input(loaded, options)
-    batch = batch.to(loaded.device)
+    batch, shown, words, notes = _input(loaded, options)
+    batch, shown = batch.to(loaded.device), loaded.model.relabel(shown)
     labels = {shown.called: list(shown.pieces), **shown.streams}
     image = None if shown.picture is None or shown.grid is None else on_grid(shown.picture, *shown.grid)
     two_sides = task.problem.answer.needs == "decoder"
@@ -73,7 +73,7 @@ def open_run(
     segment = getattr(loaded.model, "segment", None)
     if isinstance(segment, int) and task.problem.answer.needs == "past":
         made.run = partial(_unsegmented, loaded.model, made.run, max(segment, batch.inputs.shape[1]))
-    made.notes += _notes(loaded, ids, options.text)
+    made.notes += notes
     return made
 
 
@@ -97,30 +97,25 @@ def _step_of(name: str) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str]:
-    """A batch of one example, the labels of its positions, and what it is in words."""
+def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, list[str]]:
+    """A batch of one example, the labels of its positions, what it is in words, and notes on a text that was given."""
     task = loaded.task
-    if options.image is not None:
-        found = prepare(task, task.parse({"image": options.image}), longest=None)
-        return *found, f"the image {Path(options.image).name}"
+    for kind, path in (("image", options.image), ("sound", options.sound)):
+        if path is not None:
+            found = prepare(task, task.parse({kind: path}), longest=None)
+            return *found, f"the {kind} {Path(path).name}", []
     if options.text is not None:
-        found = prepare(task, task.parse({"text": whole_characters(options.text)}), longest=None)
-        return *found, f"“{options.text}”"
+        given = {"text": whole_characters(options.text)}
+        example = task.parse(given)
+        understood = task.understood(given, example)
+        notes = [] if understood is None else [_as_sentence(note) for note in understood.notes]
+        return *prepare(task, example, longest=None), f"“{options.text}”", notes
     batch, shown = prepare(task, choose(task))
-    return batch, shown, shown.words
+    return batch, shown, shown.words, []
 
 
-def _notes(loaded: Loaded, ids: list[int] | None, text: str | None) -> list[str]:
-    """How much of a text the run's vocabulary knows."""
-    found = []
-    read, task = len(ids or ()), loaded.task
-    vocabulary = getattr(task, "vocabulary", None)
-    if text is not None and vocabulary is not None and len(vocabulary.encode(text.strip())) > read:
-        found.append(f"Only {read:,} pieces of the text were read: the run learned no longer ones.")
-    unknown = sum(number == UNKNOWN for number in ids or ())
-    if unknown:
-        found.append(f"{unknown:,} of {read:,} pieces are unknown to this run.")
-    return found
+def _as_sentence(note: str) -> str:
+    return f"{note[:1].upper()}{note[1:]}."
 
 
 def _with_target(loaded: Loaded, batch: Batch, options: ViewOptions, made: OpenedModel) -> Batch:
@@ -131,9 +126,11 @@ def _with_target(loaded: Loaded, batch: Batch, options: ViewOptions, made: Opene
         vocabulary = getattr(task, "target_vocabulary", None)
         if vocabulary is None:
             raise BadValue(f"--target: the task {task.name} takes no target as text. Leave it out.")
-        ids = [*vocabulary.encode(whole_characters(options.target).strip()), answer.end]
+        ids = vocabulary.encode(whole_characters(options.target).strip())
         if len(ids) > answer.length:
-            raise BadValue(f"--target: expected at most {answer.length - 1} pieces, got {len(ids) - 1}.")
+            raise BadValue(f"--target: expected at most {answer.length} pieces, got {len(ids)}.")
+        if len(ids) < answer.length:  # as the model itself writes: a text of the full length has no end
+            ids = [*ids, answer.end]
     else:
         (best, *_) = loaded.model.generate(batch)[0]
         ids = best.tokens
