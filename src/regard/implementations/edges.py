@@ -103,7 +103,7 @@ class _EdgeAttention(torch.autograd.Function):
         edges, slope = ctx.edges, ctx.slope
         if torch.is_grad_enabled():  # this pass is itself recorded
             fresh = fresh_views([left, right, value, weight])
-            again = reference(*fresh[:3], fresh[3], slope, edges, kept)  # type: ignore[arg-type, call-arg, misc]
+            again = reference(*fresh[:3], fresh[3], slope, edges, kept)  # type: ignore[arg-type, call-arg]
             return (*gradients([(again, grad)], fresh, again=True), None, None, None)
         asked = _asked(grad, found, edges)
         found = found if asked is None else torch.where(asked, found, 0)
