@@ -231,3 +231,9 @@ def memory() -> PageModel:
     folder = scratch("copy") / "run"
     trained("copy(max_length=5,bits=3)", "ntm(slots=11,width=5,hidden=13)", folder, "--steps", "2")
     return open_page(ViewOptions(str(folder)))
+
+
+def graph() -> PageModel:
+    folder = scratch("graph") / "run"
+    trained("graph", "graph(dim=8, num_heads=2)", folder, "--steps", "2")
+    return open_page(ViewOptions(str(folder), text="17"))

@@ -46,6 +46,17 @@ def test_memory(page, page_models):
     shows(page, page_models["memory"], "memory")
 
 
+def test_graph(page, page_models):
+    shows(page, page_models["graph"], "graph")
+    assert page.get_by_test_id("graph-readout").inner_text().startswith("17 (community 2)")
+    neighbour = page.get_by_test_id("attends-to").locator("li").nth(1)
+    name = neighbour.inner_text().split("(")[0].strip()
+    neighbour.click()
+    until(page, "window.__regard.state().row !== null")
+    page.wait_for_timeout(300)
+    assert name.split()[-1] in page.get_by_test_id("graph-readout").inner_text()
+
+
 def test_a_difference_of_two_models_in_the_matrix(page, page_models):
     opened(page, page_models["compare"], "matrix", minus=1)
     page.wait_for_timeout(300)

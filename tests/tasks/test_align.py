@@ -8,7 +8,6 @@ import torch
 
 from regard import models, tasks
 from regard.errors import BadValue
-from regard.models import MODELS
 from regard.tasks.alignments import IBM1, attended_links, diagonal_links, not_one_to_one
 from regard.tasks.gold import Gold, error_rate, quality, read_gold, read_links, tally
 from regard.tasks.metrics import Answered
@@ -144,10 +143,9 @@ def test_the_made_up_language_has_words_without_a_partner_with_two_and_in_anothe
     assert all(total[name] > 0.15 * total["words"] for name in ("null", "one to many", "reordered"))
 
 
-WRITERS = [name for name in models.names() if "decoder" in MODELS[name].gives]
-
-
-@pytest.mark.parametrize("name", [*WRITERS, "transformer(cross='multihead(sink=true)')"])
+@pytest.mark.parametrize(
+    "name", ["gla", "seq2seq", "transformer", "transformer(cross='multihead(sink=true)')"]
+)
 def test_attention_to_the_source_is_that_of_every_layer_and_a_padded_pair_is_as_if_alone(name):
     task = tasks.build("align")
     torch.manual_seed(0)
@@ -212,6 +210,22 @@ def test_an_evaluation_compares_every_layer_with_the_diagonal_and_ibm_model_1(tm
     pairs = task.examples("test")
     diagonal = [diagonal_links(len(pair.source), len(pair.target) - 1) for pair in pairs]
     assert found["aer_diagonal"] == pytest.approx(quality(diagonal, [pair.gold for pair in pairs]).error_rate)
+
+
+def test_translate_counts_what_its_attention_does_not_align_one_to_one():
+    task = tasks.build("translate", bleu_examples=7)
+    torch.manual_seed(0)
+    model = models.build(
+        "transformer(dim=8, layers=1, num_heads=2, cross='multihead(sink=true)')", task.problem
+    )
+    with torch.no_grad():
+        model.decoder.layers[0].cross.sink.fill_(50.0)  # attends to nothing
+    with evaluation_mode(model):
+        found = task.examine(model, "validation", batch_size=3, device="cpu")
+    values = {metric.name: metric.value(state) for metric, state in found}
+    assert values == {"null": 1.0, "one_to_many": 0.0, "reordered": 0.0}
+    examples = task.examples("validation")
+    assert found[0][1]["words"] == sum(len(examples[number].target) - 1 for number in range(7))
 
 
 def test_attention_learns_to_align_in_a_few_steps(tmp_path):

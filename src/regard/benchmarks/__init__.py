@@ -10,7 +10,18 @@ from importlib import import_module
 from regard.benchmarks.case import CASES, Case, Setting
 
 # Loaded in the order in which the table shows them.
-FAMILIES = ("dot", "window", "additive", "views", "overhead", "ntm", "layers", "training", "decoding")
+FAMILIES = (
+    "dot",
+    "window",
+    "additive",
+    "views",
+    "overhead",
+    "ntm",
+    "layers",
+    "graph",
+    "training",
+    "decoding",
+)
 
 for _family in FAMILIES:
     import_module(f"{__name__}.{_family}")

@@ -24,7 +24,7 @@ from regard.core.edges import Edges
 _CELLS = (
     1 << 18
 )  # numbers in a buffer of a piece: about a megabyte of float32, which stays in the cache of a core
-_MORE = 64  # times as many on a GPU, where a piece must occupy the device
+_MORE = 16  # times as many on a GPU, where a piece must occupy the device
 
 
 def scores(left: Tensor, right: Tensor, weight: Tensor | None, slope: float, edges: Edges) -> Tensor:
@@ -103,7 +103,7 @@ class _EdgeAttention(torch.autograd.Function):
         edges, slope = ctx.edges, ctx.slope
         if torch.is_grad_enabled():  # this pass is itself recorded
             fresh = fresh_views([left, right, value, weight])
-            again = reference(*fresh, slope, edges, kept)  # type: ignore[arg-type]
+            again = reference(*fresh[:3], fresh[3], slope, edges, kept)  # type: ignore[arg-type, call-arg]
             return (*gradients([(again, grad)], fresh, again=True), None, None, None)
         asked = _asked(grad, found, edges)
         found = found if asked is None else torch.where(asked, found, 0)

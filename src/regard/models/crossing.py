@@ -39,9 +39,14 @@ def attention_to_source(model: Model, batch: Batch) -> dict[str, Tensor]:
     finally:
         for hook in hooks:
             hook.remove()
-    found = {}
+    rows: dict[str, list[Tensor]] = {}
     for path, module, args, kwargs in calls:
-        weights: Tensor = module.weights(*args, **kwargs)  # type: ignore[operator]
-        if weights.shape[2:] == (batch.targets.shape[1], batch.inputs.shape[1]):
-            found[path] = weights
-    return found
+        rows.setdefault(path, []).append(module.weights(*args, **kwargs))  # type: ignore[operator]
+    sizes = (batch.targets.shape[1], batch.inputs.shape[1])
+    # A recurrent decoder attends once for each target position: the rows of its calls are those of one map.
+    maps = {path: torch.cat(parts, 2) for path, parts in rows.items() if _alike(parts)}
+    return {path: found for path, found in maps.items() if found.shape[2:] == sizes}
+
+
+def _alike(parts: list[Tensor]) -> bool:
+    return len({(part.shape[:2], part.shape[3]) for part in parts}) == 1

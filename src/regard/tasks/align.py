@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -14,12 +14,13 @@ from regard.errors import BadValue, unknown_name
 from regard.tasks import vocabulary
 from regard.tasks.alignments import (
     IBM1,
-    NOT_ONE_TO_ONE,
+    added,
     attended_links,
     diagonal_links,
     map_of,
     mean_map,
     not_one_to_one,
+    shape_metrics,
 )
 from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
@@ -69,8 +70,8 @@ class Align(ParallelTask):
 
     metric: ClassVar[Metric] = AER
     recipe = Recipe(
-        model="seq2seq(dim=64)", steps=400, batch_size=32, lr=3e-3, warmup=50,
-        models={"transformer": "transformer(dim=64, layers=2)"},
+        model="seq2seq", steps=400, batch_size=32, lr=3e-3, warmup=50,
+        models={"seq2seq": "seq2seq(dim=64)", "transformer": "transformer(dim=64, layers=2)"},
     )  # fmt: skip
 
     def __init__(
@@ -169,7 +170,7 @@ class Align(ParallelTask):
     def _look(self, answered: Answered) -> dict[str, float] | None:
         counts: dict[str, float] | None = None
         for maps, gold, _ in judged_maps(answered.model, answered.batch, self.rows):
-            counts = _added(counts, {**tally(attended_links(mean_map(maps)), gold), "pairs": 1.0})
+            counts = added(counts, {**tally(attended_links(mean_map(maps)), gold), "pairs": 1.0})
         return counts
 
     def examine(
@@ -179,7 +180,7 @@ class Align(ParallelTask):
         states: dict[str, dict[str, float]] = {}
 
         def judge(name: str, links: Pairs, gold: Gold) -> None:
-            states[name] = _added(states.get(name), {**tally(links, gold), "pairs": 1.0})
+            states[name] = added(states.get(name), {**tally(links, gold), "pairs": 1.0})
 
         trained = [(pair.source, (pair.target or ())[:-1]) for pair in self._training_pairs()]
         yardstick = IBM1(trained)
@@ -199,7 +200,7 @@ class Align(ParallelTask):
                     judge("aer_ibm1", yardstick.links(source, target), gold)
                     links = {"": attended_links(mean_map(maps)), "gold ": gold.sure}
                     for name, one in links.items():
-                        shapes[name] = _added(shapes.get(name), not_one_to_one(one, len(target)))
+                        shapes[name] = added(shapes.get(name), not_one_to_one(one, len(target)))
         found: list[tuple[Metric, State]] = [
             (Counts(**{**vars(AER), "name": name}), state) for name, state in sorted(states.items())
         ]
@@ -232,32 +233,6 @@ def judged_maps(model: Answering, batch: Batch, rows: str) -> Iterator[tuple[dic
     for example, gold in enumerate(golds):
         if gold is not None:
             yield map_of(weights, batch, example, rows), gold, example
-
-
-def shape_metrics(shapes: Mapping[str, Mapping[str, float]]) -> list[tuple[Metric, State]]:
-    """The share of target words that are not aligned one to one, of each kind, from sums of `not_one_to_one`."""
-
-    def share(kind: str) -> Callable[[Mapping[str, float]], float]:
-        return lambda counts: counts[kind] / counts["words"] if counts["words"] else 0.0
-
-    return [
-        (
-            Counts(
-                f"{name}{kind}".replace(" ", "_"),
-                unit=SHARE,
-                over="target words",
-                total="words",
-                made=share(kind),
-            ),
-            dict(counts),
-        )
-        for name, counts in shapes.items()
-        for kind in NOT_ONE_TO_ONE
-    ]
-
-
-def _added(total: dict[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
-    return dict(more) if total is None else {name: total[name] + number for name, number in more.items()}
 
 
 def _read(path: Path, reverse: bool) -> list[AlignedTexts]:
@@ -293,5 +268,5 @@ def _read(path: Path, reverse: bool) -> list[AlignedTexts]:
                 if one is None
                 else Gold(*({(b, a) for a, b in part} for part in (one.sure, one.possible)))
             )
-        found.append(AlignedTexts(*sides, one))
+        found.append(AlignedTexts(sides[0], sides[1], one))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from regard.tasks.batch import Batch
 from regard.tasks.gold import Pairs
+from regard.tasks.metrics import SHARE, Answering, Counts, Metric, State
+from regard.tasks.task import Task
 
 ROUNDS = 10  # of expectation-maximisation
 NOT_ONE_TO_ONE = ("null", "one to many", "reordered")
@@ -65,7 +67,7 @@ def mean_map(maps: Mapping[str, Tensor]) -> Tensor:
 
 
 def not_one_to_one(links: Pairs, targets: int) -> dict[str, float]:
-    """How many target words have no link, share their source word or have a link that crosses another; and all words."""
+    """How many target words have no link, share a source word, or have a link that crosses another; and all words."""
     linked = {target for _, target in links}
     by_source: dict[int, set[int]] = {}
     for source, target in links:
@@ -78,6 +80,52 @@ def not_one_to_one(links: Pairs, targets: int) -> dict[str, float]:
     }
     counts = (targets - len(linked), len(shared), len(crossing))
     return {**dict(zip(NOT_ONE_TO_ONE, map(float, counts), strict=True)), "words": float(targets)}
+
+
+def shape_metrics(shapes: Mapping[str, Mapping[str, float]]) -> list[tuple[Metric, State]]:
+    """The share of target words that are not aligned one to one, of each kind, from sums of `not_one_to_one`."""
+
+    def share(kind: str) -> Callable[[Mapping[str, float]], float]:
+        return lambda counts: counts[kind] / counts["words"] if counts["words"] else 0.0
+
+    return [
+        (
+            Counts(
+                f"{name}{kind}".replace(" ", "_"),
+                unit=SHARE,
+                over="target words",
+                total="words",
+                made=share(kind),
+            ),
+            dict(counts),
+        )
+        for name, counts in shapes.items()
+        for kind in NOT_ONE_TO_ONE
+    ]
+
+
+def added(total: dict[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
+    """Counts and more of them, by name."""
+    return dict(more) if total is None else {name: total[name] + number for name, number in more.items()}
+
+
+def measured_shapes(
+    task: Task, model: Answering, split: str, *, batch_size: int, device: torch.device | str, most: int
+) -> list[tuple[Metric, State]]:
+    """How much of what a model writes its attention does not align one to one; nothing where it has no such weights.
+
+    Measured on the right translations of the first `most` examples: pieces, not words.
+    """
+    examples = task.examples(split)
+    total: dict[str, float] | None = None
+    for begin in range(0, min(most, len(examples)), batch_size):
+        chosen = range(begin, min(begin + batch_size, most, len(examples)))
+        batch = task.collate([examples[index] for index in chosen], torch.Generator()).to(device)
+        weights = model.attention_to_source(batch) if batch.targets is not None else {}
+        for example in range(batch.size if weights else 0):
+            found = mean_map(map_of(weights, batch, example))
+            total = added(total, not_one_to_one(attended_links(found), len(found)))
+    return [] if total is None else shape_metrics({"": total})
 
 
 class IBM1:

@@ -198,13 +198,13 @@ def _checked(
     """The graph, after checks of every number that refers to a node or a class."""
     count = len(features)
     if not np.isfinite(features).all():
-        node = int((~np.isfinite(features).all(1)).nonzero()[0][0])
+        node = int(np.flatnonzero(~np.isfinite(features).all(1))[0])
         raise wrong(path, None, f"the features of node {node} are not finite. Replace NaN and infinity.")
     if labels.ndim != 1 or len(labels) != count:
         raise wrong(path, None, f"there are classes for {labels.size:,} nodes, but features for {count:,}.")
     if edges.ndim != 2 or len(edges) != 2:
         raise wrong(path, None, f"edges: expected two rows, from and to, got shape {edges.shape}.")
-    outside = ((edges < 0) | (edges >= count)).any(0).nonzero()[0]
+    outside = np.flatnonzero(((edges < 0) | (edges >= count)).any(0))
     if len(outside):
         number = int(outside[0])
         pair = " to ".join(str(int(end)) for end in edges[:, number])

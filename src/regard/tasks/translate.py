@@ -12,13 +12,14 @@ import torch
 from regard.core.arguments import finite_number, share, whole_number
 from regard.errors import BadValue
 from regard.tasks import direction, hub, vocabulary
+from regard.tasks.alignments import measured_shapes
 from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
 from regard.tasks.bleu import Bleu
 from regard.tasks.dates import GENERATED, LONGEST, TRAIN, date_pair
 from regard.tasks.direction import Direction
 from regard.tasks.draws import Generated
-from regard.tasks.metrics import Answered, Counts, Metric
+from regard.tasks.metrics import Answered, Answering, Counts, Metric, State
 from regard.tasks.pair_dropout import PairDropout
 from regard.tasks.parallel import Pair, ParallelTask
 from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
@@ -300,6 +301,14 @@ class Translate(ParallelTask):
         """The counts of n-grams that make BLEU: they add up over batches, which BLEU does not."""
         written = answered.once(self.written)
         return None if written is None else self._bleu.counts(written.texts, written.references)
+
+    def examine(
+        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """The share of target pieces that attention leaves without a partner, gives a shared one, or reorders."""
+        return measured_shapes(
+            self, model, split, batch_size=batch_size, device=device, most=self.bleu_examples
+        )
 
     def protocol(self) -> dict[str, Any]:
         """How completions are judged, and the signature of BLEU."""

@@ -166,6 +166,7 @@ class PageModel:
         offers = (
             ("steps", self.generation), ("timeline", self.timeline), ("compare", len(self.variants) > 1),
             ("image", self.image), ("alignment", self.alignment), ("memory", self.memory()),
+            ("graph", self.main == "nodes"),
         )  # fmt: skip
         return next((name for name, there in offers if there), None)
 

@@ -16,7 +16,7 @@ from regard.observation.analysis.sites import CROSSING
 MEMORIES = ("slot", "memory")
 NUMBERED = {
     "tokens": "token", "targets": "target", "read": "target", "slots": "slot", "steps": "step",
-    "patches": "patch",
+    "patches": "patch", "nodes": "node",
 }  # fmt: skip
 
 
@@ -89,8 +89,8 @@ def _labels(drafts: Sequence[_Draft]) -> list[str]:
 
 
 def main_kind(labels: Mapping[str, Sequence[str]]) -> str:
-    """The kind of positions that a model reads: patches of an image, steps, or tokens."""
-    return "patches" if "patches" in labels else "steps" if "steps" in labels else "tokens"
+    """The kind of positions that a model reads: patches of an image, steps, nodes of a graph, or tokens."""
+    return next((kind for kind in ("patches", "steps", "nodes") if kind in labels), "tokens")
 
 
 def _draft(name: str, site: Any, labels: Mapping[str, Sequence[str]], two_sides: bool) -> _Draft:

@@ -223,7 +223,7 @@ class _FusedEdgeAttention(torch.autograd.Function):
         if torch.is_grad_enabled():  # this pass is itself recorded
             kept = kept_factors(edges.targets, edges.sources, left.shape[1], seed, dropout, left.dtype)
             fresh = fresh_views([left, right, value, weight])
-            again = reference(*fresh, slope, edges, kept)  # type: ignore[arg-type]
+            again = reference(*fresh[:3], fresh[3], slope, edges, kept)  # type: ignore[arg-type, call-arg]
             return (*gradients([(again, grad)], fresh, again=True), None, None, None, None)
         grad = grad.contiguous()
         past = (grad * output).sum(-1)

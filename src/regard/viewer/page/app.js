@@ -20,8 +20,9 @@ import { alignmentView } from "./views/alignment.js";
 import { memoryView } from "./views/memory.js";
 import { timelineView } from "./views/timeline.js";
 import { compareView } from "./views/compare.js";
+import { graphView } from "./views/graph.js";
 
-const VIEWS = [overviewView, matrixView, tokensView, stepsView, imageView, alignmentView, memoryView, timelineView, compareView];
+const VIEWS = [overviewView, matrixView, tokensView, stepsView, imageView, alignmentView, memoryView, timelineView, compareView, graphView];
 const SHORT_INPUT = 128;
 const counter = { pages: 0 };
 

@@ -9,7 +9,7 @@ const RUN = 100; // tokens in one numbered run of a long text
 const LONG = 400;
 const BRIEF = 70;
 const BEGINS_WORD = /^[\u0120\u2581 ]/;
-const SINGLE = { tokens: "token", targets: "target", read: "read", slots: "slot", steps: "step", patches: "patch" };
+const SINGLE = { tokens: "token", targets: "target", read: "read", slots: "slot", steps: "step", patches: "patch", nodes: "node" };
 
 /** Labels for `count` positions of a variant; numbers where there are none. */
 export function labelsOf(scene, variant, kind, count) {
