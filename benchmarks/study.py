@@ -59,16 +59,17 @@ QUESTIONS = (
         job="continue a text, letter by letter",
         asks="Which attention should a small decoder use to guess the next character?",
         arguments=(
-            "language(context=64)", "--data", f"{DATA}/tinyshakespeare/input.txt",
-            "--models", "decoder(layers=2,dim=64,num_heads=4)", "--attention", "all", "--seeds", "3",
-            "--steps", "200", "--batch-size", "8", "--optim.lr", "2e-3", "--eval-every", "100", "--eval-limit", "256",
-            "--workers", "2", "--threads", "1",
+            "language(context=256)", "--data", f"{DATA}/tinyshakespeare/input.txt",
+            "--models", "decoder(layers=2,num_heads=4)", "--attention", "all", "--match", "parameters",
+            "--seeds", "3", "--steps", "5000", "--batch-size", "64", "--optim.lr", "1e-3", "--eval-every", "500",
+            "--eval-limit", "256", "--device", "cuda", "--precision", "bf16-mixed", "--workers", "6",
         ),
         margin=Margin(0.02, "2 %", relative=True),
         story=(
             "Tiny-shakespeare is a million characters of plays. Every mechanism that can be made causal takes its turn "
-            "as the self-attention of the same two-layer decoder, 64 wide, over windows of 64 characters. Perplexity "
-            "is the number of characters between which the model wavers."
+            "as the self-attention of the same two-layer decoder over windows of 256 characters; its width is chosen "
+            "so that all have about as many parameters. Perplexity is the number of characters between which the model "
+            "wavers."
         ),
         same=("multihead", "global", "causal", "key-value-memory", "query-key-memory"),
         why_same=ONE_COMPUTATION,
@@ -111,6 +112,22 @@ QUESTIONS = (
         ),
     ),
     Question(
+        name="dates-models",
+        title="Translate dates: the model",
+        job="choose a translator",
+        asks="A recurrent translator, a Transformer, or one of the documents' two encoder-decoders?",
+        arguments=(
+            "dates", "--models", "seq2seq,transformer,gla,bridge", "--match", "parameters", "--seeds", "3",
+            "--steps", "1600", "--eval-every", "200", "--workers", "12", "--threads", "1",
+        ),
+        margin=POINT,
+        story=(
+            "The same dates, and four architectures of about as many parameters: recurrent with additive attention, "
+            "Transformer, encoder-decoder with global queries (`gla`), and self-attention modules that a layer joins "
+            "to a decoder (`bridge`)."
+        ),
+    ),
+    Question(
         name="digits",
         title="Recognise a digit",
         job="classify a short sequence",
@@ -122,6 +139,21 @@ QUESTIONS = (
             "`regard compare` compares when it is told nothing else: an encoder whose layers write the sequence into a "
             "fixed number of slots and read it back (static memory), a decoder that carries a gated memory from "
             "segment to segment (dynamic memory), and an LSTM that looks back over its own rows."
+        ),
+    ),
+    Question(
+        name="digits-attention",
+        title="Recognise a digit: the attention",
+        job="choose the attention of an encoder",
+        asks="Which attention should a small encoder use?",
+        arguments=(
+            "digits", "--models", "encoder(layers=2,num_heads=4)", "--attention", "all", "--match", "parameters",
+            "--seeds", "3", "--workers", "12", "--threads", "1",
+        ),
+        margin=POINT,
+        story=(
+            "The same digits, and every mechanism as the self-attention of the same two-layer encoder at about equal "
+            "parameters. Eight rows are few: what matters here is how quickly a mechanism learns from 1,257 examples."
         ),
     ),
     Question(

@@ -54,6 +54,32 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(seed, alpha):
             assert hypothesis.score == pytest.approx(-score, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("penalty", "best", "score"),
+    [
+        # after one token 0.4, after four 0.6 · 0.9 · 0.9 · 0.7 = 0.3402, after two 0.6 · 0.1 = 0.06
+        (0.0, [END], math.log(0.4)),
+        (0.1, [END], math.log(0.4)),  # −0.9163 against −1.0782 / 4^0.1 = −0.9386
+        (0.15, [1, 1, 1, END], math.log(0.3402) / 4**0.15),  # −0.8758
+        (1.0, [1, 1, 1, END], math.log(0.3402) / 4),
+        (-1.0, [END], math.log(0.4)),
+    ],
+)
+def test_the_length_penalty_decides_between_a_short_and_a_long_text_worked_out_by_hand(penalty, best, score):
+    """A chain: the end at once with 0.4; else a 1, after which the end has 0.1, 0.1 and 0.7."""
+    ends = torch.tensor([0.4, 0.1, 0.1, 0.7])
+    rows = torch.stack([ends, 1 - ends, torch.zeros(4), torch.zeros(4)], 1).log()
+    (found,) = beam_search(
+        lambda prefixes: rows[[prefixes.shape[1] - 1] * len(prefixes)],
+        torch.tensor([[3]]),
+        end=END,
+        beam=3,
+        max_length=4,
+        length_penalty=penalty,
+    )[0]
+    assert found.tokens == best and found.score == pytest.approx(score, abs=1e-6)
+
+
 def by_the_definition(step, start, beam, max_length, alpha, n_best):
     """Beam search without early stopping, from sorted lists: a finished one keeps its slot."""
     live, done = [(0.0, [])], []

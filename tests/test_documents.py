@@ -180,6 +180,8 @@ def place(tmp_path_factory):
     """A folder with everything that the documents' commands name."""
     home = tmp_path_factory.mktemp("documents")
     (home / "book.txt").write_text(TEXT * 40)
+    for language in ("en", "de"):
+        (home / f"train.{language}").write_text("".join(f"{number} {language}\n" for number in range(40)))
     (home / "gold.txt").write_text("1-1\n1-1\n1-1 2p2\n")
     Image.new("L", (8, 8), 200).save(home / "picture.png")
     for name in ("hf-model", "other"):

@@ -16,13 +16,13 @@ SOURCE = ROOT / "src" / "regard"
 # Lower floors know nothing of higher ones. A new room says here where it stands.
 FLOORS = [
     ["errors", "core.files", "registry", "plugins", "core.options", "core.autocast", "core.display"],
-    ["core.arguments", "core.value", "core.grid", "core.differentiate", "core.dropout"],
+    ["core.arguments", "core.value", "core.edges", "core.grid", "core.differentiate", "core.dropout"],
     ["masks", "scores", "biases", "normalizers"],
     ["core.call"],
     ["core.request", "core.formula"],
     ["implementations"],
     ["core.plan", "core.summary"],
-    ["core.attention"],
+    ["core.attention", "core.edge_attention"],
     ["nn"],
     ["interop", "decoding"],
     ["models", "tasks"],

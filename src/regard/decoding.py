@@ -179,7 +179,8 @@ def _searched(
     for length in range(1, max_length + 1):
         if not len(prefixes):
             break
-        found = _log_probabilities(step, prefixes, end)
+        # On the host: choosing takes several small operations for each row of `start`, most of which wait for a device.
+        found = _log_probabilities(step, prefixes, end, on_host=True)
         origins: list[int] = []
         chosen: list[int] = []
         row = 0
@@ -260,7 +261,7 @@ def _checked_start(start: Tensor, max_length: int) -> tuple[Tensor, int]:
     return start.long(), whole_number("max_length", max_length, 0)
 
 
-def _log_probabilities(step: Step, prefixes: Tensor, end: int) -> Tensor:
+def _log_probabilities(step: Step, prefixes: Tensor, end: int, *, on_host: bool = False) -> Tensor:
     """Call the step, check its result, and return it in float64."""
     found = step(prefixes)
     if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(prefixes):
@@ -275,7 +276,7 @@ def _log_probabilities(step: Step, prefixes: Tensor, end: int) -> Tensor:
             f"step: expected log-probabilities, which are at most 0, got {largest:.4g}. "
             f"Apply log_softmax to the logits."
         )
-    return found.double().clamp(max=0.0)
+    return (found.cpu() if on_host else found).double().clamp(max=0.0)
 
 
 def _reorder(step: Step, index: Tensor) -> None:

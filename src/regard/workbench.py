@@ -101,18 +101,20 @@ def evaluate(
     device: str = "auto",
     batch_size: int | None = None,
     beam: int | None = None,
+    length_penalty: float | None = None,
     limit: int | None = None,
 ) -> Evaluation:
     """Measure a run on a split, as `regard evaluate` does: every metric of its task, and what exactly was measured.
 
     run: the folder of a run or of one of its checkpoints, or what `train` returned.
-    data: other files than the run's own. beam: write with so many beams. limit: only the first examples.
+    data: other files than the run's own. beam: write with so many beams. length_penalty: of beam search, by default
+        the task's own. limit: only the first examples.
     """
     from regard.comparison.evaluate import evaluate_run
 
     return evaluate_run(
         _folder(run), split, checkpoint=checkpoint, data=_joined(data), device=device, batch_size=batch_size, beam=beam,
-        limit=limit,
+        length_penalty=length_penalty, limit=limit,
     )  # fmt: skip
 
 

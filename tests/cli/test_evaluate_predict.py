@@ -10,10 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from regard import decoding, tasks
 from regard.cli.common.command import verbs
 from regard.cli.main import main
+from regard.models import stack
 from regard.tasks import Batch
 from regard.training import load_run
+from regard.training.evaluation import decoding_of
 from tests.cli.trained import TEXT, answered, called, written_by_hand
 
 
@@ -52,6 +55,38 @@ def test_the_signature_says_what_was_evaluated(runs, capsys):
     assert signature["decoding"] == {"method": "beam", "beam": 2, "length_penalty": 1.0, "max_length": 11}
     assert signature["torch"] == torch.__version__ and signature["examples"] == 3
     assert {"run", "task", "model", "data", "regard", "device", "seed", "split"} <= signature.keys()
+
+
+def test_the_length_penalty_is_the_tasks_unless_it_is_given(runs, capsys, monkeypatch):
+    asked = []
+    searched = decoding.beam_search
+    monkeypatch.setattr(
+        stack, "beam_search", lambda *given, **options: asked.append(options) or searched(*given, **options)
+    )
+    _, found = evaluated(capsys, runs["dates"], "--beam", 2, "--limit", 3, "--length-penalty", 0.25)
+    assert found["signature"]["decoding"]["length_penalty"] == 0.25
+    assert {options["length_penalty"] for options in asked if options["beam"] == 2} == {0.25}
+    out = called(capsys, "evaluate", runs["dates"], "--beam", 2, "--limit", 3, "--length-penalty", 0.25)[1]
+    assert "beam of 2, length penalty 0.25, at most 11 tokens" in out
+    task = tasks.build("translate(length_penalty=0.5)")
+    assert task.problem.answer.decoding(3)["length_penalty"] == 0.5
+    assert decoding_of(task, 3) == {**decoding_of(task, 3, 0.25), "length_penalty": 0.5}
+    assert tasks.build("translate").problem.answer.decoding(3)["length_penalty"] == 1.0
+    for verb in ("evaluate", "predict"):
+        code, _, err = called(capsys, verb, runs["dates"], "--length-penalty", 0.5)
+        assert code == 2 and "--length-penalty: only beam search" in err
+        code, _, err = called(capsys, verb, runs["dates"], "--beam", 2, "--length-penalty", "1e999")
+        assert code == 2 and "--length-penalty: expected a finite number" in err
+
+
+def test_the_score_of_a_prediction_is_its_log_probability_over_its_length_to_the_penalty(runs, capsys):
+    scores = {}
+    for penalty in (None, 0, 0.5):
+        more = () if penalty is None else ("--length-penalty", penalty)
+        (found,) = answered(capsys, "predict", runs["dates"], "--text", "May 3 1979", "--beam", 1, *more)
+        scores[penalty], count = found["score"], len(found["tokens"])
+    assert scores[0] == pytest.approx(scores[None] * count, rel=1e-4)
+    assert scores[0.5] == pytest.approx(scores[None] * count**0.5, rel=1e-4)
 
 
 def test_a_setting_changed_on_resume_is_shown_beside_the_metrics(runs, tmp_path, capsys):

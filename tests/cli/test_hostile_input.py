@@ -134,7 +134,7 @@ def test_an_archive_is_unpacked_in_pieces(inside, monkeypatch):
 
 @pytest.mark.parametrize("content", ["9" * 5003 + "-1", "1-" + "9" * 11, "x", "1-2 \x1b"])
 def test_a_gold_file_of_odd_links_is_refused(inside, content):
-    from regard.observation.analysis.gold import read_gold
+    from regard.tasks.gold import read_gold
 
     (inside / "gold.txt").write_text(content)
     with pytest.raises(BadValue, match="expected links such as"):

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from rich.cells import cell_len
 
 from regard import models, nn, tasks
 from regard.cli.common import catalogue
@@ -44,7 +45,7 @@ def test_every_model_and_task_has_a_complete_page(place):
         with out.capture() as captured:
             out.print(page.page(content, width))
         text = captured.get()
-        assert "\x1b" not in text and all(len(line) <= width for line in text.splitlines())
+        assert "\x1b" not in text and all(cell_len(line) <= width for line in text.splitlines())
         assert content["example"] in " ".join(text.split())
 
 

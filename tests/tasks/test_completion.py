@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from regard import tasks
+from regard import models, tasks
 from regard.tasks import Batch, completion
 from tests.tasks.stand_ins import Fixed, judged
 
@@ -61,3 +61,31 @@ def test_a_task_that_writes_has_perplexity_and_completion():
     names = [metric.name for metric, _ in task.examine(model, "test", batch_size=7, most=11)]
     assert names == [metric.name for metric in completion.REWRITTEN]
     assert "source" in task.protocol()["completion"]
+
+
+class Passing:
+    """A model without its steps: it can only be asked for all places at once."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __call__(self, batch):
+        return self.model(batch)
+
+
+@pytest.mark.parametrize(
+    "name", ["seq2seq(dim=16)", "transformer(dim=16,layers=1)", "bridge(dim=16,layers=1)"]
+)
+def test_completion_step_by_step_is_that_of_whole_passes(name):
+    task = tasks.build("dates")
+    torch.manual_seed(5)
+    model = models.build(name, task.problem).eval()
+    batch = completion.second_halves(task.collate(task.examples("test")[:7], torch.Generator()))
+    found = [
+        {
+            metric.name: metric.value(state)
+            for metric, state in completion.examine(one, [batch], completion.REWRITTEN, "cpu")
+        }
+        for one in (model, Passing(model))
+    ]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)

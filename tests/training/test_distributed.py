@@ -26,7 +26,7 @@ TASKS = {
     "lstm": ("digits", "lstm-attention(dim=8, dropout=0.0)"),
 }  # fmt: skip
 TOY = {"task": "toy", "steps": 9, "accumulate": 2, "batch_size": 3, "save_every": 4, "eval_every": 3, "log_every": 1,
-       "device": "cpu"}  # fmt: skip
+       "device": "cpu", "optim.average": 0.6}  # fmt: skip
 
 
 def settings(name, out, accumulate, **changes):
@@ -48,6 +48,9 @@ def found(folder):
         own = {"strategy": strategy}
         for name in TASKS:
             jobs[f"{name}-{strategy}"] = {"values": settings(name, folder / f"{name}-{strategy}", 2, **own)}
+        average = {**own, "optim.average": 0.6}
+        averaged = settings("decoder", folder / f"averaged-{strategy}", 2, **average)
+        jobs[f"averaged-{strategy}"] = {"values": averaged}
         toy = {**TOY, **own}
         jobs[f"toy-{strategy}"] = {"values": {**toy, "out": str(folder / f"toy-{strategy}")}}
         stopped = {**toy, "out": str(folder / f"stopped-{strategy}")}
@@ -104,6 +107,20 @@ def test_a_checkpoint_of_two_processes_equals_that_of_one(tmp_path, folder, foun
             torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=2e-4)
     others = [name for name in ours if name not in theirs]
     assert others and all(name.startswith("random.process-1.") for name in others)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_processes_average_their_weights_as_one_does(tmp_path, folder, found, strategy):
+    train(settings("decoder", tmp_path / "one", 4, **{"optim.average": 0.6}), quiet=True)
+    (ours, _), (theirs, _) = weights(folder / f"averaged-{strategy}"), weights(tmp_path / "one")
+    for name, value in theirs.items():
+        if not name.startswith("random."):
+            torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=2e-4)
+    pairs = zip(records(tmp_path / "one"), records(folder / f"averaged-{strategy}"), strict=True)
+    plain = [one.get("validation") for one in records(folder / f"decoder-{strategy}")]
+    for (one, two), other in zip(pairs, plain, strict=True):
+        assert two.get("validation", {}) == pytest.approx(one.get("validation", {}), rel=1e-6)
+        assert "validation" not in one or two["validation"]["loss"] != other["loss"]
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -66,6 +66,20 @@ def test_only_matrices_decay():
     }  # fmt: skip
 
 
+def test_embeddings_decay_where_that_is_asked_for():
+    net = Net()
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    decayed, plain = optim.groups(net, 0.1, embeddings=True)
+    assert {names[id(p)] for p in decayed["params"]} == {
+        "gain", "rows.weight", "mix.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"
+    }  # fmt: skip
+    assert {names[id(p)] for p in plain["params"]} == {
+        "norm.weight", "norm.bias", "mix.bias", "lstm.bias_ih_l0", "lstm.bias_hh_l0"
+    }  # fmt: skip
+    built = optim.build(net, Optim(lr=0.1, weight_decay=0.2, decay_embeddings=True))
+    assert len(built.param_groups[0]["params"]) == 5 and built.param_groups[0]["weight_decay"] == 0.2
+
+
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 def test_the_optimiser_state_survives_a_round_trip(name):
     nets = [Net(), Net()]

@@ -42,6 +42,8 @@ def add_arguments(parser: Parser) -> None:
         "--batch-size", type=int, metavar="N", help="examples at once; as in training by default"
     )
     parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
+    penalty = "with --beam: divide the log-probability of a text by its length to the power A (default: the task's, 1)"
+    parser.add_argument("--length-penalty", type=float, metavar="A", help=penalty)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
     parser.add_argument("--json", action="store_true", help="metrics and signature as JSON on stdout")
 
@@ -55,7 +57,8 @@ def run(options: Namespace) -> int:
         try:
             found = evaluate_run(
                 options.run, options.split, checkpoint=options.checkpoint, data=options.data, device=options.device,
-                batch_size=options.batch_size, beam=options.beam, limit=options.limit, on_progress=on_progress,
+                batch_size=options.batch_size, beam=options.beam, length_penalty=options.length_penalty,
+                limit=options.limit, on_progress=on_progress,
             )  # fmt: skip
         except Damaged as trouble:
             tell(f"regard evaluate: damaged checkpoint: {trouble}")
@@ -121,7 +124,8 @@ def _protocol(found: Evaluation) -> dict[str, str]:
     decoding = signature["decoding"]
     if decoding:
         width = f" of {decoding['beam']}" if "beam" in decoding else ""
-        lines["decoding"] = f"{decoding['method']}{width}, at most {decoding['max_length']} tokens"
+        penalty = f", length penalty {decoding['length_penalty']:g}" if "length_penalty" in decoding else ""
+        lines["decoding"] = f"{decoding['method']}{width}{penalty}, at most {decoding['max_length']} tokens"
     lines |= found.protocol
     lines["with"] = (
         f"regard {signature['regard']}, torch {signature['torch']}, {signature['device']}, {signature['dtype']}"

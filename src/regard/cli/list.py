@@ -88,7 +88,7 @@ def _described(item: Any) -> Row:
     row = {"kind": item.kind, "name": item.name, "summary": item.summary}
     if item.kind == "models":
         return {**row, "gives": list(item.thing.gives), "attention": item.thing.takes_attention}
-    answers = [problem.answer.words for problem in catalogue.posed(item.name)]
+    answers = list(dict.fromkeys(problem.answer.words for problem in catalogue.posed(item.name)))
     return {**row, "answers": answers, "metric": item.thing.metric.name, "model": item.thing.recipe.model}
 
 

@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,14 @@ _NEVER = 10**9  # steps: no validation, no checkpoint, no end
 _MIB = 2**20
 
 
-def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
+def measure(
+    settings: Settings, threads: int, seconds: float = SECONDS, ready: Callable[[], object] = lambda: None
+) -> Cost:
     """Steps per second, peak memory and operations of training with these settings.
 
-    `threads`: of torch, on a CPU. `seconds`: duration of the timing after a warm-up. On a CPU only the first call of a
-    process measures memory correctly.
+    `threads`: of torch, on a CPU. `seconds`: duration of the timing after a warm-up. `ready` is called between warm-up
+    and timing: processes that compile side by side wait there for their turn. On a CPU only the first call of a process
+    measures memory correctly.
     """
     torch.set_num_threads(threads)
     config = _endless(settings)
@@ -67,7 +71,7 @@ def measure(settings: Settings, threads: int, seconds: float = SECONDS) -> Cost:
         _release_memory()
         with peak_memory(hardware.device) as peak:
             trainer = training(config)
-            pace = _steps(trainer, seconds)
+            pace = _steps(trainer, seconds, ready)
             memory = peak()
     batches = [trainer.batch(index) for index in range(_COUNTED)]
     return Cost(
@@ -88,12 +92,14 @@ def _endless(settings: Settings) -> Config:
     return complete({**settings, **never, **unsaid})
 
 
-def _steps(trainer: Trainer, seconds: float) -> float:
+def _steps(trainer: Trainer, seconds: float, ready: Callable[[], object] = lambda: None) -> float:
     """Steps per second, the median over timings; preparing batches is part of a step."""
     readings: list[float] = []
     with trainer.open():
         for _ in range(_WARM_UP):
             trainer.advance()
+        trainer.synchronize()
+        ready()
         began = time.perf_counter()
         while len(readings) < _FEWEST or time.perf_counter() - began < seconds:
             start, taken = time.perf_counter(), 0

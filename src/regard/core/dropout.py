@@ -40,6 +40,27 @@ def drop(weights: Tensor, grid: Grid, seed: Tensor | None, probability: float) -
     return (weights * (1 / (1 - probability))).masked_fill(~kept(grid, seed, probability), 0)
 
 
+def kept_factors(
+    rows: Tensor, columns: Tensor, heads: int, seed: Tensor | None, probability: float, dtype: torch.dtype
+) -> Tensor | None:
+    """What weights of single pairs (rows[e], columns[e]) are multiplied by, (e,h): 0, or 1 / (1 − probability)."""
+    if seed is None:
+        return None
+    if probability >= 1:
+        return torch.zeros(len(rows), heads, dtype=dtype, device=rows.device)
+    size = len(rows)
+    none = slice(0, 0)
+    pairs = Grid(
+        (1, heads, size, size),
+        batch=torch.zeros(1, dtype=torch.int64, device=rows.device),
+        head=torch.arange(heads, device=rows.device),
+        row=rows[:, None],
+        column=columns[:, None],
+        parts=(none, none, none, none),
+    )
+    return kept(pairs, seed, probability).to(dtype).div_(1 - probability)
+
+
 def _mix(state: Tensor) -> Tensor:
     """Spread every bit over all 32 (two rounds of xor-shift and odd multiplication)."""
     state = state ^ (state >> 16)

@@ -95,6 +95,7 @@ class Bridge(Model):
         positions: the encoding inside each module and of the target's rows: sinusoidal, learned, half-wave or none
     """
 
+    attention_default: ClassVar[str] = "global-layer"  # as `layer`; `--attention` has no place here
     shows: ClassVar[dict[str, str]] = {
         "layer": "{name} between encoder and decoder",
         "encoder.-1": "the last self-attention module of the encoder",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
+from regard.core.arguments import share
 from regard.errors import Unsupported
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
@@ -52,7 +53,11 @@ def _vectors(spec: Vectors | Nodes, dim: int) -> nn.Module:
 
 
 class StreamEmbedding(nn.Module):
-    """The data of a stream as rows (b,n,dim), with their positions."""
+    """The data of a stream as rows (b,n,dim), with their positions.
+
+    `word_dropout`: in training, the share of the words of the vocabulary whose rows are zero wherever they stand in a
+    batch (Gal & Ghahramani 2016; "embedding dropout" of Merity et al. 2018).
+    """
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class StreamEmbedding(nn.Module):
         *,
         positions: str = "sinusoidal",
         dropout: float = 0.0,
+        word_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -70,12 +76,18 @@ class StreamEmbedding(nn.Module):
         chosen = "none" if isinstance(spec, Nodes) else positions
         self.positions = encodings.build(chosen, dim, spec.length)
         self.dropout = nn.Dropout(dropout)
+        self.word_dropout = share("word_dropout", word_dropout)
 
     def forward(self, data: Tensor, offset: int = 0) -> Tensor:
         """(b,n) ids or (b,n,width) numbers → (b,n,dim); `offset`: the position of the first of them."""
         if isinstance(self.rows, nn.Linear):
             data = data.to(self.rows.weight.dtype)
-        found: Tensor = self.dropout(self.positions(self.rows(data) * self.scale, offset))
+        rows = self.rows(data) * self.scale
+        if self.word_dropout and self.training and isinstance(self.rows, nn.Embedding):
+            kept = torch.empty(self.rows.num_embeddings, dtype=rows.dtype, device=rows.device)
+            kept = kept.bernoulli_(1 - self.word_dropout).div_(1 - self.word_dropout)
+            rows = rows * kept[data][..., None]
+        found: Tensor = self.dropout(self.positions(rows, offset))
         return found
 
     def shared(self, outputs: int) -> nn.Embedding | None:

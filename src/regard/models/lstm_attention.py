@@ -52,18 +52,22 @@ class LSTMAttention(Model):
         attention: str | None = None,
         num_heads: int = 1,
         dropout: float = 0.1,
+        word_dropout: float = 0.0,
+        tied: bool = False,
     ) -> None:
         super().__init__(problem)
         needs = problem.answer.needs
         both = needs in ("pooled", "rows")
-        self.embedding = StreamEmbedding(problem.inputs, dim, positions="none", dropout=dropout)
+        self.embedding = StreamEmbedding(
+            problem.inputs, dim, positions="none", dropout=dropout, word_dropout=word_dropout
+        )
         self.recurrent = Recurrent(dim, layers, cell, both=both, dropout=dropout)
         # The pooled query is placed before the keys: behind them, its position would depend on padding.
         make = {"pooled": build_across, "rows": build}.get(needs, build_causal)
         chosen, common = attention or self.attention_default, {"num_heads": num_heads}
         self.attention: Mechanism = mechanism_of("attention", chosen, dim, make, common)
         self.join = Joined(dim, dropout)
-        self.head = problem.answer.head(dim)
+        self.head = problem.answer.head(dim, self.embedding.shared(problem.answer.outputs) if tied else None)
 
     def forward(self, batch: Batch) -> Any:
         rows, _ = self.recurrent(self.embedding(batch.inputs), batch.keep)

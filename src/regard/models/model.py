@@ -16,12 +16,14 @@ from regard import registry
 from regard.core.options import read_options
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
+from regard.models.crossing import attention_to_source
 from regard.models.embedding import readable
 from regard.models.preset import Preset, with_preset
 from regard.registry import Registry, parse
 from regard.tasks.answers import NEEDS, Head
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
+from regard.tasks.shown import Shown
 from regard.tasks.streams import Tokens, Vectors
 
 MODELS: Registry[type[Model]] = Registry("model")
@@ -77,6 +79,11 @@ class Model(nn.Module):
         super().__init__()
         self.problem = problem
 
+    @classmethod
+    def refuses(cls, problem: Problem) -> str:
+        """Why a model cannot be built for a problem whose streams and answer it takes one by one; empty if it can."""
+        return ""
+
     def forward(self, batch: Batch) -> Any:
         """The outputs of the head."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
@@ -85,6 +92,16 @@ class Model(nn.Module):
         """The sum of the losses of all that counts in a batch, in nats, and how much counts."""
         return self.head.loss(outputs, batch, smoothing)
 
+    def with_rows(self, batch: Batch) -> tuple[Any, Tensor]:
+        """The outputs of the head, and the rows that it made them from."""
+        given: list[Tensor] = []
+        handle = self.head.register_forward_pre_hook(lambda head, arguments: given.append(arguments[0]))
+        try:
+            outputs = self(batch)
+        finally:
+            handle.remove()
+        return outputs, given[-1]
+
     def example_losses(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The loss of each example and how much counts in it, both (b,) or, where only these are known, sums (1,)."""
         return self.head.example_losses(outputs, batch, smoothing)
@@ -92,6 +109,14 @@ class Model(nn.Module):
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example."""
         return self.head.predict(outputs, batch)
+
+    def relabel(self, shown: Shown) -> Shown:
+        """Names of the positions it attends over, where it merges positions of the input (into patches)."""
+        return shown
+
+    def attention_to_source(self, batch: Batch) -> dict[str, Tensor]:
+        """With what weights each target position attends to each input position, by layer: (b,h,t,n) each."""
+        return attention_to_source(self, batch)
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """Hypotheses for each example, best first, for answers that are sequences."""
@@ -116,7 +141,7 @@ def _misfit(cls: type[Model], problem: Problem) -> str:
     if len(problem.streams) > 1 and not cls.several_streams:
         return f"reads one stream, not {len(problem.streams)}"
     answer = problem.answer
-    return "" if answer.needs in cls.gives else f"cannot answer with {answer.words}"
+    return cls.refuses(problem) if answer.needs in cls.gives else f"cannot answer with {answer.words}"
 
 
 def problem_for(name: str, problems: list[Problem]) -> Problem:

@@ -31,6 +31,7 @@ class Reader(Model):
         attention: str | None = None,
         positions: str = "sinusoidal",
         dropout: float = 0.1,
+        word_dropout: float = 0.0,
         attention_dropout: float = 0.0,
         hidden_dropout: float | None = None,
         norm: str = "pre",
@@ -41,7 +42,8 @@ class Reader(Model):
         tied: bool = False,
     ) -> None:
         super().__init__(problem)
-        self.embedding = StreamEmbedding(problem.inputs, dim, positions=positions, dropout=dropout)
+        around = {"positions": positions, "dropout": dropout, "word_dropout": word_dropout}
+        self.embedding = StreamEmbedding(problem.inputs, dim, **around)
         self.stack = Stack(
             dim, layers, attention or self.attention_default, causal=self.causal, num_heads=num_heads, norm=norm,
             residual=residual, activation=activation, dropout=dropout, hidden_dropout=hidden_dropout,
@@ -49,9 +51,7 @@ class Reader(Model):
         )  # fmt: skip
         self.head = problem.answer.head(dim, self.embedding.shared(problem.answer.outputs) if tied else None)
         further = list(problem.streams.items())[1:]
-        self.further = nn.ModuleDict(
-            {name: StreamEmbedding(spec, dim, positions=positions, dropout=dropout) for name, spec in further}
-        )
+        self.further = nn.ModuleDict({name: StreamEmbedding(spec, dim, **around) for name, spec in further})
         if further:  # which stream a row comes from
             self.origin = nn.Parameter(torch.randn(len(problem.streams), dim) * dim**-0.5)
 

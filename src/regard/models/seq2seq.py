@@ -67,7 +67,7 @@ class Seq2seq(Model):
 
     Args:
         layers: how many recurrent layers on each side; what is fed enters the decoder's first, the last one attends
-        attention_layers: how many attentions, or different ones by name: `attention_layers="additive,local-p"`. Each
+        attention_layers: how many attentions, or different ones by name: "additive,local-p". Each
             has its own weights; the last of different ones decides the default of `feeding`
         feeding: context, luong or none; as in the mechanism's paper by default
     """

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding import Hypothesis
+from regard.errors import BadValue
 from regard.masks import Mask
 from regard.models.embedding import StreamEmbedding, padding_mask, shifted
 from regard.models.model import Model, model
@@ -80,6 +81,7 @@ class Transformer(Model):
         cross: str | None = None,
         positions: str = "sinusoidal",
         dropout: float = 0.1,
+        word_dropout: float = 0.0,
         attention_dropout: float = 0.0,
         hidden_dropout: float | None = None,
         norm: str = "pre",
@@ -88,19 +90,32 @@ class Transformer(Model):
         hidden: int | None = None,
         gated: bool = False,
         tied: bool = True,
+        tied_source: bool = False,
     ) -> None:
         super().__init__(problem)
-        around = {"positions": positions, "dropout": dropout}
+        around: dict[str, Any] = {"positions": positions, "dropout": dropout, "word_dropout": word_dropout}
         shared: dict[str, Any] = {
             "num_heads": num_heads, "norm": norm, "dropout": dropout, "attention_dropout": attention_dropout,
             "hidden_dropout": hidden_dropout, "residual": residual, "activation": activation, "hidden": hidden,
             "gated": gated,
         }  # fmt: skip
-        self.embedding = StreamEmbedding(problem.inputs, dim, positions=positions, dropout=dropout)
+        self.embedding = StreamEmbedding(problem.inputs, dim, **around)
         self.add_stacks(
             dim, (layers, decoder_layers or layers), attention or self.attention_default,
             cross or self.cross_default, shared, around, tied,
         )  # fmt: skip
+        if tied_source:
+            self._tie_source()
+
+    def _tie_source(self) -> None:
+        """Embed source and target with the same weights (Vaswani et al. 2017, section 3.4)."""
+        target = getattr(self, "target_embedding", None)
+        if target is None or self.embedding.shared(self.answer.count) is None:
+            raise BadValue(
+                "tied_source: source and target need one vocabulary. Leave it out, or take a task that has one: "
+                "translate with joint=true."
+            )
+        self.embedding.rows = target.rows
 
     def add_stacks(
         self,

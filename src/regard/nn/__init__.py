@@ -24,6 +24,7 @@ from regard.nn.general import General
 from regard.nn.gla import GlobalQuery, global_query
 from regard.nn.global_ import Global
 from regard.nn.global_layer import GlobalLayer
+from regard.nn.graph import GraphAttention
 from regard.nn.hard import Baseline, Choice, Hard
 from regard.nn.interactive import Interactive
 from regard.nn.key_value_memory import KeyValueMemory
@@ -58,8 +59,9 @@ for _module in pkgutil.iter_modules(__path__):
 __all__ = [
     "MECHANISMS", "NTM", "Additive", "AlibiPositions", "Baseline", "Cache", "Causal", "Choice", "Concat",
     "DecoderLayer", "DecoderState", "Dot", "DynamicMemory", "EncoderLayer", "Entry", "FeedForward", "General", "Global",
-    "GlobalLayer", "GlobalQuery", "HalfWave", "Hard", "Interactive", "KeyValueMemory", "Learned", "Linear", "Local",
-    "LocalLayer", "LocalM", "LocalP", "Machine", "Mechanism", "Multihead", "MultiheadAttention", "MultiheadPositions",
+    "GlobalLayer", "GlobalQuery", "GraphAttention", "HalfWave", "Hard", "Interactive", "KeyValueMemory", "Learned",
+    "Linear", "Local", "LocalLayer", "LocalM", "LocalP", "Machine", "Mechanism", "Multihead", "MultiheadAttention",
+    "MultiheadPositions",
     "NoPositions", "PositionalEncoding", "QueryKeyMemory", "Relative", "RelativePositions", "Residual",
     "RotaryPositions", "ShawPositions", "Sinusoidal", "State", "StaticMemory", "T5Positions", "TransformerXLPositions",
     "build", "build_across", "build_causal", "entry", "global_query", "hard", "linear_attention", "mechanism", "names",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.nn.attention import Attention, AttentionInputs
@@ -35,6 +36,7 @@ class Multihead(HeadProjections, Attention):
         qk_norm: whether to normalise queries and keys to unit mean square, with a learned gain.
         normalize: softmax, sigmoid, sparsemax, entmax15 or hard.
         bias: whether the projections add a learned vector.
+        sink: whether each head may attend to nothing: one more learned score, which takes weight but has no value.
         causal: whether a position sees only itself and earlier positions.
         window: number of keys a query sees, including its own position; None: all.
         align: alignment with a source of another length: bottom-right or top-left.
@@ -65,6 +67,7 @@ class Multihead(HeadProjections, Attention):
         qk_norm: bool = False,
         normalize: str = "softmax",
         bias: bool = True,
+        sink: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim, **options)
@@ -76,6 +79,7 @@ class Multihead(HeadProjections, Attention):
             widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm, value_dim=value_dim
         )
         self.positions.attach(self)
+        self.sink = nn.Parameter(torch.zeros(self.num_heads)) if sink else None
 
     def project_query(self, query: Tensor, position: int) -> Tensor:
         return self.positions.rotate(self.query_heads(query), position)
@@ -87,6 +91,8 @@ class Multihead(HeadProjections, Attention):
         found = {"mask": inputs.mask, **self.positions.pieces(self, inputs)}
         if self.normalize != "softmax":
             found["normalize"] = self.normalize
+        if self.sink is not None:
+            found["sink"] = self.sink
         return found
 
     @property

@@ -89,20 +89,54 @@ def alignment(model: models.Model, batch: Batch) -> Attribution | str:
 
 
 def input_attribution(model: models.Model, batch: Batch, answer: int) -> Attribution:
-    """What a classifier's answer was drawn from in a single example: one number for each input, their sum is 1."""
+    """What a classifier's answer was drawn from in a single example: one number for each input, their sum is 1.
+
+    A model that reads its input several times, one part after another, has a row of weights for each reading.
+    """
     length = batch.inputs.shape[1]
     for layer in _layers(model, _observed(model, batch)):
-        for _, site in layer.sites[:1]:
-            if site.rows == "position" and site.columns == "source" and site.shape()[3] == length:
-                one = site.shape()[2] == 1
-                words = (
-                    "attention over the words, mean over heads"
-                    if one
-                    else "attention of the last layer, mean over heads and positions"
-                )
-                return Attribution(_shares(_heads(site).mean((0, 1))), words, site.how)
+        steps = all(
+            rest.isdecimal() for rest, _ in layer.sites
+        )  # a list of parts that read the input one after another
+        over = [site for _, site in (layer.sites if steps else layer.sites[:1]) if _over_input(site, length)]
+        if len(over) > 1:
+            weights = torch.stack([_heads(site).mean((0, 1)) for site in over])
+            return Attribution(
+                weights, layer.words, over[0].how, rows=[str(number) for number in range(len(over))]
+            )
+        for site in over:
+            one = site.shape()[2] == 1
+            words = (
+                "attention over the words, mean over heads"
+                if one
+                else "attention of the last layer, mean over heads and positions"
+            )
+            return Attribution(_shares(_heads(site).mean((0, 1))), words, site.how)
     words = "gradient × input of the class (this attention has no weights)"
     return Attribution(gradient(model, batch, answer), words, "gradient × input")
+
+
+def _over_input(site: Site, length: int) -> bool:
+    """Whether a site's columns are the positions of the input."""
+    return site.rows == "position" and site.columns == "source" and site.shape()[3] == length
+
+
+def looked_at(model: models.Model, batch: Batch, shown: Shown) -> Attribution | None:
+    """What the answer for a single example was drawn from: one weight for each position that `shown` names.
+
+    Of an answer about what follows, the weights of the last position; else the mean over positions. None where the
+    model has no such weights.
+    """
+    follows = model.problem.answer.needs in ("past", "future")
+    for one in attributions(model, batch, shown)[0]:
+        if one.inputs and one.how != "gradient × input":
+            rows = one.weights if one.weights.dim() == 2 else one.weights[None]
+            words = "of the newest position" if follows and len(rows) > 1 else "mean over positions"
+            weights = rows[-1] if follows else rows.mean(0)
+            return Attribution(
+                weights, f"{one.source}, {words}, mean over heads", one.how, columns=one.columns
+            )
+    return None
 
 
 @torch.no_grad()

@@ -25,9 +25,10 @@ def prepare(task: Task, example: Any, longest: int | None = LONGEST) -> tuple[Ba
     """A batch of one example, and the labels of its positions.
 
     Where an answer belongs to each position of the input, the batch is cut after `longest` positions. Other answers
-    need the whole input.
+    need the whole input, and so does a graph, whose edges name positions.
     """
     batch = task.collate([example], generator(0, "validation", 0))
-    if longest is not None and task.problem.answer.needs in ("rows", "past"):
+    cuts = task.problem.answer.needs in ("rows", "past") and batch.first.edges is None
+    if longest is not None and cuts:
         batch = batch.map(lambda tensor: tensor[:, :longest])
     return batch, task.show(example, batch)

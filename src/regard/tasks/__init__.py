@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from regard.tasks.answers import Answer, Bits, EachOf, Head, HiddenTokens, NextToken, OneOf, Writes
+from regard.tasks.answers import Answer, Bits, EachOf, Head, HiddenTokens, NextToken, OneOf, Tags, Writes
 from regard.tasks.batch import Batch, Stream
 from regard.tasks.metrics import Answered, Counts, Mean, Metric
 from regard.tasks.problem import Problem
 from regard.tasks.shown import Shown
-from regard.tasks.streams import Nodes, Tokens, Vectors
+from regard.tasks.streams import Nodes, TokenRows, Tokens, Vectors
 from regard.tasks.task import TASKS, Recipe, Task, build, names, task
 
 # Every file of this package is loaded, so that a new task needs no list to be written into.
@@ -19,6 +19,6 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "TASKS", "Answer", "Answered", "Batch", "Bits", "Counts", "EachOf", "Head", "HiddenTokens", "Mean", "Metric",
-    "NextToken", "Nodes", "OneOf", "Problem", "Recipe", "Shown", "Stream", "Task", "Tokens", "Vectors", "Writes",
-    "build", "names", "task",
+    "NextToken", "Nodes", "OneOf", "Problem", "Recipe", "Shown", "Stream", "Tags", "Task", "TokenRows", "Tokens",
+    "Vectors", "Writes", "build", "names", "task",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from regard.core.arguments import share, whole_number
 from regard.errors import BadValue
@@ -24,7 +25,8 @@ from regard.tasks.splits import checked_split, complete, files_by_split, listed
 from regard.tasks.streams import Tokens
 from regard.tasks.tables import ENDINGS, LABEL, TEXT, Columns, Row, find_columns, labelled, read_table
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import PADDING, UNKNOWN, Vocabulary
+from regard.tasks.vocabulary import PADDING, UNKNOWN, Vocabulary, words_of
+from regard.tasks.word_parts import WordsWithParts, parts_of
 
 EMBEDDED = Path("embedded sentences")
 
@@ -35,6 +37,7 @@ class Labelled(NamedTuple):
     tokens: Sequence[int]
     label: int | None = None
     hidden: float = 0.0  # the share of its pieces that a batch hides
+    parts: torch.Tensor | None = None  # (n,MOST): the ids of the parts of its words
 
 
 def _of_classes(answered: Answered) -> dict[str, float]:
@@ -76,6 +79,7 @@ class Classify(Task):
         min_count: how often a word or character must occur in training to be known
         max_length: longest text in pieces, where there are such long ones; longer ones are cut
         hide: share of a training text's pieces made unknown, others each time: small data is not learned by heart
+        parts: number of vectors for hashed character n-grams, added to those of words (level=word); 0 for none
         encoding: how the files are encoded
         seed: which lines are kept for validation and test where there are no files for them
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
@@ -94,6 +98,7 @@ class Classify(Task):
         min_count: int = 1,
         max_length: int = 256,
         hide: float = 0.0,
+        parts: int = 0,
         encoding: str = "utf-8",
         seed: int = 0,
         whole: bool = False,
@@ -105,6 +110,9 @@ class Classify(Task):
         self.min_count = whole_number("min_count", min_count, 1)
         self.limit = whole_number("max_length", max_length, 1)
         self.hide = share("hide", hide)
+        self.parts = whole_number("parts", parts, 0)
+        if self.parts and self.level != "word":
+            raise BadValue(f"parts: only words have parts, got level={level!r}. Leave one of the two out.")
         self.encoding = checked_encoding(encoding)
         self.vocabulary: Vocabulary | None = None
         self.labels: list[str] = []
@@ -181,8 +189,11 @@ class Classify(Task):
         return self.vocabulary
 
     def streams(self) -> dict[str, Tokens]:
-        """The pieces of a text."""
-        return {INPUTS: Tokens(len(self._known()), PADDING, self.max_length)}
+        """The pieces of a text, with their parts if there are any."""
+        count = len(self._known())
+        if self.parts:
+            return {INPUTS: WordsWithParts(count, PADDING, self.max_length, parts=self.parts)}
+        return {INPUTS: Tokens(count, PADDING, self.max_length)}
 
     def answers(self) -> list[OneOf]:
         """As many classes as there are labels."""
@@ -218,8 +229,14 @@ class Classify(Task):
                     f"the label {excerpt(row.label)} does not occur in the training data. "
                     f"Known: {', '.join(excerpt(label) for label in self.labels[:12])}.",
                 )
-            found.append(Labelled(ids[: self.max_length], numbers[row.label], hidden))
+            found.append(self._labelled(row.text, ids, numbers[row.label], hidden))
         return found
+
+    def _labelled(self, text: str, ids: list[int], label: int | None = None, hidden: float = 0.0) -> Labelled:
+        """A text of these ids, cut to `max_length`, with the parts of its words."""
+        words = words_of(text)[: self.max_length] if self.parts else []
+        parts = parts_of(words, self.parts) if self.parts else None
+        return Labelled(ids[: self.max_length], label, hidden, parts)
 
     def length(self, example: Labelled) -> int:
         """Pieces of a text."""
@@ -227,14 +244,18 @@ class Classify(Task):
 
     def collate(self, examples: Sequence[Labelled], generator: torch.Generator) -> Batch:
         """Texts padded at their ends; without targets when an example has none."""
-        inputs, keep = padded([example.tokens for example in examples], PADDING)
+        ids, keep = padded([example.tokens for example in examples], PADDING)
+        parts = [example.parts for example in examples if example.parts is not None]
+        inputs = torch.cat([ids[..., None], *([pad_sequence(parts, batch_first=True)] if parts else [])], -1)
         if any(example.hidden for example in examples):
             shares = torch.tensor([example.hidden for example in examples])
-            hidden = torch.rand(inputs.shape, generator=generator) < shares[:, None]
-            inputs = inputs.masked_fill(hidden if keep is None else hidden & keep, UNKNOWN)
+            hidden = torch.rand(ids.shape, generator=generator) < shares[:, None]
+            unknown = inputs.new_zeros(inputs.shape[-1])  # it has no parts
+            unknown[0] = UNKNOWN
+            inputs = torch.where((hidden if keep is None else hidden & keep)[..., None], unknown, inputs)
         labels = [example.label for example in examples if example.label is not None]
         known = torch.tensor(labels) if labels and len(labels) == len(examples) else None
-        return Batch.of(inputs, keep, known)
+        return Batch.of(inputs if parts else inputs[..., 0], keep, known)
 
     def parse(self, given: Mapping[str, str]) -> Labelled:
         """A text."""
@@ -253,7 +274,7 @@ class Classify(Task):
         ids = self._known().encode(text.strip())
         if not ids:
             raise BadValue("--text: expected some text, got none.")
-        return Labelled(ids[: self.max_length])
+        return self._labelled(text.strip(), ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The name of a class."""

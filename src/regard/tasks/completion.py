@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -126,20 +126,30 @@ def _continued(answered: Answered) -> tuple[Tensor, Tensor]:
 
 
 def _rewritten(answered: Answered) -> tuple[Tensor, Tensor]:
-    """The same for a model with a decoder: what it writes after the opening of each target, given the input.
-
-    Row i of its outputs depends on the targets before i, so each pass over the batch yields one more token.
-    """
-    batch, targets, counts = answered.batch, answered.batch.targets, answered.counts
+    """The same for a model with a decoder: what it writes after the opening of each target, given the input."""
+    targets, counts = answered.batch.targets, answered.counts
     assert targets is not None
-    written, logits = targets.clone(), answered.outputs
-    first = int(counts.any(0).float().argmax()) if counts.any() else targets.shape[1]
-    for place in range(first, targets.shape[1]):
-        likeliest = logits[:, place].argmax(-1)
-        written[:, place] = torch.where(counts[:, place], likeliest, written[:, place])
-        if place + 1 < targets.shape[1]:
-            logits = answered.model(Batch.of(batch.inputs, batch.keep, written, batch.target_keep))
-    return written, logits
+    written, rows = targets.clone(), []
+    for place, logits in enumerate(_logits_after(answered, written)):
+        rows.append(logits)
+        written[:, place] = torch.where(counts[:, place], logits.argmax(-1), written[:, place])
+    return written, torch.stack(rows, 1)
+
+
+def _logits_after(answered: Answered, written: Tensor) -> Iterator[Tensor]:
+    """The logits (b,v) for each place, given what `written` holds before that place when they are asked for."""
+    model: Any = answered.model
+    batch = answered.batch
+    if callable(getattr(model, "step", None)):
+        state = model.initial_state(batch)
+        tokens = torch.full_like(written[:, :1], model.problem.answer.start)
+        for place in range(written.shape[1]):
+            logits, state = model.step(tokens, state)
+            yield logits[:, -1]
+            tokens = written[:, place : place + 1]
+    else:  # row i of its outputs depends on the targets before i, so each pass over the batch yields one more token
+        for place in range(written.shape[1]):
+            yield model(Batch.of(batch.inputs, batch.keep, written, batch.target_keep))[:, place]
 
 
 def _own_metrics(write: Callable[[Answered], tuple[Tensor, Tensor]]) -> tuple[Mean, Mean]:

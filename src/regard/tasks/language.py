@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.core.arguments import share, whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks import completion, hub, vocabulary, windows
+from regard.tasks import completion, hub, neural_cache, vocabulary, windows
 from regard.tasks.answers import Answer, HiddenTokens, NextToken
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.metrics import (
@@ -26,7 +26,9 @@ from regard.tasks.metrics import (
     Metric,
     State,
 )
+from regard.tasks.neural_cache import CACHE_PERPLEXITY, NeuralCache
 from regard.tasks.padding import padded
+from regard.tasks.problem import Problem
 from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
 from regard.tasks.shown import Shown, Understood, texts, understood
 from regard.tasks.splits import checked_split, files_by_split, listed
@@ -63,6 +65,9 @@ class Language(Task):
         shift: in training, a window begins up to half its length earlier or later, at random each time
         overlap: share of a window that validation and test only read, so that what they ask for has tokens before it
         objective: next (token) or hidden (tokens); a model that can only do one of them does that
+        cache: `regard evaluate` also measures a neural cache, in which a row attends to so many rows before it
+        cache_weight: share of the cache in the prediction (default: the best on the validation text)
+        cache_sharpness: factor of the cache's dot products (default: the best on the validation text)
         encoding: how the files are encoded
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
@@ -81,6 +86,9 @@ class Language(Task):
         shift: bool = True,
         overlap: float = 0.0,
         objective: str = "next",
+        cache: int = 0,
+        cache_weight: float | None = None,
+        cache_sharpness: float | None = None,
         encoding: str = "utf-8",
         whole: bool = False,
     ) -> None:
@@ -94,6 +102,7 @@ class Language(Task):
         if objective not in OBJECTIVES:
             raise unknown_name("objective", objective, OBJECTIVES)
         self.objective = objective
+        self.cache = self._measured = _cache(cache, cache_weight, cache_sharpness)
         self.encoding = checked_encoding(encoding)
         self.vocabulary: Vocabulary | None = None
         self._tokens: dict[str, Tensor] = {}
@@ -167,6 +176,15 @@ class Language(Task):
         count = len(self._known())
         found: list[Answer] = [NextToken(count), HiddenTokens(count, BLANK)]
         return found if self.objective == "next" else found[::-1]
+
+    def pose(self, problem: Problem) -> None:
+        """Select the problem; a cache needs next tokens."""
+        if self.cache is not None and not isinstance(problem.answer, NextToken):
+            raise BadValue(
+                "cache: the words after a row are its values, so the model must predict next tokens, not hidden ones. "
+                "Leave it out, or take a model that reads in one direction, for instance decoder."
+            )
+        super().pose(problem)
 
     @property
     def hides(self) -> bool:
@@ -249,13 +267,38 @@ class Language(Task):
         self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,
         device: torch.device | str = "cpu",
     ) -> list[tuple[Metric, State]]:  # fmt: skip
-        """How well a model completes sentences: see `regard.tasks.completion`."""
+        """How well a model completes sentences (`regard.tasks.completion`), and its perplexity with the cache."""
         metrics = completion.GUESSED if self.hides else completion.CONTINUED
-        return completion.examine(model, self.completion_batches(split, batch_size, most), metrics, device)
+        found = completion.examine(model, self.completion_batches(split, batch_size, most), metrics, device)
+        self._measured = self.cache
+        if self.cache is not None and not self.cache.chosen:
+            # Where a file is measured as a whole, there is no other text to choose on.
+            tuning = None if self.whole else list(self._in_order(model, "validation", batch_size, device))
+            self._measured = None if tuning is None else self.cache.choose(tuning)
+        if self._measured is not None:
+            state = self._measured.measure(self._in_order(model, split, batch_size, device))
+            found.append((CACHE_PERPLEXITY, state))
+        return found
+
+    def _in_order(
+        self, model: Answering, split: str, batch_size: int, device: torch.device | str
+    ) -> Iterator[neural_cache.Read]:
+        """The words of a split in order, with the rows that a model predicts them from."""
+        examples = windows.asking(self.tokens(checked_split(split)), self.context, self.overlap)
+        starts = range(0, len(examples), batch_size)
+        chosen = (range(start, min(start + batch_size, len(examples))) for start in starts)
+        batches = (self.batch(examples, part, torch.Generator()).to(device) for part in chosen)
+        return neural_cache.read(model, batches)
 
     def protocol(self) -> dict[str, Any]:
-        """How completions are judged."""
-        return {"completion": GUESSED if self.hides else completion.PROTOCOL}
+        """How completions are judged, and the cache."""
+        found = {"completion": GUESSED if self.hides else completion.PROTOCOL}
+        if self.cache is None:
+            return found
+        measured = (
+            self._measured.words() if self._measured is not None else "not measured: no text to choose it on"
+        )
+        return {**found, "cache": measured}
 
     def parse(self, given: Mapping[str, str]) -> Window:
         """A text."""
@@ -309,6 +352,18 @@ class Language(Task):
         self.vocabulary = vocabulary.restored(state["vocabulary"])
         self.level, self.context = self.vocabulary.level, whole_number("max_length", state["max_length"], 1)
         self._tokens = {}
+
+
+def _cache(size: int, weight: float | None, sharpness: float | None) -> NeuralCache | None:
+    """The neural cache of these options; None without one."""
+    if size:
+        return NeuralCache(size, weight, sharpness)
+    for name, given in (("cache_weight", weight), ("cache_sharpness", sharpness)):
+        if given is not None:
+            raise BadValue(
+                f"{name}: it belongs to a cache, and there is none. Add one, for instance cache=2000."
+            )
+    return None
 
 
 def _line_end(text: str, place: int) -> int:

@@ -44,6 +44,12 @@ class Answering(Protocol):
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example."""
 
+    def with_rows(self, batch: Batch) -> tuple[Any, Tensor]:
+        """The outputs of the model's head, and the rows that the head made them from."""
+
+    def attention_to_source(self, batch: Batch) -> dict[str, Tensor]:
+        """With what weights each target position attends to each input position, by layer: (b,h,t,n) each."""
+
     def generate(self, batch: Batch, **options: Any) -> list[list[Any]]:
         """For each example hypotheses with `.tokens` and `.score`, best first."""
 

@@ -22,11 +22,15 @@ from regard.tasks.vocabulary import END, PADDING, START, Vocabulary, restored
 
 
 class Pair(NamedTuple):
-    """A source, its target and the target as text; without a reference text, nothing is generated for it."""
+    """A source, its target and the target as text; without a reference text, nothing is generated for it.
+
+    `words`: both sides by the words of their vocabularies, where they are cut into pieces anew in each batch.
+    """
 
     source: Sequence[int]
     target: Sequence[int] | None = None
     reference: str | None = None
+    words: tuple[Sequence[int], Sequence[int]] | None = None
 
 
 REFERENCES = "references"  # the note of a batch that holds the texts a model should write
@@ -56,6 +60,7 @@ class ParallelTask(Task):
     target_vocabulary: Vocabulary
     max_source: int
     max_target: int  # the end included
+    length_penalty: float = 1.0  # of beam search
 
     def streams(self) -> dict[str, Tokens]:
         """The source."""
@@ -63,7 +68,7 @@ class ParallelTask(Task):
 
     def answers(self) -> list[Writes]:
         """The target."""
-        return [Writes(len(self.target_vocabulary), self.max_target, START, END)]
+        return [Writes(len(self.target_vocabulary), self.max_target, START, END, self.length_penalty)]
 
     def metrics(self) -> tuple[Metric, ...]:
         """Loss, accuracy and perplexity of tokens, and how often the text is right that the model writes by itself."""

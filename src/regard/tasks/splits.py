@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +31,13 @@ def checked_split(split: str) -> str:
 def plain_name(path: Path) -> str:
     """A file's name without .gz."""
     return path.name.removesuffix(".gz")
+
+
+def named_split(path: Path) -> str | None:
+    """The split that the words of a file's name say: "qa1_train.txt", "wnut17train.conll", "emerging.dev.conll"."""
+    words = re.findall(r"[a-z]+", plain_name(path).lower())
+    found = [split for word in words for split, known in NAMES.items() if word in known]
+    return found[-1] if found else None
 
 
 def files_by_split(files: Sequence[Path]) -> dict[str, Path]:

@@ -30,6 +30,17 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class TokenRows:
+    """Positions that hold up to `width` of `count` ids each, then `padding`: letters of a word, words of a sentence."""
+
+    count: int
+    width: int
+    padding: int = 0
+    length: int | None = None
+    words: ClassVar[str] = "rows of tokens"
+
+
+@dataclass(frozen=True)
 class Vectors:
     """Positions that hold `width` numbers: rows of an image, bits, frames of sound."""
 

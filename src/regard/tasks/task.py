@@ -33,6 +33,8 @@ from regard.tasks.shown import Shown, Understood, numbered
 from regard.tasks.streams import StreamSpec
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from regard.tasks.direction import Direction
 
 _NOT_TEXT = (
@@ -155,10 +157,10 @@ class Task:
         """What is read and what is written, where the task turns one kind of text into another."""
         return None
 
-    takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound"
+    takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
 
     def parse(self, given: Mapping[str, str]) -> Any:
-        """An example, without its answer, from what a user typed: {"text": …}, {"image": path}, {"sound": path}."""
+        """An example, without its answer, from what a user typed: {"text": …}, {"image": path}, {"table": path}."""
         reads = " and ".join(spec.words for spec in self.streams().values())
         takes = " or ".join(f"--{name}" for name in self.takes)
         raise BadValue(
@@ -189,6 +191,18 @@ class Task:
     def decode(self, tokens: Sequence[int]) -> str:
         """An answer (the number of a class alone, or the tokens of a text) as a user reads it."""
         return " ".join(self.output_pieces(tokens))
+
+    def answer_text(self, predicted: Any, example: Any) -> str:
+        """A prediction of a model's head for an example as a user reads it."""
+        tokens = predicted if isinstance(predicted, list) else [predicted]
+        plain = all(isinstance(token, int) for token in tokens)
+        return self.decode(tokens) if plain else str(predicted)
+
+    def draw(self, predicted: Any, example: Any, weights: Sequence[float]) -> Figure:
+        """A figure of a prediction for an example, with the weights of the positions it was drawn from (or none)."""
+        raise BadValue(
+            f"--figure: the task {self.name} draws no predictions. Leave it out; `regard view` shows the attention."
+        )
 
     def state(self) -> dict[str, Any]:
         """What must be kept beside the weights to use them again (vocabulary, labels), as plain JSON data."""

@@ -7,20 +7,24 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from regard.core.arguments import whole_number
+import torch
+
+from regard.core.arguments import finite_number, share, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks import direction, hub, vocabulary
 from regard.tasks.answers import Writes
+from regard.tasks.batch import Batch
 from regard.tasks.dates import GENERATED, LONGEST, TRAIN, date_pair
 from regard.tasks.direction import Direction
 from regard.tasks.draws import Generated
 from regard.tasks.metrics import Answered, Counts, Metric
+from regard.tasks.pair_dropout import PairDropout
 from regard.tasks.parallel import Pair, ParallelTask
 from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
 from regard.tasks.splits import NAMES, checked_split, complete, files_by_split, listed, plain_name
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Recipe, task
-from regard.tasks.vocabulary import Vocabulary
+from regard.tasks.vocabulary import BytePairs, Vocabulary
 
 ORDERS = range(1, 5)  # of the n-grams that BLEU counts
 EMBEDDED = {"train": TRAIN, "validation": 500, "test": 1000}
@@ -45,8 +49,10 @@ class Translate(ParallelTask):
         joint: one vocabulary for both languages
         min_count: how often a word or character must occur to be known
         max_length: longest side in pieces; longer training pairs are left out, longer others are cut
+        bpe_dropout: in training, the share of merges of byte pairs that are left out at random (Provilkov et al. 2020)
         bleu_examples: for how many validation sentences the model is made to write
         bleu_tokenize: how sacrebleu splits words
+        length_penalty: with --beam, log-probabilities are divided by lengths to this power; above 1 prefers long texts
         encoding: how the files are encoded
         seed: which lines are kept for validation and test where there are no files for them
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
@@ -66,8 +72,10 @@ class Translate(ParallelTask):
         joint: bool = True,
         min_count: int = 1,
         max_length: int = 128,
+        bpe_dropout: float = 0.0,
         bleu_examples: int = 100,
         bleu_tokenize: str = "13a",
+        length_penalty: float = 1.0,
         encoding: str = "utf-8",
         seed: int = 0,
         whole: bool = False,
@@ -81,11 +89,15 @@ class Translate(ParallelTask):
             )
         self.level = vocabulary.checked_level(level or ("character" if data is None else "bpe"))
         self.vocabulary_size, self.joint = vocabulary_size, joint
+        self.bpe_dropout = share("bpe_dropout", bpe_dropout)
+        if self.bpe_dropout and self.level != "bpe":
+            raise BadValue(f"bpe_dropout: only level=bpe has merges to leave out, got level={self.level}.")
         self.seed = whole_number("seed", seed)
         self.min_count = whole_number("min_count", min_count, 1)
         self.limit = whole_number("max_length", max_length, 2)
         self.bleu_examples = whole_number("bleu_examples", bleu_examples, 1)
         self.bleu_tokenize = bleu_tokenize
+        self.length_penalty = finite_number("length_penalty", length_penalty)
         self.encoding = checked_encoding(encoding)
         self.left_out = 0  # training pairs that are longer than max_length
         self._encoded: dict[str, list[Pair]] = {}
@@ -243,7 +255,11 @@ class Translate(ParallelTask):
                 left_out += 1
                 continue
             written = split == "test" or (number % every == 0 and number // every < self.bleu_examples)
-            found.append(self.pair(source, target, pair.target if written and split != "train" else None))
+            one = self.pair(source, target, pair.target if written and split != "train" else None)
+            if self.bpe_dropout and split == "train":
+                sides = zip(self._dropouts, pair, strict=True)
+                one = one._replace(words=tuple(side.words(text) for side, text in sides))
+            found.append(one)
         if split == "train" and self.data is not None:
             self.left_out = left_out
             if not found:
@@ -252,6 +268,28 @@ class Translate(ParallelTask):
                     f"max_length: every training pair is longer than {self.limit}. Raise it, for instance {longer}."
                 )
         return found
+
+    @cached_property
+    def _dropouts(self) -> tuple[PairDropout, PairDropout]:
+        """BPE-dropout of the source and of the target."""
+        sides = self.source_vocabulary, self.target_vocabulary
+        assert all(isinstance(one, BytePairs) for one in sides)
+        source, target = (PairDropout(one, self.bpe_dropout, self.seed) for one in sides)  # type: ignore[arg-type]
+        return source, source if sides[0] is sides[1] else target
+
+    def collate(self, examples: Sequence[Pair], generator: torch.Generator) -> Batch:
+        """Both sides padded at their ends; with `bpe_dropout`, training pairs are cut into other pieces each time."""
+        return super().collate([self._cut(example, generator) for example in examples], generator)
+
+    def _cut(self, example: Pair, generator: torch.Generator) -> Pair:
+        """Cut both sides anew; a side that gets too long stays as it is."""
+        if example.words is None or example.target is None:
+            return example
+        pairs = zip(self._dropouts, example.words, strict=True)
+        source, target = (side.drawn(words, generator) for side, words in pairs)
+        source = source if len(source) <= self.max_source else list(example.source)
+        target = target if len(target) < self.max_target else list(example.target[:-1])
+        return self.pair(source, target, example.reference)
 
     def metrics(self) -> tuple[Metric, ...]:
         """Those of the tokens, and BLEU (0 to 100) of the whole corpus, as sacrebleu computes it."""
@@ -311,6 +349,7 @@ class Translate(ParallelTask):
             self._learned = Direction(*state["direction"])
         self.level = self.source_vocabulary.level
         self._encoded = {}
+        self.__dict__.pop("_dropouts", None)  # of the former vocabularies
 
 
 def _date(split: str, index: int) -> Texts:

@@ -141,6 +141,10 @@ class BytePairs(Vocabulary):
         found = self._tokenizer.encode_batch([whole_characters(text) for text in texts])
         return [[number + len(SPECIAL) for number in one.ids] for one in found]
 
+    def words(self, text: str) -> list[str]:
+        """The words of a text, within which bytes are merged; a character stands for each byte."""
+        return [word for word, _ in self._tokenizer.pre_tokenizer.pre_tokenize_str(whole_characters(text))]
+
     def decode(self, ids: Iterable[int]) -> str:
         known = []
         for number in ids:

@@ -127,6 +127,8 @@ def _memory(model: nn.Module, config: Config, activations: int) -> dict[str, flo
         "optimizer": 2 * count * weight,
         "activations": activations * _BYTES[precision] / 4,
     }
+    if config.optim.average > 0:
+        found["average"] = count * max(weight, 4)
     found["total"] = sum(found.values())
     return {name: math.ceil(100 * value / _MIB) / 100 for name, value in found.items()}
 

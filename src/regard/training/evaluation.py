@@ -8,9 +8,10 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypedDict, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard import models
+from regard.core.arguments import finite_number
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.tasks.batch import Batch
@@ -96,23 +97,39 @@ class DecodingModel(models.Model):
         super().__init__(model.problem)
         self.model, self.decoding = model, decoding
         self.head = model.head
+        for name in ("initial_state", "step"):  # of models that write token by token
+            if callable(getattr(model, name, None)):
+                setattr(self, name, getattr(model, name))
 
     def forward(self, batch: Batch) -> Any:
         return self.model(batch)
+
+    def attention_to_source(self, batch: Batch) -> dict[str, Tensor]:
+        """That of the model, by the names of its own layers."""
+        return self.model.attention_to_source(batch)
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """Generate with the decoding options."""
         return self.model.generate(batch, **{**self.decoding, **options})
 
 
-def decoding_of(task: Task, beam: int | None) -> dict[str, Any]:
-    """The decoding options for a task: beam search of a width, or greedy; empty if the task generates nothing."""
+def decoding_of(task: Task, beam: int | None, length_penalty: float | None = None) -> dict[str, Any]:
+    """The decoding options for a task: beam search of a width, or greedy; empty if the task generates nothing.
+
+    `length_penalty` replaces the task's own.
+    """
     found = task.problem.answer.decoding(beam)
     if beam is not None and not found:
         raise BadValue(
             f"--beam: evaluating {task.name} generates no text. Leave it out; `regard predict` takes it."
         )
-    return found
+    if length_penalty is None:
+        return found
+    if found.get("method") != "beam":
+        raise BadValue(
+            "--length-penalty: only beam search compares texts of different lengths. Add --beam 5."
+        )
+    return {**found, "length_penalty": finite_number("--length-penalty", length_penalty)}
 
 
 class Fingerprint:

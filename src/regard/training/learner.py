@@ -11,6 +11,7 @@ from torch import Tensor
 from regard import models
 from regard.tasks.batch import Batch
 from regard.training import optim
+from regard.training.averaging import AveragedWeights, check_trained, named_trained, split_trained
 from regard.training.build import Parts, load_weights, unique_tensors
 from regard.training.config import Config
 from regard.training.cuda_graph.graphed_step import MAX_PENDING, GraphedStep, PendingStep, refusal
@@ -44,11 +45,16 @@ class Learner:
         model = self.model
         model.to(hardware.dtype)
         if checkpoint is not None:
+            _, trained = split_trained(checkpoint.optimizer)
+            check_trained(trained, model, averaged=config.optim.average > 0)
             with torch.no_grad():
                 load_weights(model, checkpoint.weights, "resume")
+                for name, tensor in trained.items():
+                    model.get_parameter(name).copy_(tensor)
         self.names = list(
             unique_tensors(model)
         )  # before sharding: shards do not show which names share one tensor
+        self.average: AveragedWeights | None = None
         self._step = self._prepare(checkpoint)
         self.buffers = Buffers(model)
         self._random: RandomState | None = None
@@ -69,7 +75,8 @@ class Learner:
         # Accelerate's wrapper is needed for loss scaling only, and looks for a TPU in each step, which takes time.
         prepared = self.optimizer if accelerator.scaler is None else accelerator.prepare(self.optimizer)
         if checkpoint is not None:
-            optim.restore_optimizer(self.optimizer, self.model, checkpoint.optimizer)
+            optimizer_state, _ = split_trained(checkpoint.optimizer)
+            optim.restore_optimizer(self.optimizer, self.model, optimizer_state)
             if accelerator.scaler is not None and checkpoint.state.get("scaler"):
                 accelerator.scaler.load_state_dict(checkpoint.state["scaler"])
         if config.compile:
@@ -79,11 +86,21 @@ class Learner:
             clip=config.optim.clip or 0.0, smoothing=config.optim.smoothing or 0.0,
             example_losses=self.model.example_losses,
         )  # fmt: skip
+        if config.optim.average > 0:
+            self.average = step.average = AveragedWeights(self.model, config.optim.average)
+            if checkpoint is not None:
+                self.average.restore(checkpoint.weights)
         return (
             GraphedStep(step, self.optimizer, self.tell, MAX_PENDING, hardware.to_device)
             if captured
             else step
         )
+
+    def set_rates(self, learning_rate: float, step: int) -> None:
+        """Set the rates of the optimiser and of the average for step `step`, counted from 1."""
+        optim.set_rate(self.optimizer, learning_rate)
+        if self.average is not None:
+            self.average.set_rate(step)
 
     def step(self, batches: Iterable[Batch]) -> StepResult | PendingStep:
         """Take one optimiser step, or launch it on a GPU without waiting for its result."""
@@ -104,9 +121,10 @@ class Learner:
 
     @contextmanager
     def gathered(self) -> Iterator[models.Model]:
-        """The full model, equal in all processes, for each to call on its own (validation)."""
+        """The full model with the weights to validate, equal in all processes, for each to call on its own."""
         self._sync_buffers()
-        with sharding.gathered(self.model) if self.sharded else nullcontext():
+        averaged = nullcontext() if self.average is None else self.average.swapped_in()
+        with averaged, sharding.gathered(self.model) if self.sharded else nullcontext():
             yield self.model
 
     def _sync_buffers(self) -> None:
@@ -121,10 +139,14 @@ class Learner:
         A collective: all processes call it, and only the main process gets the tensors.
         """
         held = self.model.state_dict()
+        optimizer = optim.optimizer_state(self.optimizer, self.model)
+        if self.average is not None:  # readers of a checkpoint use the averaged weights
+            averaged = self.average.state()
+            optimizer |= named_trained({name: held[name] for name in averaged})
+            held |= averaged
         weights = sharding.gather_tensors(
             {name: held[name] for name in self.names}, keep=self.processes.is_main
         )
         if snapshot is not None:
             weights.update({name: copy for name, copy in snapshot.buffers.items() if name in weights})
-        optimizer = optim.optimizer_state(self.optimizer, self.model)
         return weights, sharding.gather_tensors(optimizer, keep=self.processes.is_main)

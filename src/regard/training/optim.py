@@ -18,11 +18,15 @@ from regard.training.run_folder import schema
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
-def groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups of parameters: matrices, which decay, and the rest (norms, biases, embeddings, vectors)."""
+def groups(model: nn.Module, weight_decay: float, embeddings: bool = False) -> list[dict[str, Any]]:
+    """Two groups of parameters: matrices, which decay, and the rest (norms, biases, vectors).
+
+    `embeddings`: whether they decay, too.
+    """
+    kinds = _NORMS if embeddings else (nn.Embedding, nn.EmbeddingBag, *_NORMS)
     undecayed: set[int] = set()
     for module in model.modules():
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag, *_NORMS)):
+        if isinstance(module, kinds):
             undecayed |= {id(parameter) for parameter in module.parameters(recurse=False)}
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
@@ -38,7 +42,8 @@ def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.op
     """Build the optimiser. `captured`: for use inside a CUDA graph, with its learning rate on the device."""
     assert optim.lr is not None
     # None: settings not completed by a recipe
-    given = groups(model, Recipe.weight_decay if optim.weight_decay is None else optim.weight_decay)
+    decay = Recipe.weight_decay if optim.weight_decay is None else optim.weight_decay
+    given = groups(model, decay, optim.decay_embeddings)
     if not given:
         raise BadValue("model: it has no parameters to train.")
     rate = torch.tensor(optim.lr, device=given[0]["params"][0].device)

@@ -26,6 +26,7 @@ from regard.tasks.batch import Batch
 from regard.training.distributed.sharding import full_tensor, local_shard, no_sync
 
 if TYPE_CHECKING:  # it imports Triton
+    from regard.training.averaging import AveragedWeights
     from regard.training.cuda_graph.fused_update import FusedUpdate
 
 
@@ -85,6 +86,7 @@ class Step:
                 "(attention=hard with estimator=reinforce). Use --strategy ddp."
             )
         self.update: FusedUpdate | None = None  # replaces clipping and optimiser where steps may be captured
+        self.average: AveragedWeights | None = None  # follows the weights after each update
 
     def __call__(self, batches: Iterable[Batch]) -> StepResult:
         """Take one step; raise `NonFinite`, with the weights unchanged, if the loss or the gradient is non-finite."""
@@ -119,6 +121,8 @@ class Step:
         loss_value, norm_value = torch.stack([total / count.clamp(min=1.0), norm.double()]).tolist()
         self._check(loss_value, norm_value, sums, seen)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         return StepResult(loss_value, norm_value)
 
     def backward(self, batch: Batch) -> Tensor:
@@ -138,6 +142,8 @@ class Step:
         update.write(update.eager_table)
         loss_value, norm_value, _ = update(loss, update.eager_table).tolist()
         self._check(loss_value, norm_value, [loss], [batch.index])
+        if self.average is not None:
+            self.average.update()
         return StepResult(loss_value, norm_value)
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:

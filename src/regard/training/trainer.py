@@ -157,7 +157,7 @@ class Trainer:
         snapshot = self.learner.snapshot()
         position, before = self.position, copy.copy(self.position)
         rate = optim.rate(self.config.optim, position.step, self.budget.expected_steps(position))
-        optim.set_rate(self.learner.optimizer, rate)
+        self.learner.set_rates(rate, position.step + 1)
         batches = self._next_batches()
         try:
             result = self.learner.step(batches)

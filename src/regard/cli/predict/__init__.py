@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.common.terminal import tell
+from regard.core.arguments import finite_number
 from regard.errors import BadValue, RegardError
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ EXAMPLES = (
 )
 
 FAILED, WRONG_CALL = 1, 2
-INPUTS = ("text", "image", "sound")
+INPUTS = ("text", "image", "sound", "table")
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 SHOWN_PIECES = 12  # with the largest weights
 BAR = 20  # columns of the longest bar
@@ -40,7 +42,13 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--image", type=str, action="append", metavar="FILE", help=image)
     sound = "a sound to predict from, for a run that reads sounds; may come several times"
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
+    table = "a CSV file whose last rows are continued, for a run that forecasts; may come several times"
+    parser.add_argument("--table", type=str, action="append", metavar="FILE", help=table)
+    figure = "draw the prediction into this file (.svg, .pdf, .png), for a run that forecasts; one input only"
+    parser.add_argument("--figure", type=str, metavar="FILE", help=figure)
     parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
+    penalty = "with --beam: divide the log-probability of a text by its length to the power A (default: the task's, 1)"
+    parser.add_argument("--length-penalty", type=float, metavar="A", help=penalty)
     parser.add_argument("--sample", action="store_true", help="draw each token at random")
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="with --sample: below 1 favours likely tokens"
@@ -60,7 +68,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Predict from each input. 0; 2 for a wrong call or an input the run cannot read; 1 for a damaged checkpoint."""
-    from regard.cli.predict.answers import check, predict
+    from regard.cli.predict.answers import check, draw, predict
     from regard.training.loading import load
     from regard.training.run_folder.checkpoints import Damaged
 
@@ -72,11 +80,16 @@ def run(options: Namespace) -> int:
         return FAILED
     check(loaded, writing)
     found: list[dict[str, Any]] = []
-    for number, given in enumerate(_inputs(options, loaded.task)):
+    inputs = _inputs(options, loaded.task)
+    if options.figure is not None and len(inputs) != 1:
+        raise BadValue(f"--figure: expected one input to draw, got {len(inputs)}.")
+    for number, given in enumerate(inputs):
         try:
             found.append(predict(loaded, given, writing))
+            if options.figure is not None:
+                draw(loaded, given, found[-1], Path(options.figure))
         except RegardError as mistake:  # one bad line of many must not cost the others
-            found.append({**given, "error": str(mistake)})
+            found[number:] = [{**given, "error": str(mistake)}]
         if not options.json:
             _show(found[-1], first=number == 0)
     if options.json:
@@ -95,6 +108,12 @@ def _writing(options: Namespace) -> Writing:
         raise BadValue(f"--{name}: only --sample draws at random. Add --sample, or leave it out.")
     if options.sample and options.beam is not None:
         raise BadValue("--beam: expected --beam or --sample, not both.")
+    if options.length_penalty is not None and options.beam is None:
+        raise BadValue(
+            "--length-penalty: only beam search compares texts of different lengths. Add --beam 5."
+        )
+    if options.length_penalty is not None:
+        finite_number("--length-penalty", options.length_penalty)
     for name in ("beam", "top_k", "max_length"):
         if options[name] is not None and options[name] < 1:
             raise BadValue(f"--{name.replace('_', '-')}: expected at least 1, got {options[name]}.")
@@ -104,7 +123,10 @@ def _writing(options: Namespace) -> Writing:
         raise BadValue(f"--top-p: expected a probability above 0 and at most 1, got {given['top_p']}.")
     if not 0 <= given.get("seed", 0) < 2**63:
         raise BadValue(f"--seed: expected a whole number from 0 to 2^63 − 1, got {given['seed']}.")
-    return Writing(beam=options.beam, sample=options.sample, max_length=options.max_length, **given)
+    return Writing(
+        beam=options.beam, length_penalty=options.length_penalty, sample=options.sample, max_length=options.max_length,
+        **given,
+    )  # fmt: skip
 
 
 def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
@@ -147,6 +169,10 @@ def _show(found: Prediction, first: bool) -> None:
         print()
     for line in _SHOWN[found["kind"]](found):
         print(line)
+    if (
+        found["kind"] == "answer" and found["looked_at"] is not None
+    ):  # beside the answer, which may be a table
+        print("\n".join(_bars(found["looked_at"])), file=sys.stderr)
     for note in found["notes"]:
         print(f"note: {note}.", file=sys.stderr)
 
@@ -191,7 +217,7 @@ def _filled(found: Prediction) -> list[str]:
 
 
 def _class(found: Prediction) -> list[str]:
-    from regard.cli.common.terminal import printable, visible
+    from regard.cli.common.terminal import printable
 
     ranked = sorted(found["probabilities"].items(), key=lambda pair: -pair[1])
     odds = ", ".join(f"{printable(name)} {value:.3f}" for name, value in ranked[:SHOWN_PIECES])
@@ -200,20 +226,49 @@ def _class(found: Prediction) -> list[str]:
         f"probabilities: {odds}",
     ]
     seen = found["looked_at"]
+    return [*lines, *(_readings(seen) if "readings" in seen else _bars(seen))]
+
+
+def _bars(seen: dict[str, Any]) -> list[str]:
+    """The positions with the largest weights."""
+
     pieces = sorted(seen["pieces"], key=lambda one: -one["weight"])[:SHOWN_PIECES]
-    lines.append(f"looked at ({seen['source']}):")
+    lines = [f"looked at ({seen['source']}):"]
     largest = max((one["weight"] for one in pieces), default=0.0)
     for one in pieces:
         bar = "█" * round(BAR * one["weight"] / largest) if largest > 0 else ""
-        word = "".join(visible(letter) for letter in _short(one["piece"]))
-        lines.append(f"  {one['weight']:.3f} {bar:{BAR}} {word}{'' if one['known'] else ' (unknown)'}")
+        lines.append(f"  {one['weight']:.3f} {bar:{BAR}} {_piece(one)}")
     return lines
+
+
+def _readings(seen: Prediction) -> list[str]:
+    """A column of weights for each reading; in the order of the input, without what was hardly looked at."""
+    columns = list(zip(*seen["readings"], strict=True))
+    strongest = [max(weights) for weights in columns]
+    least = sorted(strongest, reverse=True)[min(SHOWN_PIECES, len(strongest)) - 1]
+    lines = [f"looked at ({seen['source']}, one column each):"]
+    for one, weights, largest in zip(seen["pieces"], columns, strongest, strict=True):
+        if largest >= least:
+            lines.append(f"  {'  '.join(f'{weight:.3f}' for weight in weights)}  {_piece(one)}")
+    return lines
+
+
+def _piece(one: Prediction) -> str:
+    """A piece of the input, marked where the run does not know it."""
+    from regard.cli.common.terminal import visible
+
+    return "".join(visible(letter) for letter in _short(one["piece"])) + (
+        "" if one["known"] else " (unknown)"
+    )
 
 
 def _answer(found: Prediction) -> list[str]:
     from regard.cli.common.terminal import printable
 
-    return [f"{printable(_short(_typed(found)))}  →  {printable(found['output'])}"]
+    lines = [printable(line) for line in found["output"].split("\n")]
+    if len(lines) > 1:  # a table stands alone, so that it can be written to a file
+        return lines
+    return [f"{printable(_short(_typed(found)))}  →  {lines[0]}"]
 
 
 def _short(text: str, most: int = 60) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.errors import BadValue
 from regard.observation import attribution
+from regard.observation.attribution import Attribution
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Understood
 from regard.tasks.vocabulary import SPECIAL
@@ -31,6 +33,7 @@ class Writing:
     """How sequences are generated."""
 
     beam: int | None = None
+    length_penalty: float | None = None  # None: the task's own
     sample: bool = False
     temperature: float = 1.0
     top_k: int | None = None
@@ -44,7 +47,10 @@ class Writing:
             generator = torch.Generator(device).manual_seed(self.seed)
             narrowing = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
             return {"method": "sample", "generator": generator, **narrowing}
-        return {"method": "greedy"} if self.beam is None else {"method": "beam", "beam": self.beam}
+        if self.beam is None:
+            return {"method": "greedy"}
+        penalty = {} if self.length_penalty is None else {"length_penalty": self.length_penalty}
+        return {"method": "beam", "beam": self.beam, **penalty}
 
 
 def check(loaded: Loaded, writing: Writing) -> None:
@@ -84,7 +90,7 @@ def predict(loaded: Loaded, given: Mapping[str, str], writing: Writing) -> Predi
     elif answer.needs == "pooled" and hasattr(answer, "classes"):
         found = _classified(loaded, batch, read)
     else:
-        found = _answered(loaded, batch)
+        found = _answered(loaded, batch, example)
     return {**given, **found, "notes": read.notes}
 
 
@@ -93,7 +99,9 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
     task = loaded.task
     longest: int = task.problem.answer.length  # type: ignore[attr-defined]
     length = longest if writing.max_length is None else writing.max_length
-    (best, *_) = loaded.model.generate(batch, **writing.options(loaded.device), max_length=length)[0]
+    usual = task.problem.answer.decoding(writing.beam)
+    options = {**usual, **writing.options(loaded.device), "max_length": length}
+    (best, *_) = loaded.model.generate(batch, **options)[0]
     seen: Prediction | None = None
     why = "nothing was written"
     tokens = best.tokens[:-1] if best.finished else best.tokens  # the end token is no piece of the answer
@@ -138,7 +146,9 @@ def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], writing: 
         shown = Batch.of(torch.tensor([window], device=loaded.device))
         (best, *_) = loaded.model.generate(shown, **options, max_length=more)[0]
         made += best.tokens
-        total += best.score * len(best.tokens)
+        total += best.score * len(best.tokens) ** (
+            1.0 if writing.length_penalty is None else writing.length_penalty
+        )
         if getattr(task.problem.answer, "end", None) is not None and best.finished:
             break
     output = task.decode(made)
@@ -181,29 +191,51 @@ def _classified(loaded: Loaded, batch: Batch, read: Understood) -> Prediction:
         odds = loaded.model(batch)[0].float().softmax(-1).cpu()
     best = int(odds.argmax())
     found = attribution.input_attribution(loaded.model, batch, best)
-    rows = zip(read.pieces, read.known, _rounded(found.weights.tolist()), strict=True)
     return {
         "kind": "class",
         "output": task.decode([best]),
         "probabilities": {task.decode([n]): _number(p) for n, p in enumerate(odds.tolist())},
-        "looked_at": {
-            "source": found.source,
-            "pieces": [{"piece": p, "known": k, "weight": w} for p, k, w in rows],
-        },
+        "looked_at": _looked_at(found, read.pieces, read.known),
     }
 
 
 @torch.no_grad()
-def _answered(loaded: Loaded, batch: Batch) -> Prediction:
+def _answered(loaded: Loaded, batch: Batch, example: Any) -> Prediction:
     """Any other answer, as its head predicts it and its task writes it."""
     (found,) = loaded.model.predict(loaded.model(batch), batch)
-    tokens = found if isinstance(found, list) else [found]
-    plain = all(isinstance(token, int) for token in tokens)
+    shown = loaded.model.relabel(loaded.task.show(example, batch))
+    seen = attribution.looked_at(loaded.model, batch, shown)
     return {
         "kind": "answer",
-        "output": loaded.task.decode(tokens) if plain else str(found),
+        "output": loaded.task.answer_text(found, example),
         "predicted": found,
+        "looked_at": None if seen is None else _looked_at(seen, shown.pieces, [True] * len(shown.pieces)),
     }
+
+
+def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path) -> None:
+    """Write the figure of a prediction to a file, in the format of its ending."""
+    seen = found.get("looked_at")
+    weights = [one["weight"] for one in seen["pieces"]] if seen else []
+    figure = loaded.task.draw(found.get("predicted"), loaded.task.parse(given), weights)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as trouble:  # no such folder; a format that matplotlib does not know
+        raise BadValue(f"--figure: {str(path)!r} cannot be written: {trouble}. Try name.svg.") from None
+
+
+def _looked_at(seen: Attribution, pieces: Sequence[str], known: Sequence[bool]) -> dict[str, Any]:
+    readings = (
+        seen.weights if seen.rows else seen.weights[None]
+    )  # several, where the input is read again and again
+    rows = zip(pieces, known, _rounded(readings.mean(0).tolist()), strict=True)
+    found: dict[str, Any] = {
+        "source": seen.source,
+        "pieces": [{"piece": p, "known": k, "weight": w} for p, k, w in rows],
+    }
+    if seen.rows:
+        found["readings"] = [_rounded(row) for row in readings.tolist()]
+    return found
 
 
 def _number(value: float) -> float:

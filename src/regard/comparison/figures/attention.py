@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
@@ -23,11 +24,15 @@ CELL = 0.24  # inches at most
 LEAST, MOST = 0.9, 3.4  # inches: the height of a heat map
 HEAD = 0.8  # inches: the height of a small heat map
 TICKS = 16  # most numbers on an axis
+MOST_CELLS = 4096  # of an image that is drawn cell by cell
 Array = NDArray[np.float64]
+Grid = tuple[int, int]
 
 
-def picture(attribution: Attribution, name: str, image: Array | None = None) -> Drawing:
-    """A heat map of the weights; over the image, where the columns are its rows or pixels."""
+def picture(
+    attribution: Attribution, name: str, image: Array | None = None, grid: Grid | None = None
+) -> Drawing:
+    """A heat map of the weights; over the image, where the columns are its parts: `grid` rows and columns of them."""
     weights = np.asarray(attribution.weights, dtype=np.float64)
     table = np.atleast_2d(weights)
     over = image if attribution.inputs else None
@@ -44,7 +49,8 @@ def picture(attribution: Attribution, name: str, image: Array | None = None) -> 
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     for part in parts:
         part.patch.set_alpha(0)
-    _main(parts[0], table if weights.ndim == 2 else None, table.mean(0), attribution, over)
+    place = None if over is None else (over, grid)
+    _main(parts[0], table if weights.ndim == 2 else None, table.mean(0), attribution, place)
     if len(shown):
         frames = parts[1].subplots(-(-len(shown) // 4), 4, squeeze=False).flat
         for number, frame in enumerate(frames):
@@ -71,14 +77,19 @@ def _square(table: Array) -> bool:
 
 
 def _main(
-    figure: Figure, table: Array | None, received: Array, attribution: Attribution, image: Array | None
+    figure: Figure,
+    table: Array | None,
+    received: Array,
+    attribution: Attribution,
+    place: tuple[Array, Grid | None] | None,
 ) -> None:
-    if image is None:
+    if place is None:
         frame = figure.add_subplot()
         _table(frame, table, received, attribution)
         return
     left, right = figure.subplots(1, 2, width_ratios=[1.0, 1.6])
-    _over(left, image, received)
+    image, grid = place
+    _over(left, image, received, grid)
     _table(right, table, received, attribution)
 
 
@@ -116,13 +127,20 @@ def _shades(frame: Axes, table: Array) -> None:
         side.set_visible(True)
 
 
-def _over(frame: Axes, image: Array, received: Array) -> None:
-    """The image, and over it the weight of each of its rows or pixels."""
-    side = len(image)
-    shares = received.reshape(side, 1 if len(received) == side else side) / (received.max() or 1.0)
-    for cells, colour, most in ((image, INK, 0.75), (shares, COLOURS[0], 0.65)):
-        height, width = side / len(cells), side / cells.shape[1]
-        for (row, column), share in np.ndenumerate(cells):
+def _over(frame: Axes, image: Array, received: Array, grid: Grid | None) -> None:
+    """The image, and over it the weight of each of its parts; without a grid, of its rows or pixels."""
+    high, wide = image.shape[:2]
+    rows, columns = grid or (high, 1 if len(received) == high else wide)
+    shares = received.reshape(rows, columns) / (received.max() or 1.0)
+    cells = [(image, INK, 0.75), (shares, COLOURS[0], 0.65)]
+    if image.size > MOST_CELLS:  # too many for a rectangle each
+        ink = np.empty((high, wide, 4))
+        ink[..., :3], ink[..., 3] = to_rgb(INK), 0.75 * image
+        frame.imshow(ink, extent=(0, wide, high, 0), interpolation="none")
+        cells = cells[1:]
+    for table, colour, most in cells:
+        height, width = high / len(table), wide / table.shape[1]
+        for (row, column), share in np.ndenumerate(table):
             if share > 0.01:
                 corner = (column * width, row * height)
                 cell = Rectangle(
@@ -130,7 +148,8 @@ def _over(frame: Axes, image: Array, received: Array) -> None:
                 )
                 frame.add_patch(cell)
                 cell.set_snap(True)
-    frame.set(xlim=(0, side), ylim=(side, 0), aspect="equal", xticks=[], yticks=[])
+    shape = "equal" if high == wide else "auto"
+    frame.set(xlim=(0, wide), ylim=(high, 0), aspect=shape, xticks=[], yticks=[])
     frame.grid(visible=False)
     frame.spines[:].set_visible(False)
     frame.set_title("the input", fontsize=6.5)

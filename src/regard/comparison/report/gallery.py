@@ -101,7 +101,9 @@ def _view(comparison: Comparison, key: Key, folder: Path) -> AttentionView:
             if in_words(attribution, found):
                 plates.append((attribution, None))
             else:
-                drawing = attention.picture(attribution, f"attention-{key.number}-{number}", image)
+                drawing = attention.picture(
+                    attribution, f"attention-{key.number}-{number}", image, found.shown.grid
+                )
                 plates.append((attribution, _plate(drawing, folder, None)))
         return AttentionView(key, run.seed, found, plates)
     except Exception as trouble:

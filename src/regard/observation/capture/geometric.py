@@ -23,7 +23,7 @@ from regard.observation.capture.storage import StoredTensor
 
 
 @dataclass
-class Edges(Reading):
+class EdgeReading(Reading):
     """The weights of edges (E,h), from sources to targets."""
 
     weight: StoredTensor  # (E,h)
@@ -78,7 +78,7 @@ class EdgeSoftmax(Adapter):
         nodes = int(targets.max()) + 1 if not isinstance(nodes, int) else nodes
         others = size if size is not None else max(nodes, int(sources.max()) + 1 if len(sources) else 0)
         weight = weight.reshape(len(weight), -1)
-        return Edges(
+        return EdgeReading(
             event.keep.activation(weight, "the weights"),
             event.keep.activation(sources, "the edges"),
             event.keep.activation(targets, "the edges"),

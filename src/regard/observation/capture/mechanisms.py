@@ -13,6 +13,7 @@ from regard.core.attention import Rows
 from regard.nn.attention_layer import AttentionLayer
 from regard.nn.dynamic_memory import DynamicMemory
 from regard.nn.gla import GlobalQuery
+from regard.nn.graph import GraphAttention
 from regard.nn.linear import Linear
 from regard.nn.local_m import LocalAlignment
 from regard.nn.mechanism import Mechanism
@@ -103,6 +104,20 @@ class LinearWeights(Adapter):
         found = WholeMap(lambda: linear_weights(layer, *call.given()), sizes, "effective")
         found.continues = steps
         return [("", found)]
+
+
+class EdgeWeights(Adapter):
+    """`GraphAttention`: the weights of its edges, as maps of nodes × nodes, computed for the nodes asked for."""
+
+    kind = "own weights"
+
+    def readings(self, event: CallEvent) -> Readings:
+        """One call."""
+        layer, *given = event.args
+        nodes = given[0] if given else event.kwargs["nodes"]
+        call = RepeatableCall(layer, given, event.kwargs, event.keep)
+        sizes = (len(nodes), layer.num_heads, nodes.shape[1], nodes.shape[1])
+        return [("", RecomputedRows(call.weights, sizes, "exact"))]
 
 
 class DynamicMemoryMaps(Adapter):
@@ -208,6 +223,7 @@ def _heads_first(kept: StoredTensor) -> Tensor:
 _ADAPTERS: tuple[tuple[type[nn.Module], type[Adapter]], ...] = (
     (LocalAlignment, OwnWeights),
     (GlobalQuery, GlobalQueryWeights),
+    (GraphAttention, EdgeWeights),
     (Linear, LinearWeights),
     (DynamicMemory, DynamicMemoryMaps),
     (MachineCore, MachineCoreAdapter),

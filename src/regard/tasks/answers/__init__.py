@@ -3,6 +3,23 @@
 from regard.tasks.answers.answer import NEEDS, Answer, Head
 from regard.tasks.answers.bits import Bits
 from regard.tasks.answers.classes import EachOf, OneOf
+from regard.tasks.answers.forecast import Forecast, PooledForecast
+from regard.tasks.answers.items import NextItem
+from regard.tasks.answers.tags import Tags
 from regard.tasks.answers.text import HiddenTokens, NextToken, Writes
 
-__all__ = ["NEEDS", "Answer", "Bits", "EachOf", "Head", "HiddenTokens", "NextToken", "OneOf", "Writes"]
+__all__ = [
+    "NEEDS",
+    "Answer",
+    "Bits",
+    "EachOf",
+    "Forecast",
+    "Head",
+    "HiddenTokens",
+    "NextItem",
+    "NextToken",
+    "OneOf",
+    "PooledForecast",
+    "Tags",
+    "Writes",
+]

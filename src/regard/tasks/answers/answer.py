@@ -9,6 +9,7 @@ A model must offer what the answer `needs`:
     rows      one row for each position of the first stream, (b,n,dim), which may see all positions
     past      the same, but row i may see only positions 0 … i
     decoder   rows (b,t,dim) for a target of its own, each given what comes before it in the target
+    future    the values themselves, (b,horizon,columns), that follow each column of the first stream
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ NEEDS = {
     "rows": "one row for each position",
     "past": "one row for each position, which sees only earlier ones",
     "decoder": "rows for a target of its own",
+    "future": "the next values of each column",
 }
 
 

@@ -43,6 +43,7 @@ class Writes(Answer):
     length: int  # the longest target, its end included
     start: int  # the token that a decoder is given first
     end: int  # the token that finishes a text
+    length_penalty: float = 1.0  # beam search divides log-probabilities by lengths to this power
     needs: ClassVar[str] = "decoder"
     writes: ClassVar[bool] = True
     words: ClassVar[str] = "another sequence, given the whole one"
@@ -58,4 +59,9 @@ class Writes(Answer):
         """Greedy, or beam search of a width, up to the longest target."""
         if beam is None:
             return {"method": "greedy", "max_length": self.length}
-        return {"method": "beam", "beam": beam, "length_penalty": 1.0, "max_length": self.length}
+        return {
+            "method": "beam",
+            "beam": beam,
+            "length_penalty": self.length_penalty,
+            "max_length": self.length,
+        }

@@ -62,6 +62,7 @@ class Optim:
     weight_decay: float | None = setting(
         None, optional(number(least=0)), "weight decay of matrices (not of norms, biases, embeddings)"
     )
+    decay_embeddings: bool = setting(False, flag, "weight decay of embeddings, too")
     betas: tuple[float, float] = setting((0.9, 0.98), betas, "decay rates of Adam's two averages")
     warmup: int | None = setting(None, optional(whole(0)), "steps until the peak learning rate")
     schedule: str | None = setting(
@@ -71,6 +72,11 @@ class Optim:
         None, optional(number(least=0)), "largest norm of the gradient; 0 for no limit"
     )
     smoothing: float | None = setting(None, optional(number(least=0, below=1)), "label smoothing")
+    average: float = setting(
+        0.0,
+        number(least=0, below=1),
+        "decay of a moving average of the weights, which is validated and saved as the model (0.999); 0: none",
+    )
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,7 @@ FIXED = (
     "eval_limit",
     "init_from",
     "optim.optimizer",
+    "optim.average",
 )
 
 

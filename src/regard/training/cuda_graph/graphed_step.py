@@ -181,6 +181,8 @@ class GraphedStep:
                 result = self._torch_update(loss)
             else:
                 result = update(loss, gradients)
+            if step.average is not None:
+                step.average.update(skipped=result[2])
         if update is not None and gradients is not None:
             update.write(gradients)
         return CapturedStep(graph, packed, result, gradients)

@@ -119,6 +119,16 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
 
 
+def sharded_like(shard: Tensor, like: Tensor) -> Tensor:
+    """The tensor of which every process holds one shard, sharded as `like` is; the shard itself if `like` is not."""
+    if not isinstance(like, DTensor):
+        return shard
+    found: Tensor = DTensor.from_local(
+        shard, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+    return found
+
+
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
     """Keep all weights gathered in every process, so that each can call the model on its own."""

@@ -55,7 +55,7 @@ def open_run(
     loaded = load(where, checkpoint, options.device, tell=tell)
     task = loaded.task
     batch, shown, words, notes = _input(loaded, options)
-    batch = batch.to(loaded.device)
+    batch, shown = batch.to(loaded.device), loaded.model.relabel(shown)
     labels = {shown.called: list(shown.pieces), **shown.streams}
     image = None if shown.picture is None or shown.grid is None else on_grid(shown.picture, *shown.grid)
     two_sides = task.problem.answer.needs == "decoder"
@@ -125,9 +125,11 @@ def _with_target(loaded: Loaded, batch: Batch, options: ViewOptions, made: Opene
         vocabulary = getattr(task, "target_vocabulary", None)
         if vocabulary is None:
             raise BadValue(f"--target: the task {task.name} takes no target as text. Leave it out.")
-        ids = [*vocabulary.encode(whole_characters(options.target).strip()), answer.end]
+        ids = vocabulary.encode(whole_characters(options.target).strip())
         if len(ids) > answer.length:
-            raise BadValue(f"--target: expected at most {answer.length - 1} pieces, got {len(ids) - 1}.")
+            raise BadValue(f"--target: expected at most {answer.length} pieces, got {len(ids)}.")
+        if len(ids) < answer.length:  # as the model itself writes: a text of the full length has no end
+            ids = [*ids, answer.end]
     else:
         (best, *_) = loaded.model.generate(batch)[0]
         ids = best.tokens

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from regard.core.files import opened
 from regard.errors import BadValue
 
 Pairs = set[tuple[int, int]]  # (source word, target word), from 0
+COUNTED = ("in sure", "in possible", "links", "sure")
 _LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})")
 
 
@@ -72,11 +73,22 @@ def quality(found: Sequence[Pairs], gold: Sequence[Gold]) -> Quality:
         raise BadValue(
             f"found: expected links for each of the {len(gold)} sentence pairs of the gold file, got {len(found)}."
         )
-    all_, sure = sum(map(len, found)), sum(len(one.sure) for one in gold)
-    in_sure = sum(len(links & one.sure) for links, one in zip(found, gold, strict=True))
-    in_possible = sum(len(links & one.possible) for links, one in zip(found, gold, strict=True))
+    counts = [tally(links, one) for links, one in zip(found, gold, strict=True)]
+    total = {name: sum(one[name] for one in counts) for name in COUNTED}
     return Quality(
-        1 - (in_sure + in_possible) / (all_ + sure) if all_ + sure else 0.0,
-        in_possible / all_ if all_ else 1.0,
-        in_sure / sure if sure else 1.0,
+        error_rate(total),
+        total["in possible"] / total["links"] if total["links"] else 1.0,
+        total["in sure"] / total["sure"] if total["sure"] else 1.0,
     )
+
+
+def tally(found: Pairs, gold: Gold) -> dict[str, float]:
+    """The numbers of one sentence pair that the error rate is made of; they add up over sentence pairs."""
+    numbers = (len(found & gold.sure), len(found & gold.possible), len(found), len(gold.sure))
+    return dict(zip(COUNTED, map(float, numbers), strict=True))
+
+
+def error_rate(counts: Mapping[str, float]) -> float:
+    """The alignment error rate, from the sums of `tally`."""
+    of = counts["links"] + counts["sure"]
+    return 1 - (counts["in sure"] + counts["in possible"]) / of if of else 0.0

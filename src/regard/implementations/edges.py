@@ -1,0 +1,232 @@
+"""Attention over the edges of a graph in plain torch: a softmax over the edges into each node.
+
+    s_e = weight · LeakyReLU(left_t + right_s),   w_e = softmax over the edges into t,   o_t = Σ_e w_e value_s
+
+for each edge e from s to t. No array of edges × width is ever whole: what is a function of pairs of rows goes in pieces
+of edges through two buffers, and the sum over the edges into a node is torch's `embedding_bag`, which reads the rows of
+`value` in place. What remains for the backward pass is one number for each edge and head. Every sum is taken in the
+order of the edges, so equal inputs give equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.core.arguments import readable
+from regard.core.differentiate import fresh_views, gradients, summation_dtype
+from regard.core.edges import Edges
+
+_CELLS = (
+    1 << 18
+)  # numbers in a buffer of a piece: about a megabyte of float32, which stays in the cache of a core
+_MORE = 64  # times as many on a GPU, where a piece must occupy the device
+
+
+def scores(left: Tensor, right: Tensor, weight: Tensor | None, slope: float, edges: Edges) -> Tensor:
+    """The score of each edge, (e,h), in plain differentiable torch."""
+    compared = left.index_select(0, edges.targets) + right.index_select(0, edges.sources)
+    return _weighed(F.leaky_relu(compared, slope), weight)
+
+
+def normalized(scored: Tensor, edges: Edges) -> Tensor:
+    """Softmax of scores (e,h) over the edges into each node, in plain differentiable torch."""
+    index = edges.targets[:, None].expand_as(scored)
+    top = scored.new_full((edges.nodes, scored.shape[1]), -torch.inf)
+    top = top.scatter_reduce(0, index, scored.detach(), "amax")
+    powers = (scored - top.index_select(0, edges.targets)).exp()
+    total = powers.new_zeros(top.shape).index_add(0, edges.targets, powers)
+    return powers / total.index_select(0, edges.targets)
+
+
+def reference(
+    left: Tensor,
+    right: Tensor,
+    value: Tensor,
+    weight: Tensor | None,
+    slope: float,
+    edges: Edges,
+    kept: Tensor | None,
+) -> Tensor:
+    """The formula on whole arrays of edges. It defines the result, and can be differentiated any number of times.
+
+    `kept` (e,h) holds what a weight is multiplied by: 0 where it is dropped.
+    """
+    found = normalized(scores(left, right, weight, slope, edges), edges)
+    found = found if kept is None else found * kept
+    mixed = found[..., None] * value.index_select(0, edges.sources)
+    return mixed.new_zeros(edges.nodes, *value.shape[1:]).index_add(0, edges.targets, mixed)
+
+
+def run(
+    left: Tensor,
+    right: Tensor,
+    value: Tensor,
+    weight: Tensor | None,
+    slope: float,
+    edges: Edges,
+    kept: Tensor | None,
+) -> Tensor:
+    """The same numbers in memory linear in edges + nodes × width."""
+    found: Tensor = _EdgeAttention.apply(left, right, value, weight, slope, edges, kept)
+    return found
+
+
+class _EdgeAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        left: Tensor,
+        right: Tensor,
+        value: Tensor,
+        weight: Tensor | None,
+        slope: float,
+        edges: Edges,
+        kept: Tensor | None,
+    ) -> Tensor:
+        scored = _scores(left, right, weight, slope, edges)
+        found = _softmax(scored, edges)
+        used = found if kept is None else found * kept
+        output = _sum(used, value, edges.sources, edges.into)
+        ctx.save_for_backward(left, right, value, weight, output, found, kept)
+        ctx.slope, ctx.edges = slope, edges
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        left, right, value, weight, output, found, kept = ctx.saved_tensors
+        grad = grad.contiguous()
+        edges, slope = ctx.edges, ctx.slope
+        if torch.is_grad_enabled():  # this pass is itself recorded
+            fresh = fresh_views([left, right, value, weight])
+            again = reference(*fresh, slope, edges, kept)  # type: ignore[arg-type]
+            return (*gradients([(again, grad)], fresh, again=True), None, None, None)
+        asked = _asked(grad, found, edges)
+        found = found if asked is None else torch.where(asked, found, 0)
+        used = found if kept is None else found * kept
+        grad_value = _sum(
+            used.index_select(0, edges.by_source), grad, edges.targets[edges.by_source], edges.out_of
+        )
+        slopes = _dots(grad, value, edges)
+        slopes = slopes if kept is None else slopes.mul_(kept)
+        past = (grad * output).sum(-1).index_select(0, edges.targets)
+        slopes = slopes.sub_(past).mul_(found)  # of the scores, (e,h)
+        slopes = slopes if asked is None else torch.where(asked, slopes, 0)
+        grads = _score_gradients(left, right, weight, slope, edges, slopes, asked)
+        return grads[0], grads[1], grad_value, grads[2], None, None, None
+
+
+def _asked(grad: Tensor, found: Tensor, edges: Edges) -> Tensor | None:
+    """Whether the target of each edge has a gradient, (e,h); None where that makes no difference.
+
+    A row whose gradient is zero contributes nothing, even where its weights are NaN: 0 · NaN would be NaN.
+    """
+    if readable(found) and bool(found.isfinite().all()):
+        return None
+    return (grad != 0).any(-1).index_select(0, edges.targets)
+
+
+def _scores(left: Tensor, right: Tensor, weight: Tensor | None, slope: float, edges: Edges) -> Tensor:
+    """`scores`, piece by piece."""
+    found = left.new_empty(len(edges), left.shape[1])
+    for part, targets, sources in _pieces(left, right, edges):
+        torch.sum(_times(F.leaky_relu_(targets.add_(sources), slope), weight), -1, out=found[part])
+    return found
+
+
+def _softmax(scored: Tensor, edges: Edges) -> Tensor:
+    """`normalized` in place."""
+    if not len(edges):
+        return scored
+    top = torch.segment_reduce(scored, "max", offsets=edges.into, axis=0)
+    powers = scored.sub_(top.index_select(0, edges.targets)).exp_()
+    total = torch.segment_reduce(powers, "sum", offsets=edges.into, axis=0)
+    return powers.div_(total.index_select(0, edges.targets))
+
+
+def _sum(weights: Tensor, rows: Tensor, index: Tensor, begins: Tensor) -> Tensor:
+    """Σ over the edges of each range of weights (e,h) times rows (n,h,c), those that `index` names: (ranges,h,c)."""
+    found = rows.new_zeros(len(begins) - 1, *rows.shape[1:])
+    if len(index):
+        for head in range(rows.shape[1]):
+            found[:, head] = F.embedding_bag(
+                index,
+                rows[:, head].contiguous(),
+                begins,
+                mode="sum",
+                per_sample_weights=weights[:, head].contiguous(),
+                include_last_offset=True,
+            )
+    return found
+
+
+def _dots(targets: Tensor, sources: Tensor, edges: Edges) -> Tensor:
+    """The dot product of the target's and the source's row for each edge, (e,h)."""
+    found = targets.new_empty(len(edges), targets.shape[1])
+    for part, target, source in _pieces(targets, sources, edges):
+        torch.sum(target.mul_(source), -1, out=found[part])
+    return found
+
+
+def _score_gradients(
+    left: Tensor,
+    right: Tensor,
+    weight: Tensor | None,
+    slope: float,
+    edges: Edges,
+    slopes: Tensor,
+    asked: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients of left, right and weight, given those of the scores."""
+    if weight is None and left.shape[2] == 1 and len(edges):  # arrays of one number for each edge and head
+        steep = _steep(_scores(left, right, None, 1.0, edges), slopes, slope, asked)
+        ordered = steep.index_select(0, edges.by_source)
+        ends = ((steep, edges.into), (ordered, edges.out_of))
+        by_end = [torch.segment_reduce(part, "sum", offsets=begins, axis=0) for part, begins in ends]
+        return by_end[0][..., None], by_end[1][..., None], None
+    grad_left, grad_right = torch.zeros_like(left), torch.zeros_like(right)
+    of_weight = None if weight is None else torch.zeros_like(weight, dtype=summation_dtype(weight))
+    for part, targets, sources in _pieces(left, right, edges):
+        compared, each = targets.add_(sources), slopes[part][..., None]
+        torch.mul(each, compared.new_ones(()) if weight is None else weight, out=sources)
+        steep = _steep(compared, sources, slope, None if asked is None else asked[part][..., None])
+        if of_weight is not None:
+            of_weight += (F.leaky_relu_(compared, slope) * each).sum(0, dtype=of_weight.dtype)
+        grad_left.index_add_(0, edges.targets[part], steep)
+        grad_right.index_add_(0, edges.sources[part], steep)
+    return grad_left, grad_right, None if weight is None else of_weight.to(weight.dtype)  # type: ignore[union-attr]
+
+
+def _steep(compared: Tensor, grad: Tensor, slope: float, asked: Tensor | None) -> Tensor:
+    """The gradient through the LeakyReLU of `compared`, which is set to 0 where it is not asked for."""
+    if asked is not None:
+        compared.masked_fill_(~asked, 0)
+    found: Tensor = torch.ops.aten.leaky_relu_backward(grad, compared, slope, False)
+    return found
+
+
+def _pieces(left: Tensor, right: Tensor, edges: Edges) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Pieces of the edges, with the rows of their targets and of their sources in buffers that may be written to."""
+    width = max(1, left.shape[1] * left.shape[2])
+    most = max(1, _CELLS * (1 if left.device.type == "cpu" else _MORE) // width)
+    most = min(most, max(1, len(edges)))
+    buffers = left.new_empty(2, most, *left.shape[1:])
+    for begin in range(0, len(edges), most):
+        part = slice(begin, min(begin + most, len(edges)))
+        targets, sources = buffers[:, : part.stop - begin]
+        torch.index_select(left, 0, edges.targets[part], out=targets)
+        torch.index_select(right, 0, edges.sources[part], out=sources)
+        yield part, targets, sources
+
+
+def _weighed(compared: Tensor, weight: Tensor | None) -> Tensor:
+    """(e,h,a) times weights (h,a), summed over a."""
+    return _times(compared, weight).sum(-1)
+
+
+def _times(compared: Tensor, weight: Tensor | None) -> Tensor:
+    return compared if weight is None else compared * weight

@@ -1,0 +1,129 @@
+"""`answerer`: a question goes over a memory in several hops, and the last row is the answer."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+import regard.core.attention as core
+from regard.core.arguments import readable, whole_number
+from regard.masks import Mask
+from regard.models.embedding import padding_mask
+from regard.models.memories import memory_of, remembered
+from regard.models.model import Model, model
+from regard.models.token_rows import WeightedSum
+from regard.normalizers import Normalizer, Softmax
+from regard.normalizers import named as named_normalizer
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.streams import TokenRows, Tokens
+
+
+class LinearStart(Normalizer):
+    """The scores themselves as weights, or their softmax: `linear` · scores + (1 − linear) · softmax(scores).
+
+    A tensor, not a number, so that a step that was captured as a CUDA graph follows it.
+    """
+
+    linear: Tensor
+
+    def __call__(self, scores: Tensor, visible: Tensor) -> Tensor:
+        soft = Softmax()(scores, visible)
+        return torch.lerp(soft, scores.masked_fill(~visible, 0), self.linear.to(scores))
+
+
+class Hop(nn.Module):
+    """One reading of a memory: o = Σ_i p_i c_i with p = softmax_i(u·m_i)."""
+
+    def forward(self, row: Tensor, keys: Tensor, values: Tensor, mask: Mask | None, normalize: Any) -> Tensor:
+        """Row u (b,dim), keys m and values c (b,n,dim) → o (b,dim)."""
+        found: Tensor = core.attend(row[:, None], keys, values, score="dot", mask=mask, normalize=normalize)
+        return found[:, 0]
+
+
+@model("answerer", gives=("pooled",), reads=(TokenRows, Tokens), several_streams=True)
+class Answerer(Model):
+    """Answers a question from a memory, which it reads in several hops: end-to-end memory networks.
+
+        u⁰ = B q,   p_i = softmax_i(uᵏ·mᵏ_i),   uᵏ⁺¹ = uᵏ + Σ_i p_i cᵏ_i,   answer = softmax(W u)
+
+    Paper: Sukhbaatar et al. 2015. Sentences are sums of word vectors weighted by the words' places, plus a vector for
+    their age. With `linear_start` the first batches of training have no softmax in the hops (section 4.2), which keeps
+    it out of poor local minima. The first stream is the memory, the second the question.
+
+    Args:
+        dim: width of the vectors.
+        hops: how often the memory is read.
+        tying: adjacent (the values of a hop are the keys of the next) or layer (all hops share theirs, and the row goes
+            through a linear map between hops).
+        ordered: whether a word counts by its place in the sentence; else a sentence is a bag of words.
+        linear_start: training batches before the softmax is put in.
+        normalize: what makes weights of scores: softmax, sparsemax, entmax15 …
+        dropout: of memories and question.
+    """
+
+    shows: ClassVar[dict[str, str]] = {"hops": "hops over the memory"}
+    batches: Tensor
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        dim: int = 50,
+        hops: int = 3,
+        tying: str = "adjacent",
+        ordered: bool = True,
+        linear_start: int = 0,
+        normalize: str = "softmax",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(problem)
+        self.memory_name, self.question_name = list(problem.streams)[:2]
+        told, asked = (problem.streams[name] for name in (self.memory_name, self.question_name))
+        whole_number("dim", dim, 1)
+        self.memory = memory_of(
+            told, dim, whole_number("hops", hops, 1), tying=tying, ordered=ordered, dropout=dropout
+        )
+        self.hops = nn.ModuleList(Hop() for _ in range(hops))
+        layerwise = tying == "layer"
+        self.question = WeightedSum(asked, dim, ordered=ordered) if layerwise else None
+        self.between = nn.Linear(dim, dim) if layerwise else nn.Identity()
+        self.linear_start = whole_number("linear_start", linear_start, 0)
+        self.normalize = named_normalizer(normalize)
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+        self.head = problem.answer.head(dim)
+
+    @classmethod
+    def refuses(cls, problem: Problem) -> str:
+        """A memory and a question are needed."""
+        kinds = [type(spec) for spec in problem.streams.values()]
+        if len(kinds) != 2 or kinds[0] not in remembered() or kinds[1] is not Tokens:
+            return "reads a memory (sentences) and a question"
+        return ""
+
+    def forward(self, batch: Batch) -> Any:
+        told, asked = batch.streams[self.memory_name], batch.streams[self.question_name]
+        normalize = self._normalizer()
+        mask = padding_mask(told.keep)
+        row = self.memory.shared(asked.data)
+        if row is None:
+            assert self.question is not None
+            row = self.question(asked.data[:, None])[:, 0]
+        for hop, (keys, values) in zip(self.hops, self.memory(told), strict=True):
+            row = self.between(row) + hop(row, keys, values, mask, normalize)
+        return self.head(row, batch)
+
+    def _normalizer(self) -> Normalizer:
+        """The normaliser of this batch; in training, count it."""
+        if not self.linear_start:
+            return self.normalize
+        linear = self.batches < self.linear_start
+        if self.training:
+            self.batches += 1
+        elif not bool(linear):
+            return self.normalize
+        if readable(linear) and not bool(linear):
+            return self.normalize
+        return LinearStart(linear.float())

@@ -1,0 +1,99 @@
+"""`tagger`: words and their characters, an attention encoder, a conditional random field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.arguments import whole_number
+from regard.errors import unknown_name
+from regard.models.embedding import StreamEmbedding, padding_mask
+from regard.models.model import Model, model
+from regard.models.recurrent import Recurrent
+from regard.models.stack import Stack
+from regard.models.token_rows import CharacterAttention, CharacterConvolution
+from regard.tasks.answers import Head
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.streams import TokenRows, Tokens
+
+CHARACTERS: dict[str, Callable[..., nn.Module]] = {
+    "cnn": CharacterConvolution,
+    "attention": CharacterAttention,
+}
+NONE = "none"
+
+
+@model("tagger", gives=("rows",), reads=(Tokens, TokenRows), several_streams=True)
+class Tagger(Model):
+    """Tags each word from its vector, its characters and what it attends to; the tags are chosen together.
+
+    Paper: characters Ma and Hovy 2016; attention over a sentence for names Yan et al. 2019; the conditional random
+    field Lafferty et al. 2001. Each part can be left out: `characters=none`, `cell=none`, `layers=0`, `crf=false`.
+
+    Args:
+        dim: width of the rows.
+        layers: attention layers; 0: none.
+        num_heads: heads of each layer.
+        attention: the mechanism of each layer.
+        cell: a recurrent layer below the attention, in both directions: lstm, gru or none.
+        characters: how characters are read: cnn, attention or none.
+        character_dim: width of what is read off the characters of a word.
+        crf: whether tags are chosen together; else each word's tag alone.
+        positions: encoding of positions that is added to the rows.
+        dropout: of inputs, of the rows and in the layers.
+    """
+
+    takes_attention: ClassVar[str] = "each layer's attention among the words"
+    attention_default: ClassVar[str] = "relative"
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        dim: int = 128,
+        layers: int = 1,
+        num_heads: int = 4,
+        attention: str | None = None,
+        cell: str = "lstm",
+        characters: str = "cnn",
+        character_dim: int = 64,
+        crf: bool = True,
+        positions: str = NONE,
+        dropout: float = 0.3,
+    ) -> None:
+        super().__init__(problem)
+        self.embedding = StreamEmbedding(problem.inputs, dim, positions=positions, dropout=dropout)
+        self.embedding.scale = (
+            1.0  # vectors of words seen once or twice stay small beside what characters say
+        )
+        spelled = [name for name, spec in problem.streams.items() if isinstance(spec, TokenRows)]
+        self.spelled = spelled[0] if spelled and characters != NONE else ""
+        if characters not in (*CHARACTERS, NONE):
+            raise unknown_name("characters", characters, [*CHARACTERS, NONE])
+        if self.spelled:
+            spec = problem.streams[self.spelled]
+            self.characters = CHARACTERS[characters](spec, whole_number("character_dim", character_dim, 1))
+            self.join = nn.Linear(dim + character_dim, dim)
+        self.recurrent = None if cell == NONE else Recurrent(dim, 1, cell, both=True)
+        self.stack: nn.Module | None = None
+        if whole_number("layers", layers, 0):
+            self.stack = Stack(
+                dim, layers, attention or self.attention_default, num_heads=num_heads, dropout=dropout
+            )
+        self.dropout = nn.Dropout(dropout)
+        self.head = problem.answer.head(dim) if crf else Head(problem.answer.outputs, dim)
+
+    def forward(self, batch: Batch) -> Any:
+        rows: Tensor = self.embedding(batch.inputs)
+        if self.spelled:
+            letters = self.dropout(self.characters(batch.streams[self.spelled].data))
+            rows = self.join(torch.cat([rows, letters], -1))
+        if self.recurrent is not None:
+            rows = self.dropout(self.recurrent(rows, batch.keep)[0])
+        if self.stack is not None:
+            rows = self.dropout(self.stack(rows, mask=padding_mask(batch.keep)))
+        return self.head(rows, batch)

@@ -1,0 +1,399 @@
+"""Forecasting: the next values of a time series, from any CSV or from generated readings of machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.core.arguments import finite_number, whole_number
+from regard.errors import BadValue, unknown_name
+from regard.tasks import machines
+from regard.tasks.answers import Forecast, PooledForecast
+from regard.tasks.batch import INPUTS, Batch
+from regard.tasks.draws import Generated
+from regard.tasks.linear_forecast import LinearForecast, fitted
+from regard.tasks.metrics import LOSS, Answered, Answering, Mean, Metric, State
+from regard.tasks.reading import Data, checked_encoding, paths_of
+from regard.tasks.series_file import SeriesTable, checked_gaps, read_series, written_time
+from regard.tasks.series_parts import borders
+from regard.tasks.series_picture import forecast_figure, line_picture
+from regard.tasks.shown import Shown
+from regard.tasks.splits import checked_split
+from regard.tasks.streams import Vectors
+from regard.tasks.task import SPLITS, Recipe, Task, task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WINDOWS = 256  # that the linear yardstick reads at once
+SPLIT = "12/4/4 months"
+
+
+class Span(NamedTuple):
+    """A window of a series in standard units, and what follows it."""
+
+    past: Tensor  # (context,columns); missing values are filled with the last known ones
+    future: Tensor | None  # (horizon,columns); None where it is not known yet
+    known: Tensor | None  # (horizon,columns): False where a value is missing
+    begin: int  # row of the series
+
+
+class Windows(Generated[Span]):
+    """All windows whose forecasts lie in one part of a series."""
+
+    even = True  # all are of one length
+
+    def __init__(
+        self, filled: Tensor, values: Tensor, known: Tensor, first: int, count: int, sizes: tuple[int, int]
+    ) -> None:
+        super().__init__(count, partial(_span, filled, values, known, first, sizes))
+        self.filled, self.values, self.known, self.first, self.sizes = filled, values, known, first, sizes
+
+    def rows(self, chosen: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Windows, what follows them, and where that is known, for several at once."""
+        context, horizon = self.sizes
+        begin = torch.tensor(chosen, dtype=torch.long)[:, None] + self.first
+        past, future = begin + torch.arange(context), begin + context + torch.arange(horizon)
+        return self.filled[past], self.values[future], self.known[future]
+
+
+def _span(
+    filled: Tensor, values: Tensor, known: Tensor, first: int, sizes: tuple[int, int], index: int
+) -> Span:
+    begin, middle, end = first + index, first + index + sizes[0], first + index + sum(sizes)
+    return Span(filled[begin:middle], values[middle:end], known[middle:end], begin)
+
+
+def _squares(answered: Answered) -> tuple[float, float] | None:
+    return _errors(answered, 2)
+
+
+def _distances(answered: Answered) -> tuple[float, float] | None:
+    return _errors(answered, 1)
+
+
+def _errors(answered: Answered, power: int) -> tuple[float, float] | None:
+    if answered.batch.targets is None:
+        return None
+    return summed(answered.outputs, answered.batch.targets, answered.counts, power)
+
+
+def summed(found: Tensor, true: Tensor, known: Tensor, power: int) -> tuple[float, float]:
+    """The sum of |error|^power over known values, in float64, and their number."""
+    errors = (found.double() - true.double()).abs().pow(power)[known]
+    return float(errors.sum()), float(known.sum())
+
+
+MSE = Mean("mse", higher_is_better=False, over="values", look=_squares)
+MAE = Mean("mae", higher_is_better=False, over="values", look=_distances)
+LINEAR_MSE = Mean("linear_mse", higher_is_better=False, over="values")
+LINEAR_MAE = Mean("linear_mae", higher_is_better=False, over="values")
+
+
+@task("series")
+class SeriesTask(Task):
+    """Forecasts the next values of every column of a time series; without a file, of three generated machines.
+
+    Columns are standardised by mean and standard deviation of the training part, and errors are in these units. Windows
+    of validation and test look back into the part before; every window counts. `regard evaluate` prints the best linear
+    forecast beside the model (`linear_mse`, `linear_mae`).
+
+    Args:
+        data: a CSV file, plain or .gz: a time column first (dates or numbers), numbers after
+        context: steps a forecast looks back; default: 336, without a file 96
+        horizon: steps it looks ahead; default: 96, without a file 24
+        split: parts for training, validation and test in time order, as "12/4/4 months" (of 30 days), "70/10/20 %"
+        columns: names of the columns to read, joined by commas; default: all
+        dates: how times are written, as "%d.%m.%Y %H:%M"; default: ISO 8601 (2016-07-01 00:00:00), or numbers
+        gaps: fill (rows missing in time are put in, without values) or join (rows are neighbours whatever their times)
+        encoding: how the file is encoded
+        seed: which readings are generated where there is no file
+        whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
+    """
+
+    takes = ("table",)
+    metric = MSE
+    recipe = Recipe(
+        model="forecaster", steps=800, batch_size=32, lr=3e-3, warmup=50,
+        models={"forecaster": "forecaster(dim=32, layers=2, dropout=0.1)"},
+        compared=("forecaster", "lstm-attention"),
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        data: Data | None = None,
+        context: int | None = None,
+        horizon: int | None = None,
+        split: str = SPLIT,
+        columns: str | None = None,
+        dates: str | None = None,
+        gaps: str = "fill",
+        encoding: str = "utf-8",
+        seed: int = 0,
+        whole: bool = False,
+    ) -> None:
+        self.data = data
+        sizes = (96, 24) if data is None else (336, 96)
+        self.context = whole_number("context", sizes[0] if context is None else context, 2)
+        self.horizon = whole_number("horizon", sizes[1] if horizon is None else horizon, 1)
+        self.split, self.dates, self.gaps = split, dates, checked_gaps(gaps)
+        self.columns = columns
+        self.encoding, self.seed, self.whole = checked_encoding(encoding), whole_number("seed", seed), whole
+        self.names: tuple[str, ...] = ()
+        self.center = self.spread = np.zeros(0)
+
+    @cached_property
+    def table(self) -> SeriesTable:
+        """The series, in the units of its file."""
+        if self.data is None:
+            values, hour = machines.readings(self.seed), 3600.0
+            times = machines.BEGIN + hour * np.arange(len(values), dtype=np.float64)
+            return self._chosen(
+                SeriesTable(machines.NAMES, values, times, hour, True), "the generated series"
+            )
+        paths = paths_of(self.data)
+        if len(paths) != 1:
+            raise BadValue(f"data: expected one CSV file, got {len(paths)}.")
+        return self._read(paths[0])
+
+    def _read(self, path: Path) -> SeriesTable:
+        if path.is_dir():
+            raise BadValue(f"data: expected a CSV file, and {str(path)!r} is a folder.")
+        other = self.typed(encoding="latin-1")
+        return self._chosen(read_series(path, self.encoding, self.dates, self.gaps, other), str(path))
+
+    def _chosen(self, table: SeriesTable, where: str) -> SeriesTable:
+        """The columns that were asked for, or those of the run."""
+        wanted = self.names or tuple(name.strip() for name in (self.columns or "").split(",") if name.strip())
+        for name in wanted:
+            if name not in table.names:
+                raise unknown_name(f"columns: column of {where}", name, table.names)
+        order = [table.names.index(name) for name in wanted or table.names]
+        return replace(table, names=tuple(table.names[n] for n in order), values=table.values[:, order])
+
+    @cached_property
+    def ends(self) -> tuple[int, int, int]:
+        """The rows at which training, validation and test end."""
+        rows = len(self.table.values)
+        ends = (
+            (0, 0, rows)
+            if self.whole
+            else borders(self.split, rows, self.table.step if self.table.dated else None)
+        )
+        parts = zip(
+            SPLITS, (0, *ends), ends, (self.context + self.horizon, self.horizon, self.horizon), strict=False
+        )
+        for name, begin, end, least in parts:
+            least += self.context if self.whole else 0
+            if end - begin < least and not (self.whole and name != "test"):
+                raise BadValue(
+                    f"split: the part for {name} has {end - begin:,} rows, and a window of context={self.context} and "
+                    f"horizon={self.horizon} needs {least:,} there. Make them shorter, or that part longer."
+                )
+        return ends
+
+    def _prepare(self) -> None:
+        """Mean and standard deviation of each column, from known values of the training part."""
+        part = self.table.values[: self.ends[0]] if not self.whole else self.table.values
+        for name, column in zip(self.table.names, part.T, strict=True):
+            if np.isnan(column).all():
+                raise BadValue(
+                    f"data: column {name!r} has no value in the training part. Leave it out with columns=."
+                )
+        self.center, spread = np.nanmean(part, 0), np.nanstd(part, 0)
+        self.spread = np.where(spread > 0, spread, 1.0)
+        self.names = self.table.names
+
+    def _known(self) -> tuple[str, ...]:
+        """The columns; with their scale, from the data where no state was restored."""
+        if not self.names:
+            self._prepare()
+        return self.names
+
+    def standard(self, values: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Values in standard units with missing ones filled, the same with zeros there, and where they are known.
+
+        A missing value is filled with the last known one of its column, with the mean where there is none before it:
+        nothing later is used.
+        """
+        self._known()
+        scaled = (values - self.center) / self.spread
+        known = ~np.isnan(scaled)
+        last = np.maximum.accumulate(np.where(known, np.arange(len(scaled))[:, None], -1), 0)
+        filled = np.where(last >= 0, np.take_along_axis(np.nan_to_num(scaled), np.maximum(last, 0), 0), 0.0)
+        zeros = np.where(known, scaled, 0.0)
+        return torch.from_numpy(filled).float(), torch.from_numpy(zeros).float(), torch.from_numpy(known)
+
+    def streams(self) -> dict[str, Vectors]:
+        """A window: a number for each column at each step."""
+        return {INPUTS: Vectors(len(self._known()), self.context)}
+
+    def answers(self) -> list[Forecast]:
+        """The next values; models that give one row for each example forecast from that."""
+        count = len(self._known())
+        return [Forecast(self.horizon, count), PooledForecast(self.horizon, count)]
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Mean squared and mean absolute error, in standard units."""
+        return (LOSS, MSE, MAE)
+
+    def examples(self, split: str) -> Windows:
+        """Every window whose forecast lies inside a part, in time order."""
+        checked_split(split)
+        if self.whole and split == "train":
+            raise BadValue("data: all of the file is measured, so that nothing is left for training.")
+        filled, values, known = self._standardised
+        begin, end = {
+            "train": (self.context, self.ends[0]),
+            "validation": (self.ends[0], self.ends[1]),
+            "test": (self.ends[1], self.ends[2]),
+        }[split]
+        if self.whole:
+            begin, end = self.context, self.ends[2]
+        first, count = begin - self.context, end - begin - self.horizon + 1
+        return Windows(filled, values, known, first, count, (self.context, self.horizon))
+
+    @cached_property
+    def _standardised(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.standard(self.table.values)
+
+    def length(self, example: Span) -> int:
+        """Steps of a window."""
+        return len(example.past)
+
+    def batch(
+        self,
+        examples: Sequence[Span],
+        chosen: Sequence[int],
+        generator: torch.Generator,
+        model: Answering | None = None,
+    ) -> Batch:
+        """The same as `collate`, without making each window first."""
+        if not isinstance(examples, Windows):
+            return super().batch(examples, chosen, generator, model)
+        past, future, known = examples.rows(chosen)
+        return Batch.of(past, None, future, None if bool(known.all()) else known)
+
+    def collate(self, examples: Sequence[Span], generator: torch.Generator) -> Batch:
+        """Windows and what follows them; without that where an example has none."""
+        past = torch.stack([example.past for example in examples])
+        futures = [example.future for example in examples if example.future is not None]
+        knowns = [example.known for example in examples if example.known is not None]
+        if len(futures) < len(examples) or len(knowns) < len(examples):
+            return Batch.of(past)
+        known = torch.stack(knowns)
+        return Batch.of(past, None, torch.stack(futures), None if bool(known.all()) else known)
+
+    def examine(
+        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """The errors of the best linear forecast, fitted to the training windows."""
+        if self.whole:
+            return []
+        yardstick = self._yardstick
+        sums = {LINEAR_MSE: [0.0, 0.0], LINEAR_MAE: [0.0, 0.0]}
+        for past, future, known in _pieces(self.examples(split)):
+            found = yardstick(past)
+            for metric, power in ((LINEAR_MSE, 2), (LINEAR_MAE, 1)):
+                sums[metric] = metric.merge([sums[metric], summed(found, future, known, power)])
+        return list(sums.items())
+
+    @cached_property
+    def _yardstick(self) -> LinearForecast:
+        return fitted(_pieces(self.examples("train")))
+
+    def protocol(self) -> dict[str, Any]:
+        """Standardisation, parts, windows and missing values."""
+        ends = self.ends
+        found = {
+            "windows": f"{self.context} steps, then {self.horizon}; every one counts; those of a part look back into "
+            "the part before",
+            "units": "standard: less the mean and divided by the standard deviation of the training part",
+            "parts": f"rows 0–{ends[0] - 1:,} / –{ends[1] - 1:,} / –{ends[2] - 1:,} of {len(self.table.values):,}",
+        }
+        if self.table.notes:
+            filling = "windows hold the last known value there, and errors leave them out"
+            found["missing"] = f"{'; '.join(self.table.notes)}: {filling}"
+        return found
+
+    def parse(self, given: Mapping[str, str]) -> Span:
+        """The last window of a CSV file."""
+        if set(given) != {"table"}:
+            return super().parse(given)  # type: ignore[no-any-return]  # which raises
+        self._known()
+        table = self._read(Path(given["table"]).expanduser())
+        if len(table.values) < self.context:
+            raise BadValue(
+                f"--table: this run looks back {self.context} steps, and {given['table']!r} has "
+                f"{len(table.values)} rows."
+            )
+        filled, _, _ = self.standard(table.values)
+        self.table = table
+        return Span(filled[-self.context :], None, None, len(filled) - self.context)
+
+    def show(self, example: Span, batch: Batch) -> Shown:
+        """The window of the first column as a picture; its positions are called by their times."""
+        begin, end = example.begin, example.begin + self.context
+        pieces = self._named_times(begin, end)
+        words = f"{self.names[0]}, {pieces[0]} to {pieces[-1]}"
+        picture = line_picture(example.past[:, 0].numpy())
+        return Shown(words, pieces, "steps", picture=picture, grid=(1, self.context))
+
+    def _named_times(self, begin: int, end: int) -> list[str]:
+        """The times of rows; those after the last row follow in equal steps."""
+        times, dated = self.table.times, self.table.dated
+        after = max(0, end - len(times))
+        more = times[-1] + self.table.step * np.arange(1, after + 1)
+        return [written_time(float(time), dated) for time in np.concatenate([times, more])[begin:end]]
+
+    def answer_text(self, predicted: Any, example: Span) -> str:
+        """A forecast as CSV: the times, and the columns in the units of the file."""
+        begin = example.begin + self.context
+        values = np.array(predicted) * self.spread + self.center
+        lines = [",".join(["time", *self.names])]
+        for time, row in zip(self._named_times(begin, begin + len(values)), values.tolist(), strict=True):
+            lines.append(",".join([time, *(f"{value:.6g}" for value in row)]))
+        return "\n".join(lines)
+
+    def draw(self, predicted: Any, example: Span, weights: Sequence[float]) -> Figure:
+        """Each column with its forecast; behind the first, what its forecast looked back at."""
+        past = example.past.numpy() * self.spread + self.center
+        ahead = np.array(predicted) * self.spread + self.center
+        times = self._named_times(example.begin, example.begin + self.context + self.horizon)
+        return forecast_figure(self.names, past, ahead, times, weights)
+
+    def state(self) -> dict[str, Any]:
+        """Columns, their scale, and how far windows reach."""
+        return {
+            "columns": list(self._known()),
+            "center": self.center.tolist(),
+            "spread": self.spread.tolist(),
+            "context": self.context,
+            "horizon": self.horizon,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore columns, scale and sizes."""
+        names, center, spread = state["columns"], state["center"], state["spread"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not names:
+            raise BadValue("columns: expected a list of names, as `state` makes it.")
+        if not len(center) == len(spread) == len(names):
+            raise BadValue("center, spread: expected a number for each column, as `state` makes them.")
+        self.names = tuple(names)
+        self.center = np.array([finite_number("center", value) for value in center])
+        self.spread = np.array([finite_number("spread", value, 0.0) for value in spread])
+        self.context = whole_number("context", state["context"], 2)
+        self.horizon = whole_number("horizon", state["horizon"], 1)
+
+
+def _pieces(windows: Windows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """All windows, some at a time."""
+    for begin in range(0, len(windows), WINDOWS):
+        yield windows.rows(range(begin, min(begin + WINDOWS, len(windows))))

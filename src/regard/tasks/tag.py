@@ -1,0 +1,325 @@
+"""Named entities: a BIO tag for each word of a sentence, from files in CoNLL columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.core.arguments import finite_number, share, whole_number
+from regard.errors import BadValue, unknown_name
+from regard.tasks import vocabulary
+from regard.tasks.answers.tags import Tags
+from regard.tasks.batch import TARGETS, Batch, Stream
+from regard.tasks.conll import SCHEMES, TaggedSentence, read_sentences
+from regard.tasks.dispatches import dispatches
+from regard.tasks.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities
+from regard.tasks.metrics import LOSS, Metric
+from regard.tasks.padding import padded
+from regard.tasks.problem import Problem
+from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wrong
+from regard.tasks.shown import Shown, Understood, texts
+from regard.tasks.splits import checked_split, complete, listed, named_split
+from regard.tasks.streams import StreamSpec, TokenRows, Tokens
+from regard.tasks.task import Recipe, Task, task
+from regard.tasks.vocabulary import PADDING, UNKNOWN, Characters, Vocabulary, Words
+
+WORDS, CHARACTERS = "words", "characters"  # the names of the streams
+GENERATED = Path("generated sentences")
+SIZES = {"train": 2000, "validation": 300, "test": 500}
+
+
+class Sentence(NamedTuple):
+    """The words of a sentence and, where they are known, the numbers of their tags."""
+
+    words: tuple[str, ...]
+    tags: tuple[int, ...] | None = None
+    training: bool = False  # whether a batch may hide its rare words and exchange its entities
+
+
+@task("tag")
+class Tag(Task):
+    """Finds names in sentences: a tag for each word; without a file, generated sentences with made-up names.
+
+    Args:
+        data: a file in CoNLL columns (word first, tag last, BIO or IOB1), several, or a folder with train, dev and test
+        scheme: bio or iob1, where the tags of the files do not say it
+        lower: words are looked up in lower case; capitals are seen by models that read characters
+        min_count: how often a word must occur in training to be known
+        hide_rare: in training a word seen c times is hidden in hide_rare / (hide_rare + c) of the cases
+        exchange: share of the entities of a training sentence replaced by another entity of their type, each time anew
+        word_length: characters of a word that are read: of a longer one its beginning and its end
+        encoding: how the files are encoded
+        seed: which sentences are generated; of a file without dev or test, which are kept for them
+        whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
+    """
+
+    takes = ("text",)
+    metric = F1
+    recipe = Recipe(
+        model="tagger", steps=600, batch_size=32, lr=2e-3, warmup=50, compared=("tagger", "tagger(crf=false)")
+    )
+
+    def __init__(
+        self,
+        data: Data | None = None,
+        scheme: str | None = None,
+        lower: bool = True,
+        min_count: int = 1,
+        hide_rare: float = 0.5,
+        exchange: float = 0.0,
+        word_length: int = 20,
+        encoding: str = "utf-8",
+        seed: int = 0,
+        whole: bool = False,
+    ) -> None:
+        if scheme is not None and scheme not in SCHEMES:
+            raise unknown_name("scheme", scheme, SCHEMES)
+        self.data, self.scheme, self.lower = data, scheme, lower
+        self.min_count = whole_number("min_count", min_count, 1)
+        self.hide_rare = finite_number("hide_rare", hide_rare)
+        if self.hide_rare < 0:
+            raise BadValue(f"hide_rare: expected 0 or more, got {hide_rare}.")
+        self.exchange = share("exchange", exchange)
+        self.width = whole_number("word_length", word_length, 2)
+        self.encoding = checked_encoding(encoding)
+        self.seed, self.whole = whole_number("seed", seed), whole
+        self.tags: tuple[str, ...] = ()
+        self.vocabulary: Vocabulary = Words([])
+        self.characters: Vocabulary = Characters([])
+
+    @cached_property
+    def sentences(self) -> dict[str, list[TaggedSentence]]:
+        """The tagged sentences of each split."""
+        if self.data is None:
+            return {
+                split: [
+                    TaggedSentence(tuple(words), tuple(tags), GENERATED, number)
+                    for number, (words, tags) in enumerate(dispatches(self.seed, split, count), 1)
+                ]
+                for split, count in SIZES.items()
+            }
+        other = self.typed(encoding="latin-1")
+        parts = read_sentences(self._files(), self.scheme, self.encoding, other)
+        if self.whole and "test" not in parts:
+            return dict.fromkeys(("validation", "test"), next(iter(parts.values())))
+        if "train" not in parts:
+            return parts
+        return complete(parts, [" ".join(one.words) for one in parts["train"]], self.seed)
+
+    def _files(self) -> dict[str, Path]:
+        """The file of each split; a single file is for training."""
+        paths = paths_of(self.data) if self.data is not None else []
+        if len(paths) == 1 and not paths[0].is_dir():
+            return {"train": paths[0]}
+        paths = [path for given in paths for path in (listed(given) if given.is_dir() else [given])]
+        found: dict[str, Path] = {}
+        for path in paths:
+            split = named_split(path)
+            if split is None:
+                continue
+            if split in found:
+                raise BadValue(
+                    f"data: {found[split]} and {path} are both called {split}. Give the files of one set: "
+                    "TRAIN,DEV,TEST."
+                )
+            found[split] = path
+        if not found:
+            raise BadValue(
+                f"data: no file is called train, dev or test in {self.data}. Expected such names, or a single file."
+            )
+        return {split: found[split] for split in ("train", "validation", "test") if split in found}
+
+    def _prepare(self) -> None:
+        """Make tags and vocabularies from the training sentences; without any, from the first split."""
+        rows = self._split("train" if "train" in self.sentences else next(iter(self.sentences)))
+        types = sorted({tag[2:] for row in rows for tag in row.tags if tag != OUTSIDE})
+        if not types:
+            raise BadValue(f"{rows[0].path}: expected tags such as B-person, got only {OUTSIDE}.")
+        self.tags = (OUTSIDE, *(f"{mark}-{type}" for type in types for mark in "BI"))
+        words = Counter(self._spelled(word) for row in rows for word in row.words)
+        known = [word for word in words if words[word] >= self.min_count]
+        self.vocabulary = Words(sorted(known, key=lambda word: (-words[word], word)))
+        self.characters = vocabulary.build("character", (word for row in rows for word in row.words))
+        # The sizes of both vocabularies and the tags are what weights depend on; counts only matter in training.
+
+    def _known(self) -> Tags:
+        """What is asked for; tags and vocabularies are made from the data where no state was restored."""
+        if not self.tags:
+            self._prepare()
+        return Tags(self.tags)
+
+    def _spelled(self, word: str) -> str:
+        """A word as the vocabulary holds it."""
+        return word.lower() if self.lower else word
+
+    def streams(self) -> dict[str, StreamSpec]:
+        """The words of a sentence, and the characters of each."""
+        self._known()
+        return {
+            WORDS: Tokens(len(self.vocabulary), PADDING),
+            CHARACTERS: TokenRows(len(self.characters), self.width, PADDING),
+        }
+
+    def answers(self) -> list[Tags]:
+        """The tags of all words together."""
+        return [self._known()]
+
+    def problems(self) -> list[Problem]:
+        """From words and characters, or from words alone for models that read one stream."""
+        answer, streams = self._known(), self.streams()
+        return [Problem(streams, answer), Problem({WORDS: streams[WORDS]}, answer)]
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Loss; F1, precision and recall of entities; accuracy over words."""
+        return (LOSS, F1, PRECISION, RECALL, ACCURACY)
+
+    def protocol(self) -> dict[str, Any]:
+        """How entities are counted."""
+        return {"f1": "entities by the rules of conlleval: first word, last word and type must be right"}
+
+    def _split(self, split: str) -> list[TaggedSentence]:
+        if checked_split(split) not in self.sentences:
+            raise BadValue(f"data: {self.data} has no file for {split}. It has: {', '.join(self.sentences)}.")
+        return self.sentences[split]
+
+    def examples(self, split: str) -> Sequence[Sentence]:
+        """The sentences of a split in the order of the file."""
+        self._known()
+        numbers = {tag: number for number, tag in enumerate(self.tags)}
+        found = []
+        for row in self._split(split):
+            unknown = next((at for at, tag in enumerate(row.tags) if tag not in numbers), None)
+            if unknown is not None:
+                types = ", ".join(excerpt(tag[2:]) for tag in self.tags if tag[:2] == "B-")
+                raise wrong(
+                    row.path, row.line + unknown,
+                    f"the type of {excerpt(row.tags[unknown])} does not occur in the training data. Known: {types}.",
+                )  # fmt: skip
+            found.append(Sentence(row.words, tuple(numbers[tag] for tag in row.tags), split == "train"))
+        return found
+
+    def length(self, example: Sentence) -> int:
+        """Words of a sentence."""
+        return len(example.words)
+
+    @cached_property
+    def _hiding(self) -> Tensor:
+        """For each id of a word, in which share of the cases training hides it."""
+        counts = Counter(self._id(word) for row in self._split("train") for word in row.words)
+        seen = torch.tensor([float(counts[number]) for number in range(len(self.vocabulary))])
+        return torch.where(seen > 0, self.hide_rare / (self.hide_rare + seen), 0.0)
+
+    @cached_property
+    def _by_type(self) -> dict[str, list[tuple[str, ...]]]:
+        """The words of every training entity, by type."""
+        found: dict[str, list[tuple[str, ...]]] = {}
+        for row in self._split("train"):
+            for entity in entities(row.tags):
+                found.setdefault(entity.type, []).append(row.words[entity.first : entity.end])
+        return found
+
+    def _exchanged(self, example: Sentence, generator: torch.Generator) -> Sentence:
+        """A training sentence in which some entities are replaced by others of their type."""
+        assert example.tags is not None
+        words, tags = list(example.words), list(example.tags)
+        for entity in reversed(entities([self.tags[tag] for tag in tags])):
+            if float(torch.rand((), generator=generator)) < self.exchange:
+                others = self._by_type[entity.type]
+                other = others[int(torch.randint(len(others), (), generator=generator))]
+                begin = tags[entity.first]
+                words[entity.first : entity.end] = other
+                # B-TYPE and I-TYPE of one type are neighbours in the list of tags.
+                tags[entity.first : entity.end] = [begin, *[begin + 1] * (len(other) - 1)]
+        return Sentence(tuple(words), tuple(tags), True)
+
+    def _id(self, word: str) -> int:
+        found = self.vocabulary.encode(self._spelled(word))
+        return found[0] if len(found) == 1 else UNKNOWN
+
+    def _letters(self, word: str) -> list[int]:
+        ids = self.characters.encode(word)
+        if len(ids) > self.width:
+            ids = ids[: self.width // 2] + ids[-(self.width - self.width // 2) :]
+        return ids + [PADDING] * (self.width - len(ids))
+
+    def collate(self, examples: Sequence[Sentence], generator: torch.Generator) -> Batch:
+        """Sentences padded at their ends; training hides rare words and exchanges entities."""
+        if self.exchange:
+            examples = [self._exchanged(one, generator) if one.training else one for one in examples]
+        words, keep = padded([[self._id(word) for word in one.words] for one in examples], PADDING)
+        training = torch.tensor([one.training for one in examples], dtype=torch.bool)
+        if self.hide_rare and bool(training.any()):
+            hidden = torch.rand(words.shape, generator=generator) < self._hiding[words]
+            words = words.masked_fill(hidden & training[:, None], UNKNOWN)
+        streams = {WORDS: Stream(words, keep)}
+        if CHARACTERS in self.problem.streams:
+            letters = torch.full((*words.shape, self.width), PADDING)
+            for row, one in enumerate(examples):
+                letters[row, : len(one.words)] = torch.tensor([self._letters(word) for word in one.words])
+            streams[CHARACTERS] = Stream(letters, keep)
+        if not examples or any(one.tags is None for one in examples):
+            return Batch(streams)
+        tags, _ = padded([one.tags or () for one in examples], 0)
+        notes = {
+            "tags": tuple(tuple(self.tags[tag] for tag in one.tags or ()) for one in examples),
+            "names": (self.tags,) * len(examples),
+        }
+        return Batch(streams, {TARGETS: Stream(tags, keep)}, notes=notes)
+
+    def parse(self, given: Mapping[str, str]) -> Sentence:
+        """A sentence whose words stand between spaces."""
+        if set(given) != {"text"}:
+            found: Sentence = super().parse(given)
+            return found
+        words = tuple(given["text"].split())
+        if not words:
+            raise BadValue("--text: expected a sentence, got none.")
+        return Sentence(words)
+
+    def understood(self, given: Mapping[str, str], example: Sentence) -> Understood:
+        """Which words the vocabulary holds."""
+        known = [self._id(word) != UNKNOWN for word in example.words]
+        missing = known.count(False)
+        note = f"{missing:,} of {len(known):,} words are unknown to this run; their characters are read"
+        reads = CHARACTERS in self.problem.streams
+        return Understood(list(example.words), known, [note] if missing and reads else [])
+
+    def show(self, example: Sentence, batch: Batch) -> Shown:
+        """The words, as many as the batch holds."""
+        return texts(example.words[: batch.inputs.shape[1]])
+
+    def output_pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The tag at each position."""
+        return [self.tags[token] for token in tokens]
+
+    def answer_text(self, predicted: Sequence[int], example: Sentence) -> str:
+        """The sentence with its entities in brackets, each with its type."""
+        words = list(example.words)
+        for entity in entities(self.output_pieces(predicted)):
+            words[entity.first] = "[" + words[entity.first]
+            words[entity.end - 1] += f"]({entity.type})"
+        return " ".join(words)
+
+    def state(self) -> dict[str, Any]:
+        """Tags and vocabularies."""
+        self._known()
+        return {
+            "tags": list(self.tags), "lower": self.lower, "word_length": self.width,
+            "vocabulary": self.vocabulary.state(), "characters": self.characters.state(),
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore tags and vocabularies."""
+        tags = state["tags"]
+        if not isinstance(tags, list) or not all(isinstance(one, str) for one in tags):
+            raise BadValue("tags: expected a list of names, as `state` makes it.")
+        self.tags, self.lower = tuple(tags), bool(state["lower"])
+        self.width = whole_number("word_length", state["word_length"], 2)
+        self.vocabulary = vocabulary.restored(state["vocabulary"])
+        self.characters = vocabulary.restored(state["characters"])

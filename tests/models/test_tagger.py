@@ -1,0 +1,120 @@
+"""tagger: every part can be left out, padding changes nothing, characters are read as the formulas say."""
+
+import pytest
+import torch
+
+import regard
+from regard import models
+from regard.models.token_rows import CharacterAttention, CharacterConvolution
+from regard.tasks import Batch, Problem, Stream, Tags, TokenRows, Tokens
+
+WORDS, LETTERS, WIDTH = 23, 17, 7
+TAGS = Tags(("O", "B-x", "I-x"))
+BOTH = Problem({"words": Tokens(WORDS), "characters": TokenRows(LETTERS, WIDTH)}, TAGS)
+ALONE = Problem({"words": Tokens(WORDS)}, TAGS)
+
+
+def built(problem=BOTH, **options):
+    torch.manual_seed(3)
+    return models.build("tagger", problem, **{"dim": 16, "character_dim": 5, **options})
+
+
+def batch(lengths=(11, 6, 1), problem=BOTH):
+    generator = torch.Generator().manual_seed(4)
+    longest = max(lengths)
+    words = torch.randint(5, WORDS, (len(lengths), longest), generator=generator)
+    letters = torch.randint(1, LETTERS, (len(lengths), longest, WIDTH), generator=generator)
+    letters[..., 5:] = 0
+    keep = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    keep = None if bool(keep.all()) else keep
+    tags = torch.randint(0, 2, words.shape, generator=generator)
+    streams = {"words": Stream(words, keep), "characters": Stream(letters, keep)}
+    streams = {name: streams[name] for name in problem.streams}
+    return Batch(streams, {"targets": Stream(tags, keep)})
+
+
+PARTS = [
+    {}, {"characters": "attention"}, {"characters": "none"}, {"layers": 0}, {"cell": "none"}, {"crf": False},
+    {"cell": "gru", "attention": "local(window=3)", "layers": 2},
+    {"characters": "none", "layers": 0, "cell": "none", "crf": False},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", PARTS, ids=str)
+def test_each_part_can_be_left_out_and_every_weight_of_the_rest_is_trained(options):
+    model, given = built(**options), batch((5, 5))
+    outputs = model(given)
+    assert outputs.shape == (2, 5, 3)
+    total, count = model.loss(outputs, given)
+    total.backward()
+    assert float(count) == (10 if options.get("crf") is False else 2), "words, or sentences"
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    names = {name.partition(".")[0] for name, _ in model.named_parameters()}
+    assert ("characters" in names) == (options.get("characters") != "none")
+    assert ("recurrent" in names) == (options.get("cell") != "none")
+    assert ("stack" in names) == (options.get("layers") != 0)
+    assert hasattr(model.head, "transition") == options.get("crf", True)
+    assert all(len(tags) == 5 for tags in model.predict(outputs, given))
+
+
+@pytest.mark.parametrize("options", PARTS, ids=str)
+def test_a_padded_batch_equals_its_sentences(options):
+    model, given = built(**options).double().eval(), batch()
+    together = model(given)
+    for row, length in enumerate((11, 6, 1)):
+        streams = {
+            name: Stream(stream.data[row : row + 1, :length]) for name, stream in given.streams.items()
+        }
+        assert torch.allclose(model(Batch(streams))[0], together[row, :length], atol=1e-9)
+
+
+def test_a_problem_without_characters_is_served_by_words_alone():
+    model, given = built(ALONE), batch(problem=ALONE)
+    assert model(given).shape == (3, 11, 3)
+    assert not any("characters" in name for name, _ in model.named_parameters())
+
+
+def test_the_convolution_is_the_largest_of_all_windows_that_touch_a_letter():
+    torch.manual_seed(0)
+    layer = CharacterConvolution(TokenRows(LETTERS, 4), 5, letter_dim=2, widths=(2, 3)).double()
+    ids = torch.tensor([[[4, 9, 2, 0], [0, 0, 0, 0]]])
+    found, expected = layer(ids), []
+    for window, width, size in zip(layer.windows, (2, 3), (3, 2), strict=True):
+        zeros = torch.zeros(width - 1, 2, dtype=torch.float64)
+        rows = torch.cat([zeros, layer.letters.table.weight[[4, 9, 2]], zeros])
+        starts = range(len(rows) - width + 1)
+        each = torch.stack(
+            [(window.weight * rows[at : at + width].T).sum((1, 2)) + window.bias for at in starts]
+        )
+        assert each.shape == (3 + width - 1, size)
+        expected.append(each.amax(0))
+    assert torch.allclose(found[0, 0], torch.cat(expected)) and (found[0, 1] == 0).all()
+
+
+def test_letters_attend_only_to_letters_of_their_word():
+    torch.manual_seed(0)
+    layer = CharacterAttention(TokenRows(LETTERS, WIDTH), 5, letter_dim=8).double().eval()
+    ids = torch.randint(1, LETTERS, (1, 3, WIDTH))
+    ids[0, 1, 4:] = 0
+    changed = ids.clone()
+    changed[0, 0] = 3
+    assert torch.allclose(layer(ids)[0, 1:], layer(changed)[0, 1:])
+    shorter = CharacterAttention(TokenRows(LETTERS, WIDTH), 5, letter_dim=8).double().eval()
+    shorter.load_state_dict(layer.state_dict())
+    assert torch.allclose(shorter(ids[:, 1:2, :4])[0, 0], layer(ids)[0, 1])
+
+
+def test_attention_over_the_words_is_observed():
+    model, given = built().eval(), batch()
+    with regard.observe(model) as seen:
+        model(given)
+    (name,) = seen.names()
+    weights = seen[name].weights()
+    assert weights.shape == (3, 4, 11, 11) and (weights[1, :, :6, 6:] == 0).all()
+
+
+def test_unknown_ways_to_read_characters_are_refused():
+    with pytest.raises(regard.RegardError, match="characters: there is no 'rnn'"):
+        built(characters="rnn")
+    with pytest.raises(regard.RegardError, match="cell: there is no 'tcn'"):
+        built(cell="tcn")

@@ -1,0 +1,290 @@
+"""Forecasting: the standard protocol by plain numpy, no look into the future, a yardstick against scikit-learn."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from regard import models, tasks
+from regard.errors import BadValue
+from regard.tasks.linear_forecast import fitted
+from regard.tasks.metrics import Answered, merged, observe
+from regard.tasks.series import LINEAR_MAE, LINEAR_MSE, MAE, MSE
+from regard.training.evaluation import evaluate
+
+ROWS, CONTEXT, HORIZON, COLUMNS = 211, 13, 5, 3
+TRAIN, VALIDATION = 126, 42  # 60 % and what is left besides 20 %
+
+
+def table(rows=ROWS, missing=()):
+    random = np.random.default_rng(3)
+    values = random.normal(size=(rows, COLUMNS)).cumsum(0) * [1, 20, 0.1] + [5, -300, 0]
+    for row, column in missing:
+        values[row, column] = np.nan
+    return values
+
+
+def written(folder, values, name="x.csv"):
+    lines = ["t,a,b,c"]
+    for n, row in enumerate(values):
+        lines.append(",".join([str(n), *("" if np.isnan(value) else repr(float(value)) for value in row)]))
+    path = folder / name
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def series(folder, values=None, **options):
+    sizes = {"context": CONTEXT, "horizon": HORIZON, "split": "60/20/20 %"}
+    data = written(folder, table() if values is None else values)
+    return tasks.build("series", data=data, **{**sizes, **options})
+
+
+def random_model(task, name="forecaster(dim=8, layers=1, patch=4, stride=3, num_heads=2)"):
+    torch.manual_seed(7)
+    return models.build(name, models.problem_for(name, task.problems())).eval()
+
+
+def seeded():
+    return torch.Generator().manual_seed(5)
+
+
+def errors_by_numpy(model, values, split):
+    """MSE and MAE of the standard protocol, window by window."""
+    part = values[:TRAIN]
+    scaled = (values - np.nanmean(part, 0)) / np.nanstd(part, 0)
+    test = len(values) - len(values) * 20 // 100
+    begin, end = {"train": (CONTEXT, TRAIN), "validation": (TRAIN, test), "test": (test, len(values))}[split]
+    found = []
+    for first in range(begin, end - HORIZON + 1):
+        past = scaled[first - CONTEXT : first].copy()
+        for column in range(COLUMNS):
+            for row in range(CONTEXT):
+                back = first - CONTEXT + row
+                while np.isnan(past[row, column]):
+                    back -= 1
+                    past[row, column] = 0.0 if back < 0 else scaled[back, column]
+        with torch.no_grad():
+            guess = model(tasks.Batch.of(torch.tensor(past[None]).float()))[0].double().numpy()
+        found.append(guess - scaled[first : first + HORIZON])
+    found = np.array(found)
+    return np.nanmean(found**2), np.nanmean(np.abs(found)), int((~np.isnan(found)).sum())
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("missing", [(), ((0, 0), (3, 1), (4, 1), (130, 2), (190, 0), (205, 1))])
+def test_errors_are_those_of_the_standard_protocol_by_numpy(split, missing, tmp_path):
+    """Standardised by the training part; every window of a part counts, the last small batch too."""
+    values = table(missing=missing)
+    task = series(tmp_path, values)
+    model = random_model(task)
+    found = evaluate(task, model, split, batch_size=7)
+    mse, mae, count = errors_by_numpy(model, values, split)
+    assert found["mse"] == pytest.approx(mse, rel=1e-5) and found["mae"] == pytest.approx(mae, rel=1e-5)
+    assert found["loss"] == pytest.approx(mse, rel=1e-4)
+    batch = task.batch(task.examples(split), range(len(task.examples(split))), seeded())
+    assert (
+        int(torch.ones_like(batch.targets).sum() if batch.target_keep is None else batch.target_keep.sum())
+        == count
+    )
+
+
+def test_windows_of_the_usual_split_are_as_many_as_published(tmp_path):
+    """ETTh1: 8209, 2785 and 2785 windows of 336 and 96 steps in 12, 4 and 4 months."""
+    lines = ["date,OT"]
+    for n in range(17420):
+        lines.append(f"{np.datetime64('2016-07-01T00:00:00') + np.timedelta64(n, 'h')},{n % 24}")
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    task = tasks.build("series", data=str(tmp_path / "x.csv"))
+    assert [len(task.examples(split)) for split in ("train", "validation", "test")] == [8209, 2785, 2785]
+    assert "rows 0–8,639 / –11,519 / –14,399 of 17,420" in task.protocol()["parts"]
+
+
+MODELS = {
+    "forecaster(dim=8, layers=2, patch=4, stride=3, num_heads=2)",
+    "linear-forecaster",
+    "encoder(dim=8, layers=1, num_heads=2)",
+    "lstm-attention(dim=8)",
+}
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_changing_the_future_changes_no_forecast(name, tmp_path):
+    """Neither through the window, nor the scale, nor the filling of missing values."""
+    values = table(missing=((150, 0), (151, 0), (185, 1)))
+    changed = values.copy()
+    changed[190:] = np.where(np.isnan(values[190:]), np.nan, values[190:] * 3 + 7)
+    changed[187, 2] = np.nan
+    forecasts = []
+    for number, one in enumerate((values, changed)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        task = series(folder, one)
+        with torch.no_grad():
+            model = random_model(task, name)
+            for parameter in model.parameters():
+                parameter.uniform_(-0.5, 0.5, generator=seeded())
+            windows = task.examples("test")
+            forecasts.append(model(task.batch(windows, range(len(windows)), seeded())))
+    first = int(task.ends[1])
+    same = [
+        n for n in range(len(forecasts[0])) if first + n <= 187
+    ]  # windows that end before the first change
+    assert len(same) > 10
+    assert torch.equal(forecasts[0][same], forecasts[1][same])
+    assert not torch.equal(forecasts[0][-1], forecasts[1][-1])
+
+
+def test_a_window_of_the_test_part_looks_back_into_validation(tmp_path):
+    task = series(tmp_path)
+    first = task.examples("test")[0]
+    scaled = (table() - task.center) / task.spread
+    middle = ROWS - ROWS * 20 // 100
+    assert np.allclose(first.past.numpy(), scaled[middle - CONTEXT : middle], atol=1e-5)
+    assert np.allclose(first.future.numpy(), scaled[middle : middle + HORIZON], atol=1e-5)
+
+
+def test_the_linear_yardstick_is_ridge_regression_of_scikit_learn(tmp_path):
+    from sklearn.linear_model import Ridge
+
+    task = series(tmp_path, table(missing=((60, 1),)))
+    windows = task.examples("train")
+    past, future, known = windows.rows(range(len(windows)))
+    inputs, targets = [], []
+    for window in range(len(windows)):
+        for column in range(COLUMNS):
+            if known[window, :, column].all():
+                last = past[window, -1, column].double()
+                inputs.append((past[window, :, column].double() - last).numpy())
+                targets.append((future[window, :, column].double() - last).numpy())
+    for penalty in (1.0, 30.0):
+        expected = Ridge(alpha=penalty).fit(inputs, targets)
+        found = fitted([windows.rows(range(0, 40)), windows.rows(range(40, len(windows)))], penalty)
+        assert np.allclose(found.weight.numpy().T, expected.coef_, atol=1e-8)
+        assert np.allclose(found.intercept.numpy(), expected.intercept_, atol=1e-8)
+    asked = task.examples("test")
+    past, future, _ = asked.rows(range(len(asked)))
+    expected = Ridge(alpha=1.0).fit(inputs, targets)
+    guess = np.stack([
+        expected.predict((past[:, :, c] - past[:, -1:, c]).double().numpy()) + past[:, -1:, c].double().numpy()
+        for c in range(COLUMNS)
+    ], 2)  # fmt: skip
+    states = dict(task.examine(None, "test", batch_size=3, device="cpu"))
+    assert LINEAR_MSE.value(states[LINEAR_MSE]) == pytest.approx(
+        float(((guess - future.numpy()) ** 2).mean())
+    )
+    assert LINEAR_MAE.value(states[LINEAR_MAE]) == pytest.approx(float(np.abs(guess - future.numpy()).mean()))
+
+
+def test_states_merge_over_any_split_of_the_batches(tmp_path):
+    task = series(tmp_path, table(missing=((180, 0),)))
+    model, windows = random_model(task), task.examples("test")
+    with torch.no_grad():
+        parts = [
+            json.loads(json.dumps(observe((MSE, MAE), Answered(model, task.batch(windows, rows, seeded())))))
+            for rows in (range(0, 11), range(11, 12), range(12, len(windows)))
+        ]
+        whole = observe((MSE, MAE), Answered(model, task.batch(windows, range(len(windows)), seeded())))
+    together = merged((MSE, MAE), parts[::-1])
+    for metric in (MSE, MAE):
+        assert metric.value(together[metric.name]) == pytest.approx(
+            metric.value(whole[metric.name]), rel=1e-6
+        )
+
+
+def test_collate_and_batch_are_the_same(tmp_path):
+    task = series(tmp_path, table(missing=((180, 0),)))
+    for split in ("train", "test"):
+        windows = pickle.loads(pickle.dumps(task)).examples(split)
+        one, two = (
+            task.batch(windows, [7, 0, 3], seeded()),
+            task.collate([windows[n] for n in (7, 0, 3)], seeded()),
+        )
+        assert torch.equal(one.inputs, two.inputs) and torch.equal(one.targets, two.targets)
+        assert (one.target_keep is None) == (two.target_keep is None)
+
+
+def test_a_restored_task_needs_no_data_and_forecasts_another_file(tmp_path):
+    task = series(tmp_path)
+    state = json.loads(json.dumps(task.state()))
+    gone = tasks.build("series", state=state, data=str(tmp_path / "gone.csv"))
+    assert gone.problems() == task.problems()
+    newer = table()[:50, [2, 0, 1]]
+    path = tmp_path / "newer.csv"
+    lines = ["t,c,a,b", *(",".join(map(repr, [n, *row])) for n, row in enumerate(newer.tolist()))]
+    path.write_text("\n".join(lines))
+    example = gone.parse({"table": str(path)})
+    scaled = (table()[50 - CONTEXT : 50] - task.center) / task.spread
+    assert np.allclose(example.past.numpy(), scaled, atol=1e-5), "columns are found by name"
+    text = gone.answer_text((torch.arange(HORIZON * COLUMNS).view(HORIZON, COLUMNS) / 4).tolist(), example)
+    rows = [line.split(",") for line in text.split("\n")]
+    assert rows[0] == ["time", "a", "b", "c"] and [row[0] for row in rows[1:]] == [
+        "50",
+        "51",
+        "52",
+        "53",
+        "54",
+    ]
+    expected = task.center + np.array([3, 4, 5]) / 4 * task.spread
+    assert np.allclose([float(cell) for cell in rows[2][1:]], expected, rtol=1e-4)
+
+
+def test_a_file_that_was_not_trained_on_is_measured_as_a_whole(tmp_path):
+    task = series(tmp_path)
+    other = tasks.build("series", state=task.state(), data=written(tmp_path, table(60), "y.csv"), whole=True)
+    assert len(other.examples("test")) == 60 - CONTEXT - HORIZON + 1
+    assert other.examine(None, "test", batch_size=3, device="cpu") == []
+    with pytest.raises(BadValue, match="nothing is left for training"):
+        other.examples("train")
+
+
+def test_columns_are_chosen_by_name_and_a_constant_one_is_no_trouble(tmp_path):
+    values = table()
+    values[:, 0] = 4.0
+    task = series(tmp_path, values, columns="c,a")
+    assert task.streams()["inputs"].width == 2 and task.names == ("c", "a")
+    past = task.examples("test")[0].past
+    assert torch.isfinite(past).all() and (past[:, 1] == 0).all()
+    with torch.no_grad():
+        assert torch.isfinite(random_model(task)(task.collate([task.examples("test")[0]], seeded()))).all()
+    with pytest.raises(BadValue, match=r"columns: column of .*x\.csv: there is no 'd'"):
+        series(tmp_path, columns="d").streams()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"context": 200}, r"part for train has 126 rows.*context=200 and horizon=5 needs 205"),
+        ({"horizon": 50}, r"part for validation has 43 rows.*needs 50"),
+        ({"split": "12/4/4 months"}, "times of this series are numbers"),
+        ({"gaps": "leave"}, "gaps: expected fill or join"),
+        ({"context": 1}, "context: expected a whole number of at least 2"),
+    ],
+)
+def test_options_that_do_not_fit_say_what_to_change(options, words, tmp_path):
+    with pytest.raises(BadValue, match=words):
+        series(tmp_path, **options).examples("train")
+
+
+def test_a_table_that_is_too_short_or_lacks_a_column_is_refused(tmp_path):
+    task = series(tmp_path)
+    task.streams()
+    with pytest.raises(BadValue, match=r"looks back 13 steps, and .* has 9 rows"):
+        task.parse({"table": written(tmp_path, table(9), "short.csv")})
+    with pytest.raises(BadValue, match="expected a CSV file"):
+        task.parse({"table": str(tmp_path)})
+    with pytest.raises(BadValue, match=r"--text: the task series reads vectors\. Give --table"):
+        task.parse({"text": "1 2 3"})
+
+
+def test_missing_values_are_stated(tmp_path):
+    task = series(tmp_path, table(missing=((3, 1), (4, 1))))
+    assert task.protocol()["missing"].startswith("2 values are missing: windows hold the last known value")
+
+
+def test_the_generated_machines_are_always_the_same():
+    one, two = tasks.build("series"), tasks.build("series(seed=1)")
+    assert one.table.values.shape == (14400, 3) and one.streams()["inputs"].length == 96
+    assert np.array_equal(one.table.values, tasks.build("series").table.values)
+    assert not np.array_equal(one.table.values, two.table.values)
