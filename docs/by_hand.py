@@ -125,6 +125,8 @@ out before step 3, so *the* can only take from itself:
 **Hard** (`normalize="hard"`): each word takes one value, that of the best score; of equal scores, the first:
 
 {table("weight", keys, WORDS, hard, 0)}
+
+Where this step stands in whole networks is drawn in [architectures.md](architectures.md).
 """
 
 

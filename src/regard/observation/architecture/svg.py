@@ -87,14 +87,14 @@ def svg(diagram: Diagram, note: str = "") -> str:
     """The picture as the text of an SVG file; `note`: what else to say below its name."""
     block = arranged(diagram, MEASURES)
     head = 44.0
-    legend, legend_width = _legend(diagram)
+    legend, legend_width, legend_height = _legend(diagram, max(block.right, 340.0))
     name = diagram.root.label
     counted = f"{diagram.parameters:,} parameters" if diagram.parameters else "no parameters"
     counted = ", ".join(filter(None, (counted, note)))
     texts = text_width(name, 17, bold=True), text_width(counted, 11)
     width = max(block.right, legend_width, *texts) + 2 * MARGIN
     left = (width - block.right) / 2
-    height = head + block.height + 58 + MARGIN
+    height = head + block.height + 46 + legend_height + MARGIN
     drawn = "\n".join(_drawn(block, left, head + 12))
     below = head + 12 + block.height + 30
     return (
@@ -210,26 +210,29 @@ def _arrow(name: str, colour: str) -> str:
     )
 
 
-def _legend(diagram: Diagram) -> tuple[str, float]:
-    """The meaning of each colour, sign and line in the picture, and how wide it is."""
+def _legend(diagram: Diagram, room: float) -> tuple[str, float, float]:
+    """The meaning of each colour, sign and line in the picture in lines of this width, and how wide and high it is."""
     kinds = {node.kind for node in diagram.root.nodes()}
-    x, parts = 0.0, list[str]()
+    x, y, widest, parts = 0.0, 0.0, 0.0, list[str]()
     keys = [(kind, meaning) for kind, meaning in {**MEANINGS, **NAMES}.items() if kind in kinds]
     if any(node.parameters >= 1000 for node in diagram.root.nodes()):
         keys.append(("k", "thousand parameters"))
     if any(edge.back for edge in diagram.edges):
         keys.append(("", "from the step before"))
     for kind, meaning in keys:
+        wide = 17 + text_width(meaning, 10.5)
+        if x and x + wide > room:
+            x, y = 0.0, y + 19
         if kind in FILLS:
             fill, border = FILLS[kind]
-            parts.append(
-                f'<rect x="{x:.1f}" y="0" width="12" height="12" rx="3" fill="{fill}" stroke="{border}"/>'
-            )
+            square = f'width="12" height="12" rx="3" fill="{fill}" stroke="{border}"'
+            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" {square}/>')
         elif kind:
-            parts.append(_text(x + 6, 10, kind, 12, GREY))
+            parts.append(_text(x + 6, y + 10, kind, 12, GREY))
         else:
             line = f'stroke="{STATE}" stroke-width="1.5" stroke-dasharray="5 3" marker-end="url(#state)"'
-            parts.append(f'<path d="M{x - 6:.1f},6 h19" {line}/>')
-        parts.append(_text(x + 17, 10, meaning, 10.5, GREY, "start"))
-        x += 17 + text_width(meaning, 10.5) + 16
-    return "".join(parts), max(0.0, x - 16)
+            parts.append(f'<path d="M{x - 6:.1f},{y + 6:.1f} h19" {line}/>')
+        parts.append(_text(x + 17, y + 10, meaning, 10.5, GREY, "start"))
+        widest = max(widest, x + wide)
+        x += wide + 16
+    return "".join(parts), widest, y + 12
