@@ -9,9 +9,9 @@ import torch
 
 from regard import models, tasks
 from regard.errors import BadValue
+from regard.tasks.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE
 from regard.tasks.linear_forecast import fitted
 from regard.tasks.metrics import Answered, merged, observe
-from regard.tasks.series import LINEAR_MAE, LINEAR_MSE, MAE, MSE
 from regard.training.evaluation import evaluate
 
 ROWS, CONTEXT, HORIZON, COLUMNS = 211, 13, 5, 3
@@ -255,7 +255,7 @@ def test_columns_are_chosen_by_name_and_a_constant_one_is_no_trouble(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"context": 200}, r"part for train has 126 rows.*context=200 and horizon=5 needs 205"),
+        ({"context": 200}, r"part for training has 126 rows.*context=200 and horizon=5 needs 205"),
         ({"horizon": 50}, r"part for validation has 43 rows.*needs 50"),
         ({"split": "12/4/4 months"}, "times of this series are numbers"),
         ({"gaps": "leave"}, "gaps: expected fill or join"),

@@ -2,99 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks import machines
 from regard.tasks.answers import Forecast, PooledForecast
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.draws import Generated
+from regard.tasks.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE, summed
 from regard.tasks.linear_forecast import LinearForecast, fitted
-from regard.tasks.metrics import LOSS, Answered, Answering, Mean, Metric, State
+from regard.tasks.metrics import LOSS, Answering, Metric, State
 from regard.tasks.reading import Data, checked_encoding, paths_of
-from regard.tasks.series_file import SeriesTable, checked_gaps, read_series, written_time
+from regard.tasks.series_file import SeriesTable, checked_gaps, read_series
 from regard.tasks.series_parts import borders
 from regard.tasks.series_picture import forecast_figure, line_picture
+from regard.tasks.series_windows import Span, Standard, Windows, all_windows, named_times, standardised
 from regard.tasks.shown import Shown
 from regard.tasks.splits import checked_split
 from regard.tasks.streams import Vectors
-from regard.tasks.task import SPLITS, Recipe, Task, task
+from regard.tasks.task import Recipe, Task, task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WINDOWS = 256  # that the linear yardstick reads at once
 SPLIT = "12/4/4 months"
-
-
-class Span(NamedTuple):
-    """A window of a series in standard units, and what follows it."""
-
-    past: Tensor  # (context,columns); missing values are filled with the last known ones
-    future: Tensor | None  # (horizon,columns); None where it is not known yet
-    known: Tensor | None  # (horizon,columns): False where a value is missing
-    begin: int  # row of the series
-
-
-class Windows(Generated[Span]):
-    """All windows whose forecasts lie in one part of a series."""
-
-    even = True  # all are of one length
-
-    def __init__(
-        self, filled: Tensor, values: Tensor, known: Tensor, first: int, count: int, sizes: tuple[int, int]
-    ) -> None:
-        super().__init__(count, partial(_span, filled, values, known, first, sizes))
-        self.filled, self.values, self.known, self.first, self.sizes = filled, values, known, first, sizes
-
-    def rows(self, chosen: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Windows, what follows them, and where that is known, for several at once."""
-        context, horizon = self.sizes
-        begin = torch.tensor(chosen, dtype=torch.long)[:, None] + self.first
-        past, future = begin + torch.arange(context), begin + context + torch.arange(horizon)
-        return self.filled[past], self.values[future], self.known[future]
-
-
-def _span(
-    filled: Tensor, values: Tensor, known: Tensor, first: int, sizes: tuple[int, int], index: int
-) -> Span:
-    begin, middle, end = first + index, first + index + sizes[0], first + index + sum(sizes)
-    return Span(filled[begin:middle], values[middle:end], known[middle:end], begin)
-
-
-def _squares(answered: Answered) -> tuple[float, float] | None:
-    return _errors(answered, 2)
-
-
-def _distances(answered: Answered) -> tuple[float, float] | None:
-    return _errors(answered, 1)
-
-
-def _errors(answered: Answered, power: int) -> tuple[float, float] | None:
-    if answered.batch.targets is None:
-        return None
-    return summed(answered.outputs, answered.batch.targets, answered.counts, power)
-
-
-def summed(found: Tensor, true: Tensor, known: Tensor, power: int) -> tuple[float, float]:
-    """The sum of |error|^power over known values, in float64, and their number."""
-    errors = (found.double() - true.double()).abs().pow(power)[known]
-    return float(errors.sum()), float(known.sum())
-
-
-MSE = Mean("mse", higher_is_better=False, over="values", look=_squares)
-MAE = Mean("mae", higher_is_better=False, over="values", look=_distances)
-LINEAR_MSE = Mean("linear_mse", higher_is_better=False, over="values")
-LINEAR_MAE = Mean("linear_mae", higher_is_better=False, over="values")
 
 
 @task("series")
@@ -181,23 +119,22 @@ class SeriesTask(Task):
     @cached_property
     def ends(self) -> tuple[int, int, int]:
         """The rows at which training, validation and test end."""
-        rows = len(self.table.values)
-        ends = (
-            (0, 0, rows)
-            if self.whole
-            else borders(self.split, rows, self.table.step if self.table.dated else None)
-        )
-        parts = zip(
-            SPLITS, (0, *ends), ends, (self.context + self.horizon, self.horizon, self.horizon), strict=False
-        )
-        for name, begin, end, least in parts:
-            least += self.context if self.whole else 0
-            if end - begin < least and not (self.whole and name != "test"):
-                raise BadValue(
-                    f"split: the part for {name} has {end - begin:,} rows, and a window of context={self.context} and "
-                    f"horizon={self.horizon} needs {least:,} there. Make them shorter, or that part longer."
-                )
+        rows, needed = len(self.table.values), self.context + self.horizon
+        if self.whole:
+            self._refuse_short("the test", rows, needed)
+            return 0, 0, rows
+        ends = borders(self.split, rows, self.table.step if self.table.dated else None)
+        self._refuse_short("training", ends[0], needed)
+        self._refuse_short("validation", ends[1] - ends[0], self.horizon)
+        self._refuse_short("the test", ends[2] - ends[1], self.horizon)
         return ends
+
+    def _refuse_short(self, part: str, rows: int, needed: int) -> None:
+        if rows < needed:
+            raise BadValue(
+                f"split: the part for {part} has {rows:,} rows, and a window of context={self.context} and "
+                f"horizon={self.horizon} needs {needed:,} there. Make them shorter, or that part longer."
+            )
 
     def _prepare(self) -> None:
         """Mean and standard deviation of each column, from known values of the training part."""
@@ -217,19 +154,10 @@ class SeriesTask(Task):
             self._prepare()
         return self.names
 
-    def standard(self, values: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Values in standard units with missing ones filled, the same with zeros there, and where they are known.
-
-        A missing value is filled with the last known one of its column, with the mean where there is none before it:
-        nothing later is used.
-        """
+    def standard(self, table: SeriesTable) -> Standard:
+        """A series in the units of the training part."""
         self._known()
-        scaled = (values - self.center) / self.spread
-        known = ~np.isnan(scaled)
-        last = np.maximum.accumulate(np.where(known, np.arange(len(scaled))[:, None], -1), 0)
-        filled = np.where(last >= 0, np.take_along_axis(np.nan_to_num(scaled), np.maximum(last, 0), 0), 0.0)
-        zeros = np.where(known, scaled, 0.0)
-        return torch.from_numpy(filled).float(), torch.from_numpy(zeros).float(), torch.from_numpy(known)
+        return standardised(table.values, self.center, self.spread)
 
     def streams(self) -> dict[str, Vectors]:
         """A window: a number for each column at each step."""
@@ -249,7 +177,6 @@ class SeriesTask(Task):
         checked_split(split)
         if self.whole and split == "train":
             raise BadValue("data: all of the file is measured, so that nothing is left for training.")
-        filled, values, known = self._standardised
         begin, end = {
             "train": (self.context, self.ends[0]),
             "validation": (self.ends[0], self.ends[1]),
@@ -258,11 +185,11 @@ class SeriesTask(Task):
         if self.whole:
             begin, end = self.context, self.ends[2]
         first, count = begin - self.context, end - begin - self.horizon + 1
-        return Windows(filled, values, known, first, count, (self.context, self.horizon))
+        return Windows(self.table, self._standardised, first, count, (self.context, self.horizon))
 
     @cached_property
-    def _standardised(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.standard(self.table.values)
+    def _standardised(self) -> Standard:
+        return self.standard(self.table)
 
     def length(self, example: Span) -> int:
         """Steps of a window."""
@@ -299,7 +226,7 @@ class SeriesTask(Task):
             return []
         yardstick = self._yardstick
         sums = {LINEAR_MSE: [0.0, 0.0], LINEAR_MAE: [0.0, 0.0]}
-        for past, future, known in _pieces(self.examples(split)):
+        for past, future, known in all_windows(self.examples(split)):
             found = yardstick(past)
             for metric, power in ((LINEAR_MSE, 2), (LINEAR_MAE, 1)):
                 sums[metric] = metric.merge([sums[metric], summed(found, future, known, power)])
@@ -307,7 +234,7 @@ class SeriesTask(Task):
 
     @cached_property
     def _yardstick(self) -> LinearForecast:
-        return fitted(_pieces(self.examples("train")))
+        return fitted(all_windows(self.examples("train")))
 
     def protocol(self) -> dict[str, Any]:
         """Standardisation, parts, windows and missing values."""
@@ -334,31 +261,22 @@ class SeriesTask(Task):
                 f"--table: this run looks back {self.context} steps, and {given['table']!r} has "
                 f"{len(table.values)} rows."
             )
-        filled, _, _ = self.standard(table.values)
-        self.table = table
-        return Span(filled[-self.context :], None, None, len(filled) - self.context)
+        filled = self.standard(table).filled
+        return Span(filled[-self.context :], None, None, len(filled) - self.context, table)
 
     def show(self, example: Span, batch: Batch) -> Shown:
         """The window of the first column as a picture; its positions are called by their times."""
-        begin, end = example.begin, example.begin + self.context
-        pieces = self._named_times(begin, end)
+        pieces = named_times(example, 0, self.context)
         words = f"{self.names[0]}, {pieces[0]} to {pieces[-1]}"
         picture = line_picture(example.past[:, 0].numpy())
         return Shown(words, pieces, "steps", picture=picture, grid=(1, self.context))
 
-    def _named_times(self, begin: int, end: int) -> list[str]:
-        """The times of rows; those after the last row follow in equal steps."""
-        times, dated = self.table.times, self.table.dated
-        after = max(0, end - len(times))
-        more = times[-1] + self.table.step * np.arange(1, after + 1)
-        return [written_time(float(time), dated) for time in np.concatenate([times, more])[begin:end]]
-
     def answer_text(self, predicted: Any, example: Span) -> str:
         """A forecast as CSV: the times, and the columns in the units of the file."""
-        begin = example.begin + self.context
         values = np.array(predicted) * self.spread + self.center
         lines = [",".join(["time", *self.names])]
-        for time, row in zip(self._named_times(begin, begin + len(values)), values.tolist(), strict=True):
+        times = named_times(example, self.context, self.context + len(values))
+        for time, row in zip(times, values.tolist(), strict=True):
             lines.append(",".join([time, *(f"{value:.6g}" for value in row)]))
         return "\n".join(lines)
 
@@ -366,7 +284,7 @@ class SeriesTask(Task):
         """Each column with its forecast; behind the first, what its forecast looked back at."""
         past = example.past.numpy() * self.spread + self.center
         ahead = np.array(predicted) * self.spread + self.center
-        times = self._named_times(example.begin, example.begin + self.context + self.horizon)
+        times = named_times(example, 0, self.context + self.horizon)
         return forecast_figure(self.names, past, ahead, times, weights)
 
     def state(self) -> dict[str, Any]:
@@ -391,9 +309,3 @@ class SeriesTask(Task):
         self.spread = np.array([finite_number("spread", value, 0.0) for value in spread])
         self.context = whole_number("context", state["context"], 2)
         self.horizon = whole_number("horizon", state["horizon"], 1)
-
-
-def _pieces(windows: Windows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """All windows, some at a time."""
-    for begin in range(0, len(windows), WINDOWS):
-        yield windows.rows(range(begin, min(begin + WINDOWS, len(windows))))
