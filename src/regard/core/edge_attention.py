@@ -58,17 +58,17 @@ def attend_edges(
         raise unknown_name("impl", impl, NAMES)
     dtype = accumulation_dtype(left.dtype)
     with without_autocast(left.device):
-        given = [part.to(dtype) for part in (left, right, value)]
+        ends = left.to(dtype), right.to(dtype), value.to(dtype)
         heads = None if weight is None else weight.to(dtype)
         chosen = _chosen(impl, left)
         if chosen == "triton":
             from regard.implementations.triton import edges as kernels
 
-            return kernels.run(*given, heads, slope, edges, dropout).to(left.dtype)
+            return kernels.run(*ends, heads, slope, edges, dropout).to(left.dtype)
         seed = draw_seed(left.device) if dropout > 0 else None
         kept = kept_factors(edges.targets, edges.sources, left.shape[1], seed, dropout, dtype)
         run = plain.reference if chosen == "reference" else plain.run
-        return run(*given, heads, slope, edges, kept).to(left.dtype)
+        return run(*ends, heads, slope, edges, kept).to(left.dtype)
 
 
 def edge_weights(

@@ -113,7 +113,7 @@ class GraphAttention(nn.Module):
             parts.left, parts.right, value, graph, weight=parts.weight, slope=self.slope, dropout=rate
         )
         heads = mixed.unflatten(1, (len(nodes), self.num_heads)).transpose(0, 1)  # (b,n,h,width)
-        joined = heads.flatten(2) if self.join == "concat" else heads.mean(2)
+        joined: Tensor = heads.flatten(2) if self.join == "concat" else heads.mean(2)
         return joined if self.bias is None else joined + self.bias
 
     def edges(self, nodes: Tensor, edges: Tensor | Edges) -> Edges:
@@ -156,7 +156,7 @@ class GraphAttention(nn.Module):
         place = torch.full((count,), -1, device=device)
         place[chosen] = torch.arange(len(chosen), device=device)
         at = place[graph.targets]
-        made = found.new_zeros(*found.shape[:2], len(chosen) * count)
+        made: Tensor = found.new_zeros(*found.shape[:2], len(chosen) * count)
         cells = at[at >= 0] * count + graph.sources[at >= 0]
         made = made.index_add(2, cells, found[..., at >= 0]).unflatten(2, (len(chosen), count))
         return made[:, :, place[chosen]]  # a node that is asked for twice is there twice
@@ -179,7 +179,8 @@ class GraphAttention(nn.Module):
     def _heads(self, mapped: Tensor, broken: Tensor | None) -> Tensor:
         """Mapped rows (b,n,h·a) as (n,b·h,a), with NaN in rows that were not finite."""
         mapped = mapped if broken is None else mapped.masked_fill(broken[..., None], torch.nan)
-        return mapped.unflatten(2, (self.num_heads, -1)).transpose(0, 1).flatten(1, 2)
+        heads: Tensor = mapped.unflatten(2, (self.num_heads, -1))
+        return heads.transpose(0, 1).flatten(1, 2)
 
 
 def _nonfinite(nodes: Tensor) -> Tensor | None:

@@ -24,6 +24,7 @@ from regard.tasks.alignments import (
 )
 from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
+from regard.tasks.completion import evenly
 from regard.tasks.draws import Generated, shares
 from regard.tasks.gold import Gold, Pairs, error_rate, read_gold, tally
 from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Answering, Counts, Metric, State
@@ -174,8 +175,9 @@ class Align(ParallelTask):
         return counts
 
     def examine(
-        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
-    ) -> list[tuple[Metric, State]]:
+        self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,
+        device: torch.device | str = "cpu",
+    ) -> list[tuple[Metric, State]]:  # fmt: skip
         """The error rate of each layer, of the diagonal and of IBM model 1; how much is not aligned one to one."""
         states: dict[str, dict[str, float]] = {}
 
@@ -184,7 +186,7 @@ class Align(ParallelTask):
 
         trained = [(pair.source, (pair.target or ())[:-1]) for pair in self._training_pairs()]
         yardstick = IBM1(trained)
-        examples = self.examples(split)
+        examples = evenly(self.examples(split), most)
         shapes: dict[str, dict[str, float]] = {}
         for begin in range(0, len(examples), batch_size):
             some = [examples[index] for index in range(begin, min(begin + batch_size, len(examples)))]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 Key = tuple[object, ...]
+Vertex = TypeVar("Vertex", bound=Hashable)
 BOXES = ("box", "raw", "attend", "state")
 
 
@@ -110,12 +112,12 @@ class Graph:
         return self.parts[key].again
 
 
-def strongly_connected(following: dict[Key, list[Key]]) -> list[list[Key]]:
+def strongly_connected(following: dict[Vertex, list[Vertex]]) -> list[list[Vertex]]:
     """The strongly connected components of a graph (Tarjan 1972), without recursion."""
-    index: dict[Key, int] = {}
-    low: dict[Key, int] = {}
-    stack: list[Key] = []
-    found: list[list[Key]] = []
+    index: dict[Vertex, int] = {}
+    low: dict[Vertex, int] = {}
+    stack: list[Vertex] = []
+    found: list[list[Vertex]] = []
     for root in following:
         work = [(root, iter(following[root]))] if root not in index else []
         while work:
