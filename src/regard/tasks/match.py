@@ -21,7 +21,7 @@ from regard.tasks.metrics import LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.reading import Data
 from regard.tasks.shown import Shown
 from regard.tasks.sound.log_mel import HOP, STACK, LogMel
-from regard.tasks.sound.recordings import DIGITS, Recording, load
+from regard.tasks.sound.recordings import DIGITS, SoundRecording, load
 from regard.tasks.sound.utterances import Utterance, padded_frames, spectrogram
 from regard.tasks.splits import checked_split
 from regard.tasks.streams import Frames, StreamSpec, Tokens, Vectors
@@ -198,9 +198,9 @@ class MatchTask(Task):
         return (LOSS, ACCURACY, RECALL, MRR, DIGIT)
 
     @cached_property
-    def recordings(self) -> dict[str, dict[int, list[Recording]]]:
+    def recordings(self) -> dict[str, dict[int, list[SoundRecording]]]:
         """The recordings of each digit in each split."""
-        found: dict[str, dict[int, list[Recording]]] = {}
+        found: dict[str, dict[int, list[SoundRecording]]] = {}
         for split, part in load(self.data, self.mel.rate).items():
             found[split] = {digit: [] for digit in range(len(DIGITS))}
             for one in part:

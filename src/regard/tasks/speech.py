@@ -21,7 +21,7 @@ from regard.tasks.reading import Data, checked_encoding
 from regard.tasks.shown import Shown
 from regard.tasks.sound.errors import distance
 from regard.tasks.sound.log_mel import HOP, STACK, LogMel
-from regard.tasks.sound.recordings import DIGITS, Recording, Splits, load
+from regard.tasks.sound.recordings import DIGITS, SoundRecording, Splits, load
 from regard.tasks.sound.utterances import Utterance, joined, padded_frames, spectrogram
 from regard.tasks.sound.wav import MOST_BYTES, read_sound, resampled
 from regard.tasks.splits import checked_split
@@ -233,7 +233,7 @@ class Speech(Task):
                 f"--sound: {files.shown(path)} takes {sound.seconds:.1f} seconds, expected at most "
                 f"{self.strings * self.max_seconds:g}. Cut it."
             )
-        return Utterance((Recording(resampled(sound, self.mel.rate), "", name=Path(path).name),))
+        return Utterance((SoundRecording(resampled(sound, self.mel.rate), "", name=Path(path).name),))
 
     def show(self, example: Utterance, batch: Batch) -> Shown:
         """The spectrogram, low bands at the bottom, with the time of each position."""

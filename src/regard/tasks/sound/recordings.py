@@ -26,7 +26,7 @@ NAMED = "named"  # files that are in no split yet
 _NAME = re.compile(r"(\d)_([^_]+)_(\d+)")
 
 
-class Recording(NamedTuple):
+class SoundRecording(NamedTuple):
     """Samples at the task's rate, and what is said in them."""
 
     samples: NDArray[np.float32]
@@ -44,7 +44,7 @@ class Named(NamedTuple):
     take: int = 0
 
 
-Splits = dict[str, list[Recording]]
+Splits = dict[str, list[SoundRecording]]
 
 
 def load(data: Data | None, rate: int, *, unseen: str = "", seed: int = 0, encoding: str = "utf-8") -> Splits:
@@ -55,7 +55,7 @@ def load(data: Data | None, rate: int, *, unseen: str = "", seed: int = 0, encod
     """
     if data is None:
         return _without(_split(_made(rate), seed), unseen)
-    found: dict[str, list[tuple[int, Recording]]] = {}
+    found: dict[str, list[tuple[int, SoundRecording]]] = {}
     for path in paths_of(data):
         with _store(path) as store:
             for split, files in _files(store, path, encoding).items():
@@ -81,18 +81,20 @@ def speakers(splits: Splits) -> set[str]:
     return {recording.speaker for part in splits.values() for recording in part}
 
 
-def _made(rate: int) -> list[tuple[int, Recording]]:
+def _made(rate: int) -> list[tuple[int, SoundRecording]]:
     """The tones, at this rate."""
     found = []
     for speaker in tones.SPEAKERS:
         for digit in range(len(tones.TUNES)):
             for take in range(tones.TAKES):
                 samples = resampled(Sound(tones.spoken(digit, speaker, take), tones.RATE), rate)
-                found.append((take, Recording(samples, str(digit), speaker, f"{digit}_{speaker}_{take}.wav")))
+                found.append(
+                    (take, SoundRecording(samples, str(digit), speaker, f"{digit}_{speaker}_{take}.wav"))
+                )
     return found
 
 
-def _split(recordings: Sequence[tuple[int, Recording]], seed: int) -> Splits:
+def _split(recordings: Sequence[tuple[int, SoundRecording]], seed: int) -> Splits:
     """Splits of named digits: by their takes, validation by a hash."""
     parts: Splits = {"train": [], "test": []}
     for take, recording in recordings:
@@ -176,7 +178,9 @@ def _listed(lines: Sequence[str], path: Path) -> list[Named]:
     return found
 
 
-def _read(store: stores.FolderFiles, files: Iterable[Named], rate: int) -> Iterator[tuple[int, Recording]]:
+def _read(
+    store: stores.FolderFiles, files: Iterable[Named], rate: int
+) -> Iterator[tuple[int, SoundRecording]]:
     """The takes and the recordings of some files."""
     total = 0
     for file in files:
@@ -186,4 +190,4 @@ def _read(store: stores.FolderFiles, files: Iterable[Named], rate: int) -> Itera
             raise BadValue(
                 f"data: more than {MOST_SAMPLES / rate / 3600:,.0f} hours of sound are not held in memory. Take a part."
             )
-        yield file.take, Recording(samples, file.transcript, file.speaker, file.name)
+        yield file.take, SoundRecording(samples, file.transcript, file.speaker, file.name)

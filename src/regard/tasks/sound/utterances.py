@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.tasks.draws import Draws, Generated
 from regard.tasks.sound.augment import changed, masked
 from regard.tasks.sound.log_mel import LogMel
-from regard.tasks.sound.recordings import Recording
+from regard.tasks.sound.recordings import SoundRecording
 
 SHORTEST_GAP, LONGEST_GAP = 0.04, 0.2  # seconds of silence between joined recordings
 
@@ -22,7 +22,7 @@ SHORTEST_GAP, LONGEST_GAP = 0.04, 0.2  # seconds of silence between joined recor
 class Utterance(NamedTuple):
     """Recordings one after the other, each followed by so many samples of silence."""
 
-    parts: tuple[Recording, ...]
+    parts: tuple[SoundRecording, ...]
     gaps: tuple[int, ...] = (0,)
     training: bool = False  # whether it is changed anew for each batch
 
@@ -56,17 +56,17 @@ class Utterance(NamedTuple):
 
 
 def joined(
-    recordings: Sequence[Recording], count: int, most: int, rate: int, training: bool, *key: object
+    recordings: Sequence[SoundRecording], count: int, most: int, rate: int, training: bool, *key: object
 ) -> Sequence[Utterance]:
     """`count` strings of 1 to `most` recordings, each by one speaker, drawn by a key and always the same."""
-    by_speaker: dict[str, list[Recording]] = {}
+    by_speaker: dict[str, list[SoundRecording]] = {}
     for recording in recordings:
         by_speaker.setdefault(recording.speaker, []).append(recording)
     return Generated(count, partial(_string, by_speaker, most, rate, training, key))
 
 
 def _string(
-    by_speaker: Mapping[str, Sequence[Recording]],
+    by_speaker: Mapping[str, Sequence[SoundRecording]],
     most: int,
     rate: int,
     training: bool,
