@@ -147,8 +147,8 @@ def test_every_parameter_of_every_mechanism_is_in_exactly_one_box(name):
 
 
 def _all_is_connected(diagram):
-    """All but inputs and learned rows are fed, and all but the output feed something."""
-    begins = {node for node in diagram.root.nodes() if node.kind in ("input", "memory")}
+    """All but inputs, learned rows and embeddings of positions are fed, and all but the output feed something."""
+    begins = {node for node in diagram.root.nodes() if node.kind in ("input", "memory", "embedding")}
     fed_ = {edge.target for edge in diagram.edges if not edge.back}
     feeding = {edge.source for edge in diagram.edges if not edge.back}
     nodes = set(diagram.root.nodes())
