@@ -87,7 +87,7 @@ class Question:
             for name, value in options.items()
             if name.startswith("--")
         }
-        for name in ("models", "attention", "seeds", "workers", "threads"):
+        for name in ("models", "attention", "match", "seeds", "workers", "threads"):
             said.pop(name, None)
         if "data" in said:  # the folder may lie elsewhere
             said["data"] = said["data"].replace(DATA, "")

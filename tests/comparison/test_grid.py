@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from regard import models, tasks
 from regard.comparison.grid import compose, jobs, slug
 from regard.comparison.job import Contestant
 from regard.comparison.plan import read_seeds, usual_models
@@ -43,7 +44,9 @@ def test_settings_are_checked_and_kept_as_values():
 
 def test_all_models_are_those_for_the_usual_question_of_the_task():
     grid = compose({"task": "dates(validation_size=2, test_size=2)"}, ["all"])
-    assert labels(grid) == [name for name in sorted(MODELS.names()) if "decoder" in MODELS[name].gives]
+    problem = tasks.build("dates").problem
+    assert labels(grid) == [name for name in sorted(MODELS.names()) if models.fits(MODELS[name], problem)]
+    assert {"bridge", "gla", "seq2seq", "transformer"} <= set(labels(grid))
     assert grid.left_out == []
 
 

@@ -164,7 +164,8 @@ def test_a_width_at_which_a_model_of_the_user_fails_is_passed_over():
 
 
 def test_every_model_has_a_width():
-    assert not [name for name in MODELS if MODELS[name].width_option not in options_of(MODELS[name])]
+    without = [name for name in MODELS if MODELS[name].width_option not in options_of(MODELS[name])]
+    assert without == ["linear-forecaster"]  # a yardstick, whose size follows from the task
 
 
 # The choice.

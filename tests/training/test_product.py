@@ -6,6 +6,7 @@ import pytest
 
 from regard import models, tasks
 from regard.models import MODELS
+from regard.models.model import options_of
 from regard.training import train
 
 SMALL = {"language": "language(context=24)", "copy": "copy(max_length=3)"}
@@ -22,7 +23,13 @@ PAIRS = [
 
 @pytest.mark.parametrize(("task", "model"), PAIRS)
 def test_every_model_trains_on_every_task_it_serves(tmp_path, task, model):
-    small = "ntm(slots=5, width=4, hidden=8)" if model == "ntm" else f"{model}(dim=16, layers=1)"
+    sizes = (
+        {"dim": 16, "layers": 1, "slots": 5, "width": 4, "hidden": 8}
+        if model == "ntm"
+        else {"dim": 16, "layers": 1}
+    )
+    known = options_of(MODELS[model])
+    small = f"{model}({', '.join(f'{name}={size}' for name, size in sizes.items() if name in known)})"
     result = train(
         {
             "task": SMALL.get(task, task), "model": small, "steps": 2, "batch_size": 3, "accumulate": 1,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SUMMARY = "Talk with a trained run: type a turn, read its reply and what each of its words attended to."
 EXAMPLES = (
     "regard chat runs/reply-1",
-    'printf "i want thai food\\nin the north\\n" | regard chat runs/reply-1 --json',
+    "regard chat runs/reply-1 --json < turns.txt",
 )
 
 FAILED = 1

@@ -64,6 +64,7 @@ class Answerer(Model):
         dropout: of memories and question.
     """
 
+    attention_default: ClassVar[str] = "hops over the memory"  # no mechanism that `--attention` could replace
     shows: ClassVar[dict[str, str]] = {"hops": "hops over the memory"}
     batches: Tensor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -22,6 +22,9 @@ class LinearForecaster(Model):
 
     Paper: Zeng et al. 2023 (NLinear).
     """
+
+    attention_default: ClassVar[str] = "none"
+    width_option: ClassVar[str] = ""  # its size follows from the task
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

@@ -45,8 +45,11 @@ class TransformerXL(Decoder):
         super().__init__(problem, attention=chosen, positions="none", **options)
 
     def rows(self, batch: Batch) -> Tensor:
-        if batch.keep is not None and not bool(batch.keep.all()):
-            raise BadValue("model: transformer-xl reads texts without padding; got a batch with some.")
+        keep = batch.keep
+        if keep is not None and bool((keep[:, 1:] & ~keep[:, :-1]).any()):
+            raise BadValue(
+                "model: transformer-xl reads texts with padding after them; got padding before a token."
+            )
         rows = self.embedding(batch.inputs)
         state = self.initial_state(batch.size)
         found = []

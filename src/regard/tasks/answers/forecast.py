@@ -37,6 +37,7 @@ class PooledForecast(Forecast):
     """The same, from one row for each window: for models that do not read each column by itself."""
 
     needs: ClassVar[str] = "pooled"
+    words: ClassVar[str] = "the next values of all columns"
 
 
 class ForecastHead(Head):
