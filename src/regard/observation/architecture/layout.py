@@ -215,7 +215,8 @@ class FrameLayout(FrameRows):
     def _enter_sides(
         self, late: list[tuple[int, DiagramNode, Thing]], gaps: list[float], across: list[dict[object, int]]
     ) -> None:
-        metric, taken = self.metric, {}
+        metric = self.metric
+        taken: dict[int, int] = {}
         for number, source, child in late:
             place = len(across[number]) + taken.get(number, 0)
             taken[number] = taken.get(number, 0) + 1
