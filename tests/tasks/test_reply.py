@@ -63,8 +63,9 @@ def test_a_model_that_continues_is_asked_for_the_reply_alone(folder):
         first = int(asked.nonzero()[0])
         alone = batch.map(lambda tensor, row=row: tensor[row : row + 1])
         assert task.show(task.examples("train")[row], alone).pieces[first] == "[system]"
-        kept = batch.keep[row].sum() if batch.keep is not None else batch.inputs.shape[1]
-        assert torch.equal(batch.inputs[row, 1:kept], batch.targets[row, : kept - 1])
+        last = int(asked.nonzero()[-1])
+        assert torch.equal(batch.inputs[row, 1 : last + 1], batch.targets[row, :last])
+        assert batch.keep is None and not batch.targets[row, last + 1 :].any()
     assert batch.inputs.shape[1] <= task.problem.inputs.length
     typed = task.collate([task.parse({"text": "thai food"})], seeded())
     assert typed.answers == {} and task.target_vocabulary.pieces(typed.inputs[0].tolist())[1:3] == [

@@ -61,8 +61,8 @@ class Matcher(Model):
     """Scores a reply by the match of each of its words with each word of each turn, on several levels of attention.
 
         U^l_i, R^l      rows of turn i and of the reply after l layers of self-attention
-        Ũ^l_i, R̃^l_i    the same after attending to each other
-        M_i = [U^l_i · R^l, Ũ^l_i · R̃^l_i  for l = 0 … layers]        a tensor of turns × words × words
+        V^l_i, S^l_i    the same after attending to each other
+        M_i = [U^l_i · R^l, V^l_i · S^l_i  for l = 0 … layers]        a tensor of turns × words × words
 
     Convolutions over the three axes of M and a maximum make the row that is scored. Turns are read by one encoder and
     replies by another, which share their embedding. With `exchange=True` the two encoders also attend to each other

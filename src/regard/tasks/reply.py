@@ -58,19 +58,19 @@ class Reply(ParallelTask):
         "bleu", over=Writes.units, total="texts"
     )  # `metrics` says how it is measured
     recipe = Recipe(
-        model="transformer", steps=600, batch_size=32, lr=1e-3, warmup=60,
+        model="transformer", steps=500, batch_size=32, lr=2e-3, warmup=50,
         models={
-            "transformer": "transformer(layers=2, dim=96)", "seq2seq": "seq2seq(dim=96)",
-            "decoder": "decoder(layers=2, dim=96)",
+            "transformer": "transformer(layers=2, dim=64)", "seq2seq": "seq2seq(dim=64)",
+            "decoder": "decoder(layers=2, dim=64)",
         },
     )  # fmt: skip
 
     def __init__(
         self,
         data: Data | None = None,
-        turns: int = 4,
+        turns: int = 8,
         min_count: int = 1,
-        max_length: int = 80,
+        max_length: int = 100,
         bleu_examples: int = 100,
         encoding: str = "utf-8",
         seed: int = 0,
@@ -171,14 +171,15 @@ class Reply(ParallelTask):
         rows = [[*prompt, *(one.target or ())] for prompt, one in zip(prompts, examples, strict=True)]
         if any(example.target is None for example in examples):
             return Batch.of(*padded(rows, PADDING))
-        inputs, keep = padded([row[:-1] for row in rows], PADDING)
+        # No position sees a later one, so that padding at the end needs no mask.
+        inputs, _ = padded([row[:-1] for row in rows], PADDING)
         targets, _ = padded([row[1:] for row in rows], PADDING)
         first = torch.tensor([len(prompt) - 1 for prompt in prompts])
         last = torch.tensor([len(row) - 1 for row in rows])
         place = torch.arange(inputs.shape[1])
         asked = (place >= first[:, None]) & (place < last[:, None])
         references = tuple(example.reference for example in examples)
-        return Batch.of(inputs, keep, targets, asked, references=references, prompts=prompts)
+        return Batch.of(inputs, None, targets, asked, references=references, prompts=prompts)
 
     def written(self, answered: Answered) -> Written | None:
         """What a model writes where there is a reference; a model that continues is given the turns alone."""
