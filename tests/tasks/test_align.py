@@ -236,7 +236,7 @@ def test_attention_learns_to_align_in_a_few_steps(tmp_path):
         "out": str(tmp_path / "run"),
         "device": "cpu",
         "steps": 150,
-        "model": "seq2seq(dim=32)",
+        "model": "seq2seq(dim=32, feeding=none)",
     }
     result = train({**given, "eval_every": 50, "eval_limit": 64, "optim": {"lr": 5e-3}}, quiet=True)
     assert result.best["value"] < 0.5  # the diagonal has 0.53
