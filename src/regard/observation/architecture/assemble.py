@@ -37,7 +37,7 @@ def assembled(
     _dissolve_circles(root, edges)
     for frame in list(frames(root)):
         frame.children = ordered(frame.children, edges)
-    unused = [node for node in nodes.values() if not node.used]
+    unused: list[DiagramNode | Frame] = [node for node in nodes.values() if not node.used]
     if unused:
         root.children.append(Frame("", "not used in this call", unused))
     return folded(Diagram(root, list(dict.fromkeys(edges))))
@@ -156,7 +156,7 @@ def _dissolve_circles(frame: Frame, edges: list[Edge]) -> None:
             _dissolve_circles(child, edges)
     while True:
         following = _following(frame.children, edges)
-        circle = next((some for some in strongly_connected(following) if len(some) > 1), None)  # type: ignore[arg-type]
+        circle = next((some for some in strongly_connected(following) if len(some) > 1), None)
         if circle is None:
             return
         able = [c for c in frame.children if id(c) in set(circle) and isinstance(c, Frame)]

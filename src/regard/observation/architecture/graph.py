@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 Key = tuple[object, ...]
+Item = TypeVar("Item", bound=Hashable)
 BOXES = ("box", "raw", "attend", "state")
 
 
@@ -110,12 +112,12 @@ class Graph:
         return self.parts[key].again
 
 
-def strongly_connected(following: dict[Key, list[Key]]) -> list[list[Key]]:
+def strongly_connected(following: dict[Item, list[Item]]) -> list[list[Item]]:
     """The strongly connected components of a graph (Tarjan 1972), without recursion."""
-    index: dict[Key, int] = {}
-    low: dict[Key, int] = {}
-    stack: list[Key] = []
-    found: list[list[Key]] = []
+    index: dict[Item, int] = {}
+    low: dict[Item, int] = {}
+    stack: list[Item] = []
+    found: list[list[Item]] = []
     for root in following:
         work = [(root, iter(following[root]))] if root not in index else []
         while work:

@@ -115,7 +115,7 @@ def _recurrent(cells: nn.RNNBase | nn.RNNCellBase, role: str) -> tuple[str, str,
     label = name if role in _NO_ROLE or role == "recurrent" else f"{role}: {name}"
     facts = [f"{cells.input_size} → {cells.hidden_size}"]
     facts += ["both directions"] if getattr(cells, "bidirectional", False) else []
-    facts += [f"{cells.num_layers} layers"] if getattr(cells, "num_layers", 1) > 1 else []  # type: ignore[union-attr]
+    facts += [f"{cells.num_layers} layers"] if getattr(cells, "num_layers", 1) > 1 else []
     return label, ", ".join(facts), "recurrent"
 
 

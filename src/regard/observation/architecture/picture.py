@@ -15,7 +15,9 @@ def arranged(diagram: Diagram, metric: Measures, beside: bool = True) -> Block:
     """The picture with its left border at x = 0. `beside`: whether the two sides may stand side by side."""
     lanes = sides(diagram) if beside else [diagram.root.children]
     whole = Block()
-    x, blocks, starts = 0.0, [], []
+    x = 0.0
+    blocks: list[Block] = []
+    starts: list[float] = []
     before: set[DiagramNode] = set()
     for lane in lanes:
         block = FrameLayout(lane, diagram.edges, metric, [], set(before)).result
