@@ -37,7 +37,7 @@ def assembled(
     _dissolve_circles(root, edges)
     for frame in list(frames(root)):
         frame.children = ordered(frame.children, edges)
-    unused = [node for node in nodes.values() if not node.used]
+    unused: list[DiagramNode | Frame] = [node for node in nodes.values() if not node.used]
     if unused:
         root.children.append(Frame("", "not used in this call", [*unused]))
     return folded(Diagram(root, list(dict.fromkeys(edges))))
