@@ -221,8 +221,9 @@ class FrameLayout(FrameRows):
             place = len(across[number]) + taken.get(number, 0)
             taken[number] = taken.get(number, 0) + 1
             y = gaps[number] + metric.gap * 0.4 + metric.track * place
-            frame = isinstance(child, Frame)
-            x = self.x[id(child)] + (self.blocks[id(child)].tops[source] if frame else -metric.port)
+            block, frame = self.blocks[id(child)], isinstance(child, Frame)
+            beside = min(metric.port, block.left / 2)  # a sign is narrower than the distance of two ports
+            x = self.x[id(child)] + (block.tops[source] if frame else -beside)
             points = [(-self.left, y), (x, y), (x, self.y[id(child)])]
             self.result.wires.append(Wire(points, source, arrow=not frame))
             self.result.sides.append((source, y))
