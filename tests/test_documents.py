@@ -6,6 +6,7 @@ which take minutes, are only put together. A block that is added is covered by i
 """
 
 import contextlib
+import datetime
 import functools
 import io
 import itertools
@@ -180,6 +181,9 @@ def place(tmp_path_factory):
     """A folder with everything that the documents' commands name."""
     home = tmp_path_factory.mktemp("documents")
     (home / "book.txt").write_text(TEXT * 40)
+    hours = (datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=hour) for hour in range(3000))
+    rows = [f"{hour.isoformat()},{hour.hour},{hour.day}" for hour in hours]
+    (home / "measured.csv").write_text("\n".join(["time,load,heat", *rows]))
     for language in ("en", "de"):
         (home / f"train.{language}").write_text("".join(f"{number} {language}\n" for number in range(40)))
     (home / "gold.txt").write_text("1-1\n1-1\n1-1 2p2\n")
