@@ -12,6 +12,7 @@ from regard.errors import BadValue
 from regard.tasks.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE
 from regard.tasks.linear_forecast import fitted
 from regard.tasks.metrics import Answered, merged, observe
+from regard.tasks.series_parts import usual_split
 from regard.training.evaluation import evaluate
 
 ROWS, CONTEXT, HORIZON, COLUMNS = 211, 13, 5, 3
@@ -288,3 +289,15 @@ def test_the_generated_machines_are_always_the_same():
     assert one.table.values.shape == (14400, 3) and one.streams()["inputs"].length == 96
     assert np.array_equal(one.table.values, tasks.build("series").table.values)
     assert not np.array_equal(one.table.values, two.table.values)
+
+
+@pytest.mark.parametrize(
+    ("rows", "step", "split"),
+    [
+        (14_400, 3600.0, "12/4/4 months"),  # 20 months of 30 days, hour by hour
+        (14_399, 3600.0, "70/10/20 %"),
+        (10**6, None, "70/10/20 %"),  # times that are numbers
+    ],
+)
+def test_without_a_split_months_are_taken_where_there_are_twenty(rows, step, split):
+    assert usual_split(rows, step) == split

@@ -21,7 +21,7 @@ from regard.tasks.linear_forecast import LinearForecast, fitted
 from regard.tasks.metrics import LOSS, Answering, Metric, State
 from regard.tasks.reading import Data, checked_encoding, paths_of
 from regard.tasks.series_file import SeriesTable, checked_gaps, read_series
-from regard.tasks.series_parts import borders
+from regard.tasks.series_parts import borders, usual_split
 from regard.tasks.series_picture import forecast_figure, line_picture
 from regard.tasks.series_windows import Span, Standard, Windows, all_windows, named_times, standardised
 from regard.tasks.shown import Shown
@@ -31,8 +31,6 @@ from regard.tasks.task import Recipe, Task, task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SPLIT = "12/4/4 months"
 
 
 @task("series")
@@ -47,7 +45,8 @@ class SeriesTask(Task):
         data: a CSV file, plain or .gz: a time column first (dates or numbers), numbers after
         context: steps a forecast looks back; default: 336, without a file 96
         horizon: steps it looks ahead; default: 96, without a file 24
-        split: parts for training, validation and test in time order, as "12/4/4 months" (of 30 days), "70/10/20 %"
+        split: parts for training, validation and test in time order, as "12/4/4 months" (of 30 days) or "70/10/20 %";
+            default: the first where a file holds 20 months, else the second
         columns: names of the columns to read, joined by commas; default: all
         dates: how times are written, as "%d.%m.%Y %H:%M"; default: ISO 8601 (2016-07-01 00:00:00), or numbers
         gaps: fill (rows missing in time are put in, without values) or join (rows are neighbours whatever their times)
@@ -69,7 +68,7 @@ class SeriesTask(Task):
         data: Data | None = None,
         context: int | None = None,
         horizon: int | None = None,
-        split: str = SPLIT,
+        split: str | None = None,
         columns: str | None = None,
         dates: str | None = None,
         gaps: str = "fill",
@@ -123,7 +122,8 @@ class SeriesTask(Task):
         if self.whole:
             self._refuse_short("the test", rows, needed)
             return 0, 0, rows
-        ends = borders(self.split, rows, self.table.step if self.table.dated else None)
+        step = self.table.step if self.table.dated else None
+        ends = borders(usual_split(rows, step) if self.split is None else self.split, rows, step)
         self._refuse_short("training", ends[0], needed)
         self._refuse_short("validation", ends[1] - ends[0], self.horizon)
         self._refuse_short("the test", ends[2] - ends[1], self.horizon)

@@ -27,6 +27,14 @@ FORM = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*/\s*(\d+)\s*(%|[a-z]+)\s*")
 EXAMPLES = '"12/4/4 months" or "70/10/20 %"'
 
 
+MONTHS, SHARES = "12/4/4 months", "70/10/20 %"
+
+
+def usual_split(rows: int, step: float | None) -> str:
+    """Months as for the ETT sets where the rows are dated and hold twenty of them; else shares."""
+    return SHARES if step is None or rows * step < 20 * UNITS["months"] else MONTHS
+
+
 def borders(split: str, rows: int, step: float | None) -> tuple[int, int, int]:
     """Where training, validation and test end. `step`: seconds between two rows; None: times are not dates.
 
