@@ -120,8 +120,9 @@ def test_one_file_is_split_and_no_dialogue_is_in_two_splits(tmp_path):
     texts = {split: {one.text for one in some} for split, some in parts.items()}
     assert ontology is None and sum(map(len, parts.values())) == 37 and all(texts.values())
     assert not texts["train"] & texts["test"] and not texts["validation"] & texts["test"]
+    (tmp_path / "empty").mkdir()
     with pytest.raises(BadValue, match=r"expected a \.json file of dialogues"):
-        read_splits(tmp_path / "..", "utf-8", 0, False)
+        read_splits(tmp_path / "empty", "utf-8", 0, False)
 
 
 def test_generated_dialogues_keep_their_own_books():
