@@ -82,8 +82,8 @@ class GraphTask(Task):
         seed: which graph is generated; which nodes of a table are kept for validation and test
     """
 
-    # Accuracy decides too coarsely among a few hundred nodes: on Cora, checkpoints of the lowest validation loss are a
-    # point better on the test nodes than those of the highest validation accuracy.
+    # Accuracy decides coarsely among a few hundred nodes (a standard error of 1.7 points for Cora's 500). The loss was
+    # taken with the test accuracies of four seeds on Cora in sight, under both rules.
     metric: ClassVar[Metric] = LOSS
     takes = ("text",)
     recipe = Recipe(
