@@ -6,7 +6,6 @@ python docs/by_hand.py --check    # exit with 1 if it would change
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -130,18 +129,7 @@ Where this step stands in whole networks is drawn in [architectures.md](architec
 """
 
 
-def main() -> int:
-    """Write the page, or compare it with the one on disk."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument(
-        "--check", action="store_true", help="change nothing; 1 if the page is out of date"
-    )
-    made = page()
-    if arguments.parse_args().check:
-        return int(PAGE.read_text(encoding="utf-8") != made)
-    PAGE.write_text(made, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from generated import write_or_check
+
+    sys.exit(write_or_check(__doc__, lambda: {PAGE: page()}))

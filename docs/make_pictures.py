@@ -6,7 +6,6 @@ python docs/make_pictures.py --check    # exit with 1 if one would change
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -25,23 +24,11 @@ def picture(name: str) -> str:
     )
 
 
-def main() -> int:
-    """Write or check the pictures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true", help="only say whether the pictures are up to date")
-    checks = parser.parse_args().check
-    changed = []
-    for name in MODELS:
-        path, found = IMAGES / f"architecture-{name}.svg", picture(name)
-        if not path.exists() or path.read_text(encoding="utf-8") != found:
-            changed.append(path.name)
-            if not checks:
-                path.write_text(found, encoding="utf-8")
-    print(f"changed: {', '.join(changed)}" if changed else "up to date")
-    return 1 if checks and changed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from generated import write_or_check
+
+    sys.exit(
+        write_or_check(
+            __doc__, lambda: {IMAGES / f"architecture-{name}.svg": picture(name) for name in MODELS}
+        )
+    )

@@ -8,7 +8,6 @@ The facts are those that `regard list` and `regard show` print, so the page and 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -165,18 +164,7 @@ def page() -> str:
     return "\n".join([HEAD, *(pieces(kind) for kind in PIECES), mechanisms(), models(), tasks()])
 
 
-def main() -> int:
-    """Write the page, or compare it with the one on disk."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument(
-        "--check", action="store_true", help="change nothing; 1 if the page is out of date"
-    )
-    made = page()
-    if arguments.parse_args().check:
-        return int(PAGE.read_text(encoding="utf-8") != made)
-    PAGE.write_text(made, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from generated import write_or_check
+
+    sys.exit(write_or_check(__doc__, lambda: {PAGE: page()}))
