@@ -188,6 +188,35 @@ def test_no_two_modules_import_each_other_at_the_top():
     assert not circles
 
 
+def test_no_folder_inside_tasks_imports_a_task():
+    tasks = SOURCE / "tasks"
+    names = {path.stem for path in tasks.glob("*.py") if re.search(r"^@task\(", path.read_text(), flags=re.M)}
+    assert len(names) > 10
+    wrong = []
+    for path in modules():
+        if path.parent.parent != tasks:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard.tasks"):
+                inside = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                inside = [alias.name for alias in node.names]
+            else:
+                continue
+            found = names & {name.removeprefix("regard.tasks.").split(".")[0] for name in inside}
+            wrong += [f"{path.relative_to(ROOT)}:{node.lineno} imports the task {name}" for name in found]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_folder_says_what_belongs_there():
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in SOURCE.rglob("__init__.py")
+        if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert not silent
+
+
 def folders_in_readme():
     """Paths in the first column of the README's ```text block that speaks of src/regard."""
     blocks = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
