@@ -194,17 +194,21 @@ def test_no_folder_inside_tasks_imports_a_task():
     assert len(names) > 10
     wrong = []
     for path in modules():
-        if path.parent.parent != tasks:
+        if tasks not in path.parents or path.parent == tasks:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard.tasks"):
-                inside = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            found = []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, (
+                    f"{path.relative_to(ROOT)}:{node.lineno}: write the whole name of the module"
+                )
+                found = [f"{node.module}.{alias.name}" for alias in node.names]
             elif isinstance(node, ast.Import):
-                inside = [alias.name for alias in node.names]
-            else:
-                continue
-            found = names & {name.removeprefix("regard.tasks.").split(".")[0] for name in inside}
-            wrong += [f"{path.relative_to(ROOT)}:{node.lineno} imports the task {name}" for name in found]
+                found = [alias.name for alias in node.names]
+            inside = [name.split(".")[2] for name in found if name.startswith("regard.tasks.")]
+            wrong += [
+                f"{path.relative_to(ROOT)}:{node.lineno} imports {name}" for name in inside if name in names
+            ]
     assert not wrong, "\n".join(wrong)
 
 
