@@ -3,7 +3,7 @@
 An entity begins with B-TYPE, or with I-TYPE where the tag before it is O or of another type. It ends before O, before
 B-TYPE and before another type. One counts as found if first word, last word and type are right.
 
-    >>> entities(["B-person", "I-person", "O", "I-place", "B-place"])
+    >>> [tuple(found) for found in entities(["B-person", "I-person", "O", "I-place", "B-place"])]
     [('person', 0, 2), ('place', 3, 4), ('place', 4, 5)]
 """
 
