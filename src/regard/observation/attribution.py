@@ -22,6 +22,7 @@ from regard.observation.capture.reading import How, Side
 from regard.observation.capture.storage import Storage
 from regard.observation.observer import Observer, parts_of
 from regard.observation.seen import Seen, Site
+from regard.tasks.answers import Decoded
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
 
@@ -191,7 +192,7 @@ def _observed(model: models.Model, batch: Batch) -> Seen:
 def _layers(model: models.Model, seen: Seen) -> Iterator[_Layer]:
     """The layers a model shows, the most telling first."""
     paths = parts_of(model)
-    writes = model.problem.answer.needs == "decoder"
+    writes = isinstance(model.problem.answer, Decoded)
     for number, (declared, words) in enumerate(model.shows.items()):
         module = _module_at(model, declared)
         name = mechanism_name(module)
@@ -293,7 +294,7 @@ def slots(count: int) -> list[str]:
 def _gradient_of_answer(model: models.Model, batch: Batch, shown: Shown) -> Attribution:
     """Which inputs moved the answer, where no layer has weights over them."""
     needs = model.problem.answer.needs
-    if needs == "decoder":
+    if isinstance(model.problem.answer, Decoded):
         raise NotShown(f"{model.name} writes many answers, so there is no single gradient to show.")
     with torch.no_grad():
         outputs = model(dataclasses.replace(batch, answers={}))

@@ -14,7 +14,7 @@ import torch
 from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks import machines
-from regard.tasks.answers import Forecast, PooledForecast
+from regard.tasks.answers import Forecast, ForecastSteps, PooledForecast
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE, summed
 from regard.tasks.linear_forecast import LinearForecast, fitted
@@ -164,9 +164,9 @@ class SeriesTask(Task):
         return {INPUTS: Vectors(len(self._known()), self.context)}
 
     def answers(self) -> list[Forecast]:
-        """The next values; models that give one row for each example forecast from that."""
-        count = len(self._known())
-        return [Forecast(self.horizon, count), PooledForecast(self.horizon, count)]
+        """The next values; from what a model gives: those, a row for each coming step, or one row for all."""
+        sizes = (self.horizon, len(self._known()))
+        return [Forecast(*sizes), ForecastSteps(*sizes), PooledForecast(*sizes)]
 
     def metrics(self) -> tuple[Metric, ...]:
         """Mean squared and mean absolute error, in standard units."""
@@ -265,11 +265,12 @@ class SeriesTask(Task):
         return Span(filled[-self.context :], None, None, len(filled) - self.context, table)
 
     def show(self, example: Span, batch: Batch) -> Shown:
-        """The window of the first column as a picture; its positions are called by their times."""
-        pieces = named_times(example, 0, self.context)
+        """The window of the first column as a picture; positions, and those of the forecast, are called by times."""
+        times = named_times(example, 0, self.context + self.horizon)
+        pieces, ahead = times[: self.context], times[self.context :]
         words = f"{self.names[0]}, {pieces[0]} to {pieces[-1]}"
         picture = line_picture(example.past[:, 0].numpy())
-        return Shown(words, pieces, "steps", picture=picture, grid=(1, self.context))
+        return Shown(words, pieces, "steps", ahead, picture=picture, grid=(1, self.context))
 
     def answer_text(self, predicted: Any, example: Span) -> str:
         """A forecast as CSV: the times, and the columns in the units of the file."""
