@@ -8,8 +8,8 @@ import torch
 
 from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.splits import named_split
-from regard.tasks.vocabulary import PADDING, UNKNOWN
+from regard.tasks.formats.splits import named_split
+from regard.tasks.text.vocabulary import PADDING, UNKNOWN
 
 BIO = """\
 Anna\tB-person

@@ -10,20 +10,21 @@ import torch
 
 from regard.core.arguments import share
 from regard.errors import BadValue
-from regard.tasks import restaurants, spelling, vocabulary
 from regard.tasks.answers import Answer, HiddenTokens, Slot, SlotValues
 from regard.tasks.answers.slots import TURNS, SlotsHead
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.goals import Goals
-from regard.tasks.hiding import HidesWords
-from regard.tasks.metrics import LOSS, SHARE, Answered, Mean, Metric
-from regard.tasks.reading import Data
+from regard.tasks.formats.goals import Goals
+from regard.tasks.formats.reading import Data
+from regard.tasks.formats.woz import REQUEST, Dialogue, Ontology, Turn, read_splits, spoken, typed_turns
+from regard.tasks.generated import restaurants
+from regard.tasks.measures.metrics import LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.shown import Shown
-from regard.tasks.spelling import ASKS, CONFIRMS, SYSTEM, USER
 from regard.tasks.streams import Spelled
 from regard.tasks.task import Recipe, task
-from regard.tasks.vocabulary import BLANK, START, UNKNOWN, Vocabulary
-from regard.tasks.woz import REQUEST, Dialogue, Ontology, Turn, read_splits, spoken, typed_turns
+from regard.tasks.text import spelling, vocabulary
+from regard.tasks.text.hiding import HidesWords
+from regard.tasks.text.spelling import ASKS, CONFIRMS, SYSTEM, USER
+from regard.tasks.text.vocabulary import BLANK, START, UNKNOWN, Vocabulary
 
 GENERATED = {"train": 1200, "validation": 150, "test": 300}
 LONGEST = 160  # positions of a turn

@@ -10,23 +10,23 @@ import torch
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
-from regard.tasks import spelling, vocabulary
 from regard.tasks.answers import HiddenTokens, Ranks
 from regard.tasks.answers.ranks import LOOKS, METRICS
 from regard.tasks.batch import TARGETS, Batch, Stream
-from regard.tasks.draws import Draws
-from regard.tasks.exchanges import Exchange, ReplyChoice, grouped, read_exchanges
-from regard.tasks.hiding import HidesWords
-from regard.tasks.metrics import LOSS, SHARE, Answering, Mean, Metric, State
+from regard.tasks.formats.exchanges import Exchange, ReplyChoice, grouped, read_exchanges
+from regard.tasks.formats.reading import Data
+from regard.tasks.formats.woz import joined, typed_turns
+from regard.tasks.generated.draws import Draws
+from regard.tasks.measures.metrics import LOSS, SHARE, Answering, Mean, Metric, State
+from regard.tasks.measures.yardsticks import TfIdf, cosine
 from regard.tasks.problem import Problem
-from regard.tasks.reading import Data
 from regard.tasks.shown import Shown
-from regard.tasks.spelling import SYSTEM, USER
 from regard.tasks.streams import TextSets
 from regard.tasks.task import Recipe, task
-from regard.tasks.vocabulary import BLANK, START, Vocabulary
-from regard.tasks.woz import joined, typed_turns
-from regard.tasks.yardsticks import TfIdf, cosine
+from regard.tasks.text import spelling, vocabulary
+from regard.tasks.text.hiding import HidesWords
+from regard.tasks.text.spelling import SYSTEM, USER
+from regard.tasks.text.vocabulary import BLANK, START, Vocabulary
 
 CONTEXT, REPLIES = "context", "replies"
 OFFERED = 100  # replies of the training data that a typed context is answered with

@@ -13,21 +13,21 @@ from torch import Tensor
 
 from regard.core.arguments import finite_number, share, whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks import vocabulary
 from regard.tasks.answers.tags import Tags
 from regard.tasks.batch import TARGETS, Batch, Stream
-from regard.tasks.conll import SCHEMES, TaggedSentence, read_sentences
-from regard.tasks.dispatches import dispatches
-from regard.tasks.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities, f1_of_type
-from regard.tasks.metrics import LOSS, Answering, Metric, State
+from regard.tasks.formats.conll import SCHEMES, TaggedSentence, read_sentences
+from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
+from regard.tasks.formats.splits import checked_split, complete, listed, named_split
+from regard.tasks.generated.dispatches import dispatches
+from regard.tasks.measures.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities, f1_of_type
+from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
-from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
 from regard.tasks.shown import Shown, Understood, texts
-from regard.tasks.splits import checked_split, complete, listed, named_split
 from regard.tasks.streams import StreamSpec, TokenRows, Tokens
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import PADDING, SPECIAL, UNKNOWN, Characters, Vocabulary, Words
+from regard.tasks.text import vocabulary
+from regard.tasks.text.vocabulary import PADDING, SPECIAL, UNKNOWN, Characters, Vocabulary, Words
 
 WORDS, CHARACTERS = "words", "characters"  # the names of the streams
 GENERATED = Path("generated sentences")

@@ -17,7 +17,7 @@ from regard.observation.examples import choose, prepare
 from regard.tasks.answers import Decoded
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
-from regard.tasks.vocabulary import whole_characters
+from regard.tasks.text.vocabulary import whole_characters
 from regard.training.loading import Loaded, load
 from regard.training.run_folder import checkpoints, metrics_file
 from regard.viewer.opening import classification
