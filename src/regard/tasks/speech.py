@@ -73,6 +73,7 @@ class Speech(Task):
             "encoder": "encoder(dim=64)",
             "seq2seq": "seq2seq(dim=64)",
         },
+        reaches={"wer": 0.03, "accuracy": 0.97},
     )  # fmt: skip
 
     def __init__(

@@ -71,6 +71,8 @@ class Recipe:
     compared: tuple[
         str, ...
     ] = ()  # the models that `regard compare` takes when none is named; default: `model`
+    # What these settings reach without files, by metric: bounds on the test split, held by tests/tasks/test_stated.py.
+    reaches: Mapping[str, float] = field(default_factory=dict)
 
 
 TASKS: Registry[type[Task]] = Registry("task")
@@ -116,6 +118,14 @@ class Task:
     def metrics(self) -> tuple[Metric, ...]:
         """How answers are judged, `metric` among them."""
         return (LOSS, self.metric)
+
+    def reached(self) -> dict[str, str]:
+        """What the recipe reaches without files, by metric, as people read it: {"f1": "≥ 95.0 %"}."""
+        known = {metric.name: metric for metric in self.metrics()}
+        return {
+            name: f"{'≥' if known[name].higher_is_better else '≤'} {known[name].text(value)}"
+            for name, value in self.recipe.reaches.items()
+        }
 
     def problems(self) -> list[Problem]:
         """Every problem this task can pose, the usual one first."""
