@@ -8,8 +8,8 @@ import torch
 
 from regard import models, tasks
 from regard.errors import BadValue
+from regard.tasks.answers.place import Found
 from regard.tasks.batch import Batch, Stream
-from regard.tasks.match import Found
 from regard.training import train
 from tests.tasks.stand_ins import Fixed, judged
 

@@ -52,9 +52,8 @@ class _Layer:
     words: str
     crosses: bool  # whether it attends from the target to the input
     sites: list[tuple[str, Site]]  # each with the rest of its path below the layer
-    sides: tuple[str, str] | None = (
-        None  # what its rows and columns are called in `Shown`, where the model says so
-    )
+    # What its rows and columns are called in `Shown`, or the number of the stream, where the model says so.
+    sides: tuple[str | int, str | int] | None = None
 
 
 def attributions(model: models.Model, batch: Batch, shown: Shown) -> tuple[list[Attribution], list[str]]:
@@ -251,7 +250,8 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
     part = _part(rest, site, len(layer.sites) > 1)
     across = names[site.columns]
     if layer.sides is not None:
-        called = {**shown.streams, shown.called: shown.pieces}
+        called: dict[str | int, list[str]] = {**shown.streams, shown.called: shown.pieces}
+        called |= dict(enumerate([shown.pieces, *shown.streams.values()]))
         names[site.rows], across = (called.get(side, []) for side in layer.sides)
     down = _last(names[site.rows], rows) if rows > 1 else []
     mean = heads.mean(0)

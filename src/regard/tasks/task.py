@@ -180,6 +180,7 @@ class Task:
         return None
 
     takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
+    together: ClassVar[bool] = False  # whether all that is given is one example: a sound and several images
 
     def parse(self, given: Mapping[str, str]) -> Any:
         """An example, without its answer, from what a user typed: {"text": …}, {"image": path}, {"table": path}."""

@@ -129,11 +129,11 @@ def _writing(options: Namespace) -> Writing:
     )  # fmt: skip
 
 
-def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
+def _inputs(options: Namespace, task: Task) -> list[dict[str, Any]]:
     """What was typed, each input with the name of its option; the lines of stdin where nothing was."""
-    from regard.tasks.text.vocabulary import whole_characters
-
     found = [{name: text} for name in INPUTS for text in options[name] or ()]
+    if task.together and found:
+        found = [_joined(options)]
     if not found and "text" not in task.takes:
         takes = " or ".join(f"--{name}" for name in task.takes)
         raise BadValue(f"{takes}: expected an input to predict from, got none. Give {takes} FILE.")
@@ -142,7 +142,19 @@ def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
         unread = [name for name in given if name not in task.takes]
         if unread:
             task.parse(given)  # raises, and says what the task reads
-    return [{name: whole_characters(text) for name, text in given.items()} for given in found]
+    return [{name: _whole(text) for name, text in given.items()} for given in found]
+
+
+def _joined(options: Namespace) -> dict[str, Any]:
+    """All that was typed as one input; a list where an option came several times."""
+    given = {name: options[name] for name in INPUTS if options[name]}
+    return {name: texts if len(texts) > 1 else texts[0] for name, texts in given.items()}
+
+
+def _whole(typed: Any) -> Any:
+    from regard.tasks.text.vocabulary import whole_characters
+
+    return whole_characters(typed) if isinstance(typed, str) else [_whole(one) for one in typed]
 
 
 def _lines() -> list[str]:
@@ -179,7 +191,8 @@ def _show(found: Prediction, first: bool) -> None:
 
 def _typed(found: Prediction) -> str:
     """The input as it was typed."""
-    return str(next(found[name] for name in INPUTS if name in found)).strip()
+    given = [found[name] for name in INPUTS if name in found]
+    return " + ".join(one.strip() if isinstance(one, str) else " ".join(one) for one in given)
 
 
 def _translation(found: Prediction) -> list[str]:
