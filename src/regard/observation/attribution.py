@@ -23,7 +23,7 @@ from regard.observation.capture.storage import Storage
 from regard.observation.observer import Observer, parts_of
 from regard.observation.seen import Seen, Site
 from regard.tasks.answers import Decoded
-from regard.tasks.batch import Batch
+from regard.tasks.batch import ASKED, Batch
 from regard.tasks.shown import Shown
 
 
@@ -165,15 +165,17 @@ def _real_length(names: Sequence[str]) -> int:
 def looked_at(model: models.Model, batch: Batch, shown: Shown) -> Attribution | None:
     """What the answer for a single example was drawn from: one weight for each position that `shown` names.
 
-    Of an answer about what follows, the weights of the last position; else the mean over positions. None where the
-    model has no such weights.
+    Of an answer about some positions (nodes of a graph) the weights of these; of one about what follows, those of the
+    last position; else the mean over positions. None where the model has no such weights.
     """
-    follows = model.problem.answer.needs in ("past", "future")
+    follows, asked = model.problem.answer.needs in ("past", "future"), batch.notes.get(ASKED)
     for one in attributions(model, batch, shown)[0]:
         if one.inputs and one.how != "gradient × input":
             rows = one.weights if one.weights.dim() == 2 else one.weights[None]
             words = "of the newest position" if follows and len(rows) > 1 else "mean over positions"
             weights = rows[-1] if follows else rows.mean(0)
+            if asked is not None:
+                words, weights = "of what was asked for", rows[list(asked[0])].mean(0)
             return Attribution(
                 weights, f"{one.source}, {words}, mean over heads", one.how, columns=one.columns
             )

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks.answers import EachOf, Head
-from regard.tasks.batch import Batch, Stream
+from regard.tasks.batch import ASKED, Batch, Stream
 from regard.tasks.formats.graph_files import GraphData, read_graph
 from regard.tasks.formats.reading import Data, excerpt, paths_of
 from regard.tasks.formats.splits import checked_split
@@ -24,7 +24,6 @@ from regard.tasks.shown import Shown
 from regard.tasks.streams import Nodes
 from regard.tasks.task import Recipe, Task, task
 
-ASKED = "asked"  # the note of a batch that holds the positions of the nodes that are asked for
 DANGLING = ("refuse", "drop")
 # The generated graph: communities whose members link mostly to each other, and use some words a little more often.
 COUNT, COMMUNITIES, WORDS, LABELLED, CHECKED = 800, 5, 60, 60, 200

@@ -21,7 +21,7 @@ from regard.tasks.generated import machines
 from regard.tasks.measures.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE, summed
 from regard.tasks.measures.linear_forecast import LinearForecast, fitted
 from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
-from regard.tasks.shown import Shown
+from regard.tasks.shown import Looked, Shown
 from regard.tasks.streams import Vectors
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.time_series.file import SeriesTable, checked_gaps, read_series
@@ -282,12 +282,12 @@ class SeriesTask(Task):
             lines.append(",".join([time, *(f"{value:.6g}" for value in row)]))
         return "\n".join(lines)
 
-    def draw(self, predicted: Any, example: Span, weights: Sequence[float]) -> Figure:
+    def draw(self, predicted: Any, example: Span, looked: Looked | None) -> Figure:
         """Each column with its forecast; behind the first, what its forecast looked back at."""
         past = example.past.numpy() * self.spread + self.center
         ahead = np.array(predicted) * self.spread + self.center
         times = named_times(example, 0, self.context + self.horizon)
-        return forecast_figure(self.names, past, ahead, times, weights)
+        return forecast_figure(self.names, past, ahead, times, [] if looked is None else looked.weights[0])
 
     def state(self) -> dict[str, Any]:
         """Columns, their scale, and how far windows reach."""

@@ -29,7 +29,7 @@ from regard.tasks.answers.answer import Answer
 from regard.tasks.batch import Batch
 from regard.tasks.measures.metrics import ACCURACY, LOSS, Answered, Answering, Metric, State
 from regard.tasks.problem import Problem
-from regard.tasks.shown import Shown, Understood, numbered
+from regard.tasks.shown import Looked, Shown, Understood, numbered
 from regard.tasks.streams import StreamSpec
 
 if TYPE_CHECKING:
@@ -230,11 +230,9 @@ class Task:
         plain = all(isinstance(token, int) for token in tokens)
         return self.decode(tokens) if plain else str(predicted)
 
-    def draw(self, predicted: Any, example: Any, weights: Sequence[float]) -> Figure:
-        """A figure of a prediction for an example, with the weights of the positions it was drawn from (or none)."""
-        raise BadValue(
-            f"--figure: the task {self.name} draws no predictions. Leave it out; `regard view` shows the attention."
-        )
+    def draw(self, predicted: Any, example: Any, looked: Looked | None) -> Figure | None:
+        """A figure of a prediction for an example and what it was drawn from; None: the usual one, a map of weights."""
+        return None
 
     def state(self) -> dict[str, Any]:
         """What must be kept beside the weights to use them again (vocabulary, labels), as plain JSON data."""

@@ -44,7 +44,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
     table = "a CSV file whose last rows are continued, for a run that forecasts; may come several times"
     parser.add_argument("--table", type=str, action="append", metavar="FILE", help=table)
-    figure = "draw the prediction into this file (.svg, .pdf, .png), for a run that forecasts; one input only"
+    figure = "draw the prediction and what it looked at into this file (.svg, .pdf, .png); one input only"
     parser.add_argument("--figure", type=str, metavar="FILE", help=figure)
     parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
     penalty = "with --beam: divide the log-probability of a text by its length to the power A (default: the task's, 1)"
@@ -181,10 +181,9 @@ def _show(found: Prediction, first: bool) -> None:
         print()
     for line in _SHOWN[found["kind"]](found):
         print(line)
-    if (
-        found["kind"] == "answer" and found["looked_at"] is not None
-    ):  # beside the answer, which may be a table
-        print("\n".join(_bars(found["looked_at"])), file=sys.stderr)
+    if found["kind"] == "answer" and found["attention"] is None and found["looked_at"] is not None:
+        beside = "\n" in found["output"]  # a table, which may be written to a file
+        print("\n".join(_bars(found["looked_at"])), file=sys.stderr if beside else sys.stdout)
     for note in found["notes"]:
         print(f"note: {note}.", file=sys.stderr)
 
@@ -243,9 +242,9 @@ def _class(found: Prediction) -> list[str]:
 
 
 def _bars(seen: dict[str, Any]) -> list[str]:
-    """The positions with the largest weights."""
-
-    pieces = sorted(seen["pieces"], key=lambda one: -one["weight"])[:SHOWN_PIECES]
+    """The positions with the largest weights, without those that were not looked at."""
+    seen_at = [one for one in seen["pieces"] if one["weight"] > 0]
+    pieces = sorted(seen_at, key=lambda one: -one["weight"])[:SHOWN_PIECES]
     lines = [f"looked at ({seen['source']}):"]
     largest = max((one["weight"] for one in pieces), default=0.0)
     for one in pieces:

@@ -101,7 +101,7 @@ def _step_of(name: str) -> int | None:
 def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, list[str]]:
     """A batch of one example, the labels of its positions, what it is in words, and notes on a text that was given."""
     task = loaded.task
-    for kind, path in (("image", options.image), ("sound", options.sound)):
+    for kind, path in (("image", options.image), ("sound", options.sound), ("table", options.table)):
         if path is not None:
             found = prepare(task, task.parse({kind: path}), longest=None)
             return *found, f"the {kind} {Path(path).name}", []
