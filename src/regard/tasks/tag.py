@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,12 +22,16 @@ from regard.tasks.generated.dispatches import dispatches
 from regard.tasks.measures.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities, f1_of_type
 from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
+from regard.tasks.pictures.marked_words import marked_words_figure
 from regard.tasks.problem import Problem
-from regard.tasks.shown import Shown, Understood, texts
+from regard.tasks.shown import Looked, Shown, Understood, texts
 from regard.tasks.streams import StreamSpec, TokenRows, Tokens
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.text import vocabulary
 from regard.tasks.text.vocabulary import PADDING, SPECIAL, UNKNOWN, Characters, Vocabulary, Words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WORDS, CHARACTERS = "words", "characters"  # the names of the streams
 GENERATED = Path("generated sentences")
@@ -331,6 +335,11 @@ class Tag(Task):
             words[entity.first] = "[" + words[entity.first]
             words[entity.end - 1] += f"]({entity.type})"
         return " ".join(words)
+
+    def draw(self, predicted: Sequence[int], example: Sentence, looked: Looked | None) -> Figure:
+        """The sentence with its entities marked."""
+        spans = [(one.first, one.end - 1, one.type) for one in entities(self.output_pieces(predicted))]
+        return marked_words_figure(example.words, spans)
 
     def state(self) -> dict[str, Any]:
         """Tags and vocabularies."""
