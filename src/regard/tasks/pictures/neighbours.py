@@ -35,17 +35,13 @@ def neighbours_figure(
     for place, node in enumerate(around):
         turn = math.pi / 2 - 2 * math.pi * place / len(around)
         x, y = math.cos(turn), math.sin(turn)
-        share = weights[node] / largest
-        frame.plot(
-            [0, x],
-            [0, y],
-            color=MUTED,
-            linewidth=0.6 + THICK * weights[node],
-            alpha=0.35 + 0.4 * share,
-            zorder=1,
-        )
-        frame.text(0.62 * x, 0.62 * y, f"{weights[node]:.2f}", fontsize=8, color=INK, ha="center", va="center",
-                   bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}, zorder=2)  # fmt: skip
+        thick, alpha = 0.6 + THICK * weights[node], 0.35 + 0.4 * weights[node] / largest
+        frame.plot([0, x], [0, y], color=MUTED, linewidth=thick, alpha=alpha, zorder=1)
+        ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+        frame.text(
+            0.62 * x, 0.62 * y, f"{weights[node]:.2f}", fontsize=8, color=INK, ha="center", va="center", bbox=ground,
+            zorder=2,
+        )  # fmt: skip
         _node(frame, x, y, names[node], classes[node], 17)
     _node(frame, 0, 0, names[0], classes[0], 24)
     frame.text(
