@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 INPUTS, TARGETS = "inputs", "targets"  # the names of the only stream and the only target
+ASKED = "asked"  # the note of a batch with the positions that are asked for, where an answer is not about all of them
 
 
 @dataclass(frozen=True)
