@@ -118,7 +118,7 @@ QUESTIONS = (
         asks="A recurrent translator, a Transformer, or one of the documents' two encoder-decoders?",
         arguments=(
             "dates", "--models", "seq2seq,transformer,gla,bridge", "--match", "parameters", "--seeds", "3",
-            "--steps", "1600", "--eval-every", "200", "--workers", "12", "--threads", "1",
+            "--steps", "1600", "--eval-every", "200", "--workers", "2", "--threads", "1",
         ),
         margin=POINT,
         story=(
@@ -148,7 +148,7 @@ QUESTIONS = (
         asks="Which attention should a small encoder use?",
         arguments=(
             "digits", "--models", "encoder(layers=2,num_heads=4)", "--attention", "all", "--match", "parameters",
-            "--seeds", "3", "--workers", "12", "--threads", "1",
+            "--seeds", "3", "--workers", "2", "--threads", "1",
         ),
         margin=POINT,
         story=(
