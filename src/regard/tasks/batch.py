@@ -58,6 +58,7 @@ class Batch:
     answers: Mapping[str, Stream] = field(default_factory=dict)  # empty where the right answer is unknown
     index: tuple[int, ...] = ()  # which examples of the data set these are, for error messages
     notes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # per example, what is not a tensor
+    offset: Tensor | None = None  # (b,classes): scores that the task knows, for heads that add them to logits
 
     @classmethod
     def of(
@@ -114,7 +115,7 @@ class Batch:
             for name, stream in part.items():
                 own = f"answer {name}" if name in found else name
                 found.update({own + suffix: tensor for suffix, tensor in stream.tensors()})
-        return found
+        return found if self.offset is None else {**found, "offset": self.offset}
 
     def shapes(self) -> dict[str, list[int]]:
         """The shape of each tensor."""
@@ -126,6 +127,7 @@ class Batch:
             self,
             streams={name: stream.map(function) for name, stream in self.streams.items()},
             answers={name: stream.map(function) for name, stream in self.answers.items()},
+            offset=None if self.offset is None else function(self.offset),
         )
 
     def to(self, device: torch.device | str) -> Batch:
@@ -142,7 +144,11 @@ class Batch:
         def cast(stream: Stream) -> Stream:
             return replace(stream, data=stream.data.to(dtype)) if stream.data.is_floating_point() else stream
 
-        return replace(self, streams={name: cast(stream) for name, stream in self.streams.items()})
+        return replace(
+            self,
+            streams={name: cast(stream) for name, stream in self.streams.items()},
+            offset=None if self.offset is None else self.offset.to(dtype),
+        )
 
     def filled(self, tensors: Mapping[str, Tensor]) -> Batch:
         """The same batch with other tensors of the same names, those of `tensors`."""
