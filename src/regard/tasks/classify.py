@@ -84,7 +84,7 @@ class Classify(Task):
         max_length: longest text in pieces, where there are such long ones; longer ones are cut
         hide: share of a training text's pieces made unknown, others each time: small data is not learned by heart
         parts: number of vectors for hashed character n-grams, added to those of words (level=word); 0 for none
-        naive_bayes: longest run of words that naive Bayes counts; its scores are added to the logits; 0 for none
+        naive_bayes: longest run of words that naive Bayes counts, whose scores are added to the logits; 0 for none
         encoding: how the files are encoded
         seed: which lines are kept for validation and test where there are no files for them
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data

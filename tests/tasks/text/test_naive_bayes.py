@@ -37,23 +37,33 @@ def table(tmp_path):
     return tmp_path
 
 
-def test_features_are_words_and_runs_of_words_each_once():
-    assert features(["not", "a", "good", "a", "good"], 1) == {"not", "a", "good"}
-    pairs = {"not a", "a good", "good a"}
-    assert features(["not", "a", "good", "a", "good"], 2) == {"not", "a", "good"} | pairs
+def test_features_are_words_runs_of_words_and_beginnings_each_once():
+    assert features(["not", "a", "fab", "a", "fab"], 1) == {"not", "a", "fab"}
+    assert features(["not", "a", "fab", "a", "fab"], 2) == {"not", "a", "fab", "not a", "a fab", "fab a"}
     assert features(["a", "b", "c"], 3) == {"a", "b", "c", "a b", "b c", "a b c"}
+    assert features(["good", "touching"], 1) == {"good", "touching", "good ", "touc ", "touch ", "touchi "}
     assert features([], 2) == set()
 
 
-def test_scores_are_these_by_hand():
-    texts = [["good"], ["good", "fun"], ["bad"]]
+def test_words_are_always_counted_and_other_features_if_they_are_in_two_texts():
+    texts = [["touching"], ["touched", "a", "nerve"], ["a", "nerve"]]
     counts = NaiveBayes.count(texts, [1, 1, 0], classes=2, longest=2)
-    assert counts.counts == {"bad": [1, 0], "fun": [0, 1], "good": [0, 2]}  # "good fun" is in one text only
+    both, first = [1, 1], [0, 2]
+    assert counts.counts == {
+        "a": both, "a nerve": both, "nerve": both, "nerv ": both, "nerve ": both, "touc ": first, "touch ": first,
+        "touched": [0, 1], "touching": [0, 1],
+    }  # fmt: skip
+
+
+def test_scores_are_these_by_hand():
+    texts = [["fab"], ["fab", "fun"], ["bad"]]
+    counts = NaiveBayes.count(texts, [1, 1, 0], classes=2, longest=2)
+    assert counts.counts == {"bad": [1, 0], "fab": [0, 2], "fun": [0, 1]}  # "fab fun" is in one text only
     # class 0: ln(1+1) + ln(1/4); class 1: ln(2+1) + ln(3/6); so half of ln 3 on either side of the mean
-    plain = [score * counts.scale for score in counts.scores(["good", "unheard"])]
+    plain = [score * counts.scale for score in counts.scores(["fab", "new"])]
     assert plain == pytest.approx([-math.log(3) / 2, math.log(3) / 2])
-    # Without itself, ["good"]: class 1 has one text with "good" and "fun", 1 + 1 of 2 + 3 counts; class 0 as before
-    alone = [score * counts.scale for score in counts.scores(["good"], own=1)]
+    # Without itself, ["fab"]: class 1 has one text with "fab" and "fun", 1 + 1 of 2 + 3 counts; class 0 as before
+    alone = [score * counts.scale for score in counts.scores(["fab"], own=1)]
     difference = math.log(2) + math.log(2 / 5) - math.log(2) - math.log(1 / 4)
     assert alone == pytest.approx([-difference / 2, difference / 2])
     # "fun" is in no other text, so that nothing but the number of texts speaks

@@ -1,6 +1,8 @@
-"""Naive Bayes: the class of a text by how often its words and runs of words occur in the texts of each class.
+"""Naive Bayes: the class of a text by how often its words, and what they form, occur in the texts of each class.
 
-A feature is a word, or a run of up to `longest` words that at least two texts contain. Each counts once in a text.
+The features of a text are its words, runs of up to `longest` words, and the first 4, 5 and 6 letters of words, which
+join the forms of a word (touch, touching, touched). All but whole words must be in two texts or more to be counted.
+Each counts once in a text.
 
     score_c(x) = ln (texts_c + 1) + Σ_{f ∈ x} ln (count_{c,f} + 1) / (Σ_g count_{c,g} + features)
 
@@ -9,11 +11,11 @@ Features that no other text has are left out of the sum. A text that was itself 
 would trust them too much.
 
     >>> from regard.tasks.text.naive_bayes import NaiveBayes
-    >>> counts = NaiveBayes(1, texts=[1, 2], counts={"good": [0, 2], "fun": [0, 1], "bad": [1, 0]})
-    >>> [round(score, 3) for score in counts.scores(["good"])]  # ln 2·1/4 and ln 3·3/6, less their mean
+    >>> counts = NaiveBayes(1, texts=[1, 2], counts={"fab": [0, 2], "fun": [0, 1], "bad": [1, 0]})
+    >>> [round(score, 3) for score in counts.scores(["fab"])]  # ln 2·1/4 and ln 3·3/6, less their mean
     [-0.549, 0.549]
 
-Paper: Wang & Manning 2012 (log-count ratios of words and word pairs, each counted once).
+Paper: Wang & Manning 2012 (words and word pairs, each counted once; without beginnings of words).
 """
 
 from __future__ import annotations
@@ -25,14 +27,17 @@ from typing import Any
 from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue
 
-FEWEST = 2  # texts that contain a run of words for it to be counted
+FEWEST = 2  # texts that contain a feature, other than a word, for it to be counted
+LETTERS = (4, 5, 6)  # in the beginning of a word
 
 
 def features(words: Sequence[str], longest: int) -> set[str]:
-    """The words of a text and its runs of 2 to `longest` words."""
+    """The words of a text, its runs of 2 to `longest` words, and beginnings of words, which end with a space."""
     found = set(words)
     for size in range(2, longest + 1):
         found.update(" ".join(words[start : start + size]) for start in range(len(words) - size + 1))
+    for size in LETTERS:
+        found.update(word[:size] + " " for word in words if len(word) >= size)
     return found
 
 
