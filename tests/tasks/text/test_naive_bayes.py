@@ -153,8 +153,10 @@ def test_logits_are_those_of_the_rows_and_the_offset_times_a_learned_gain():
     head = OneOf(3, offset=True).head(5)
     rows, offset = torch.randn(2, 5), torch.randn(2, 3)
     batch = Batch(Batch.of(torch.zeros(2, 1)).streams, offset=offset)
+    assert torch.equal(head(rows, batch), offset)  # before training
     with torch.no_grad():
         head.gain.fill_(0.25)
+        head.logits.weight.normal_()
     expected = rows @ head.logits.weight.T + head.logits.bias + 0.25 * offset
     assert torch.allclose(head(rows, batch), expected)
     head(rows, batch).pow(2).sum().backward()
@@ -165,10 +167,9 @@ def test_logits_are_those_of_the_rows_and_the_offset_times_a_learned_gain():
 
 
 @pytest.mark.parametrize("name", ["encoder", "static-transformer", "dynamic-transformer", "lstm-attention"])
-def test_models_without_weights_in_their_head_answer_as_naive_bayes_does(table, name):
+def test_an_untrained_model_answers_as_naive_bayes_does(table, name):
     task = tasks.build("classify", data=table, naive_bayes=2)
     model = models.build(name, task.problem, dim=16, layers=1).eval()
-    torch.nn.init.zeros_(model.head.logits.weight)
     batch = task.collate(list(task.examples("test")), RANDOM)
     assert torch.equal(model(batch), batch.offset)
 

@@ -41,10 +41,15 @@ class OneOf(Answer):
 
 
 class OffsetHead(Head):
-    """Logits W·row + b + g·offset, where the gain g is learned: an offset as in a generalised linear model."""
+    """Logits W·row + b + g·offset, where the gain g is learned: an offset as in a generalised linear model.
+
+    W starts at 0 and g at 1, so that an untrained model answers with the offset, and learns to correct it.
+    """
 
     def __init__(self, outputs: int, dim: int | None = None, tied: nn.Embedding | None = None) -> None:
         super().__init__(outputs, dim, tied)
+        if isinstance(self.logits, nn.Linear) and tied is None:
+            nn.init.zeros_(self.logits.weight)
         self.gain = nn.Parameter(torch.ones(1))  # not a scalar: FSDP cannot shard one
 
     def forward(self, rows: Tensor, batch: Batch) -> Any:
