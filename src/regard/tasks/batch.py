@@ -45,6 +45,10 @@ class Stream:
             None if self.edges is None else function(self.edges),
         )
 
+    def twice(self) -> Stream:
+        """The examples, and then the same again; edges belong to all of them."""
+        return replace(self.map(lambda tensor: torch.cat([tensor, tensor])), edges=self.edges)
+
     def count(self) -> int:
         """The number of real positions; without `keep` that of examples × positions."""
         return self.data.shape[:2].numel() if self.keep is None else int(self.keep.sum())
@@ -163,6 +167,17 @@ class Batch:
             answers={},
             index=tuple(self.index[row] for row in chosen) if self.index else (),
             notes={name: tuple(values[row] for row in chosen) for name, values in self.notes.items()},
+        )
+
+    def twice(self) -> Batch:
+        """The examples, and then the same again."""
+        return replace(
+            self,
+            streams={name: stream.twice() for name, stream in self.streams.items()},
+            answers={name: stream.twice() for name, stream in self.answers.items()},
+            index=self.index * 2,
+            notes={name: values * 2 for name, values in self.notes.items()},
+            offset=None if self.offset is None else torch.cat([self.offset, self.offset]),
         )
 
     def answered(self, targets: Tensor, keep: Tensor | None = None) -> Batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +21,7 @@ class OneOf(Answer):
     """
 
     classes: int
-    offset: bool = False
+    offset: bool = field(default=False, kw_only=True)
     needs: ClassVar[str] = "pooled"
     words: ClassVar[str] = "the class of an example"
 
