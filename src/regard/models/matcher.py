@@ -83,7 +83,7 @@ class Matcher(Model):
         "to_turn.-1.attention": "the first reply's attention to the newest turn",
         "to_reply.-1.attention": "the newest turn's attention to the first reply",
     }
-    sides: ClassVar[dict[str, tuple[str, str]]] = {
+    sides: ClassVar[Mapping[str, tuple[str | int, str | int]]] = {
         "to_reply.-1.attention": ("tokens", "reply"),
         "to_turn.-1.attention": ("reply", "tokens"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -67,7 +68,7 @@ class Tracker(Reader):
         "mention": "each value's attention to the turn",
         "stack.layers.-1.attention": "{name} of the last layer",
     }
-    sides: ClassVar[dict[str, tuple[str, str]]] = {
+    sides: ClassVar[Mapping[str, tuple[str | int, str | int]]] = {
         "about": ("goals", "tokens"),
         "mention": ("values", "tokens"),
     }

@@ -252,8 +252,8 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
     part = _part(rest, site, len(layer.sites) > 1)
     across = names[site.columns]
     if layer.sides is not None:
-        called: dict[str | int, list[str]] = {**shown.streams, shown.called: shown.pieces}
-        called |= dict(enumerate([shown.pieces, *shown.streams.values()]))
+        called: dict[str | int, list[str]] = dict(enumerate([shown.pieces, *shown.streams.values()]))
+        called.update({**shown.streams, shown.called: shown.pieces})
         names[site.rows], across = (called.get(side, []) for side in layer.sides)
     down = _last(names[site.rows], rows) if rows > 1 else []
     mean = heads.mean(0)

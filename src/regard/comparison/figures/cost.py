@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from regard.comparison.figures.bars import Reached, describe
 from regard.comparison.figures.labels import beside
 from regard.comparison.figures.style import (
-    MUTED,
     Drawing,
     Keys,
     blank,
@@ -22,6 +21,7 @@ from regard.comparison.figures.style import (
 )
 from regard.comparison.results import Row
 from regard.tasks.measures.metrics import Metric
+from regard.tasks.pictures.colours import MUTED
 
 WIDE = 4.0  # costs that differ by more than this factor are drawn on a logarithmic axis
 

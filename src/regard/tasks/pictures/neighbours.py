@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from regard.tasks.pictures.colours import COLOURS, INK, MUTED
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SIZE = 4.6  # inches
@@ -59,12 +60,12 @@ def neighbours_figure(
     return figure
 
 
-def _node(frame: object, x: float, y: float, name: str, number: int, size: float) -> None:
+def _node(frame: Axes, x: float, y: float, name: str, number: int, size: float) -> None:
     """A disc with its name, in the colour of its class; grey where it has none."""
-    frame.plot([x], [y], marker="o", markersize=size, color=_colour(number), zorder=3)  # type: ignore[attr-defined]
+    frame.plot([x], [y], marker="o", markersize=size, color=_colour(number), zorder=3)
     frame.text(
         x, y, name[:8], fontsize=7, color="white", ha="center", va="center", zorder=4, parse_math=False
-    )  # type: ignore[attr-defined]
+    )
 
 
 def _colour(number: int) -> str:
