@@ -59,7 +59,10 @@ class SeriesTask(Task):
     metric = MSE
     recipe = Recipe(
         model="forecaster", steps=800, batch_size=32, lr=3e-3, warmup=50,
-        models={"forecaster": "forecaster(dim=32, layers=2, dropout=0.1)"},
+        models={
+            "forecaster": "forecaster(dim=32, layers=2, dropout=0.1)", "transformer": "transformer(dim=32, layers=2)",
+            "seq2seq": "seq2seq(dim=32)",
+        },
         compared=("forecaster", "lstm-attention"),
         reaches={"mse": 0.4},
     )  # fmt: skip
