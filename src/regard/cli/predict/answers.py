@@ -285,7 +285,7 @@ def _looked(found: Prediction) -> Looked | None:
         return None
     columns = [one["piece"] for one in seen["pieces"]]
     if "readings" in seen:
-        rows = [f"{number}." for number in range(1, 1 + len(seen["readings"]))]
+        rows = [f"reading {number}" for number in range(1, 1 + len(seen["readings"]))]
         return Looked(seen["readings"], columns, rows, seen["source"])
     return Looked([[one["weight"] for one in seen["pieces"]]], columns, source=seen["source"])
 
