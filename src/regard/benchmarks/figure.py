@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from regard.benchmarks.run import Row
 from regard.comparison.figures.style import blank, logarithmic, shortened, style
-from regard.tasks.pictures.colours import COLOURS, INK, MUTED
+from regard.tasks.figures.colours import COLOURS, INK, MUTED
 
 AHEAD, BEHIND = COLOURS[0], COLOURS[1]
 WIDTH, LINE, AROUND = 6.6, 0.17, 0.9  # inches

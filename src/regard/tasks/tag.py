@@ -15,6 +15,7 @@ from regard.core.arguments import finite_number, share, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks.answers.tags import Tags
 from regard.tasks.batch import TARGETS, Batch, Stream
+from regard.tasks.figures.marked_words import marked_words_figure
 from regard.tasks.formats.conll import SCHEMES, TaggedSentence, read_sentences
 from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
 from regard.tasks.formats.splits import checked_split, complete, listed, named_split
@@ -22,7 +23,6 @@ from regard.tasks.generated.dispatches import dispatches
 from regard.tasks.measures.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities, f1_of_type
 from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
-from regard.tasks.pictures.marked_words import marked_words_figure
 from regard.tasks.problem import Problem
 from regard.tasks.shown import Looked, Shown, Understood, texts
 from regard.tasks.streams import StreamSpec, TokenRows, Tokens

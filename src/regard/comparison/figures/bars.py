@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 from regard.comparison.figures.style import Drawing, Key, Keys, blank, in_percent, number_of, titled, within
 from regard.comparison.results import Row, deciding
+from regard.tasks.figures.colours import INK, MUTED
 from regard.tasks.measures.metrics import Metric
-from regard.tasks.pictures.colours import INK, MUTED
 
 ROW, AROUND = 0.21, 0.62  # inches: of a contestant, and of axes and labels
 SEEDS = dict[int, float]

@@ -20,8 +20,8 @@ from regard.comparison.figures.style import (
     within,
 )
 from regard.comparison.results import Row
+from regard.tasks.figures.colours import MUTED
 from regard.tasks.measures.metrics import Metric
-from regard.tasks.pictures.colours import MUTED
 
 WIDE = 4.0  # costs that differ by more than this factor are drawn on a logarithmic axis
 

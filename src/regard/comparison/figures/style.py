@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.comparison.results import Row
+from regard.tasks.figures.colours import COLOURS, GRID, INK, MUTED
 from regard.tasks.measures.metrics import SHARE, Metric
-from regard.tasks.pictures.colours import COLOURS, GRID, INK, MUTED
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.6, 1.2, 1.6)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from regard.comparison.figures.style import NAMED, Drawing, Key, Keys, style
-from regard.tasks.pictures.colours import COLOURS, GRID, INK, MUTED
+from regard.tasks.figures.colours import COLOURS, GRID, INK, MUTED
 from regard.training.run_folder import durable
 
 _VARIABLES = {

@@ -1,1 +1,1 @@
-"""Pictures of predictions that are more than a map of weights, one file each."""
+"""Pictures as data: patches, how they are cut from pictures and folded back, and what is done with pixels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from regard.tasks.pictures.colours import COLOURS, INK
+from regard.tasks.figures.colours import COLOURS, INK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from regard.tasks.pictures.colours import COLOURS, INK, MUTED
+from regard.tasks.figures.colours import COLOURS, INK, MUTED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
