@@ -254,10 +254,8 @@ def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path
     figure = loaded.task.draw(found.get("predicted", found["output"]), example, looked)
     if figure is None:
         if looked is None:
-            raise BadValue(
-                f"--figure: {loaded.config.model} shows no weights of what it predicts on {loaded.config.task}. Leave "
-                "it out; `regard view` shows all attention."
-            )
+            why = found.get("no_alignment") or f"{loaded.config.model} shows no weights of its answer"
+            raise BadValue(f"--figure: there is nothing to draw: {why}. `regard view` shows all attention.")
         shown = loaded.task.show(example, loaded.task.collate([example], torch.Generator()))
         over = shown.picture if shown.grid == (1, len(looked.columns)) else None
         said = found["output"].replace("\n", "; ")
