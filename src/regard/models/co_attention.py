@@ -90,8 +90,9 @@ class CoAttention(Model):
         super().__init__(problem)
         if len(problem.streams) > 1:
             self.shows = dict(zip(BETWEEN, TOLD, strict=True))  # type: ignore[misc]
-            sides = ((1, 0), (0, 1)) if interaction else ((1, 1), (0, 0))
-            self.sides = dict(zip(BETWEEN, sides, strict=True))  # type: ignore[misc]
+            self.sides = dict(
+                zip(BETWEEN, ((1, 0), (0, 1)) if interaction else ((1, 1), (0, 0)), strict=True)
+            )
         (_, first), *further = problem.streams.items()
         self.embedding = StreamEmbedding(first, dim, positions=positions, dropout=dropout)
         self.further = nn.ModuleDict(

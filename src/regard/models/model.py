@@ -74,7 +74,7 @@ class Model(nn.Module):
     shows: ClassVar[dict[str, str]] = {}
     # Of those whose rows and columns are not the positions of the first stream: what they are, by the names of
     # `Shown` (its `called`, or one of its `streams`) or by the number of the stream.
-    sides: ClassVar[Mapping[str, tuple[str | int, str | int]]] = MappingProxyType({})
+    sides: Mapping[str, tuple[str | int, str | int]] = MappingProxyType({})
     presets: ClassVar[Mapping[str, Preset]] = {}  # by the names that the option `preset` takes
 
     head: Head

@@ -253,7 +253,8 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
     across = names[site.columns]
     if layer.sides is not None:
         called: dict[str | int, list[str]] = dict(enumerate([shown.pieces, *shown.streams.values()]))
-        called.update({**shown.streams, shown.called: shown.pieces})
+        called.update(shown.streams)
+        called[shown.called] = shown.pieces
         names[site.rows], across = (called.get(side, []) for side in layer.sides)
     down = _last(names[site.rows], rows) if rows > 1 else []
     mean = heads.mean(0)

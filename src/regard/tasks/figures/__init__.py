@@ -1,1 +1,1 @@
-"""Figures of predictions that are more than a map of weights, and the colours of all figures."""
+"""Pictures of predictions that are more than a map of weights, one file each."""
