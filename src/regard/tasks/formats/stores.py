@@ -120,14 +120,16 @@ class TarFiles(FolderFiles):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
+        self._file = tempfile.SpooledTemporaryFile(SMALL)  # a large archive goes to a file without a name
         try:
             with files.opened(path) as packed:
-                self._file = _unpacked_tar(path, packed)
+                _unpack_tar(path, packed, self._file)
             self._tar = tarfile.open(fileobj=self._file, mode="r:")
             self._members = self._regular()
-        except BadValue:
-            raise
         except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError, ValueError) as error:
+            self._file.close()
+            if isinstance(error, BadValue):
+                raise
             raise BadValue(f"data: {files.shown(path)} cannot be read as a tar archive: {error}.") from None
 
     def _regular(self) -> dict[str, tarfile.TarInfo]:
@@ -166,8 +168,8 @@ class TarFiles(FolderFiles):
         self._file.close()
 
 
-def _unpacked_tar(path: Path, packed: BinaryIO) -> IO[bytes]:
-    """The plain archive, in which members can be sought: in memory, or, a large one, in a file without a name."""
+def _unpack_tar(path: Path, packed: BinaryIO, plain: IO[bytes]) -> None:
+    """Write the plain archive, in which members can be sought."""
     begin = packed.read(6)
     packed.seek(0)
     unpacking: IO[bytes] = packed
@@ -178,19 +180,16 @@ def _unpacked_tar(path: Path, packed: BinaryIO) -> IO[bytes]:
     elif begin == b"\xfd7zXZ\x00":
         unpacking = lzma.LZMAFile(packed)
     most = min(MOST_UNPACKED, max(SMALL, RATIO * os.fstat(packed.fileno()).st_size))
-    found = tempfile.SpooledTemporaryFile(SMALL)
     count = 0
     while piece := unpacking.read(files.PIECE):
         count += len(piece)
         if count > most:
-            found.close()
             raise BadValue(
                 f"data: {files.shown(path)} unpacks to more than {most / 2**20:,.0f} MiB. Unpack it yourself, and give "
                 "the folder."
             )
-        found.write(piece)
-    found.seek(0)
-    return found
+        plain.write(piece)
+    plain.seek(0)
 
 
 def opened(path: Path) -> FolderFiles:

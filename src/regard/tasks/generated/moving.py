@@ -1,0 +1,34 @@
+"""Videos of a figure that moves over a canvas; what leaves it on one side comes back on the other.
+
+So a single frame says nothing about the motion: every place is as likely at every time.
+
+>>> import numpy as np
+>>> clip = moving(np.ones((2, 2), np.float32), side=5, frames=3, start=(4, 0), step=(1, 0))
+>>> clip[:, :, 0].tolist()
+[[1.0, 0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0, 0.0]]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Pixels downwards and to the right, for each step.
+MOTIONS = {
+    "right": (0, 1), "down and right": (1, 1), "down": (1, 0), "down and left": (1, -1),
+    "left": (0, -1), "up and left": (-1, -1), "up": (-1, 0), "up and right": (-1, 1),
+}  # fmt: skip
+
+
+def moving(
+    figure: NDArray[np.float32], side: int, frames: int, start: tuple[int, int], step: tuple[int, int]
+) -> NDArray[np.float32]:
+    """A figure on a canvas of side × side pixels, (frames,side,side). `start`: its upper left corner at first;
+    `step`: how far it moves down and to the right from one frame to the next."""
+    height, width = figure.shape
+    found = np.zeros((frames, side, side), np.float32)
+    for number in range(frames):
+        rows = (start[0] + number * step[0] + np.arange(height)) % side
+        columns = (start[1] + number * step[1] + np.arange(width)) % side
+        found[number, rows[:, None], columns] = figure
+    return found
