@@ -60,11 +60,15 @@ def test_a_vit_is_torchs_encoder_over_patches_cut_by_a_convolution(pool, patch):
     maps = F.conv2d(pictures(PICTURE), kernel, model.embedding.rows.bias, stride=patch)
     rows = maps.flatten(2).transpose(1, 2) + model.places.table
     if pool == "class":
-        rows = torch.cat([model.token.expand(B, 1, DIM), rows], 1)  # before the patches: the order cannot matter
+        rows = torch.cat(
+            [rows, model.token.expand(B, 1, DIM)], 1
+        )  # behind the patches: the order cannot matter
     for layer in model.layers:
         rows = torch_layer(layer)(rows)
     rows = F.layer_norm(rows, (DIM,), model.norm.weight, model.norm.bias)
-    expected = (rows[:, 0] if pool == "class" else rows.mean(1)) @ model.head.logits.weight.T + model.head.logits.bias
+    expected = (
+        rows[:, -1] if pool == "class" else rows.mean(1)
+    ) @ model.head.logits.weight.T + model.head.logits.bias
     assert torch.allclose(model(batch(PICTURE)), expected, atol=1e-12)
 
 
@@ -149,7 +153,12 @@ def test_positions_are_named_as_the_model_cuts_them():
     shown = Shown("x", ["0,0"] * 6, "patches", grid=(2, 3))
     assert small(PICTURE).relabel(shown).pieces == shown.pieces
     found = small(PICTURE, patch=2, pool="class").relabel(shown)
-    assert found.grid == (4, 6) and found.pieces[7] == "1,1" and found.pieces[24] == "class" and len(found.pieces) == 25
+    assert (
+        found.grid == (4, 6)
+        and found.pieces[8] == "1,1"
+        and found.pieces[0] == "CLS"
+        and len(found.pieces) == 25
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import io
 import json
 import tarfile
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +13,16 @@ from PIL import Image
 
 import regard
 from regard import tasks
+from regard.cli.main import main
 from regard.errors import BadValue
+from regard.observation.inspection import inspect_run
 from regard.tasks.images import PicturesRead
 from regard.tasks.pictures.patches import fold
+from regard.training import train
+from regard.viewer.opening.options import ViewOptions
+from regard.viewer.opening.runs import open_run
+
+STATED = 0.9  # accuracy of the default on the digits of the test
 
 
 def shade(label, number, side=12, colour=False):
@@ -49,7 +55,9 @@ def written(folder, files):
 
 def idx(array):
     array = np.asarray(array, np.uint8)
-    return bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+    return (
+        bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+    )
 
 
 def idx_files(folder, packed=False, train=11, test=5):
@@ -85,7 +93,9 @@ def test_zip_and_tar_archives_hold_the_same_pictures_as_their_folder(tmp_path):
             info = tarfile.TarInfo(f"around/{name}")
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    whole = [tasks.build("images", data=str(path)) for path in (folder, tmp_path / "x.zip", tmp_path / "x.tar.gz")]
+    whole = [
+        tasks.build("images", data=str(path)) for path in (folder, tmp_path / "x.zip", tmp_path / "x.tar.gz")
+    ]
     for split in ("train", "validation", "test"):
         first, *others = (one.examples(split) for one in whole)
         for other in others:
@@ -99,7 +109,9 @@ def test_folders_named_train_val_and_test_are_the_splits(tmp_path):
     assert [len(task.examples(split)) for split in ("train", "validation", "test")] == [10, 6, 4]
     written(tmp_path, [("test/cow/1.png", encoded(shade("cat", 1)))])
     again = tasks.build("images", data=str(tmp_path))
-    with pytest.raises(BadValue, match=r"test/cow/1\.png: the class 'cow' is not among those of training: cat, dog"):
+    with pytest.raises(
+        BadValue, match=r"test/cow/1\.png: the class 'cow' is not among those of training: cat, dog"
+    ):
         again.examples("test")
 
 
@@ -162,7 +174,9 @@ def test_the_order_does_not_depend_on_which_thread_is_done_first(tmp_path, monke
 
     monkeypatch.setattr(class_folders, "decoded", slowly)
     after = tasks.build("images", data=str(tmp_path)).examples("train")
-    assert torch.equal(before.pixels, after.pixels) and len(calls) == 41  # each once, and the first for its size
+    assert (
+        torch.equal(before.pixels, after.pixels) and len(calls) == 41
+    )  # each once, and the first for its size
 
 
 def test_pictures_of_other_sizes_are_covered_and_cut(tmp_path):
@@ -204,10 +218,12 @@ def test_only_training_pictures_are_changed_and_only_by_the_generator(tmp_path):
     task = tasks.build("images(shift=2, flip=true, erase=0.5)", data=written(tmp_path, members(12)))
     for split in ("train", "test"):
         examples = task.examples(split)
-        one, two, other = (task.batch(examples, range(3), torch.Generator().manual_seed(n)) for n in (1, 1, 2))
+        one, two, other = (
+            task.batch(examples, range(2), torch.Generator().manual_seed(n)) for n in (1, 1, 2)
+        )
         assert torch.equal(one.inputs, two.inputs)
         assert torch.equal(one.inputs, other.inputs) == (split == "test")
-        again = task.collate([examples[n] for n in range(3)], torch.Generator().manual_seed(1))
+        again = task.collate([examples[n] for n in range(2)], torch.Generator().manual_seed(1))
         assert torch.equal(one.inputs, again.inputs)
 
 
@@ -237,18 +253,98 @@ def test_scenes_show_their_digit_and_keep_test_digits_apart():
     task = tasks.build("images")
     again = tasks.build("images")
     assert torch.equal(task.examples("test").pixels, again.examples("test").pixels)
-    assert not torch.equal(task.examples("test").pixels, tasks.build("images(seed=1)").examples("test").pixels)
+    assert not torch.equal(
+        task.examples("test").pixels, tasks.build("images(seed=1)").examples("test").pixels
+    )
     train, test = task.examples("train"), task.examples("test")
     assert train.pixels.shape[1:] == (1, 20, 20) and set(train.labels.tolist()) == set(range(10))
-    assert not {one.tobytes() for one in train.pixels.numpy()} & {one.tobytes() for one in test.pixels.numpy()}
+    assert not {one.tobytes() for one in train.pixels.numpy()} & {
+        one.tobytes() for one in test.pixels.numpy()
+    }
 
 
-def run_of(tmp_path, model, steps=25):
-    data = written(tmp_path / "data", members(15))
-    regard.train(
-        "images", data=data, model=model, steps=steps, batch_size=16, out=str(tmp_path / "run"), device="cpu",
-        optim={"lr": 0.003},
-    )  # fmt: skip
-    return tmp_path / "run"
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small run on two classes of plain pictures."""
+    folder = tmp_path_factory.mktemp("images")
+    data = written(folder / "data", members(15))
+    settings = {"steps": 30, "batch_size": 12, "eval_every": 30, "optim": {"lr": 0.01, "warmup": 5}}
+    model = "vit(dim=16, layers=2, num_heads=2)"
+    found = train({"task": "images", "data": data, "model": model, "out": str(folder / "run"), "device": "cpu", **settings}, quiet=True)  # fmt: skip
+    return folder, found
 
 
+def test_a_small_run_learns_its_classes(run):
+    assert run[1].best["value"] == 1.0
+
+
+def test_a_picture_is_predicted_with_the_patches_that_were_looked_at(run, capsys):
+    path = run[0] / "grey.jpg"
+    path.write_bytes(encoded(shade("dog", 3, side=31), "JPEG"))
+    assert main(["predict", str(run[0] / "run"), "--image", str(path), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["output"] == "dog" and set(found["probabilities"]) == {"cat", "dog"}
+    assert [one["piece"] for one in found["looked_at"]["pieces"]][4] == "1,1"
+    assert sum(one["weight"] for one in found["looked_at"]["pieces"]) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_page_lays_attention_over_the_picture(run):
+    opened = open_run(
+        ViewOptions(str(run[0] / "run"), device="cpu"), str(run[0] / "run"), None, lambda text: None
+    )
+    assert (opened.image["rows"], opened.image["columns"]) == (3, 3) and opened.image["width"] == 12
+    assert len(opened.labels["patches"]) == 9
+    with regard.observe(opened.model) as seen:
+        opened.run()
+    assert seen["layers.1.attention"].shape() == (1, 2, 9, 9)
+
+
+@pytest.mark.parametrize(
+    "model", ["vit(pool=class, patch=2)", "cnn-attention", "cnn-attention(self_attention=false)"]
+)
+def test_other_models_are_explained_and_opened_alike(tmp_path, model, capsys):
+    data = written(tmp_path / "data", members(6))
+    small = model.replace("vit(", "vit(dim=16, layers=1, ").replace(
+        "cnn-attention(", "cnn-attention(dim=16, "
+    )
+    settings = {"steps": 2, "batch_size": 4, "eval_every": 2, "out": str(tmp_path / "run"), "device": "cpu"}
+    train({"task": "images", "data": data, "model": small, **settings}, quiet=True)
+    path = tmp_path / "x.png"
+    path.write_bytes(encoded(shade("cat", 3)))
+    assert main(["predict", str(tmp_path / "run"), "--image", str(path), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    patches = [one["piece"] for one in found["looked_at"]["pieces"]]
+    assert found["output"] in ("cat", "dog") and patches[-1] == ("5,5" if "patch=2" in model else "2,2")
+    options = ViewOptions(str(tmp_path / "run"), image=str(path), device="cpu")
+    opened = open_run(options, str(tmp_path / "run"), None, lambda text: None)
+    with regard.observe(opened.model) as seen:
+        opened.run()
+    picture = opened.image
+    assert picture["skip"] == ("class" in model) and picture["width"] == 12
+    assert picture["skip"] + picture["rows"] * picture["columns"] == seen[seen.names()[-1]].shape()[3]
+    inspected = inspect_run(tmp_path / "run")
+    assert inspected.attributions and "says" in inspected.answer
+
+
+def test_a_broken_file_stops_a_training_with_its_name(tmp_path, capsys):
+    written(tmp_path / "data", [*members(6), ("dog/broken.png", b"x")])
+    command = [
+        "train",
+        "images",
+        "--data",
+        str(tmp_path / "data"),
+        "--steps",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(command) != 0
+    assert "dog/broken.png" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_default_reaches_its_stated_score(tmp_path):
+    found = train({"task": "images", "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True)
+    assert found.best["value"] >= STATED
+    assert regard.evaluate(tmp_path / "run", device="cpu")["accuracy"] >= STATED

@@ -15,6 +15,7 @@ from regard.errors import BadValue
 from regard.models.model import Model, model
 from regard.nn import positions as encodings
 from regard.nn.blocks import EncoderLayer
+from regard.nn.gates import ChannelAttention, SpatialAttention
 from regard.tasks.batch import Batch
 from regard.tasks.pictures.patches import fold, names
 from regard.tasks.problem import Problem
@@ -22,57 +23,21 @@ from regard.tasks.shown import Shown
 from regard.tasks.streams import Patches
 
 GROUPS = 8  # of channels that are normalised together
-KERNEL = 7  # of the spatial attention
 HALVINGS = 2  # between the three stages: a place of the last one is 4 × 4 pixels
-
-
-class ChannelAttention(nn.Module):
-    """A weight from 0 to 1 for each channel, from the means of all channels.
-
-        s = σ(W₂ relu(W₁ mean(x))),   out = s ⊙ x
-
-    Paper: Hu et al. 2018 (squeeze and excitation).
-    """
-
-    def __init__(self, width: int, reduction: int) -> None:
-        super().__init__()
-        inside = max(4, width // reduction)
-        self.squeeze, self.excite = nn.Linear(width, inside), nn.Linear(inside, width)
-
-    def weights(self, maps: Tensor) -> Tensor:
-        """(b,c,h,w) → (b,c)."""
-        return torch.sigmoid(self.excite(torch.relu(self.squeeze(maps.mean((2, 3))))))
-
-    def forward(self, maps: Tensor) -> Tensor:
-        return maps * self.weights(maps)[:, :, None, None]
-
-
-class SpatialAttention(nn.Module):
-    """A weight from 0 to 1 for each place, from the mean and the largest of its channels.
-
-        s = σ(conv₇ₓ₇[mean_c(x); max_c(x)]),   out = s ⊙ x
-
-    Paper: Woo et al. 2018 (CBAM).
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.look = nn.Conv2d(2, 1, KERNEL, padding=KERNEL // 2)
-
-    def weights(self, maps: Tensor) -> Tensor:
-        """(b,c,h,w) → (b,h,w)."""
-        found: Tensor = self.look(torch.stack([maps.mean(1), maps.amax(1)], 1))
-        return torch.sigmoid(found[:, 0])
-
-    def forward(self, maps: Tensor) -> Tensor:
-        return maps * self.weights(maps)[:, None]
 
 
 class ResidualBlock(nn.Module):
     """Two convolutions, then attention over channels and places, around which the input is added."""
 
     def __init__(
-        self, before: int, width: int, stride: int, channel: bool, spatial: bool, reduction: int, dropout: float
+        self,
+        before: int,
+        width: int,
+        stride: int,
+        channel: bool,
+        spatial: bool,
+        reduction: int,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.first = nn.Conv2d(before, width, 3, stride, 1, bias=False)
@@ -147,7 +112,9 @@ class CnnAttention(Model):
         super().__init__(problem)
         dim, blocks = whole_number("dim", dim, 4), whole_number("blocks", blocks, 1)
         if attention is not None and not self_attention:
-            raise BadValue("attention: there is no self-attention to build from it with self_attention=false.")
+            raise BadValue(
+                "attention: there is no self-attention to build from it with self_attention=false."
+            )
         assert isinstance(problem.inputs, Patches)
         self.embedding = FoldedPictures(problem.inputs)
         height, width = (math.ceil(side / 2**HALVINGS) for side in self.embedding.sides())
@@ -167,7 +134,9 @@ class CnnAttention(Model):
         self.blocks = nn.ModuleList(made)
         self.places = encodings.build("learned", dim, height * width) if self_attention else None
         self.layer = (
-            EncoderLayer(dim, attention or self.attention_default, num_heads=num_heads, dropout=dropout, hidden=2 * dim)
+            EncoderLayer(
+                dim, attention or self.attention_default, num_heads=num_heads, dropout=dropout, hidden=2 * dim
+            )
             if self_attention
             else None
         )
@@ -191,7 +160,9 @@ class CnnAttention(Model):
         """The names of the places of the last stage, among which self-attention attends."""
         height, width = self.grid
         here = Patches(1, height * width, height, width)
-        return dataclasses.replace(shown, pieces=names(here), grid=self.grid if shown.picture is not None else None)
+        return dataclasses.replace(
+            shown, pieces=names(here), grid=self.grid if shown.picture is not None else None
+        )
 
 
 def _norm(width: int) -> nn.Module:

@@ -25,7 +25,7 @@ from regard.tasks.streams import Patches
 
 POOLS = ("mean", "class")
 OVER_TIME = ("divided", "joint")
-CLASS = "class"  # what the class token is called
+CLASS = "CLS"  # what the class token is called
 
 
 class DividedLayer(EncoderLayer):
@@ -34,25 +34,30 @@ class DividedLayer(EncoderLayer):
         x ← x + time(norm(x)),  x ← x + space(norm(x)),  x ← x + feed_forward(norm(x))
 
     Paper: Bertasius et al. 2021, section 3 (divided space-time attention). Both attentions run over all positions with
-    a mask, so that an observer sees patches × patches; a class token, behind the patches, takes no part in the first.
+    a mask, so that an observer sees patches × patches. A class token, before the patches, takes no part in the first.
     """
 
-    def __init__(self, dim: int, attention: str, places: int, positions: int, **options: Any) -> None:
+    frame: Tensor  # (n,): the frame of each position; the class token has a number of its own
+
+    def __init__(self, dim: int, attention: str, spec: Patches, token: bool, **options: Any) -> None:
         super().__init__(dim, attention, **options)
         common = {"num_heads": options["num_heads"], "dropout": options["attention_dropout"]}
         self.time = mechanism_of("attention", attention, dim, build_bidirectional, common)
         self.around_time = Residual(dim, "pre", options["dropout"])
-        self.patches = positions
-        self.same_place = masks.dilated(places)
-        self.same_frame = masks.blocks(places) | masks.global_tokens([positions])
+        self.first, self.places = int(token), spec.rows * spec.columns
+        frames = torch.arange(spec.frames).repeat_interleave(self.places)
+        frames = torch.cat([torch.tensor([spec.frames] * self.first, dtype=torch.long), frames])
+        self.register_buffer("frame", frames, persistent=False)
 
     def forward(self, x: Tensor, *, mask: Any = None, state: Any = None) -> Any:
-        """(b,n,dim) → (b,n,dim), of which the first are patches, frame by frame."""
-        among = x[:, : self.patches]
-        found = self.around_time.leave(among, self.time(self.around_time.enter(among), mask=self.same_place))
-        rest = x[:, self.patches :]
-        frame: Mask = self.same_frame if rest.shape[1] else masks.blocks(self.same_place.step)
-        return super().forward(torch.cat([found, rest], 1), mask=frame)
+        """(b,n,dim) → (b,n,dim): the class token, where there is one, then the patches, frame by frame."""
+        among = x[:, self.first :]
+        same_place = masks.dilated(self.places)
+        found = self.around_time.leave(among, self.time(self.around_time.enter(among), mask=same_place))
+        same_frame: Mask = masks.blocks(self.places)
+        if self.first:
+            same_frame = masks.documents(self.frame) | masks.global_tokens([0])
+        return super().forward(torch.cat([x[:, : self.first], found], 1), mask=same_frame)
 
 
 @model("vit", gives=("pooled", "rows"), reads=(Patches,))
@@ -110,7 +115,7 @@ class Vit(Model):
         }  # fmt: skip
         divided = self.spec.frames > 1 and over_time == "divided"
         self.layers = nn.ModuleList(
-            DividedLayer(dim, mechanism, count, self.spec.frames * count, **options)
+            DividedLayer(dim, mechanism, self.spec, self.token is not None, **options)
             if divided
             else EncoderLayer(dim, mechanism, **options)
             for _ in range(whole_number("layers", layers, 1))
@@ -120,13 +125,12 @@ class Vit(Model):
 
     def forward(self, batch: Batch) -> Any:
         rows = self.rows(batch)
-        count = self.spec.length or 0
         if self.problem.answer.needs == "rows":
-            return self.head(rows[:, :count], batch)
-        return self.head(rows.mean(1) if self.token is None else rows[:, count], batch)
+            return self.head(rows if self.token is None else rows[:, 1:], batch)
+        return self.head(rows.mean(1) if self.token is None else rows[:, 0], batch)
 
     def rows(self, batch: Batch) -> Tensor:
-        """The rows of the patches, (b,n,dim), and behind them that of the class token, where there is one."""
+        """The row of the class token, where there is one, and those of the patches, (b,n,dim)."""
         data = batch.inputs if self.spec == self.given else cut(fold(batch.inputs, self.given), self.spec)
         rows = self.embedding(data)
         size, count, dim = rows.shape
@@ -136,7 +140,7 @@ class Vit(Model):
             still = rows.new_zeros(1, self.spec.frames, dim)
             rows = rows + self.times(still).repeat_interleave(count // self.spec.frames, 1)
         if self.token is not None:
-            rows = torch.cat([rows, self.token.to(rows.dtype).expand(size, 1, dim)], 1)
+            rows = torch.cat([self.token.to(rows.dtype).expand(size, 1, dim), rows], 1)
         rows = self.dropout(rows)
         for layer in self.layers:
             rows = layer(rows)
@@ -144,10 +148,11 @@ class Vit(Model):
         return found
 
     def relabel(self, shown: Shown) -> Shown:
-        """The names of its own patches, and of the class token behind them."""
+        """The names of the class token and of its own patches."""
         pieces = shown.pieces if self.spec == self.given else names(self.spec)
         grid = (self.spec.frames * self.spec.rows, self.spec.columns)
-        return dataclasses.replace(shown, pieces=[*pieces, *([] if self.token is None else [CLASS])], grid=grid)
+        first = [] if self.token is None else [CLASS]
+        return dataclasses.replace(shown, pieces=[*first, *pieces], grid=grid if shown.grid else None)
 
 
 def _recut(spec: Patches, side: int) -> Patches:

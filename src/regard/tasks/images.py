@@ -64,7 +64,8 @@ class ImagesTask(Task):
     takes = ("image",)
     metric: ClassVar[Metric] = ACCURACY
     recipe = Recipe(
-        model="vit", steps=1500, batch_size=64, lr=1e-3, warmup=100,
+        model="cnn-attention", steps=700, batch_size=64, lr=2e-3, warmup=50,
+        models={"cnn-attention": "cnn-attention(dim=64)", "vit": "vit(dim=64, layers=3)"},
         compared=("vit", "cnn-attention", "cnn-attention(channel=false, spatial=false, self_attention=false)"),
     )  # fmt: skip
 

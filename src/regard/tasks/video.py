@@ -70,11 +70,13 @@ class VideoTask(Task):
     takes = ("image",)
     metric: ClassVar[Metric] = _accuracy("accuracy", DIGIT, MOTION)
     recipe = Recipe(
-        model="vit", steps=1000, batch_size=64, lr=2e-3, warmup=100,
+        model="vit", steps=600, batch_size=64, lr=2e-3, warmup=50,
         models={"vit": "vit(dim=64, layers=2)", "encoder": "encoder(dim=64)"},
     )  # fmt: skip
 
-    def __init__(self, frames: int = 4, size: int = 16, patch: int = 4, speed: int = 4, seed: int = 0) -> None:
+    def __init__(
+        self, frames: int = 4, size: int = 16, patch: int = 4, speed: int = 4, seed: int = 0
+    ) -> None:
         self.frames, self.size = whole_number("frames", frames, 2), whole_number("size", size, digits.SIDE)
         self.spec = Patches.of(1, self.size, self.size, whole_number("patch", patch, 1), self.frames)
         self.speed, self.seed = whole_number("speed", speed, 1), whole_number("seed", seed)
@@ -141,7 +143,9 @@ class VideoTask(Task):
         if set(given) != {"image"}:
             return super().parse(given)  # type: ignore[no-any-return]  # which raises
         frames = read_frames(given["image"], self.frames)
-        pixels = np.stack([fitted(one.convert("L"), self.size, self.size) for one in frames]).astype(np.float32)
+        pixels = np.stack([fitted(one.convert("L"), self.size, self.size) for one in frames]).astype(
+            np.float32
+        )
         clip = pixels / 255
         return VideoExample(torch.from_numpy(1 - clip if clip.mean() > digits.BRIGHT else clip))
 

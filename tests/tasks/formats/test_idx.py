@@ -8,7 +8,9 @@ from regard.errors import BadValue
 from regard.tasks.formats.idx import read_idx
 
 # Two pictures of 3 rows and 2 columns: magic number, three lengths, twelve numbers.
-PICTURES = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 70, 80, 90, 100, 110, 255])
+PICTURES = bytes(
+    [0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 70, 80, 90, 100, 110, 255]
+)
 
 
 def test_numbers_stand_where_the_header_says():
@@ -16,7 +18,9 @@ def test_numbers_stand_where_the_header_says():
         assert read_idx(content, "x").tolist() == [
             [[1, 2], [3, 4], [5, 6]], [[70, 80], [90, 100], [110, 255]],
         ]  # fmt: skip
-    assert read_idx(bytes([0, 0, 8, 1, 0, 0, 1, 4]) + bytes(260), "x").shape == (260,)  # the highest byte first
+    assert read_idx(bytes([0, 0, 8, 1, 0, 0, 1, 4]) + bytes(260), "x").shape == (
+        260,
+    )  # the highest byte first
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def load_pictures(data: Data, size: int | None, *, patch: int = 1, bad_files: str = "stop", seed: int = 0) -> Found:
+def load_pictures(
+    data: Data, size: int | None, *, patch: int = 1, bad_files: str = "stop", seed: int = 0
+) -> Found:
     """The pictures of each split; without files for validation or testing, a tenth of the training set each.
 
     Args:

@@ -1,0 +1,153 @@
+"""`video`: what moves is where it should be; both questions are judged apart; training, prediction, what is shown."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import regard
+from regard import tasks
+from regard.cli.main import main
+from regard.errors import BadValue
+from regard.tasks import digits
+from regard.tasks.answers.questions import Questions
+from regard.tasks.batch import Batch, Stream
+from regard.tasks.generated.moving import MOTIONS, moving
+from regard.tasks.measures.metrics import Answered, observe, values
+from regard.training import train
+from regard.viewer.opening.options import ViewOptions
+from regard.viewer.opening.runs import open_run
+
+STATED = 0.95  # accuracy of the default, digit and motion both right
+
+
+def test_a_figure_moves_by_its_step_and_comes_back_on_the_other_side():
+    figure = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+    for start, step in (((0, 0), (1, 2)), ((4, 5), (-3, 1)), ((6, 0), (0, -1))):
+        clip = moving(figure, 7, 5, start, step)
+        for frame in range(5):
+            for y in range(2):
+                for x in range(3):
+                    at = (start[0] + frame * step[0] + y) % 7, (start[1] + frame * step[1] + x) % 7
+                    assert clip[frame][at] == figure[y, x]
+            assert clip[frame].sum() == 21
+
+
+def test_videos_show_their_digit_and_their_motion():
+    task = tasks.build("video(frames=3, speed=3, size=20)")
+    pixels, shown = digits.images()
+    test = {pixels[n].tobytes(): shown[n] for n, split in enumerate(digits.split_of()) if split == "test"}
+    for index in range(7):
+        one = task.examples("test")[index]
+        down, right = (3 * part for part in list(MOTIONS.values())[one.motion])
+        frames = one.frames[:, 0].numpy()
+        for frame in (0, 1):
+            assert np.array_equal(np.roll(frames[frame], (down, right), (0, 1)), frames[frame + 1])
+        places = [np.roll(frames[0], (-y, -x), (0, 1))[:8, :8] for y in range(20) for x in range(20)]
+        assert one.digit in {test[place.tobytes()] for place in places if place.tobytes() in test}
+    assert [torch.equal(task.examples("test")[n].frames, tasks.build("video(frames=3, speed=3, size=20)").examples("test")[n].frames) for n in range(5)] == [True] * 5  # fmt: skip
+
+
+def test_no_frame_alone_tells_the_motion():
+    """Where a digit stands at first is independent of where it goes: each motion starts everywhere."""
+    task = tasks.build("video")
+    starts = {}
+    for one in task.examples("validation"):
+        columns = one.frames[0, 0].sum(0) > 0
+        starts.setdefault(one.motion, set()).add(tuple(columns.tolist()))
+    assert len(starts) == 8 and min(len(found) for found in starts.values()) > 4
+
+
+def test_a_batch_has_both_answers_and_numbers_of_mean_0_and_variance_1():
+    task = tasks.build("video")
+    examples = [task.examples("validation")[n] for n in range(200)]
+    batch = task.collate(examples, torch.Generator())
+    assert batch.inputs.shape == (200, task.spec.length, 16) and task.spec.frames == 4
+    assert abs(float(batch.inputs.mean())) < 0.05 and abs(float(batch.inputs.std()) - 1) < 0.05
+    assert batch.answers["digit"].data.tolist() == [one.digit for one in examples]
+    assert batch.answers["motion"].data.tolist() == [one.motion for one in examples]
+    assert task.collate([], torch.Generator()).inputs.shape == (0, task.spec.length, 16)
+
+
+def test_questions_are_trained_together_and_judged_apart():
+    answer = Questions(("digit", "motion"), (10, 8))
+    head = answer.head()
+    rows = torch.full((3, 18), -20.0)
+    for row, (digit, motion) in enumerate(((4, 1), (5, 2), (6, 3))):
+        rows[row, digit], rows[row, 10 + motion] = 20.0, 20.0
+    right = {"digit": Stream(torch.tensor([4, 5, 0])), "motion": Stream(torch.tensor([1, 7, 3]))}
+    batch = Batch({"inputs": Stream(torch.zeros(3, 1, 1))}, right)
+    assert head.predict(head(rows, batch), batch) == [[4, 1], [5, 2], [6, 3]]
+    total, count = head.loss(head(rows, batch), batch)
+    assert float(total) == pytest.approx(80.0, abs=1e-3) and float(count) == 3  # two wrong, each by 40
+
+    class Answering:
+        def __call__(self, given):
+            return head(rows, given)
+
+        def loss(self, outputs, given, smoothing=0.0):
+            return head.loss(outputs, given, smoothing)
+
+    metrics = tasks.build("video").metrics()
+    found = values(metrics, observe(metrics, Answered(Answering(), batch)))
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    assert found["digit_accuracy"] == found["motion_accuracy"] == pytest.approx(2 / 3)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("video") / "run"
+    settings = {"steps": 40, "batch_size": 24, "eval_every": 40, "optim": {"lr": 0.004, "warmup": 5}}
+    model = "vit(dim=32, layers=1, num_heads=2, dropout=0.0)"
+    found = train(
+        {"task": "video", "model": model, "out": str(folder), "device": "cpu", **settings}, quiet=True
+    )
+    return folder, found
+
+
+def test_a_small_run_begins_to_learn(run):
+    evaluated = regard.evaluate(run[0], device="cpu", limit=300)
+    assert evaluated["digit_accuracy"] > 0.15 or evaluated["motion_accuracy"] > 0.2
+
+
+def test_an_animated_picture_is_predicted(run, tmp_path, capsys):
+    figure = digits.images()[0][7].reshape(8, 8)
+    frames = [Image.fromarray(np.uint8(255 * frame)) for frame in moving(figure, 16, 4, (4, 4), (0, 4))]
+    path = tmp_path / "clip.gif"
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=100)
+    assert main(["predict", str(run[0]), "--image", str(path), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (
+        found["output"].startswith("a ")
+        and " that moves " in found["output"]
+        and len(found["predicted"]) == 2
+    )
+    assert len(found["looked_at"]["pieces"]) == 64 and found["looked_at"]["pieces"][17]["piece"] == "1: 0,1"
+    frames[0].save(tmp_path / "still.png")
+    assert main(["predict", str(run[0]), "--image", str(tmp_path / "still.png")]) != 0
+    assert "expected at least 4 frames" in capsys.readouterr().err
+
+
+def test_the_page_shows_frames_below_each_other(run):
+    opened = open_run(ViewOptions(str(run[0]), device="cpu"), str(run[0]), None, lambda text: None)
+    assert (opened.image["rows"], opened.image["columns"]) == (16, 4)
+    assert (opened.image["width"], opened.image["height"]) == (16, 64)
+    with regard.observe(opened.model) as seen:
+        opened.run()
+    assert [seen[name].shape()[2:] for name in seen.names()] == [(64, 64), (64, 64)]
+
+
+def test_wrong_sizes_are_refused():
+    for options, words in (("size=7", "size"), ("frames=1", "frames"), ("patch=5", "patch: expected a side that divides")):  # fmt: skip
+        with pytest.raises(BadValue, match=words):
+            tasks.build(f"video({options})")
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_default_reaches_its_stated_score(tmp_path):
+    found = train({"task": "video", "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True)
+    assert found.best["value"] >= STATED
+    assert regard.evaluate(tmp_path / "run", device="cpu")["accuracy"] >= STATED
