@@ -104,7 +104,12 @@ def test_zip_and_tar_archives_hold_the_same_pictures_as_their_folder(tmp_path):
 
 
 def test_folders_named_train_val_and_test_are_the_splits(tmp_path):
-    files = [(f"{split}/{label}/{n}.png", encoded(shade(label, n))) for split, count in (("train", 5), ("val", 3), ("test", 2)) for label in ("cat", "dog") for n in range(count)]  # fmt: skip
+    files = [
+        (f"{split}/{label}/{number}.png", encoded(shade(label, number)))
+        for split, count in (("train", 5), ("val", 3), ("test", 2))
+        for label in ("cat", "dog")
+        for number in range(count)
+    ]
     task = tasks.build("images", data=written(tmp_path, files))
     assert [len(task.examples(split)) for split in ("train", "validation", "test")] == [10, 6, 4]
     written(tmp_path, [("test/cow/1.png", encoded(shade("cat", 1)))])
@@ -192,7 +197,8 @@ def test_pictures_of_other_sizes_are_covered_and_cut(tmp_path):
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ([("words.txt", b"x")], "holds no pictures"), ([("a.png", encoded(shade("cat", 1)))], "lies in no class folder"),
+        ([("words.txt", b"x")], "holds no pictures"),
+        ([("a.png", encoded(shade("cat", 1)))], "lies in no class folder"),
         ([("a/1.png", b"x"), ("b/2.png", b"y")], "cannot be read|no image"),
     ],
 )  # fmt: skip
@@ -269,8 +275,8 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("images")
     data = written(folder / "data", members(15))
     settings = {"steps": 30, "batch_size": 12, "eval_every": 30, "optim": {"lr": 0.01, "warmup": 5}}
-    model = "vit(dim=16, layers=2, num_heads=2)"
-    found = train({"task": "images", "data": data, "model": model, "out": str(folder / "run"), "device": "cpu", **settings}, quiet=True)  # fmt: skip
+    settings |= {"task": "images", "data": data, "out": str(folder / "run"), "device": "cpu"}
+    found = train({"model": "vit(dim=16, layers=2, num_heads=2)", **settings}, quiet=True)
     return folder, found
 
 

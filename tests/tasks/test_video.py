@@ -47,7 +47,8 @@ def test_videos_show_their_digit_and_their_motion():
             assert np.array_equal(np.roll(frames[frame], (down, right), (0, 1)), frames[frame + 1])
         places = [np.roll(frames[0], (-y, -x), (0, 1))[:8, :8] for y in range(20) for x in range(20)]
         assert one.digit in {test[place.tobytes()] for place in places if place.tobytes() in test}
-    assert [torch.equal(task.examples("test")[n].frames, tasks.build("video(frames=3, speed=3, size=20)").examples("test")[n].frames) for n in range(5)] == [True] * 5  # fmt: skip
+    again = tasks.build("video(frames=3, speed=3, size=20)").examples("test")
+    assert all(torch.equal(task.examples("test")[n].frames, again[n].frames) for n in range(5))
 
 
 def test_no_frame_alone_tells_the_motion():
@@ -140,7 +141,8 @@ def test_the_page_shows_frames_below_each_other(run):
 
 
 def test_wrong_sizes_are_refused():
-    for options, words in (("size=7", "size"), ("frames=1", "frames"), ("patch=5", "patch: expected a side that divides")):  # fmt: skip
+    wrong = {"size=7": "size", "frames=1": "frames", "patch=5": "patch: expected a side that divides"}
+    for options, words in wrong.items():
         with pytest.raises(BadValue, match=words):
             tasks.build(f"video({options})")
 

@@ -62,8 +62,7 @@ class DividedLayer(EncoderLayer):
 
 @model("vit", gives=("pooled", "rows"), reads=(Patches,))
 class Vit(Model):
-    """A Transformer encoder over patches, each with a learned position; the answer comes from their mean or from a class
-    token, which attends to all of them.
+    """A Transformer encoder over patches with learned positions; it answers from their mean or from a class token.
 
     Paper: Dosovitskiy et al. 2021; over a video Bertasius et al. 2021: each layer attends over time, then over space.
 

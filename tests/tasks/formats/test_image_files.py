@@ -75,7 +75,7 @@ def test_a_photograph_is_turned_as_its_exif_data_say():
     image.putpixel((0, 0), (255, 255, 255))
     exif = image.getexif()
     exif[0x0112] = 6  # the camera was turned: the picture is to be turned by 90° clockwise
-    mode, found = pixels(image, "PNG", exif=exif)
+    _, found = pixels(image, "PNG", exif=exif)
     assert found.shape == (5, 3, 3) and found[0, 2].tolist() == [255, 255, 255] and found.sum() == 3 * 255
 
 
@@ -104,7 +104,7 @@ def test_a_bomb_is_refused_by_its_header_before_it_is_unpacked():
         decoded(bomb, "x.png")
     header = struct.pack(">IIBBBBB", 7000, 7000, 8, 0, 0, 0, 0)  # below Pillow's own limit, above ours
     large = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000)))
-    with pytest.raises(BadValue, match="at most 40 million pixels, 'x.png' has 7000 × 7000"):
+    with pytest.raises(BadValue, match=r"at most 40 million pixels, 'x\.png' has 7000 × 7000"):
         decoded(large, "x.png")
 
 
@@ -122,7 +122,7 @@ def test_cut_off_and_foreign_files_are_refused_with_their_names(tmp_path):
             decoded(foreign, "x.png")
     with pytest.raises(BadValue, match="--image: there is no file"):
         read_image(str(tmp_path / "missing.png"))
-    with pytest.raises(BadValue, match="--image: .* is not a file"):
+    with pytest.raises(BadValue, match=r"--image: .* is not a file"):
         read_image(str(tmp_path))
 
 

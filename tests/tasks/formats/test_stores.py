@@ -22,7 +22,10 @@ def packed(path, members, mode="w"):
     return path
 
 
-@pytest.mark.parametrize(("ending", "mode"), [("tar", "w"), ("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ending", "mode"),
+    [("tar", "w"), ("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")],
+)
 def test_members_of_a_tar_archive_are_read_by_name(tmp_path, ending, mode):
     members = [("b/two.txt", b"2" * 17), ("a/one.txt", b"one"), ("a/.hidden.txt", b"x"), ("a/other.bin", b"")]
     with stores.opened(packed(tmp_path / f"data.{ending}", members, mode)) as store:

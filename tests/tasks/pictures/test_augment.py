@@ -54,6 +54,11 @@ def test_what_is_erased_is_one_rectangle_of_all_channels():
 
 
 def test_equal_generators_change_pictures_alike():
-    for change in (lambda g: shifted(pictures(), 3, g), lambda g: flipped(pictures(), g), lambda g: erased(pictures(), 0.9, g)):  # fmt: skip
+    changes = (
+        lambda given: shifted(pictures(), 3, given),
+        lambda given: flipped(pictures(), given),
+        lambda given: erased(pictures(), 0.9, given),
+    )
+    for change in changes:
         one, two, other = (change(torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
         assert torch.equal(one, two) and not torch.equal(one, other)

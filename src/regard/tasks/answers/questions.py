@@ -15,7 +15,7 @@ from regard.tasks.batch import Batch
 
 @dataclass(frozen=True)
 class Questions(Answer):
-    """A class for each of several questions: logits (b,classes) by the name of the question, and targets (b,) likewise."""
+    """A class for each of several questions: logits (b,classes) and targets (b,) by the name of the question."""
 
     names: tuple[str, ...]
     counts: tuple[int, ...]  # the classes of each

@@ -36,7 +36,7 @@ BAD_FILES = ("stop", "skip")
 
 
 @dataclass
-class Found:
+class PicturesOfFiles:
     """The pictures of each split, and what is to be said about how they were read."""
 
     splits: dict[str, list[LabelledPicture]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Found:
 
 def load_pictures(
     data: Data, size: int | None, *, patch: int = 1, bad_files: str = "stop", seed: int = 0
-) -> Found:
+) -> PicturesOfFiles:
     """The pictures of each split; without files for validation or testing, a tenth of the training set each.
 
     Args:
@@ -57,7 +57,7 @@ def load_pictures(
     """
     if bad_files not in BAD_FILES:
         raise unknown_name("bad_files", bad_files, BAD_FILES)
-    found = Found()
+    found = PicturesOfFiles()
     for path in paths_of(data):
         with stores.opened(path) as store:
             idx = [name for name in store.names(IDX_ENDINGS) if IDX.fullmatch(PurePosixPath(name).name)]
@@ -81,7 +81,9 @@ def fitted(image: Any, height: int, width: int) -> NDArray[np.uint8]:
     return numbers[None] if numbers.ndim == 2 else np.ascontiguousarray(numbers.transpose(2, 0, 1))
 
 
-def _read_idx_files(store: stores.FolderFiles, names: Sequence[str], size: int | None, found: Found) -> None:
+def _read_idx_files(
+    store: stores.FolderFiles, names: Sequence[str], size: int | None, found: PicturesOfFiles
+) -> None:
     files: dict[tuple[str, str], str] = {}
     for name in names:
         said = IDX.fullmatch(PurePosixPath(name).name)
@@ -112,7 +114,7 @@ def _resized(picture: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def _read_folders(
-    store: stores.FolderFiles, size: int | None, patch: int, bad_files: str, found: Found
+    store: stores.FolderFiles, size: int | None, patch: int, bad_files: str, found: PicturesOfFiles
 ) -> None:
     names = store.names(ENDINGS)
     placed = _placed(store, names)

@@ -27,7 +27,7 @@ GREY = ("1", "L", "LA", "La")
 TRANSPARENT = ("LA", "La", "PA", "RGBA", "RGBa")
 
 
-class Picture(NamedTuple):
+class DecodedPicture(NamedTuple):
     """A decoded picture, and what is to be said about how it was read."""
 
     image: Any  # Pillow's, in the mode "L" or "RGB", turned as its EXIF data say
@@ -39,7 +39,7 @@ def read_image(path: str) -> Any:
     return read_picture(path).image.convert("RGB")
 
 
-def read_picture(path: str | Path, argument: str = "--image") -> Picture:
+def read_picture(path: str | Path, argument: str = "--image") -> DecodedPicture:
     """The picture of a user's file."""
     with quiet():
         return decoded(_content(path, argument), files.shown(path), argument)
@@ -71,14 +71,14 @@ def read_frames(path: str | Path, count: int, argument: str = "--image") -> list
     return found
 
 
-def decoded(content: bytes, name: str, argument: str = "data") -> Picture:
+def decoded(content: bytes, name: str, argument: str = "data") -> DecodedPicture:
     """The picture in the bytes of a file called `name`; of an animated one the first frame, and a note of it."""
     from PIL import ImageOps
 
     with _opened(content, name, argument) as image:
         try:
             notes = (FIRST_FRAME,) if getattr(image, "is_animated", False) else ()
-            return Picture(_plain(ImageOps.exif_transpose(image)), notes)
+            return DecodedPicture(_plain(ImageOps.exif_transpose(image)), notes)
         except Exception as trouble:
             raise _unreadable(argument, name, trouble) from None
 

@@ -120,11 +120,12 @@ class TarFiles(FolderFiles):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._file = tempfile.SpooledTemporaryFile(SMALL)  # a large archive goes to a file without a name
+        # A large archive goes to a file without a name; both are closed by __exit__.
+        self._file = tempfile.SpooledTemporaryFile(SMALL)  # noqa: SIM115
         try:
             with files.opened(path) as packed:
                 _unpack_tar(path, packed, self._file)
-            self._tar = tarfile.open(fileobj=self._file, mode="r:")
+            self._tar = tarfile.open(fileobj=self._file, mode="r:")  # noqa: SIM115
             self._members = self._regular()
         except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError, ValueError) as error:
             self._file.close()
@@ -178,7 +179,7 @@ def _unpack_tar(path: Path, packed: BinaryIO, plain: IO[bytes]) -> None:
     elif begin.startswith(b"BZh"):
         unpacking = bz2.BZ2File(packed)
     elif begin == b"\xfd7zXZ\x00":
-        unpacking = lzma.LZMAFile(packed)
+        unpacking = lzma.LZMAFile(packed)  # noqa: SIM115
     most = min(MOST_UNPACKED, max(SMALL, RATIO * os.fstat(packed.fileno()).st_size))
     count = 0
     while piece := unpacking.read(files.PIECE):
