@@ -30,8 +30,8 @@ from regard.tasks.streams import Patches
 from regard.tasks.task import Recipe, Task, task
 
 SIDE = 20  # pixels of a scene
-SIZES = (8, 14)  # pixels of a digit in it
-CLUTTER = 4  # pieces of other digits around it
+SIZES = (10, 14)  # pixels of a digit in it
+CLUTTER = 2  # pieces of other digits around it
 SCENES = {"train": 6_000, "validation": 500, "test": 1000}
 DARK, BRIGHT = 0.4, 0.5  # means below and above which pictures are light on dark, or dark on light
 TOLD = 3  # files that are named in a warning

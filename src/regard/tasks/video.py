@@ -56,8 +56,8 @@ def _accuracy(name: str, *questions: str) -> Mean:
 class VideoTask(Task):
     """Says which digit moves in a video and in which of eight directions; the videos are made, no files are needed.
 
-    Where a digit leaves the canvas, it comes back on the other side, so that no single frame tells the motion. Digits
-    of the test are in no training video. accuracy: digit and motion both right.
+    Where a digit starts says nothing about where it goes, and it may leave the canvas. Digits of the test are in no
+    training video. accuracy: digit and motion both right.
 
     Args:
         frames: frames of a video
@@ -117,7 +117,8 @@ class VideoTask(Task):
         draws = Draws("video", self.seed, split, index)
         pixels, shown = digits.images()
         chosen, motion = draws.among(self._own[split]), draws.below(len(MOTIONS))
-        top, left = (self.speed * draws.below(-(-self.size // self.speed)) for _ in range(2))
+        starts = (self.size - digits.SIDE) // self.speed + 1  # places along a side, all inside the canvas
+        top, left = (self.speed * draws.below(starts) for _ in range(2))
         down, right = (self.speed * part for part in list(MOTIONS.values())[motion])
         figure = pixels[chosen].reshape(digits.SIDE, digits.SIDE)
         clip = moving(figure, self.size, self.frames, (top, left), (down, right))

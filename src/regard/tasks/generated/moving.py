@@ -1,11 +1,9 @@
-"""Videos of a figure that moves over a canvas; what leaves it on one side comes back on the other.
-
-So a single frame says nothing about the motion: every place is as likely at every time.
+"""Videos of a figure that moves over a canvas, and may leave it.
 
 >>> import numpy as np
->>> clip = moving(np.ones((2, 2), np.float32), side=5, frames=3, start=(4, 0), step=(1, 0))
+>>> clip = moving(np.ones((2, 2), np.float32), side=5, frames=3, start=(2, 0), step=(1, 0))
 >>> clip[:, :, 0].tolist()
-[[1.0, 0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0, 0.0]]
+[[0.0, 0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0, 1.0]]
 """
 
 from __future__ import annotations
@@ -26,9 +24,10 @@ def moving(
     """A figure on a canvas of side × side pixels, (frames,side,side). `start`: its upper left corner at first;
     `step`: how far it moves down and to the right from one frame to the next."""
     height, width = figure.shape
-    found = np.zeros((frames, side, side), np.float32)
+    # Around the canvas lies a margin, so that what leaves it needs no cutting.
+    margin = max(height, width) + (frames - 1) * max(abs(part) for part in step)
+    found = np.zeros((frames, side + 2 * margin, side + 2 * margin), np.float32)
     for number in range(frames):
-        rows = (start[0] + number * step[0] + np.arange(height)) % side
-        columns = (start[1] + number * step[1] + np.arange(width)) % side
-        found[number, rows[:, None], columns] = figure
-    return found
+        top, left = (margin + begin + number * by for begin, by in zip(start, step, strict=True))
+        found[number, top : top + height, left : left + width] = figure
+    return np.ascontiguousarray(found[:, margin : margin + side, margin : margin + side])
