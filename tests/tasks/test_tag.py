@@ -1,6 +1,7 @@
 """tag: CoNLL columns in BIO and IOB1, what is wrong with a file, what training changes in a batch."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from regard import tasks
 from regard.errors import BadValue
 from regard.tasks.splits import named_split
 from regard.tasks.vocabulary import PADDING, UNKNOWN
+from regard.tasks.word_shapes import shape
 
 BIO = """\
 Anna\tB-person
@@ -178,9 +180,38 @@ def test_entities_are_exchanged_for_others_of_their_type(tmp_path):
 
 def test_models_of_one_stream_are_given_the_words_alone(tmp_path):
     task = three(tmp_path)
-    assert [list(problem.streams) for problem in task.problems()] == [["words", "characters"], ["words"]]
+    assert [list(problem.streams) for problem in task.problems()] == [
+        ["words", "characters", "shapes"],
+        ["words"],
+    ]
     task.pose(task.problems()[1])
     assert list(task.collate(task.examples("test"), seeded()).streams) == ["words"]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("Anna", "Xx"), ("anna", "x"), ("NASA", "X"), ("McDonald's", "XxXx'x"), ("iPhone6", "xXxd"), ("2017", "d"),
+        ("@bob_3", "@x_d"), (":-)", ":-)"), ("Ärger", "Xx"), ("東京", "x"), ("", ""), ("a.b.c.d.e.f.", "x.x.x.x."),
+    ],
+)  # fmt: skip
+def test_the_shape_of_a_word_writes_runs_of_one_sort_once(word, expected):
+    assert shape(word) == expected
+
+
+def test_shapes_seen_three_times_in_training_are_known_and_an_earlier_run_has_none(tmp_path):
+    task = three(tmp_path, train=f"{BIO}\n{BIO}")
+    counts = Counter(shape(word) for row in task.sentences["train"] for word in row.words)
+    assert set(task.streams()) == {"words", "characters", "shapes"}
+    assert set(task.shapes.entries) == {form for form, count in counts.items() if count >= 3}
+    batch = task.collate([task.parse({"text": "Nobody nobody #%&"})], seeded())
+    expected = [task.shapes.encode(form)[0] for form in ("Xx", "x")]
+    assert batch.streams["shapes"].data.tolist() == [[*expected, 1]]
+    again = three(tmp_path, train=f"{BIO}\n{BIO}")
+    again.restore({name: value for name, value in task.state().items() if name != "shapes"})
+    assert set(again.streams()) == {"words", "characters"}
+    again.restore(task.state())
+    assert again.streams() == task.streams()
 
 
 def test_a_typed_sentence_is_shown_with_its_entities_in_brackets(tmp_path):

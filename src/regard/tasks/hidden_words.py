@@ -15,21 +15,23 @@ from regard.tasks.problem import Problem
 from regard.tasks.splits import checked_split
 from regard.tasks.tag import CHARACTERS, WORDS, Sentence, Tag
 from regard.tasks.task import Recipe, task
-from regard.tasks.vocabulary import BLANK, PADDING, UNKNOWN
+from regard.tasks.vocabulary import PADDING, UNKNOWN
 
 HELD_OUT = 50  # every 50th sentence of the text is for validation, the one after it for the test
 HIDDEN = 0.15
+SPELLED = 0.3  # of the hidden words, the share whose characters are still read
 
 
 @task("hidden-words")
 class HiddenWords(Tag):
     """Guesses hidden words of sentences without tags, so that `tag` can begin with what words and letters mean.
 
-    A hidden word is a blank, and so are its characters. The words and characters known are those of `tag` with the
-    same data and text, so that a run of it starts from this one's weights:
+    A hidden word is read as an unknown one, mostly without its characters; its shape stays. So a model learns to tell
+    from context, shape and spelling what sort of word an unknown one is, as `tag` needs it for new names. The words and
+    characters known are those of `tag` with the same data and text, so that a run of it starts from this one's weights:
 
-        regard train "hidden-words(text=wiki.txt)" --data wnut17 --model tagger --out runs/words
-        regard train "tag(text=wiki.txt)" --data wnut17 --init-from runs/words
+        regard train "hidden-words(text='wiki.txt')" --data wnut17 --model tagger --out runs/words
+        regard train "tag(text='wiki.txt')" --data wnut17 --init-from runs/words
 
     Args:
         data: the tagged files that follow, in CoNLL columns; their training sentences are read, too
@@ -37,6 +39,7 @@ class HiddenWords(Tag):
         lower: words are looked up in lower case; capitals are seen by models that read characters
         min_count: how often a word must occur in the tagged training sentences to be known
         word_length: characters of a word that are read: of a longer one its beginning and its end
+        shapes: whether the shape of a word (capitals, small letters, digits) is given, too
         encoding: how the files are encoded
         seed: as in `tag`
     """
@@ -52,21 +55,22 @@ class HiddenWords(Tag):
         lower: bool = True,
         min_count: int = 1,
         word_length: int = 20,
+        shapes: bool = True,
         encoding: str = "utf-8",
         seed: int = 0,
     ) -> None:
         super().__init__(
             data, text=text, lower=lower, min_count=min_count, hide_rare=0.0, word_length=word_length,
-            encoding=encoding, seed=seed,
+            shapes=shapes, encoding=encoding, seed=seed,
         )  # fmt: skip
 
     def answers(self) -> list[HiddenTokens]:  # type: ignore[override]
         """The hidden words."""
         self._known()
-        return [HiddenTokens(len(self.vocabulary), BLANK)]
+        return [HiddenTokens(len(self.vocabulary), UNKNOWN)]
 
     def problems(self) -> list[Problem]:
-        """From words and characters, or from words alone for models that read one stream."""
+        """From all that is known of words, or from words alone for models that read one stream."""
         streams = self.streams()
         return [Problem(some, self.answers()[0]) for some in (streams, {WORDS: streams[WORDS]})]
 
@@ -82,7 +86,7 @@ class HiddenWords(Tag):
 
     def protocol(self) -> dict[str, str]:
         """What is hidden."""
-        return {"hidden": f"{HIDDEN:.0%} of the words, with their characters"}
+        return {"hidden": f"{HIDDEN:.0%} of the words; of these, {1 - SPELLED:.0%} with their characters"}
 
     def examples(self, split: str) -> Sequence[Sentence]:
         """Every 50th sentence is for validation, the one after it for the test; without a text, the tagged ones."""
@@ -98,7 +102,7 @@ class HiddenWords(Tag):
         return [Sentence(words) for words in found]
 
     def collate(self, examples: Sequence[Sentence], generator: torch.Generator) -> Batch:
-        """Sentences with blanks; the words behind them are the targets, unknown ones are not asked for."""
+        """Sentences with hidden words, which are the targets; words unknown to the vocabulary are not asked for."""
         batch = super().collate(examples, generator)
         words = batch.streams[WORDS]
         chosen = torch.rand(words.data.shape, generator=generator) < HIDDEN
@@ -106,8 +110,9 @@ class HiddenWords(Tag):
         if not bool((chosen & known).any()):  # a loss needs something to count
             chosen = known
         hidden = chosen & known
-        streams = {WORDS: Stream(words.data.masked_fill(hidden, BLANK), words.keep)}
+        streams = {**batch.streams, WORDS: Stream(words.data.masked_fill(hidden, UNKNOWN), words.keep)}
         if CHARACTERS in batch.streams:
             letters = batch.streams[CHARACTERS]
-            streams[CHARACTERS] = Stream(letters.data.masked_fill(hidden[..., None], PADDING), letters.keep)
+            blank = hidden & (torch.rand(hidden.shape, generator=generator) >= SPELLED)
+            streams[CHARACTERS] = Stream(letters.data.masked_fill(blank[..., None], PADDING), letters.keep)
         return Batch(streams, {TARGETS: Stream(words.data, hidden)})

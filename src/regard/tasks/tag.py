@@ -28,8 +28,9 @@ from regard.tasks.splits import checked_split, complete, listed, named_split
 from regard.tasks.streams import StreamSpec, TokenRows, Tokens
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.vocabulary import PADDING, SPECIAL, UNKNOWN, Characters, Vocabulary, Words
+from regard.tasks.word_shapes import shape
 
-WORDS, CHARACTERS = "words", "characters"  # the names of the streams
+WORDS, CHARACTERS, SHAPES = "words", "characters", "shapes"  # the names of the streams
 GENERATED = Path("generated sentences")
 COMMON = 3  # how often a word must occur, plain text included, to be known
 LONG = 40  # words of a line of plain text that make an example
@@ -57,6 +58,8 @@ class Tag(Task):
         hide_rare: in training a word seen c times is hidden in hide_rare / (hide_rare + c) of the cases
         exchange: share of the entities of a training sentence replaced by another entity of their type, each time anew
         word_length: characters of a word that are read: of a longer one its beginning and its end
+        shapes: whether the shape of a word (capitals, small letters, digits) is given, too
+        outside: added to the scores of O in training alone: above 0 finds more entities, with more errors among them
         encoding: how the files are encoded
         seed: which sentences are generated; of a file without dev or test, which are kept for them
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
@@ -78,6 +81,8 @@ class Tag(Task):
         hide_rare: float = 0.5,
         exchange: float = 0.0,
         word_length: int = 20,
+        shapes: bool = True,
+        outside: float = 0.0,
         encoding: str = "utf-8",
         seed: int = 0,
         whole: bool = False,
@@ -91,11 +96,14 @@ class Tag(Task):
             raise BadValue(f"hide_rare: expected 0 or more, got {hide_rare}.")
         self.exchange = share("exchange", exchange)
         self.width = whole_number("word_length", word_length, 2)
+        self.outside = finite_number("outside", outside)
         self.encoding = checked_encoding(encoding)
         self.seed, self.whole = whole_number("seed", seed), whole
         self.tags: tuple[str, ...] = ()
         self.vocabulary: Vocabulary = Words([])
         self.characters: Vocabulary = Characters([])
+        self.shapes: Vocabulary | None = Words([]) if shapes else None
+        self._spellings: dict[str, tuple[int, list[int], int]] = {}
 
     @cached_property
     def sentences(self) -> dict[str, list[TaggedSentence]]:
@@ -165,31 +173,36 @@ class Tag(Task):
         known |= {word for word in words if words[word] >= COMMON and word != SPECIAL[UNKNOWN]}
         self.vocabulary = Words(sorted(known, key=lambda word: (-words[word], word)))
         self.characters = vocabulary.build("character", [*read, *untagged])
+        if self.shapes is not None:
+            self.shapes = vocabulary.build("word", map(shape, read), min_count=COMMON)
 
     def _known(self) -> Tags:
         """What is asked for; tags and vocabularies are made from the data where no state was restored."""
         if not self.tags:
             self._prepare()
-        return Tags(self.tags)
+        return Tags(self.tags, self.outside)
 
     def _spelled(self, word: str) -> str:
         """A word as the vocabulary holds it."""
         return word.lower() if self.lower else word
 
     def streams(self) -> dict[str, StreamSpec]:
-        """The words of a sentence, and the characters of each."""
+        """The words of a sentence, the characters of each, and its shape."""
         self._known()
-        return {
+        found: dict[str, StreamSpec] = {
             WORDS: Tokens(len(self.vocabulary), PADDING),
             CHARACTERS: TokenRows(len(self.characters), self.width, PADDING),
         }
+        if self.shapes is not None:
+            found[SHAPES] = Tokens(len(self.shapes), PADDING)
+        return found
 
     def answers(self) -> list[Tags]:
         """The tags of all words together."""
         return [self._known()]
 
     def problems(self) -> list[Problem]:
-        """From words and characters, or from words alone for models that read one stream."""
+        """From all that is known of words, or from words alone for models that read one stream."""
         answer, streams = self._known(), self.streams()
         return [Problem(streams, answer), Problem({WORDS: streams[WORDS]}, answer)]
 
@@ -264,14 +277,19 @@ class Tag(Task):
         return Sentence(tuple(words), tuple(tags), True)
 
     def _id(self, word: str) -> int:
-        found = self.vocabulary.encode(self._spelled(word))
-        return found[0] if len(found) == 1 else UNKNOWN
+        return self._read(word)[0]
 
-    def _letters(self, word: str) -> list[int]:
-        ids = self.characters.encode(word)
-        if len(ids) > self.width:
-            ids = ids[: self.width // 2] + ids[-(self.width - self.width // 2) :]
-        return ids + [PADDING] * (self.width - len(ids))
+    def _read(self, word: str) -> tuple[int, list[int], int]:
+        """The ids of a word, of its characters and of its shape; most words of a text are repetitions."""
+        if word not in self._spellings:
+            known = _single(self.vocabulary.encode(self._spelled(word)))
+            letters = self.characters.encode(word)
+            if len(letters) > self.width:
+                letters = letters[: self.width // 2] + letters[-(self.width - self.width // 2) :]
+            letters += [PADDING] * (self.width - len(letters))
+            form = UNKNOWN if self.shapes is None else _single(self.shapes.encode(shape(word)))
+            self._spellings[word] = known, letters, form
+        return self._spellings[word]
 
     def collate(self, examples: Sequence[Sentence], generator: torch.Generator) -> Batch:
         """Sentences padded at their ends; training hides rare words and exchanges entities."""
@@ -286,8 +304,11 @@ class Tag(Task):
         if CHARACTERS in self.problem.streams:
             letters = torch.full((*words.shape, self.width), PADDING)
             for row, one in enumerate(examples):
-                letters[row, : len(one.words)] = torch.tensor([self._letters(word) for word in one.words])
+                letters[row, : len(one.words)] = torch.tensor([self._read(word)[1] for word in one.words])
             streams[CHARACTERS] = Stream(letters, keep)
+        if SHAPES in self.problem.streams:
+            forms, _ = padded([[self._read(word)[2] for word in one.words] for one in examples], PADDING)
+            streams[SHAPES] = Stream(forms, keep)
         if not examples or any(one.tags is None for one in examples):
             return Batch(streams)
         tags, _ = padded([one.tags or () for one in examples], 0)
@@ -337,6 +358,7 @@ class Tag(Task):
         return {
             "tags": list(self.tags), "lower": self.lower, "word_length": self.width,
             "vocabulary": self.vocabulary.state(), "characters": self.characters.state(),
+            "shapes": None if self.shapes is None else self.shapes.state(),
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -348,3 +370,11 @@ class Tag(Task):
         self.width = whole_number("word_length", state["word_length"], 2)
         self.vocabulary = vocabulary.restored(state["vocabulary"])
         self.characters = vocabulary.restored(state["characters"])
+        shapes = state.get("shapes")  # absent from runs made before there were any
+        self.shapes = None if shapes is None else vocabulary.restored(shapes)
+        self._spellings = {}
+
+
+def _single(ids: Sequence[int]) -> int:
+    """The id of a word; a word that holds a space, as some characters are to Unicode, is unknown."""
+    return ids[0] if len(ids) == 1 else UNKNOWN
