@@ -150,6 +150,21 @@ def test_hidden_words_are_unknown_most_without_characters_and_only_known_ones_ar
     assert 0.1 < sum(spelled) / len(spelled) < 0.5, "of three hidden words in ten the characters are read"
 
 
+def test_parts_of_hidden_words_are_read_where_their_characters_are(tmp_path):
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.conll").write_text("Anna B-person\nleft O\n\nOtto B-person\nwent O\n")
+    task = tasks.build("hidden-words", data=str(tmp_path), parts=89)
+    kinds = set()
+    for seed in range(30):
+        batch = task.collate(task.examples("train"), torch.Generator().manual_seed(seed))
+        hidden, parts = batch.target_keep, batch.inputs[..., 1:]
+        spelled = (batch.streams["characters"].data != 0).any(-1)
+        assert (batch.inputs[hidden][:, 0] == 1).all() and spelled[~hidden].all()
+        assert torch.equal((parts != 0).any(-1), spelled)
+        kinds |= set(spelled[hidden].tolist())
+    assert kinds == {True, False}
+
+
 @pytest.mark.nightly
 def test_the_default_tagger_finds_95_of_100_entities(tmp_path):
     """Stated: F1 of 0.95 on generated sentences; `regard train tag` takes about a minute on two cores."""

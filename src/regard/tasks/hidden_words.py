@@ -13,9 +13,10 @@ from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.metrics import ACCURACY, LOSS, PERPLEXITY, Answering, Metric, State
 from regard.tasks.problem import Problem
 from regard.tasks.splits import checked_split
-from regard.tasks.tag import CHARACTERS, WORDS, Sentence, Tag
+from regard.tasks.tag import Sentence, Tag
 from regard.tasks.task import Recipe, task
 from regard.tasks.vocabulary import PADDING, UNKNOWN
+from regard.tasks.word_forms import CHARACTERS, WORDS
 
 HELD_OUT = 50  # every 50th sentence of the text is for validation, the one after it for the test
 HIDDEN = 0.15
@@ -40,6 +41,7 @@ class HiddenWords(Tag):
         min_count: how often a word must occur in the tagged training sentences to be known
         word_length: characters of a word that are read: of a longer one its beginning and its end
         shapes: whether the shape of a word (capitals, small letters, digits) is given, too
+        parts: number of vectors for hashed character n-grams, added to those of words; 0 for none
         encoding: how the files are encoded
         seed: as in `tag`
     """
@@ -56,18 +58,19 @@ class HiddenWords(Tag):
         min_count: int = 1,
         word_length: int = 20,
         shapes: bool = True,
+        parts: int = 0,
         encoding: str = "utf-8",
         seed: int = 0,
     ) -> None:
         super().__init__(
             data, text=text, lower=lower, min_count=min_count, hide_rare=0.0, word_length=word_length,
-            shapes=shapes, encoding=encoding, seed=seed,
+            shapes=shapes, parts=parts, encoding=encoding, seed=seed,
         )  # fmt: skip
 
     def answers(self) -> list[HiddenTokens]:  # type: ignore[override]
         """The hidden words."""
         self._known()
-        return [HiddenTokens(len(self.vocabulary), UNKNOWN)]
+        return [HiddenTokens(len(self.forms.words), UNKNOWN)]
 
     def problems(self) -> list[Problem]:
         """From all that is known of words, or from words alone for models that read one stream."""
@@ -104,15 +107,19 @@ class HiddenWords(Tag):
     def collate(self, examples: Sequence[Sentence], generator: torch.Generator) -> Batch:
         """Sentences with hidden words, which are the targets; words unknown to the vocabulary are not asked for."""
         batch = super().collate(examples, generator)
-        words = batch.streams[WORDS]
-        chosen = torch.rand(words.data.shape, generator=generator) < HIDDEN
-        known = (words.data != UNKNOWN) & (words.data != PADDING)
+        given, parts = batch.streams[WORDS], self.forms.parts > 0
+        words = given.data[..., 0] if parts else given.data
+        chosen = torch.rand(words.shape, generator=generator) < HIDDEN
+        known = (words != UNKNOWN) & (words != PADDING)
         if not bool((chosen & known).any()):  # a loss needs something to count
             chosen = known
         hidden = chosen & known
-        streams = {**batch.streams, WORDS: Stream(words.data.masked_fill(hidden, UNKNOWN), words.keep)}
+        blank = hidden & (torch.rand(hidden.shape, generator=generator) >= SPELLED)
+        read = words.masked_fill(hidden, UNKNOWN)
+        if parts:
+            read = torch.cat([read[..., None], given.data[..., 1:].masked_fill(blank[..., None], 0)], -1)
+        streams = {**batch.streams, WORDS: Stream(read, given.keep)}
         if CHARACTERS in batch.streams:
             letters = batch.streams[CHARACTERS]
-            blank = hidden & (torch.rand(hidden.shape, generator=generator) >= SPELLED)
             streams[CHARACTERS] = Stream(letters.data.masked_fill(blank[..., None], PADDING), letters.keep)
-        return Batch(streams, {TARGETS: Stream(words.data, hidden)})
+        return Batch(streams, {TARGETS: Stream(words, hidden)})

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from regard.core.arguments import finite_number, share, whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks import vocabulary
 from regard.tasks.answers.tags import Tags
 from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.conll import SCHEMES, TaggedSentence, read_sentences
@@ -25,14 +24,12 @@ from regard.tasks.problem import Problem
 from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
 from regard.tasks.shown import Shown, Understood, texts
 from regard.tasks.splits import checked_split, complete, listed, named_split
-from regard.tasks.streams import StreamSpec, TokenRows, Tokens
+from regard.tasks.streams import StreamSpec
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import PADDING, SPECIAL, UNKNOWN, Characters, Vocabulary, Words
-from regard.tasks.word_shapes import shape
+from regard.tasks.vocabulary import UNKNOWN
+from regard.tasks.word_forms import CHARACTERS, SHAPES, WORDS, WordForms
 
-WORDS, CHARACTERS, SHAPES = "words", "characters", "shapes"  # the names of the streams
 GENERATED = Path("generated sentences")
-COMMON = 3  # how often a word must occur, plain text included, to be known
 LONG = 40  # words of a line of plain text that make an example
 SIZES = {"train": 2000, "validation": 300, "test": 500}
 
@@ -59,6 +56,7 @@ class Tag(Task):
         exchange: share of the entities of a training sentence replaced by another entity of their type, each time anew
         word_length: characters of a word that are read: of a longer one its beginning and its end
         shapes: whether the shape of a word (capitals, small letters, digits) is given, too
+        parts: number of vectors for hashed character n-grams, added to those of words; 0 for none
         outside: added to the scores of O in training alone: above 0 finds more entities, with more errors among them
         encoding: how the files are encoded
         seed: which sentences are generated; of a file without dev or test, which are kept for them
@@ -82,6 +80,7 @@ class Tag(Task):
         exchange: float = 0.0,
         word_length: int = 20,
         shapes: bool = True,
+        parts: int = 0,
         outside: float = 0.0,
         encoding: str = "utf-8",
         seed: int = 0,
@@ -89,21 +88,17 @@ class Tag(Task):
     ) -> None:
         if scheme is not None and scheme not in SCHEMES:
             raise unknown_name("scheme", scheme, SCHEMES)
-        self.data, self.scheme, self.text, self.lower = data, scheme, text, lower
+        self.data, self.scheme, self.text = data, scheme, text
         self.min_count = whole_number("min_count", min_count, 1)
         self.hide_rare = finite_number("hide_rare", hide_rare)
         if self.hide_rare < 0:
             raise BadValue(f"hide_rare: expected 0 or more, got {hide_rare}.")
         self.exchange = share("exchange", exchange)
-        self.width = whole_number("word_length", word_length, 2)
+        self.forms = WordForms(lower=lower, width=word_length, shapes=shapes, parts=parts)
         self.outside = finite_number("outside", outside)
         self.encoding = checked_encoding(encoding)
         self.seed, self.whole = whole_number("seed", seed), whole
         self.tags: tuple[str, ...] = ()
-        self.vocabulary: Vocabulary = Words([])
-        self.characters: Vocabulary = Characters([])
-        self.shapes: Vocabulary | None = Words([]) if shapes else None
-        self._spellings: dict[str, tuple[int, list[int], int]] = {}
 
     @cached_property
     def sentences(self) -> dict[str, list[TaggedSentence]]:
@@ -166,15 +161,9 @@ class Tag(Task):
             raise BadValue(f"{rows[0].path}: expected tags such as B-person, got only {OUTSIDE}.")
         self.tags = (OUTSIDE, *(f"{mark}-{type}" for type in types for mark in "BI"))
         read = [word for row in rows for word in row.words]
-        words = Counter(self._spelled(word) for word in read)
-        known = {word for word in words if words[word] >= self.min_count}
-        untagged = Counter(word for sentence in self.untagged for word in sentence)
-        words.update(Counter({self._spelled(word): count for word, count in untagged.items()}))
-        known |= {word for word in words if words[word] >= COMMON and word != SPECIAL[UNKNOWN]}
-        self.vocabulary = Words(sorted(known, key=lambda word: (-words[word], word)))
-        self.characters = vocabulary.build("character", [*read, *untagged])
-        if self.shapes is not None:
-            self.shapes = vocabulary.build("word", map(shape, read), min_count=COMMON)
+        self.forms.learn(
+            read, Counter(word for sentence in self.untagged for word in sentence), self.min_count
+        )
 
     def _known(self) -> Tags:
         """What is asked for; tags and vocabularies are made from the data where no state was restored."""
@@ -182,20 +171,10 @@ class Tag(Task):
             self._prepare()
         return Tags(self.tags, self.outside)
 
-    def _spelled(self, word: str) -> str:
-        """A word as the vocabulary holds it."""
-        return word.lower() if self.lower else word
-
     def streams(self) -> dict[str, StreamSpec]:
         """The words of a sentence, the characters of each, and its shape."""
         self._known()
-        found: dict[str, StreamSpec] = {
-            WORDS: Tokens(len(self.vocabulary), PADDING),
-            CHARACTERS: TokenRows(len(self.characters), self.width, PADDING),
-        }
-        if self.shapes is not None:
-            found[SHAPES] = Tokens(len(self.shapes), PADDING)
-        return found
+        return self.forms.streams()
 
     def answers(self) -> list[Tags]:
         """The tags of all words together."""
@@ -249,8 +228,8 @@ class Tag(Task):
     @cached_property
     def _hiding(self) -> Tensor:
         """For each id of a word, in which share of the cases training hides it."""
-        counts = Counter(self._id(word) for row in self._split("train") for word in row.words)
-        seen = torch.tensor([float(counts[number]) for number in range(len(self.vocabulary))])
+        counts = Counter(self.forms.of(word).word for row in self._split("train") for word in row.words)
+        seen = torch.tensor([float(counts[number]) for number in range(len(self.forms.words))])
         return torch.where(seen > 0, self.hide_rare / (self.hide_rare + seen), 0.0)
 
     @cached_property
@@ -276,39 +255,21 @@ class Tag(Task):
                 tags[entity.first : entity.end] = [begin, *[begin + 1] * (len(other) - 1)]
         return Sentence(tuple(words), tuple(tags), True)
 
-    def _id(self, word: str) -> int:
-        return self._read(word)[0]
-
-    def _read(self, word: str) -> tuple[int, list[int], int]:
-        """The ids of a word, of its characters and of its shape; most words of a text are repetitions."""
-        if word not in self._spellings:
-            known = _single(self.vocabulary.encode(self._spelled(word)))
-            letters = self.characters.encode(word)
-            if len(letters) > self.width:
-                letters = letters[: self.width // 2] + letters[-(self.width - self.width // 2) :]
-            letters += [PADDING] * (self.width - len(letters))
-            form = UNKNOWN if self.shapes is None else _single(self.shapes.encode(shape(word)))
-            self._spellings[word] = known, letters, form
-        return self._spellings[word]
-
     def collate(self, examples: Sequence[Sentence], generator: torch.Generator) -> Batch:
         """Sentences padded at their ends; training hides rare words and exchanges entities."""
         if self.exchange:
             examples = [self._exchanged(one, generator) if one.training else one for one in examples]
-        words, keep = padded([[self._id(word) for word in one.words] for one in examples], PADDING)
+        sentences = [one.words for one in examples]
+        words, keep = self.forms.word_ids(sentences)
         training = torch.tensor([one.training for one in examples], dtype=torch.bool)
         if self.hide_rare and bool(training.any()):
             hidden = torch.rand(words.shape, generator=generator) < self._hiding[words]
             words = words.masked_fill(hidden & training[:, None], UNKNOWN)
-        streams = {WORDS: Stream(words, keep)}
+        streams = {WORDS: Stream(self.forms.with_parts(words, sentences), keep)}
         if CHARACTERS in self.problem.streams:
-            letters = torch.full((*words.shape, self.width), PADDING)
-            for row, one in enumerate(examples):
-                letters[row, : len(one.words)] = torch.tensor([self._read(word)[1] for word in one.words])
-            streams[CHARACTERS] = Stream(letters, keep)
+            streams[CHARACTERS] = Stream(self.forms.letter_ids(sentences, words.shape[1]), keep)
         if SHAPES in self.problem.streams:
-            forms, _ = padded([[self._read(word)[2] for word in one.words] for one in examples], PADDING)
-            streams[SHAPES] = Stream(forms, keep)
+            streams[SHAPES] = Stream(self.forms.shape_ids(sentences), keep)
         if not examples or any(one.tags is None for one in examples):
             return Batch(streams)
         tags, _ = padded([one.tags or () for one in examples], 0)
@@ -330,7 +291,7 @@ class Tag(Task):
 
     def understood(self, given: Mapping[str, str], example: Sentence) -> Understood:
         """Which words the vocabulary holds."""
-        known = [self._id(word) != UNKNOWN for word in example.words]
+        known = [self.forms.of(word).word != UNKNOWN for word in example.words]
         missing = known.count(False)
         note = f"{missing:,} of {len(known):,} words are unknown to this run; their characters are read"
         reads = CHARACTERS in self.problem.streams
@@ -355,26 +316,12 @@ class Tag(Task):
     def state(self) -> dict[str, Any]:
         """Tags and vocabularies."""
         self._known()
-        return {
-            "tags": list(self.tags), "lower": self.lower, "word_length": self.width,
-            "vocabulary": self.vocabulary.state(), "characters": self.characters.state(),
-            "shapes": None if self.shapes is None else self.shapes.state(),
-        }  # fmt: skip
+        return {"tags": list(self.tags), **self.forms.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore tags and vocabularies."""
         tags = state["tags"]
         if not isinstance(tags, list) or not all(isinstance(one, str) for one in tags):
             raise BadValue("tags: expected a list of names, as `state` makes it.")
-        self.tags, self.lower = tuple(tags), bool(state["lower"])
-        self.width = whole_number("word_length", state["word_length"], 2)
-        self.vocabulary = vocabulary.restored(state["vocabulary"])
-        self.characters = vocabulary.restored(state["characters"])
-        shapes = state.get("shapes")  # absent from runs made before there were any
-        self.shapes = None if shapes is None else vocabulary.restored(shapes)
-        self._spellings = {}
-
-
-def _single(ids: Sequence[int]) -> int:
-    """The id of a word; a word that holds a space, as some characters are to Unicode, is unknown."""
-    return ids[0] if len(ids) == 1 else UNKNOWN
+        self.tags = tuple(tags)
+        self.forms.restore(state)
