@@ -22,7 +22,7 @@ from regard import masks, models, scores, tasks
 from regard.models.embedding import StreamEmbedding, pooled
 from regard.nn.attention import AttentionInputs
 from regard.nn.multihead import Multihead
-from regard.tasks.draws import Draws, Generated
+from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.padding import padded
 from regard.tasks.shown import Shown, texts
 

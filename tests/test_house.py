@@ -188,6 +188,39 @@ def test_no_two_modules_import_each_other_at_the_top():
     assert not circles
 
 
+def test_no_folder_inside_tasks_imports_a_task():
+    tasks = SOURCE / "tasks"
+    names = {path.stem for path in tasks.glob("*.py") if re.search(r"^@task\(", path.read_text(), flags=re.M)}
+    assert len(names) > 10
+    wrong = []
+    for path in modules():
+        if tasks not in path.parents or path.parent == tasks:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            found = []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, (
+                    f"{path.relative_to(ROOT)}:{node.lineno}: write the whole name of the module"
+                )
+                found = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            inside = [name.split(".")[2] for name in found if name.startswith("regard.tasks.")]
+            wrong += [
+                f"{path.relative_to(ROOT)}:{node.lineno} imports {name}" for name in inside if name in names
+            ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_folder_says_what_belongs_there():
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in SOURCE.rglob("__init__.py")
+        if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert not silent
+
+
 def folders_in_readme():
     """Paths in the first column of the README's ```text block that speaks of src/regard."""
     blocks = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)

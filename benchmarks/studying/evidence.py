@@ -31,7 +31,7 @@ from regard.comparison.job import Contestant, Cost, Outcome
 from regard.comparison.results import Row, rows, runs_of
 from regard.models.model import MODELS
 from regard.registry import parse
-from regard.tasks.metrics import Metric
+from regard.tasks.measures.metrics import Metric
 from regard.tasks.task import TASKS, Task
 from regard.training.build import build_task
 from regard.training.config import budget

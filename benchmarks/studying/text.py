@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from regard.comparison.columns import counted, significant
 from regard.nn.mechanism import MECHANISMS, options_of
 from regard.registry import parse
-from regard.tasks.metrics import SHARE, Metric
+from regard.tasks.measures.metrics import SHARE, Metric
 
 from .evidence import Entry, Question, machine
 from .verdict import AS_FAST, NOT_LEARNT, PARTLY, RACING, STRUCK, Verdict

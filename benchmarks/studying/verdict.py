@@ -42,7 +42,7 @@ from regard.comparison.figures.style import (
 )  # fmt: skip
 from regard.comparison.results import Row, deciding, pairs
 from regard.comparison.statistics import ALPHA, LEVEL
-from regard.tasks.metrics import SHARE, Metric
+from regard.tasks.measures.metrics import SHARE, Metric
 from regard.training.run_folder import durable
 
 from .evidence import Entry, Question, Yardstick, deciding_metric, entries

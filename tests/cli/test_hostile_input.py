@@ -8,7 +8,7 @@ import pytest
 from regard.cli.common.terminal import said
 from regard.cli.main import main
 from regard.errors import BadValue
-from regard.tasks.reading import read_lines
+from regard.tasks.formats.reading import read_lines
 from regard.training.config import from_yaml
 
 LONG, DEEP = "x" * 5003, "a/" * 3001
@@ -114,7 +114,7 @@ def test_a_pipe_a_device_or_a_folder_in_the_place_of_a_file_is_refused_at_once(r
 
 
 def test_a_small_archive_that_fills_a_machine_is_refused_by_how_much_it_shrank(inside, monkeypatch):
-    monkeypatch.setattr("regard.tasks.reading.SMALL", 2**20)
+    monkeypatch.setattr("regard.tasks.formats.reading.SMALL", 2**20)
     (inside / "bomb.gz").write_bytes(gzip.compress(b"\0" * (7 * 2**20)))
     with pytest.raises(BadValue, match=r"bomb\.gz: unpacks to more than 1 MiB"):
         read_lines(inside / "bomb.gz")
@@ -134,7 +134,7 @@ def test_an_archive_is_unpacked_in_pieces(inside, monkeypatch):
 
 @pytest.mark.parametrize("content", ["9" * 5003 + "-1", "1-" + "9" * 11, "x", "1-2 \x1b"])
 def test_a_gold_file_of_odd_links_is_refused(inside, content):
-    from regard.tasks.gold import read_gold
+    from regard.tasks.formats.gold import read_gold
 
     (inside / "gold.txt").write_text(content)
     with pytest.raises(BadValue, match="expected links such as"):

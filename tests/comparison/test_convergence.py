@@ -14,7 +14,7 @@ from regard.comparison.job import Contestant
 from regard.comparison.results import rows
 from regard.comparison.table import render, to_csv, to_latex
 from regard.errors import BadValue
-from regard.tasks.metrics import ACCURACY, PERPLEXITY
+from regard.tasks.measures.metrics import ACCURACY, PERPLEXITY
 from tests.comparison.made_up import comparison, cost, outcome
 from tests.comparison.test_table import printed
 

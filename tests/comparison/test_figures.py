@@ -13,7 +13,7 @@ from regard.comparison import history
 from regard.comparison.figures import attention, bars, cost, curves, labels, style, svg
 from regard.comparison.results import rows
 from regard.observation.attribution import Attribution
-from regard.tasks.metrics import ACCURACY, Metric
+from regard.tasks.measures.metrics import ACCURACY, Metric
 from tests.comparison.made_up_runs import made, records
 
 

@@ -13,7 +13,7 @@ from regard.comparison import report
 from regard.comparison.figures import svg
 from regard.comparison.report import tables
 from regard.comparison.results import pairs, rows
-from regard.tasks.metrics import ACCURACY
+from regard.tasks.measures.metrics import ACCURACY
 from regard.training import train
 from tests.comparison.made_up_runs import made
 

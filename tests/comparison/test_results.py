@@ -12,7 +12,7 @@ from regard import models, tasks
 from regard.comparison.job import Contestant
 from regard.comparison.results import attention_of, fairness, pairs, rows
 from regard.models.model import MODELS, Model, model
-from regard.tasks.metrics import ACCURACY, PERPLEXITY
+from regard.tasks.measures.metrics import ACCURACY, PERPLEXITY
 from tests.comparison import made_up
 from tests.comparison.made_up import NAMES, comparison, cost, outcome
 

@@ -10,7 +10,7 @@ from scipy import stats
 from regard.comparison import bootstrap as boot
 from regard.comparison.bootstrap import bootstrap, draws
 from regard.comparison.statistics import Bootstrap, Interval, PairedDifference, holm, interval, judge, paired
-from regard.tasks.metrics import ACCURACY, PERPLEXITY, Metric
+from regard.tasks.measures.metrics import ACCURACY, PERPLEXITY, Metric
 
 THREE = [0.91, 0.95, 0.93]
 FIVE = [4.31, 4.28, 4.40, 4.35, 4.29]

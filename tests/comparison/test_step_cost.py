@@ -101,7 +101,7 @@ def test_a_budget_or_patience_does_not_end_the_measurement(threads):
 
 def test_neither_validation_nor_test_data_is_evaluated(threads, monkeypatch):
     monkeypatch.setattr(
-        "regard.tasks.metrics.Mean.of", lambda *given: pytest.fail("a measurement of quality")
+        "regard.tasks.measures.metrics.Mean.of", lambda *given: pytest.fail("a measurement of quality")
     )
     assert measure(SETTINGS, 1, 0.0).steps_per_second > 0
 

@@ -23,7 +23,7 @@ from studying.verdict import judge
 
 from regard.cli.main import main
 from regard.comparison.engines.stopped import Stopped
-from regard.tasks.metrics import ACCURACY, PERPLEXITY, Metric
+from regard.tasks.measures.metrics import ACCURACY, PERPLEXITY, Metric
 from regard.training.run_folder import checksum
 from tests.comparison.made_up_study import CLEAR, folder, question, told, verdict_of
 

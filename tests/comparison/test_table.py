@@ -12,7 +12,7 @@ from regard.comparison.columns import columns, counted, read_columns, significan
 from regard.comparison.job import Contestant
 from regard.comparison.results import pairs, rows
 from regard.comparison.table import render, render_pairs, to_csv, to_latex
-from regard.tasks.metrics import ACCURACY
+from regard.tasks.measures.metrics import ACCURACY
 from tests.comparison.made_up import NAMES, comparison, cost, outcome
 from tests.comparison.test_results import changed
 

@@ -15,7 +15,7 @@ from regard.comparison.job import Contestant, Job, Outcome
 from regard.comparison.worker import BLOCKS, command_of, in_blocks, perform, reason
 from regard.errors import BadValue
 from regard.tasks import Batch, Mean, OneOf, Task, Tokens
-from regard.tasks.metrics import merged, values
+from regard.tasks.measures.metrics import merged, values
 from regard.training import evaluate, load_run
 from regard.training.run_folder import selection
 from regard.training.run_folder.folder import RunFolder

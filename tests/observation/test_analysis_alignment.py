@@ -9,7 +9,7 @@ import torch
 
 from regard.errors import BadValue
 from regard.observation.analysis.alignment import align, links, symmetrize, word_of, word_weights
-from regard.tasks.gold import Gold, quality, read_gold, read_links
+from regard.tasks.formats.gold import Gold, quality, read_gold, read_links
 from tests.observation.maps import Map
 
 SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).resolve().parents[3] / "shared"))

@@ -4,7 +4,7 @@ import torch
 
 from regard.decoding import Hypothesis
 from regard.tasks import Answered
-from regard.tasks.metrics import merged, observe, values
+from regard.tasks.measures.metrics import merged, observe, values
 
 
 class Fixed:

@@ -8,10 +8,10 @@ import torch
 
 from regard import models, tasks
 from regard.errors import BadValue
-from regard.tasks.alignments import IBM1, attended_links, diagonal_links, not_one_to_one
-from regard.tasks.gold import Gold, error_rate, quality, read_gold, read_links, tally
-from regard.tasks.metrics import Answered
-from regard.tasks.toy_language import sentence
+from regard.tasks.formats.gold import Gold, error_rate, quality, read_gold, read_links, tally
+from regard.tasks.generated.toy_language import sentence
+from regard.tasks.measures.alignments import IBM1, attended_links, diagonal_links, not_one_to_one
+from regard.tasks.measures.metrics import Answered
 from regard.training import train
 from regard.training.evaluation import evaluation_mode
 

@@ -7,9 +7,9 @@ import torch
 
 from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.babi import kind_of, read_questions, words_of
-from regard.tasks.kinds import ERROR, FAILED, error_of_kind
-from regard.tasks.rooms import KINDS, NUMBERS, story
+from regard.tasks.formats.babi import kind_of, read_questions, words_of
+from regard.tasks.generated.rooms import KINDS, NUMBERS, story
+from regard.tasks.measures.kinds import ERROR, FAILED, error_of_kind
 from tests.tasks.stand_ins import Fixed, certain, judged
 
 ONE = """\

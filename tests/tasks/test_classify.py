@@ -7,8 +7,8 @@ from sklearn.metrics import f1_score
 
 from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.opinions import BLAME, PRAISE, opinions
-from regard.tasks.vocabulary import PADDING, UNKNOWN
+from regard.tasks.generated.opinions import BLAME, PRAISE, opinions
+from regard.tasks.text.vocabulary import PADDING, UNKNOWN
 from tests.tasks.stand_ins import Fixed, judged, rows_of
 
 RANDOM = torch.Generator()

@@ -9,7 +9,7 @@ import torch
 from regard import tasks
 from regard.errors import BadValue
 from regard.tasks import dates
-from regard.tasks.vocabulary import END, UNKNOWN
+from regard.tasks.text.vocabulary import END, UNKNOWN
 from tests.tasks.stand_ins import Fixed, certain, judged
 
 RANDOM = torch.Generator()

@@ -10,10 +10,10 @@ from regard import models, tasks
 from regard.errors import BadValue
 from regard.models.embedding import stream_mask
 from regard.tasks.answers.slots import OUTSIDE
-from regard.tasks.goals import Goals
-from regard.tasks.metrics import Answered
-from regard.tasks.spelling import MOST, hide, trigrams
-from regard.tasks.woz import Turn
+from regard.tasks.formats.goals import Goals
+from regard.tasks.formats.woz import Turn
+from regard.tasks.measures.metrics import Answered
+from regard.tasks.text.spelling import MOST, hide, trigrams
 from regard.training import train
 from tests.tasks.test_woz import turn, written
 

@@ -6,7 +6,7 @@ from regard import tasks
 from regard.cli.main import main
 from regard.errors import BadValue
 from regard.registry import parse
-from regard.tasks.direction import Direction
+from regard.tasks.formats.direction import Direction
 from regard.training import load_run, train
 from regard.training.dry_run import dry_run
 

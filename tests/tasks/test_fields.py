@@ -10,7 +10,7 @@ import torch
 
 from regard import models, tasks
 from regard.tasks import TASKS
-from regard.tasks.metrics import Answered, merged, observe
+from regard.tasks.measures.metrics import Answered, merged, observe
 from regard.training import train
 
 FOLDER = Path(__file__).parent / "fields"

@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.tasks.reading import read_lines
-from regard.tasks.tables import ENDINGS, find_columns, labelled, read_table
+from regard.tasks.formats.reading import read_lines
+from regard.tasks.formats.tables import ENDINGS, find_columns, labelled, read_table
 
 PIECES = st.sampled_from(
     ["text", "label", ",", "\t", '"', '""', "\n", "\r\n", "\r", "a", "é", "\0", "\x1a", "\ufeff", "{", "}", "[", "]",

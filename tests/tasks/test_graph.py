@@ -13,7 +13,7 @@ import torch
 
 from regard import models, tasks
 from regard.errors import BadValue, Unsupported
-from regard.tasks.pickles import load_arrays
+from regard.tasks.formats.pickles import load_arrays
 from regard.training import train
 
 SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).resolve().parents[3] / "shared"))

@@ -7,10 +7,10 @@ import torch
 
 from regard import tasks
 from regard.errors import BadValue
-from regard.tasks import completion
 from regard.tasks.answers import HiddenTokens, NextToken
-from regard.tasks.story import story_text
-from regard.tasks.vocabulary import BLANK, SPECIAL, UNKNOWN
+from regard.tasks.generated.story import story_text
+from regard.tasks.measures import completion
+from regard.tasks.text.vocabulary import BLANK, SPECIAL, UNKNOWN
 from tests.tasks.stand_ins import Fixed, certain, judged, rows_of
 
 

@@ -8,7 +8,7 @@ import torch
 
 from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.draws import Draws
+from regard.tasks.generated.draws import Draws
 from tests.tasks.stand_ins import Fixed, judged
 
 RANDOM = torch.Generator()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from regard.errors import BadType, BadValue
-from regard.tasks.reading import paths_of, read_lines, read_text
-from regard.tasks.splits import complete, files_by_split, listed
+from regard.tasks.formats.reading import paths_of, read_lines, read_text
+from regard.tasks.formats.splits import complete, files_by_split, listed
 
 
 def kept(folder, name, content):
@@ -72,7 +72,7 @@ def test_missing_files_folders_and_broken_archives_are_named(tmp_path):
 
 
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.tasks.reading.MOST_UNPACKED", 2**20)
+    monkeypatch.setattr("regard.tasks.formats.reading.MOST_UNPACKED", 2**20)
     bomb = kept(tmp_path, "bomb.gz", gzip.compress(b"0" * (2**20 + 1)))
     with pytest.raises(BadValue, match=r"bomb\.gz: unpacks to more"):
         read_lines(bomb)

@@ -12,9 +12,9 @@ from regard import models, observe, tasks
 from regard.errors import BadValue
 from regard.tasks import Batch, Problem, Tokens
 from regard.tasks.answers import NextItem
-from regard.tasks.metrics import Answered, values
-from regard.tasks.metrics import observe as states_of
-from regard.tasks.ranking import full_places, gains, hits, sampled_places
+from regard.tasks.measures.metrics import Answered, values
+from regard.tasks.measures.metrics import observe as states_of
+from regard.tasks.measures.ranking import full_places, gains, hits, sampled_places
 from regard.training.evaluation import evaluate
 
 ITEMS, USERS, NEGATIVES = 37, 29, 11

@@ -12,10 +12,10 @@ from regard.cli.main import main
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.observation import attribution
-from regard.tasks.distinct import distinct
-from regard.tasks.exchanges import Exchange, read_turns
-from regard.tasks.metrics import Answered
-from regard.tasks.vocabulary import END
+from regard.tasks.formats.exchanges import Exchange, read_turns
+from regard.tasks.measures.distinct import distinct
+from regard.tasks.measures.metrics import Answered
+from regard.tasks.text.vocabulary import END
 from regard.training import train
 
 TURNS = [

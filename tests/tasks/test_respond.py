@@ -9,8 +9,8 @@ import torch
 from regard import models, tasks
 from regard.errors import BadValue
 from regard.tasks.answers.ranks import LOOKS, places
-from regard.tasks.exchanges import ReplyChoice, grouped, read_exchanges, read_turns
-from regard.tasks.yardsticks import Nearest, TfIdf, most_frequent
+from regard.tasks.formats.exchanges import ReplyChoice, grouped, read_exchanges, read_turns
+from regard.tasks.measures.yardsticks import Nearest, TfIdf, most_frequent
 from regard.training import train
 from tests.tasks.test_woz import turn, written
 

@@ -9,10 +9,10 @@ import torch
 
 from regard import models, tasks
 from regard.errors import BadValue
-from regard.tasks.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE
-from regard.tasks.linear_forecast import fitted
-from regard.tasks.metrics import Answered, merged, observe
-from regard.tasks.series_parts import usual_split
+from regard.tasks.measures.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE
+from regard.tasks.measures.linear_forecast import fitted
+from regard.tasks.measures.metrics import Answered, merged, observe
+from regard.tasks.time_series.parts import usual_split
 from regard.training.evaluation import evaluate
 
 ROWS, CONTEXT, HORIZON, COLUMNS = 211, 13, 5, 3

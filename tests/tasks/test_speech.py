@@ -10,7 +10,7 @@ import torch
 from regard import models, tasks
 from regard.errors import BadValue
 from regard.tasks.sound.errors import distance
-from regard.tasks.vocabulary import END, SPECIAL
+from regard.tasks.text.vocabulary import END, SPECIAL
 from regard.training import train
 from tests.tasks.sound.wav_bytes import wav, whole
 from tests.tasks.stand_ins import Fixed, certain, judged

@@ -9,10 +9,10 @@ import torch
 
 from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.splits import named_split
-from regard.tasks.vocabulary import PADDING, UNKNOWN
-from regard.tasks.word_parts import WordsWithParts, parts_of
-from regard.tasks.word_shapes import shape
+from regard.tasks.formats.splits import named_split
+from regard.tasks.text.vocabulary import PADDING, UNKNOWN
+from regard.tasks.text.word_parts import WordsWithParts, parts_of
+from regard.tasks.text.word_shapes import shape
 
 BIO = """\
 Anna\tB-person

@@ -8,7 +8,7 @@ import torch
 
 from regard.errors import BadValue
 from regard.tasks import Answered, Batch, Tags
-from regard.tasks.entities import F1, as_bio, counted, entities, f1, wrong_begin
+from regard.tasks.measures.entities import F1, as_bio, counted, entities, f1, wrong_begin
 
 TAGS = ("O", "B-x", "I-x", "B-y", "I-y")
 

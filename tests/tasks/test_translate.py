@@ -8,7 +8,7 @@ import torch
 
 from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.vocabulary import END
+from regard.tasks.text.vocabulary import END
 from tests.tasks.stand_ins import Fixed, certain, judged, rows_of
 
 RANDOM = torch.Generator()

@@ -11,8 +11,8 @@ import regard
 from regard import models, tasks
 from regard.errors import BadValue
 from regard.models.word_parts import WordPartsEmbedding
-from regard.tasks.vocabulary import UNKNOWN
-from regard.tasks.word_parts import MOST, WordsWithParts, ngrams, part_ids, parts_of
+from regard.tasks.text.vocabulary import UNKNOWN
+from regard.tasks.text.word_parts import MOST, WordsWithParts, ngrams, part_ids, parts_of
 from regard.training.loading import load
 
 RANDOM = torch.Generator()
@@ -38,7 +38,7 @@ def test_ngrams_of_a_word_are_these():
 
 def test_the_checksum_is_the_standard_crc_32_and_parts_are_equal_in_another_process():
     assert zlib.crc32(b"123456789") == 0xCBF43926  # the check value of the catalogue of CRC algorithms
-    text = "from regard.tasks.word_parts import part_ids; print(*part_ids('naïveté', 20011))"
+    text = "from regard.tasks.text.word_parts import part_ids; print(*part_ids('naïveté', 20011))"
     for seed in ("0", "1"):  # of Python's own hash, which differs between processes
         run = subprocess.run(
             [sys.executable, "-c", text],

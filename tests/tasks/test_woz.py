@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from regard.errors import BadValue
-from regard.tasks import restaurants
-from regard.tasks.splits import files_by_split
-from regard.tasks.woz import read_dialogues, read_ontology, read_splits, spoken
+from regard.tasks.formats.splits import files_by_split
+from regard.tasks.formats.woz import read_dialogues, read_ontology, read_splits, spoken
+from regard.tasks.generated import restaurants
 
 
 def turn(user="thai food", system="", label=(), state=(), acts=()):

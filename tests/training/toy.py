@@ -18,7 +18,7 @@ from torch import nn
 
 from regard.models import Model, model
 from regard.tasks import Batch, Head, Mean, OneOf, Recipe, Task, Tokens, task
-from regard.tasks.metrics import ACCURACY, LOSS
+from regard.tasks.measures.metrics import ACCURACY, LOSS
 
 WORDS, CLASSES = 13, 3
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from regard.errors import RegardError
-from regard.tasks.image_files import FORMATS, read_image
+from regard.tasks.formats.image_files import FORMATS, read_image
 from regard.viewer.opening import ViewOptions, open_page
 from tests.viewer.pretrained import save
 

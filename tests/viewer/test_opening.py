@@ -9,7 +9,8 @@ from PIL import Image
 
 from regard.errors import BadValue
 from regard.observation import attribution
-from regard.tasks import Batch, image_files
+from regard.tasks import Batch
+from regard.tasks.formats import image_files
 from regard.training import train
 from regard.training.loading import load
 from regard.viewer.opening import ViewOptions, open_page, opening

@@ -77,7 +77,7 @@ def run(options: Namespace) -> int:
             continue
         turns += [said, found["output"] or "…"]  # an empty turn could not be told from none
         if options.json:
-            from regard.tasks.vocabulary import whole_characters
+            from regard.tasks.text.vocabulary import whole_characters
 
             print(whole_characters(json.dumps({"said": said, **found}, ensure_ascii=False)), flush=True)
         else:

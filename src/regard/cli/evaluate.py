@@ -107,7 +107,7 @@ def _show(found: Evaluation) -> None:
 
 def _protocol(found: Evaluation) -> dict[str, str]:
     """How the metrics were measured, line by line."""
-    from regard.tasks.direction import Direction
+    from regard.tasks.formats.direction import Direction
     from regard.training.run_folder.changes import Change
 
     signature = found.signature

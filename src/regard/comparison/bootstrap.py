@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.comparison.statistics import LEVEL, Bootstrap
-from regard.tasks.metrics import Numbers
+from regard.tasks.measures.metrics import Numbers
 
 # The smallest possible p is 2 / RESAMPLES; it must stay small after Holm's correction over the pairs of 20 contestants.
 RESAMPLES = 10_000

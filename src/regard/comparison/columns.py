@@ -15,7 +15,7 @@ from regard.comparison.matching import FLOPS, PARAMETERS
 from regard.comparison.results import Row, deciding
 from regard.errors import BadValue, unknown_name
 from regard.registry import split as split_names
-from regard.tasks.metrics import SHARE, Metric
+from regard.tasks.measures.metrics import SHARE, Metric
 
 PLUS_MINUS = "±"
 SPLITS = ("validation", "test")

@@ -21,7 +21,7 @@ from regard.comparison.history import Series, histories
 from regard.comparison.job import Contestant
 from regard.comparison.statistics import interval
 from regard.errors import BadValue
-from regard.tasks.metrics import SHARE, Metric
+from regard.tasks.measures.metrics import SHARE, Metric
 
 _NONE = Series({}, np.empty(0))
 Run = tuple[str, int]  # a contestant's label and a seed

@@ -15,7 +15,7 @@ import regard
 from regard.core.display import html_table
 from regard.errors import BadValue, unknown_name
 from regard.tasks.batch import Batch
-from regard.tasks.metrics import Metric, State
+from regard.tasks.measures.metrics import Metric, State
 from regard.tasks.task import Task
 from regard.training.evaluation import DecodingModel, Fingerprint, decoding_of, evaluation_mode, metric_states
 from regard.training.loading import Loaded, load

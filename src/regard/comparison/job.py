@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.tasks.metrics import States
+from regard.tasks.measures.metrics import States
 from regard.training.run_folder import checksum, durable
 
 FILE = "outcome.json"

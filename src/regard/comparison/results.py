@@ -22,7 +22,7 @@ from regard.comparison.statistics import Bootstrap, holm, interval, judge, paire
 from regard.models.model import MODELS
 from regard.models.preset import with_preset
 from regard.registry import parse
-from regard.tasks.metrics import Metric, Numbers
+from regard.tasks.measures.metrics import Metric, Numbers
 from regard.tasks.task import TASKS
 from regard.training.config.budget import parse as parse_budget
 from regard.training.config.recipe import complete

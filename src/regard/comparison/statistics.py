@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scipy.special import stdtr, stdtrit
 
-from regard.tasks.metrics import SHARE, Metric
+from regard.tasks.measures.metrics import SHARE, Metric
 
 LEVEL = 0.95
 ALPHA = 1 - LEVEL

@@ -18,7 +18,7 @@ from rich.text import Text
 from regard.comparison.columns import Column, attention_varies, columns, counted, target_text
 from regard.comparison.comparison import DEFAULT_COLUMNS
 from regard.comparison.results import Row, deciding, size_note
-from regard.tasks.metrics import SHARE
+from regard.tasks.measures.metrics import SHARE
 
 _PLAIN = (
     "label", "model", "attention", "task", "seeds", "budget", "decides", "higher_is_better", "unit", "parameters",

@@ -31,7 +31,7 @@ from regard.errors import RegardError
 from regard.models import Model
 from regard.tasks import Task
 from regard.tasks.batch import Batch
-from regard.tasks.metrics import States, merged
+from regard.tasks.measures.metrics import States, merged
 from regard.training.config import Config
 from regard.training.evaluation import DecodingModel, Fingerprint, decoding_of, evaluate
 from regard.training.hardware import choose_device

@@ -15,8 +15,8 @@ from regard.tasks.answers import SlotValues
 from regard.tasks.answers.slots import Words
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
-from regard.tasks.spelling import FIRST_GRAM, SPEAKER
 from regard.tasks.streams import Spelled
+from regard.tasks.text.spelling import FIRST_GRAM, SPEAKER
 
 
 @embeds(Spelled)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.models.embedding import embeds
-from regard.tasks.vocabulary import UNKNOWN
-from regard.tasks.word_parts import WordsWithParts
+from regard.tasks.text.vocabulary import UNKNOWN
+from regard.tasks.text.word_parts import WordsWithParts
 
 _SMALL = 0.1
 

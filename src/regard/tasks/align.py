@@ -11,8 +11,14 @@ import torch
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks import vocabulary
-from regard.tasks.alignments import (
+from regard.tasks.answers import Writes
+from regard.tasks.batch import Batch
+from regard.tasks.formats.gold import Gold, Pairs, error_rate, read_gold, tally
+from regard.tasks.formats.reading import Data, paths_of, read_lines, wrong
+from regard.tasks.formats.splits import checked_split, listed
+from regard.tasks.generated.draws import Generated, shares
+from regard.tasks.generated.toy_language import AlignedTexts, sentence
+from regard.tasks.measures.alignments import (
     IBM1,
     added,
     attended_links,
@@ -22,18 +28,12 @@ from regard.tasks.alignments import (
     not_one_to_one,
     shape_metrics,
 )
-from regard.tasks.answers import Writes
-from regard.tasks.batch import Batch
-from regard.tasks.completion import evenly
-from regard.tasks.draws import Generated, shares
-from regard.tasks.gold import Gold, Pairs, error_rate, read_gold, tally
-from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Answering, Counts, Metric, State
-from regard.tasks.parallel import Pair, ParallelTask
-from regard.tasks.reading import Data, paths_of, read_lines, wrong
-from regard.tasks.splits import checked_split, listed
+from regard.tasks.measures.completion import evenly
+from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Answering, Counts, Metric, State
 from regard.tasks.task import Recipe, task
-from regard.tasks.toy_language import AlignedTexts, sentence
-from regard.tasks.vocabulary import Vocabulary
+from regard.tasks.text import vocabulary
+from regard.tasks.text.parallel import Pair, ParallelTask
+from regard.tasks.text.vocabulary import Vocabulary
 
 GENERATED = {"train": 20_000, "validation": 200, "test": 500}
 ROWS = ("written", "read")

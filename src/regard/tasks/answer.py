@@ -13,22 +13,22 @@ import torch
 
 from regard.core.arguments import share, whole_number
 from regard.errors import BadValue
-from regard.tasks import vocabulary
 from regard.tasks.answers import OneOf
-from regard.tasks.babi import ENDING, Asked, read_questions, words_of
 from regard.tasks.batch import INPUTS, TARGETS, Batch, Stream
-from regard.tasks.draws import Generated
-from regard.tasks.kinds import ERROR, FAILED, error_of_kind
-from regard.tasks.metrics import LOSS, Answering, Metric, State
+from regard.tasks.formats.babi import ENDING, Asked, read_questions, words_of
+from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, wrong
+from regard.tasks.formats.splits import checked_split, complete, listed, named_split
+from regard.tasks.generated.draws import Generated
+from regard.tasks.generated.rooms import story as generated_story
+from regard.tasks.measures.kinds import ERROR, FAILED, error_of_kind
+from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
-from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wrong
-from regard.tasks.rooms import story as generated_story
 from regard.tasks.shown import Shown, Understood
-from regard.tasks.splits import checked_split, complete, listed, named_split
 from regard.tasks.streams import StreamSpec, TokenRows, Tokens
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import PADDING, UNKNOWN, Vocabulary, Words
+from regard.tasks.text import vocabulary
+from regard.tasks.text.vocabulary import PADDING, UNKNOWN, Vocabulary, Words
 
 STORY, QUESTION = "story", "question"  # the names of the streams
 GENERATED = Path("generated stories")

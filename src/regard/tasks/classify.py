@@ -13,20 +13,21 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard.core.arguments import share, whole_number
 from regard.errors import BadValue
-from regard.tasks import hub, vocabulary
 from regard.tasks.answers import OneOf
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Counts, Metric
-from regard.tasks.opinions import opinions
+from regard.tasks.formats import hub
+from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, wrong
+from regard.tasks.formats.splits import checked_split, complete, files_by_split, listed
+from regard.tasks.formats.tables import ENDINGS, LABEL, TEXT, Columns, Row, find_columns, labelled, read_table
+from regard.tasks.generated.opinions import opinions
+from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Counts, Metric
 from regard.tasks.padding import padded
-from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wrong
 from regard.tasks.shown import Shown, Understood, texts, understood
-from regard.tasks.splits import checked_split, complete, files_by_split, listed
 from regard.tasks.streams import Tokens
-from regard.tasks.tables import ENDINGS, LABEL, TEXT, Columns, Row, find_columns, labelled, read_table
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import PADDING, UNKNOWN, Vocabulary, words_of
-from regard.tasks.word_parts import WordsWithParts, parts_of
+from regard.tasks.text import vocabulary
+from regard.tasks.text.vocabulary import PADDING, UNKNOWN, Vocabulary, words_of
+from regard.tasks.text.word_parts import WordsWithParts, parts_of
 
 EMBEDDED = Path("embedded sentences")
 

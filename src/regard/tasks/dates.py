@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from regard.core.arguments import whole_number
-from regard.tasks.direction import Direction
-from regard.tasks.draws import Draws, Generated
-from regard.tasks.parallel import Pair, ParallelTask
-from regard.tasks.splits import checked_split
+from regard.tasks.formats.direction import Direction
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.task import Recipe, task
-from regard.tasks.vocabulary import Characters
+from regard.tasks.text.parallel import Pair, ParallelTask
+from regard.tasks.text.vocabulary import Characters
 
 FIRST, LAST = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
 # Spelt out here, because strftime asks the machine's language.

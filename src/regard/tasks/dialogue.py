@@ -10,20 +10,21 @@ import torch
 
 from regard.core.arguments import share, whole_number
 from regard.errors import BadValue
-from regard.tasks import restaurants, spelling, vocabulary
 from regard.tasks.answers import Answer, HiddenTokens, Slot, SlotValues
 from regard.tasks.answers.slots import TURNS, SlotsHead
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.goals import Goals
-from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
-from regard.tasks.reading import Data, checked_encoding
+from regard.tasks.formats.goals import Goals
+from regard.tasks.formats.reading import Data, checked_encoding
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.formats.woz import REQUEST, Dialogue, Ontology, Turn, read_splits, spoken, typed_turns
+from regard.tasks.generated import restaurants
+from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.shown import Shown
-from regard.tasks.spelling import ASKS, CONFIRMS, SPEAKERS, SYSTEM, USER
-from regard.tasks.splits import checked_split
 from regard.tasks.streams import Spelled
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import BLANK, PADDING, START, UNKNOWN, Vocabulary
-from regard.tasks.woz import REQUEST, Dialogue, Ontology, Turn, read_splits, spoken, typed_turns
+from regard.tasks.text import spelling, vocabulary
+from regard.tasks.text.spelling import ASKS, CONFIRMS, SPEAKERS, SYSTEM, USER
+from regard.tasks.text.vocabulary import BLANK, PADDING, START, UNKNOWN, Vocabulary
 
 GENERATED = {"train": 1200, "validation": 150, "test": 300}
 LONGEST = 160  # positions of a turn

@@ -14,10 +14,10 @@ from torch import Tensor
 from regard.errors import unknown_name
 from regard.tasks.answers import OneOf
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.draws import rank
-from regard.tasks.image_files import read_image
+from regard.tasks.formats.image_files import read_image
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.generated.draws import rank
 from regard.tasks.shown import Shown
-from regard.tasks.splits import checked_split
 from regard.tasks.streams import Vectors
 from regard.tasks.task import Recipe, Task, task
 

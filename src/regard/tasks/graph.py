@@ -15,12 +15,12 @@ from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks.answers import EachOf, Head
 from regard.tasks.batch import Batch, Stream
-from regard.tasks.draws import Draws
-from regard.tasks.graph_files import GraphData, read_graph
-from regard.tasks.metrics import ACCURACY, LOSS, Metric
-from regard.tasks.reading import Data, excerpt, paths_of
+from regard.tasks.formats.graph_files import GraphData, read_graph
+from regard.tasks.formats.reading import Data, excerpt, paths_of
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.generated.draws import Draws
+from regard.tasks.measures.metrics import ACCURACY, LOSS, Metric
 from regard.tasks.shown import Shown
-from regard.tasks.splits import checked_split
 from regard.tasks.streams import Nodes
 from regard.tasks.task import Recipe, Task, task
 

@@ -10,13 +10,13 @@ import torch
 from regard.errors import BadValue
 from regard.tasks.answers import HiddenTokens
 from regard.tasks.batch import TARGETS, Batch, Stream
-from regard.tasks.metrics import ACCURACY, LOSS, PERPLEXITY, Answering, Metric, State
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.measures.metrics import ACCURACY, LOSS, PERPLEXITY, Answering, Metric, State
 from regard.tasks.problem import Problem
-from regard.tasks.splits import checked_split
 from regard.tasks.tag import Sentence, Tag
 from regard.tasks.task import Recipe, task
-from regard.tasks.vocabulary import PADDING, UNKNOWN
-from regard.tasks.word_forms import CHARACTERS, WORDS
+from regard.tasks.text.vocabulary import PADDING, UNKNOWN
+from regard.tasks.text.word_forms import CHARACTERS, WORDS
 
 HELD_OUT = 50  # every 50th sentence of the text is for validation, the one after it for the test
 HIDDEN = 0.15

@@ -14,10 +14,14 @@ from torch import Tensor
 
 from regard.core.arguments import share, whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks import completion, hub, neural_cache, vocabulary, windows
 from regard.tasks.answers import Answer, HiddenTokens, NextToken
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.metrics import (
+from regard.tasks.formats import hub
+from regard.tasks.formats.reading import Data, checked_encoding, paths_of, read_lines, wrong
+from regard.tasks.formats.splits import checked_split, files_by_split, listed
+from regard.tasks.generated.story import story_text
+from regard.tasks.measures import completion, neural_cache
+from regard.tasks.measures.metrics import (
     ACCURACY,
     LOSS,
     PERPLEXITY,
@@ -26,17 +30,15 @@ from regard.tasks.metrics import (
     Metric,
     State,
 )
-from regard.tasks.neural_cache import CACHE_PERPLEXITY, NeuralCache
+from regard.tasks.measures.neural_cache import CACHE_PERPLEXITY, NeuralCache
 from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
-from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
 from regard.tasks.shown import Shown, Understood, texts, understood
-from regard.tasks.splits import checked_split, files_by_split, listed
-from regard.tasks.story import story_text
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import BLANK, PADDING, SPECIAL, Vocabulary
-from regard.tasks.windows import Window
+from regard.tasks.text import vocabulary, windows
+from regard.tasks.text.vocabulary import BLANK, PADDING, SPECIAL, Vocabulary
+from regard.tasks.text.windows import Window
 
 ENDINGS = (".txt", ".text", ".md", ".tokens")
 HIDDEN = (
@@ -267,7 +269,7 @@ class Language(Task):
         self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,
         device: torch.device | str = "cpu",
     ) -> list[tuple[Metric, State]]:  # fmt: skip
-        """How well a model completes sentences (`regard.tasks.completion`), and its perplexity with the cache."""
+        """How well a model completes sentences (`measures.completion`), and its perplexity with the cache."""
         metrics = completion.GUESSED if self.hides else completion.CONTINUED
         found = completion.examine(model, self.completion_batches(split, batch_size, most), metrics, device)
         self._measured = self.cache

@@ -16,14 +16,14 @@ from regard.errors import BadValue, unknown_name
 from regard.tasks import digits
 from regard.tasks.answers import Answer, Head
 from regard.tasks.batch import Batch, Stream
-from regard.tasks.draws import Draws, Generated
-from regard.tasks.metrics import LOSS, SHARE, Answered, Mean, Metric
-from regard.tasks.reading import Data
+from regard.tasks.formats.reading import Data
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.generated.draws import Draws, Generated
+from regard.tasks.measures.metrics import LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.shown import Shown
 from regard.tasks.sound.log_mel import HOP, STACK, LogMel
 from regard.tasks.sound.recordings import DIGITS, SoundRecording, load
 from regard.tasks.sound.utterances import Utterance, padded_frames, spectrogram
-from regard.tasks.splits import checked_split
 from regard.tasks.streams import Frames, StreamSpec, Tokens, Vectors
 from regard.tasks.task import Recipe, Task, task
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
-from regard.tasks.bits import ENDLESS, HELD_OUT, BitsTask, Tape, with_answer
-from regard.tasks.draws import Draws, Generated
-from regard.tasks.splits import checked_split
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.generated.bits import ENDLESS, HELD_OUT, BitsTask, Tape, with_answer
+from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.task import Recipe, task
 
 

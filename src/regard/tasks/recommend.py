@@ -12,17 +12,18 @@ from torch import Tensor
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
-from regard.tasks import ranking, shop
 from regard.tasks.answers import NextItem
 from regard.tasks.batch import INPUTS, TARGETS, Batch, Stream
-from regard.tasks.draws import Draws
-from regard.tasks.history_files import read_histories, read_titles, titles_beside
-from regard.tasks.metrics import LOSS, Answering, Mean, Metric, State
+from regard.tasks.formats.history_files import read_histories, read_titles, titles_beside
+from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, wrong
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.generated import shop
+from regard.tasks.generated.draws import Draws
+from regard.tasks.measures import ranking
+from regard.tasks.measures.metrics import LOSS, Answering, Mean, Metric, State
+from regard.tasks.measures.ranking import FULL_HIT, FULL_NDCG, HIT, NDCG, NEGATIVES, SEEN
 from regard.tasks.padding import padded
-from regard.tasks.ranking import FULL_HIT, FULL_NDCG, HIT, NDCG, NEGATIVES, SEEN
-from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, wrong
 from regard.tasks.shown import Shown
-from regard.tasks.splits import checked_split
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Recipe, Task, task
 

@@ -10,24 +10,24 @@ import torch
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
-from regard.tasks import vocabulary
 from regard.tasks.answers import Answer, NextToken, Writes
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.bleu import Bleu
-from regard.tasks.distinct import distinct
-from regard.tasks.exchanges import Exchange, read_exchanges
-from regard.tasks.metrics import LOSS, PERPLEXITY, Answered, Answering, Counts, Metric, State
+from regard.tasks.formats.exchanges import Exchange, read_exchanges
+from regard.tasks.formats.reading import Data, checked_encoding
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.formats.woz import joined, typed_turns
+from regard.tasks.measures.bleu import Bleu
+from regard.tasks.measures.distinct import distinct
+from regard.tasks.measures.metrics import LOSS, PERPLEXITY, Answered, Answering, Counts, Metric, State
+from regard.tasks.measures.yardsticks import Nearest, most_frequent
 from regard.tasks.padding import padded
-from regard.tasks.parallel import REFERENCES, Pair, ParallelTask, Written
 from regard.tasks.problem import Problem
-from regard.tasks.reading import Data, checked_encoding
 from regard.tasks.shown import Shown, Understood
-from regard.tasks.splits import checked_split
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Recipe, task
-from regard.tasks.vocabulary import BLANK, END, PADDING, START, UNKNOWN, Vocabulary
-from regard.tasks.woz import joined, typed_turns
-from regard.tasks.yardsticks import Nearest, most_frequent
+from regard.tasks.text import vocabulary
+from regard.tasks.text.parallel import REFERENCES, Pair, ParallelTask, Written
+from regard.tasks.text.vocabulary import BLANK, END, PADDING, START, UNKNOWN, Vocabulary
 
 USER, SYSTEM = START, BLANK  # the marks before turns; no word has these ids
 NAMES = {USER: "[user]", SYSTEM: "[system]"}

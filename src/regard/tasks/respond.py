@@ -10,23 +10,23 @@ import torch
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
-from regard.tasks import spelling, vocabulary
 from regard.tasks.answers import HiddenTokens, Ranks
 from regard.tasks.answers.ranks import LOOKS, METRICS
 from regard.tasks.batch import TARGETS, Batch, Stream
-from regard.tasks.draws import Draws
-from regard.tasks.exchanges import Exchange, ReplyChoice, grouped, read_exchanges
-from regard.tasks.metrics import ACCURACY, LOSS, SHARE, Answering, Mean, Metric, State
+from regard.tasks.formats.exchanges import Exchange, ReplyChoice, grouped, read_exchanges
+from regard.tasks.formats.reading import Data, checked_encoding
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.formats.woz import joined, typed_turns
+from regard.tasks.generated.draws import Draws
+from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answering, Mean, Metric, State
+from regard.tasks.measures.yardsticks import TfIdf, cosine
 from regard.tasks.problem import Problem
-from regard.tasks.reading import Data, checked_encoding
 from regard.tasks.shown import Shown
-from regard.tasks.spelling import SPEAKERS, SYSTEM, USER
-from regard.tasks.splits import checked_split
 from regard.tasks.streams import Spelled, TextSets
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import BLANK, PADDING, START, Vocabulary
-from regard.tasks.woz import joined, typed_turns
-from regard.tasks.yardsticks import TfIdf, cosine
+from regard.tasks.text import spelling, vocabulary
+from regard.tasks.text.spelling import SPEAKERS, SYSTEM, USER
+from regard.tasks.text.vocabulary import BLANK, PADDING, START, Vocabulary
 
 CONTEXT, REPLIES = "context", "replies"
 OFFERED = 100  # replies of the training data that a typed context is answered with

@@ -13,21 +13,21 @@ import torch
 
 from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks import machines
 from regard.tasks.answers import Forecast, PooledForecast
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE, summed
-from regard.tasks.linear_forecast import LinearForecast, fitted
-from regard.tasks.metrics import LOSS, Answering, Metric, State
-from regard.tasks.reading import Data, checked_encoding, paths_of
-from regard.tasks.series_file import SeriesTable, checked_gaps, read_series
-from regard.tasks.series_parts import borders, usual_split
-from regard.tasks.series_picture import forecast_figure, line_picture
-from regard.tasks.series_windows import Span, Standard, Windows, all_windows, named_times, standardised
+from regard.tasks.formats.reading import Data, checked_encoding, paths_of
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.generated import machines
+from regard.tasks.measures.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE, summed
+from regard.tasks.measures.linear_forecast import LinearForecast, fitted
+from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
 from regard.tasks.shown import Shown
-from regard.tasks.splits import checked_split
 from regard.tasks.streams import Vectors
 from regard.tasks.task import Recipe, Task, task
+from regard.tasks.time_series.file import SeriesTable, checked_gaps, read_series
+from regard.tasks.time_series.parts import borders, usual_split
+from regard.tasks.time_series.picture import forecast_figure, line_picture
+from regard.tasks.time_series.windows import Span, Standard, Windows, all_windows, named_times, standardised
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

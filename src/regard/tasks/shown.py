@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.tasks.batch import Batch
-from regard.tasks.vocabulary import UNKNOWN, Vocabulary, words_of
+from regard.tasks.text.vocabulary import UNKNOWN, Vocabulary, words_of
 
 LONGEST = 40  # positions of a text beside a figure: more cannot be read
 

@@ -12,22 +12,22 @@ import torch
 from regard.core import files
 from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue
-from regard.tasks import vocabulary
 from regard.tasks.answers import Answer, OneOf, Writes
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.metrics import LOSS, SHARE, Answered, Counts, Mean, Metric
+from regard.tasks.formats.reading import Data, checked_encoding
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.measures.metrics import LOSS, SHARE, Answered, Counts, Mean, Metric
 from regard.tasks.padding import padded
-from regard.tasks.reading import Data, checked_encoding
 from regard.tasks.shown import Shown
 from regard.tasks.sound.errors import distance
 from regard.tasks.sound.log_mel import HOP, STACK, LogMel
 from regard.tasks.sound.recordings import DIGITS, SoundRecording, Splits, load
 from regard.tasks.sound.utterances import Utterance, joined, padded_frames, spectrogram
 from regard.tasks.sound.wav import MOST_BYTES, read_sound, resampled
-from regard.tasks.splits import checked_split
 from regard.tasks.streams import Frames
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import END, PADDING, SPECIAL, START, Vocabulary
+from regard.tasks.text import vocabulary
+from regard.tasks.text.vocabulary import END, PADDING, SPECIAL, START, Vocabulary
 
 STRINGS = {"train": 20_000, "validation": 200, "test": 500}  # how many, where recordings are joined
 

@@ -15,19 +15,19 @@ from regard.core.arguments import finite_number, share, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks.answers.tags import Tags
 from regard.tasks.batch import TARGETS, Batch, Stream
-from regard.tasks.conll import SCHEMES, TaggedSentence, read_sentences
-from regard.tasks.dispatches import dispatches
-from regard.tasks.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities, f1_of_type
-from regard.tasks.metrics import LOSS, Answering, Metric, State
+from regard.tasks.formats.conll import SCHEMES, TaggedSentence, read_sentences
+from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
+from regard.tasks.formats.splits import checked_split, complete, listed, named_split
+from regard.tasks.generated.dispatches import dispatches
+from regard.tasks.measures.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities, f1_of_type
+from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
-from regard.tasks.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
 from regard.tasks.shown import Shown, Understood, texts
-from regard.tasks.splits import checked_split, complete, listed, named_split
 from regard.tasks.streams import StreamSpec
 from regard.tasks.task import Recipe, Task, task
-from regard.tasks.vocabulary import UNKNOWN
-from regard.tasks.word_forms import CHARACTERS, SHAPES, WORDS, WordForms
+from regard.tasks.text.vocabulary import UNKNOWN
+from regard.tasks.text.word_forms import CHARACTERS, SHAPES, WORDS, WordForms
 
 GENERATED = Path("generated sentences")
 LONG = 40  # words of a line of plain text that make an example

@@ -6,8 +6,8 @@
     data       `examples(split)`: a sequence of examples; `collate(examples, generator)`: a `Batch` of them
     people     `parse(given)`: an example from what a user typed; `show(example)`: what its positions are called
 
-A task knows nothing of models beyond `tasks.metrics.Answering`: calling one with a batch, its loss, its predictions and
-the sequences it writes. A model knows nothing of tasks beyond `Problem` and `Batch`.
+A task knows nothing of models beyond `measures.metrics.Answering`: calling one with a batch, its loss, its predictions
+and the sequences it writes. A model knows nothing of tasks beyond `Problem` and `Batch`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from regard.errors import BadValue
 from regard.registry import Registry, parse
 from regard.tasks.answers.answer import Answer
 from regard.tasks.batch import Batch
-from regard.tasks.metrics import ACCURACY, LOSS, Answered, Answering, Metric, State
+from regard.tasks.measures.metrics import ACCURACY, LOSS, Answered, Answering, Metric, State
 from regard.tasks.problem import Problem
 from regard.tasks.shown import Shown, Understood, numbered
 from regard.tasks.streams import StreamSpec
@@ -35,7 +35,7 @@ from regard.tasks.streams import StreamSpec
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from regard.tasks.direction import Direction
+    from regard.tasks.formats.direction import Direction
 
 _NOT_TEXT = (
     "true",

@@ -11,22 +11,23 @@ import torch
 
 from regard.core.arguments import finite_number, share, whole_number
 from regard.errors import BadValue
-from regard.tasks import direction, hub, vocabulary
-from regard.tasks.alignments import measured_shapes
 from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
-from regard.tasks.bleu import Bleu
 from regard.tasks.dates import GENERATED, LONGEST, TRAIN, date_pair
-from regard.tasks.direction import Direction
-from regard.tasks.draws import Generated
-from regard.tasks.metrics import Answered, Answering, Counts, Metric, State
-from regard.tasks.pair_dropout import PairDropout
-from regard.tasks.parallel import Pair, ParallelTask
-from regard.tasks.reading import Data, checked_encoding, paths_of, read_lines, wrong
-from regard.tasks.splits import NAMES, checked_split, complete, files_by_split, listed, plain_name
+from regard.tasks.formats import direction, hub
+from regard.tasks.formats.direction import Direction
+from regard.tasks.formats.reading import Data, checked_encoding, paths_of, read_lines, wrong
+from regard.tasks.formats.splits import NAMES, checked_split, complete, files_by_split, listed, plain_name
+from regard.tasks.generated.draws import Generated
+from regard.tasks.measures.alignments import measured_shapes
+from regard.tasks.measures.bleu import Bleu
+from regard.tasks.measures.metrics import Answered, Answering, Counts, Metric, State
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Recipe, task
-from regard.tasks.vocabulary import BytePairs, Vocabulary
+from regard.tasks.text import vocabulary
+from regard.tasks.text.pair_dropout import PairDropout
+from regard.tasks.text.parallel import Pair, ParallelTask
+from regard.tasks.text.vocabulary import BytePairs, Vocabulary
 
 EMBEDDED = {"train": TRAIN, "validation": 500, "test": 1000}
 

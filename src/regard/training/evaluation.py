@@ -15,7 +15,7 @@ from regard.core.arguments import finite_number
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.tasks.batch import Batch
-from regard.tasks.metrics import Answered, States, merged, observe, values
+from regard.tasks.measures.metrics import Answered, States, merged, observe, values
 from regard.tasks.task import SPLITS, Task
 from regard.training.data import generator
 from regard.training.signals import heartbeat

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard.tasks import Answer, Batch, Head, Mean, Recipe, Stream, Task, Tokens, task
-from regard.tasks.metrics import LOSS
+from regard.tasks.measures.metrics import LOSS
 
 CUES, STEPS = 4, 4  # a cue is shown once; at the last step the agent must name it
 

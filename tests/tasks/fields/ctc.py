@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.tasks import Answer, Batch, Counts, Head, Recipe, Task, Vectors, task
-from regard.tasks.metrics import LOSS
+from regard.tasks.measures.metrics import LOSS
 from regard.tasks.padding import padded
 
 SYMBOLS, WIDTH = 6, 8  # symbol 0 is the blank

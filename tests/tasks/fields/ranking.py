@@ -5,7 +5,7 @@ import random
 import torch
 
 from regard.tasks import Batch, Mean, NextToken, Recipe, Task, Tokens, task
-from regard.tasks.metrics import LOSS
+from regard.tasks.measures.metrics import LOSS
 from regard.tasks.padding import padded
 
 ITEMS, TOP = 30, 5

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard.tasks import Answer, Batch, Counts, Head, Recipe, Task, Tokens, task
-from regard.tasks.metrics import LOSS
+from regard.tasks.measures.metrics import LOSS
 from regard.tasks.padding import padded
 
 TAGS = ("O", "B", "I")

@@ -5,7 +5,7 @@ import random
 import torch
 
 from regard.tasks import Batch, OneOf, Recipe, Stream, Task, Tokens, Vectors, task
-from regard.tasks.metrics import ACCURACY, LOSS
+from regard.tasks.measures.metrics import ACCURACY, LOSS
 from regard.tasks.padding import padded
 
 DIGITS, WIDTH = (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from regard.errors import BadValue
-from regard.tasks import stores
+from regard.tasks.formats import stores
 from regard.tasks.sound import recordings, tones
 from tests.tasks.sound.wav_bytes import wav, whole
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from regard.tasks.vocabulary import whole_characters
+from regard.tasks.text.vocabulary import whole_characters
 
 LONGEST_WORD = 200  # characters of an argument that a message repeats
 

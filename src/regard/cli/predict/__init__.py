@@ -93,7 +93,7 @@ def run(options: Namespace) -> int:
         if not options.json:
             _show(found[-1], first=number == 0)
     if options.json:
-        from regard.tasks.vocabulary import whole_characters
+        from regard.tasks.text.vocabulary import whole_characters
 
         print(whole_characters(json.dumps(found, indent=1, ensure_ascii=False)))
     return WRONG_CALL if any("error" in one for one in found) else 0
@@ -131,7 +131,7 @@ def _writing(options: Namespace) -> Writing:
 
 def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
     """What was typed, each input with the name of its option; the lines of stdin where nothing was."""
-    from regard.tasks.vocabulary import whole_characters
+    from regard.tasks.text.vocabulary import whole_characters
 
     found = [{name: text} for name in INPUTS for text in options[name] or ()]
     if not found and "text" not in task.takes:

@@ -18,7 +18,7 @@ from regard.observation import attribution
 from regard.observation.attribution import Attribution
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Understood
-from regard.tasks.vocabulary import SPECIAL
+from regard.tasks.text.vocabulary import SPECIAL
 from regard.training.loading import Loaded
 
 Prediction = dict[str, Any]

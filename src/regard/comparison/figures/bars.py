@@ -21,7 +21,7 @@ from regard.comparison.figures.style import (
     within,
 )
 from regard.comparison.results import Row, deciding
-from regard.tasks.metrics import Metric
+from regard.tasks.measures.metrics import Metric
 
 ROW, AROUND = 0.21, 0.62  # inches: of a contestant, and of axes and labels
 SEEDS = dict[int, float]

@@ -21,7 +21,7 @@ from regard.comparison.figures.style import (
     within,
 )
 from regard.comparison.results import Row
-from regard.tasks.metrics import Metric
+from regard.tasks.measures.metrics import Metric
 
 WIDE = 4.0  # costs that differ by more than this factor are drawn on a logarithmic axis
 

@@ -22,7 +22,7 @@ from regard.comparison.figures.style import (
     titled,
 )
 from regard.comparison.history import RunHistory, SeedBand, Series, together
-from regard.tasks.metrics import LOSS, SHARE, Metric
+from regard.tasks.measures.metrics import LOSS, SHARE, Metric
 
 TITLES = {"step": "steps", "seconds": "seconds of training", "tokens": "tokens"}
 EARLY = 0.05  # of a run: values before may lie outside of the axes

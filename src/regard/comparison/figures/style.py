@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.comparison.results import Row
-from regard.tasks.metrics import SHARE, Metric
+from regard.tasks.measures.metrics import SHARE, Metric
 
 INK, MUTED, GRID = "#1b1f24", "#5b6570", "#d9dde2"
 COLOURS = ("#0068a8", "#c64f00", "#00805c", "#a8407c", "#8f6400", "#2f86cc", "#5f656c")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from regard.comparison.figures.style import display_names, number_of
 from regard.comparison.results import Row, deciding
-from regard.tasks.metrics import Metric
+from regard.tasks.measures.metrics import Metric
 
 LISTED = 4  # names in a sentence; of more, only their number is given
 

@@ -11,7 +11,7 @@ from regard.comparison.comparison import DEFAULT_COLUMNS, Comparison
 from regard.comparison.figures.style import Key, Keys
 from regard.comparison.job import Contestant
 from regard.comparison.results import Row, runs_of
-from regard.tasks.metrics import SHARE
+from regard.tasks.measures.metrics import SHARE
 
 FULL = 8  # up to so many contestants, every cell of the matrix shows interval and p
 RESULTS = (*DEFAULT_COLUMNS, "steps-to-target", "seconds-to-target", "seeds")

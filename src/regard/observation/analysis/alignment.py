@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.core.arguments import finite_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.analysis.sites import Rows, SiteLike, at, blocks
-from regard.tasks.gold import Pairs
+from regard.tasks.formats.gold import Pairs
 
 How = Literal[
     "target",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.tasks.answers.answer import Answer, Head
 from regard.tasks.batch import Batch
-from regard.tasks.metrics import SHARE, Answered, Mean, Metric
+from regard.tasks.measures.metrics import SHARE, Answered, Mean, Metric
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import BadValue, unknown_name
-from regard.tasks import stores
-from regard.tasks.reading import Data, excerpt, paths_of, read_lines, wrong
+from regard.tasks.formats import stores
+from regard.tasks.formats.reading import Data, excerpt, paths_of, read_lines, wrong
+from regard.tasks.formats.splits import complete, files_by_split
 from regard.tasks.sound import tones
 from regard.tasks.sound.wav import MOST_BYTES, Sound, read_sound, resampled
-from regard.tasks.splits import complete, files_by_split
 
 DIGITS = tuple(str(digit) for digit in range(10))
 SOUNDS = (".wav", ".flac", ".ogg")

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.tasks.draws import Draws
+from regard.tasks.generated.draws import Draws
 
 RATE = 8000
 # Tones of each digit, in steps of a sixth of an octave above the speaker's pitch.

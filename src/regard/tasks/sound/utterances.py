@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.tasks.draws import Draws, Generated
+from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.sound.augment import changed, masked
 from regard.tasks.sound.log_mel import LogMel
 from regard.tasks.sound.recordings import SoundRecording

@@ -13,7 +13,7 @@ LONGEST = 512  # positions on each side; a larger alignment is not readable
 
 def read_gold_line(given: str) -> Any:
     """The gold alignment of one sentence pair: FILE, or FILE:LINE, by default the first line."""
-    from regard.tasks.gold import read_gold
+    from regard.tasks.formats.gold import read_gold
 
     path, colon, number = given.rpartition(":")
     if not colon or not number.isdigit() or Path(given).is_file():
@@ -60,7 +60,7 @@ def alignment(page_model: PageModel, gold: Any = None) -> dict[str, Any] | None:
 def _judged(site: Any, labels: Any, gold: Any, rows: int, columns: int) -> dict[str, Any]:
     """The error rate over words, and the gold links over positions."""
     from regard.observation.analysis.alignment import align, word_of
-    from regard.tasks.gold import quality
+    from regard.tasks.formats.gold import quality
 
     source, target = list(labels.get("tokens", ()))[:columns], list(labels.get("targets", ()))[:rows]
     words = align(site, source, target, call=-1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.tasks.vocabulary import whole_characters
+from regard.tasks.text.vocabulary import whole_characters
 from regard.training.hardware import choose_device
 from regard.viewer.opening import classification
 from regard.viewer.opening.library_errors import in_words

@@ -16,7 +16,7 @@ from regard.models.stack import CachedStep
 from regard.observation.examples import choose, prepare
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
-from regard.tasks.vocabulary import whole_characters
+from regard.tasks.text.vocabulary import whole_characters
 from regard.training.loading import Loaded, load
 from regard.training.run_folder import checkpoints, metrics_file
 from regard.viewer.opening import classification

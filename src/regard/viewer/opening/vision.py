@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.core.files import read_bytes
 from regard.errors import BadValue
-from regard.tasks.image_files import read_image
+from regard.tasks.formats.image_files import read_image
 from regard.viewer.opening import classification
 from regard.viewer.opening.images import on_grid, patch_labels
 from regard.viewer.opening.loading import LOCAL

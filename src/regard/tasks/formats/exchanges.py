@@ -1,0 +1,132 @@
+"""What was said and what was replied: from WOZ 2.0 JSON, or from lines with a turn in each column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.errors import BadValue
+from regard.tasks.formats import woz
+from regard.tasks.formats.reading import Data, excerpt, paths_of, read_lines, wrong
+from regard.tasks.formats.splits import complete, files_by_split, listed
+from regard.tasks.formats.woz import Dialogue, spoken
+from regard.tasks.generated import restaurants
+
+GENERATED = {"train": 800, "validation": 60, "test": 120}  # dialogues, each with several exchanges
+ENDINGS = (".tsv", ".txt")
+
+
+class Exchange(NamedTuple):
+    """The turns so far, oldest first, and a reply; `right`: whether it is the one that was given."""
+
+    context: tuple[str, ...]
+    reply: str
+    right: bool = True
+    path: Path = Path()
+    line: int | None = None
+
+
+def of_dialogue(dialogue: Dialogue) -> list[Exchange]:
+    """Each turn of the system after the first words of the user, with all that was said before."""
+    found: list[Exchange] = []
+    before: list[str] = []
+    for turn in dialogue.turns:
+        if before and turn.system:
+            found.append(Exchange(tuple(before), turn.system, True, dialogue.path, turn.line))
+        before += [part for part in (turn.system, turn.user) if part]
+    return found
+
+
+def read_exchanges(
+    data: Data | None, encoding: str, seed: int, whole: bool, *, labelled: bool
+) -> dict[str, list[Exchange]]:
+    """The exchanges of each split; generated ones without `data`. `labelled`: lines begin with 1 (right) or 0."""
+    if data is None:
+        parts: dict[str, list[Dialogue]] = {
+            split: list(restaurants.dialogues(split, count)) for split, count in GENERATED.items()
+        }
+        return {
+            split: [one for dialogue in some for one in of_dialogue(dialogue)]
+            for split, some in parts.items()
+        }
+    given = paths_of(data)
+    files = [
+        file for path in given for file in (listed(path, (*ENDINGS, ".json")) if path.is_dir() else [path])
+    ]
+    if any(".json" in file.suffixes for file in files):
+        parts, _ = woz.read_splits(data, encoding, seed, whole)
+        return {
+            split: [one for dialogue in some for one in of_dialogue(dialogue)]
+            for split, some in parts.items()
+        }
+    if not files:
+        raise BadValue(
+            f"data: expected files that end in {', '.join((*ENDINGS, '.json'))}, found none in {data}."
+        )
+    chosen = files_by_split(files)
+    if not chosen or (len(files) == 1 and "train" not in chosen):
+        chosen = {"train": files[0]}
+    lines = {split: read_turns(path, encoding, labelled) for split, path in chosen.items()}
+    if whole and "test" not in lines:
+        return dict.fromkeys(("validation", "test"), next(iter(lines.values())))
+    if "train" in lines:
+        lines = complete(lines, ["\t".join(one.context) for one in lines["train"]], seed)
+    return lines
+
+
+def read_turns(path: Path, encoding: str, labelled: bool) -> list[Exchange]:
+    """Lines `turn TAB … TAB reply`, after `1 TAB` or `0 TAB` where they are labelled."""
+    found = []
+    form = "label TAB turn TAB … TAB reply" if labelled else "turn TAB … TAB reply"
+    for number, line in enumerate(read_lines(path, encoding), 1):
+        if not line.strip():
+            continue
+        cells = line.split("\t")
+        if len(cells) < 2 + labelled:
+            columns = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+            raise wrong(path, number, f"expected {form}, got {columns}: {excerpt(line)}.")
+        if labelled and cells[0].strip() not in ("0", "1"):
+            raise wrong(
+                path, number, f"expected a label 0 or 1 in the first column, got {excerpt(cells[0])}."
+            )
+        turns = [spoken(cell) for cell in cells[labelled:]]
+        if not turns[-1] or not any(turns[:-1]):
+            raise wrong(path, number, f"the {'context' if turns[-1] else 'reply'} is empty. Expected {form}.")
+        right = not labelled or cells[0].strip() == "1"
+        found.append(Exchange(tuple(turn for turn in turns[:-1] if turn), turns[-1], right, path, number))
+    return found
+
+
+class ReplyChoice(NamedTuple):
+    """A context, replies to choose from and which of them are right; `drawn`: how many wrong ones a batch adds."""
+
+    context: tuple[str, ...]
+    replies: tuple[str, ...]
+    right: tuple[bool, ...] = ()
+    drawn: int = 0
+
+
+def grouped(exchanges: Sequence[Exchange]) -> list[ReplyChoice]:
+    """Neighbouring lines with the same context as one choice; one of its replies must be right.
+
+    A dialogue gives each context one reply, which is right: neighbours are then choices of their own.
+    """
+    found: list[ReplyChoice] = []
+    last: Exchange | None = None
+    several = not all(one.right for one in exchanges)
+    for one in exchanges:
+        if several and last is not None and last.context == one.context:
+            before = found.pop()
+            found.append(ReplyChoice(one.context, (*before.replies, one.reply), (*before.right, one.right)))
+        else:
+            _check(found, last)
+            found.append(ReplyChoice(one.context, (one.reply,), (one.right,)))
+        last = one
+    _check(found, last)
+    return found
+
+
+def _check(found: list[ReplyChoice], last: Exchange | None) -> None:
+    if found and last is not None and not any(found[-1].right):
+        raise wrong(last.path, last.line, "no reply to this context has the label 1. Expected one at least.")

@@ -1,0 +1,138 @@
+"""Folders and zip archives of strangers as names with bytes: nothing is unpacked to the disk.
+
+A name that points outside (`../x`, `/x`) is refused, and so is an archive that unpacks to far more than it holds.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from regard.core import files
+from regard.errors import BadValue
+from regard.tasks.formats.reading import MOST_UNPACKED, RATIO, SMALL
+
+MOST_FILES = 200_000
+
+
+class FolderFiles:
+    """A folder, with the files below it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self, endings: Sequence[str]) -> list[str]:
+        """The files that end so, in order; hidden ones and links are left out."""
+        try:
+            found = [
+                path.relative_to(self.path).as_posix()
+                for path in sorted(self.path.rglob("*"))
+                if path.suffix.lower() in endings and path.is_file() and not path.is_symlink()
+            ]
+        except OSError as error:
+            raise BadValue(
+                f"data: the folder {files.shown(self.path)} cannot be read: {error.strerror}."
+            ) from None
+        return _visible(self.path, found)
+
+    def read(self, name: str, most: int) -> bytes:
+        """The bytes of a file, of which there are at most `most`."""
+        return files.read_bytes(self.path / _inside(self.path, name), "data", most)
+
+    def shown(self, name: str) -> str:
+        """How a file is called in a message."""
+        return files.shown(self.path / name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *trouble: object) -> None:
+        """Close what was opened."""
+
+
+class ZipFiles(FolderFiles):
+    """A zip archive."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            self._file = files.opened(path)
+        except OSError as error:
+            raise BadValue(f"data: {files.shown(path)} cannot be read: {error.strerror or error}.") from None
+        try:
+            self._zip = zipfile.ZipFile(self._file)
+            self._check(os.fstat(self._file.fileno()).st_size)
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            self._file.close()
+            if isinstance(error, BadValue):
+                raise
+            raise BadValue(f"data: {files.shown(path)} cannot be read as a zip archive: {error}.") from None
+
+    def _check(self, size: int) -> None:
+        """Refuse an archive that says it unpacks to more than a machine holds."""
+        self._sizes = {item.filename: item.file_size for item in self._zip.infolist() if not item.is_dir()}
+        total, most = sum(self._sizes.values()), min(MOST_UNPACKED, max(SMALL, RATIO * size))
+        if total > most:
+            raise BadValue(
+                f"data: {files.shown(self.path)} unpacks to {total / 2**20:,.0f} MiB, expected at most "
+                f"{most / 2**20:,.0f} MiB for an archive of its size. Unpack it yourself, and give the folder."
+            )
+
+    def names(self, endings: Sequence[str]) -> list[str]:
+        """The files that end so, in order."""
+        found = [name for name in sorted(self._sizes) if PurePosixPath(name).suffix.lower() in endings]
+        return _visible(self.path, [_inside(self.path, name) for name in found])
+
+    def read(self, name: str, most: int) -> bytes:
+        """The bytes of a file, of which there are at most `most`."""
+        if name not in self._sizes:
+            raise BadValue(f"data: {self.shown(name)} is not in the archive.")
+        if self._sizes[name] > most:
+            raise BadValue(f"data: expected at most {most:,} bytes, {self.shown(name)} holds more.")
+        try:
+            with self._zip.open(name) as member:
+                found = member.read(most + 1)
+        except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError) as error:
+            # RuntimeError: a password is needed, or the way of packing is unknown
+            raise BadValue(f"data: {self.shown(name)} cannot be unpacked: {error}.") from None
+        return found
+
+    def __exit__(self, *trouble: object) -> None:
+        """Close the archive."""
+        self._zip.close()
+        self._file.close()
+
+
+def opened(path: Path) -> FolderFiles:
+    """A folder or a zip archive."""
+    if path.is_dir():
+        return FolderFiles(path)
+    if not path.exists():
+        raise BadValue(f"data: there is no file or folder {files.shown(path)}.")
+    return ZipFiles(path)
+
+
+def _inside(path: Path, name: str) -> str:
+    """A name that stays below the folder or the archive."""
+    parts = PurePosixPath(name.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or not parts.parts or ":" in parts.parts[0] or "\0" in name:
+        raise BadValue(f"data: {files.shown(path)}: the name {name[:80]!r} points outside of it.")
+    return name
+
+
+def _visible(path: Path, names: list[str]) -> list[str]:
+    """Names without hidden files, such as those that macOS puts into archives."""
+    if len(names) > MOST_FILES:
+        raise BadValue(
+            f"data: {files.shown(path)} holds {len(names):,} files, expected at most {MOST_FILES:,}."
+        )
+    return [
+        name
+        for name in names
+        if not any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(name).parts)
+    ]

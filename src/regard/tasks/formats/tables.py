@@ -1,0 +1,226 @@
+"""Tables of texts with labels: TSV, CSV, JSON lines, plain or .gz, with or without a header."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.errors import BadValue
+from regard.tasks.formats.reading import excerpt, read_lines, wrong
+from regard.tasks.formats.splits import plain_name
+
+ENDINGS = (".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".txt")
+TEXT = (
+    "text",
+    "sentence",
+    "review",
+    "content",
+    "comment",
+    "document",
+    "tweet",
+    "question",
+    "body",
+    "utterance",
+)
+LABEL = ("label", "class", "sentiment", "target", "category", "polarity", "tag", "intent", "y")
+
+
+class Row(NamedTuple):
+    """A text, its label, and where it stands."""
+
+    text: str
+    label: str
+    path: Path
+    line: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """The cells of a file by line; `names` where the columns have any."""
+
+    path: Path
+    names: list[str] | None
+    rows: list[tuple[int, list[str | None]]]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where the text and where the label stands: by name, or by number from 0 where there are no names."""
+
+    text: str | int
+    label: str | int
+
+
+def read_table(
+    path: Path, encoding: str, text: str | int | None, label: str | int | None, other: str = "latin-1"
+) -> Table:
+    """The cells of a file. A first line is a header when it holds the names of both columns.
+
+    `other`: how another encoding is named, as `read_text` takes it.
+    """
+    name = plain_name(path).lower()
+    if not name.endswith(ENDINGS):
+        raise wrong(path, None, f"expected a file that ends in {', '.join(ENDINGS)} (or that and .gz).")
+    lines = read_lines(path, encoding, other)
+    if name.endswith((".jsonl", ".ndjson", ".json")):
+        return _objects(path, lines)
+    rows: list[tuple[int, list[str | None]]] = []
+    for line, cells in _comma_separated(path, lines) if name.endswith(".csv") else _tab_separated(lines):
+        if rows and len(cells) != len(rows[0][1]):
+            raise wrong(
+                path,
+                line,
+                f"expected {len(rows[0][1])} columns as in line {rows[0][0]}, got {len(cells)}: "
+                f"{excerpt(' | '.join(cells))}.",
+            )
+        rows.append((line, list(cells)))
+    if not rows:
+        raise wrong(path, None, "holds no row: every cell is empty. Expected lines of a text and a label.")
+    first = [cell.strip() for cell in rows[0][1] if cell is not None]
+    if _position(first, text, TEXT) is None or _position(first, label, LABEL) is None:
+        return Table(path, None, rows)
+    if len(rows) == 1:
+        raise wrong(path, 1, "a header, but no line after it.")
+    return Table(path, first, rows[1:])
+
+
+def find_columns(
+    table: Table,
+    text: str | int | None,
+    label: str | int | None,
+    typed: Callable[..., str] = lambda **options: " and ".join(options),
+) -> Columns:
+    """Which columns hold text and label: those given (a name, or a number: the first column is 1), or those found.
+
+    `typed` says options as the reader can type them, as `Task.typed` does.
+
+    Found are usual names, or in a table of two columns the one with fewer different entries as label.
+    """
+    found = [_given(table, "text_column", text), _given(table, "label_column", label)]
+    for place, usual in enumerate((TEXT, LABEL)):
+        if found[place] is None and table.names is not None:
+            position = _position(table.names, None, usual)
+            found[place] = None if position is None else table.names[position]
+    width = len(table.rows[0][1])
+    if None in found and width == 2:
+        if found == [None, None]:
+            variety = [len({cells[column] for _, cells in table.rows}) for column in range(2)]
+            labels = 0 if variety[0] < variety[1] else 1
+            found = [_key(table, 1 - labels), _key(table, labels)]
+        else:
+            known = 0 if found[0] is not None else 1
+            other = 1 - _index(table, found[known])
+            found[1 - known] = _key(table, other)
+    if found[0] is None or found[1] is None:
+        columns = ", ".join(table.names) if table.names else f"{width}, without names"
+        raise wrong(
+            table.path,
+            None,
+            "cannot tell which column holds the text and which the label. "
+            f"Say which, by name or by number from 1, for instance {typed(text_column=1, label_column=2)}. "
+            f"Columns: {columns}.",
+        )
+    if found[0] == found[1]:
+        raise BadValue(f"label_column: expected another column than text_column, got {found[1]!r} for both.")
+    return Columns(found[0], found[1])
+
+
+def labelled(table: Table, columns: Columns) -> Iterator[Row]:
+    """The texts and labels of a table."""
+    text, label = _index(table, columns.text), _index(table, columns.label)
+    for line, cells in table.rows:
+        for name, position in (("text", text), ("label", label)):
+            cell = cells[position]
+            if cell is None or not cell.strip():
+                raise wrong(table.path, line, f"the {name} is {'missing' if cell is None else 'empty'}.")
+        yield Row(str(cells[text]), str(cells[label]).strip(), table.path, line)
+
+
+def _tab_separated(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, line.split("\t")
+
+
+def _comma_separated(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    before = csv.field_size_limit(
+        sys.maxsize >> 33
+    )  # a C long everywhere; the usual limit refuses long texts
+    reader = csv.reader((line + "\n" for line in lines), strict=True)
+    try:
+        last = 0
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield last + 1, cells
+            last = reader.line_num
+    except csv.Error as error:
+        raise wrong(path, reader.line_num, f"not valid CSV: {error}.") from None
+    finally:
+        csv.field_size_limit(before)
+
+
+def _objects(path: Path, lines: list[str]) -> Table:
+    found: list[tuple[int, dict[str, object]]] = []
+    names: dict[str, None] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except RecursionError:
+            raise wrong(path, number, "not valid JSON: nested too deeply.") from None
+        except ValueError as error:
+            raise wrong(path, number, f"not valid JSON: {error}. Got {excerpt(line)}.") from None
+        if not isinstance(value, dict):
+            raise wrong(path, number, f"expected a JSON object in each line, got {excerpt(line)}.")
+        names.update(dict.fromkeys(value))
+        found.append((number, value))
+    columns = list(names)
+    rows = [(number, [_cell(value.get(name)) for name in columns]) for number, value in found]
+    return Table(path, columns, rows)
+
+
+def _cell(value: object) -> str | None:
+    if value is None or isinstance(value, (list, dict)):
+        return None
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _position(names: list[str], given: str | int | None, usual: tuple[str, ...]) -> int | None:
+    """Where in a header a column stands, None where it does not."""
+    if isinstance(given, str) and not given.isdecimal():
+        return names.index(given) if given in names else None
+    lower = [name.lower() for name in names]
+    return next((lower.index(name) for name in usual if name in lower), None)
+
+
+def _given(table: Table, option: str, given: str | int | None) -> str | int | None:
+    if given is None:
+        return None
+    width = len(table.rows[0][1])
+    if isinstance(given, str) and table.names is not None and given in table.names:
+        return given
+    if isinstance(given, int) or given.isdecimal():
+        if not 1 <= int(given) <= width:
+            raise BadValue(f"{option}: expected a number from 1 to {width} for {table.path}, got {given}.")
+        return _key(table, int(given) - 1)
+    known = f"Columns: {', '.join(table.names)}." if table.names else "The file has no header; give a number."
+    raise BadValue(f"{option}: {table.path} has no column {given!r}. {known}")
+
+
+def _key(table: Table, position: int) -> str | int:
+    return position if table.names is None else table.names[position]
+
+
+def _index(table: Table, key: str | int | None) -> int:
+    """The position of a column in this table, which may have other columns than the one it was found in."""
+    if isinstance(key, int) and key < len(table.rows[0][1]):
+        return key
+    if table.names is not None and key in table.names:
+        return table.names.index(str(key))
+    raise wrong(table.path, None, f"has no column {key!r}, which the training data have.")

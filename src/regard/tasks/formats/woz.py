@@ -1,0 +1,219 @@
+"""WOZ 2.0 JSON: dialogues with the user's goals, and the ontology of slots and values.
+
+A file is a list of objects `{"dialogue_idx": …, "dialogue": [turn, …]}`. A turn holds what the system said and then the
+user (`system_transcript`, `transcript`), the system's acts (`"area"`: asks for it; `["food", "thai"]`: confirms it),
+what the user said about slots in this turn (`turn_label`) and in all turns so far (`belief_state`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from regard.errors import BadValue
+from regard.tasks.formats.reading import Data, excerpt, paths_of, read_text, wrong
+from regard.tasks.formats.splits import complete, files_by_split, listed
+
+REQUEST = "request"  # the slot whose values are the slots that a user asks for
+_PIECES = re.compile(r"\d+|[^\W\d_]+|[^\w\s]|_")
+_TURNS = re.compile(r'"dialogue"\s*:\s*\[')
+_SPACE = re.compile(r"\s*")
+# British and American spelling of one value; the corpus has both, its ontology one.
+_SAME = {"center": "centre"}
+
+
+class Turn(NamedTuple):
+    """What the system said, what the user said then, and what that means."""
+
+    system: str
+    user: str
+    acts: tuple[tuple[str, ...], ...] = ()  # ("area",) asks for a slot; ("food", "thai") confirms a value
+    label: tuple[tuple[str, str], ...] = ()  # slot and value, of this turn
+    state: tuple[tuple[str, str], ...] = ()  # slot and value, of the goals so far
+    line: int | None = None
+
+
+class Dialogue(NamedTuple):
+    """The turns of a dialogue, and where it was read."""
+
+    turns: tuple[Turn, ...]
+    path: Path
+    line: int | None = None
+
+    @property
+    def text(self) -> str:
+        """All that was said, by which dialogues are told apart."""
+        return "\n".join(part for turn in self.turns for part in (turn.system, turn.user))
+
+    def utterances(self) -> list[str]:
+        """What was said, one speaker after the other, without the empty opening of the system."""
+        return [part for turn in self.turns for part in (turn.system, turn.user) if part]
+
+
+Ontology = dict[str, list[str]]  # the values of each slot; those of "request" are the slots one can ask for
+
+
+def spoken(text: str) -> str:
+    """A text in lower case, words, numbers and punctuation separated by one space."""
+    return " ".join(_PIECES.findall(text.lower()))
+
+
+def joined(turns: Sequence[str]) -> str:
+    """The turns of a dialogue as one line that can be typed."""
+    return " | ".join(turn.replace("|", " ") for turn in turns)
+
+
+def typed_turns(text: str) -> list[str]:
+    """The turns of a line, separated by "|"."""
+    said = [spoken(part) for part in text.split("|")]
+    if not all(said):
+        raise BadValue(f'--text: expected turns separated by "|", none of them empty, got {excerpt(text)}.')
+    return said
+
+
+def read_splits(
+    data: Data, encoding: str, seed: int, whole: bool
+) -> tuple[dict[str, list[Dialogue]], Ontology | None]:
+    """The dialogues of each split and the ontology, if there is a file of it beside them."""
+    given = paths_of(data)
+    files = [file for path in given for file in (listed(path, (".json",)) if path.is_dir() else [path])]
+    ontologies = [file for file in files if "ontology" in file.name.lower()]
+    rest = [file for file in files if file not in ontologies]
+    if not rest:
+        raise BadValue(
+            f"data: expected a .json file of dialogues, found none in {', '.join(map(str, given))}."
+        )
+    chosen = files_by_split(rest)
+    if not chosen or (len(rest) == 1 and "train" not in chosen):
+        chosen = {"train": rest[0]}
+    parts = {split: read_dialogues(path, encoding) for split, path in chosen.items()}
+    ontology = read_ontology(ontologies[0], encoding) if ontologies else None
+    if whole and "test" not in parts:
+        return dict.fromkeys(("validation", "test"), next(iter(parts.values()))), ontology
+    if "train" in parts:
+        parts = complete(parts, [dialogue.text for dialogue in parts["train"]], seed)
+    return parts, ontology
+
+
+def read_dialogues(path: Path, encoding: str = "utf-8") -> list[Dialogue]:
+    """The dialogues of a file."""
+    text = read_text(path, encoding)
+    found: list[Dialogue] = []
+    for line, begin, value in _elements(path, text, 0, "dialogues"):
+        number = len(found) + 1
+        turns = value.get("dialogue") if isinstance(value, dict) else None
+        if not isinstance(turns, list):
+            raise wrong(path, line, f'dialogue {number}: expected an object with a list "dialogue" of turns.')
+        if not turns:
+            raise wrong(path, line, f"dialogue {number} has no turns. Remove it, or add what was said.")
+        opening = _TURNS.search(text, begin)
+        assert opening is not None
+        places = [where for where, _, _ in _elements(path, text, opening.end() - 1, "turns")]
+        turned = (
+            _turn(path, where, f"dialogue {number}, turn {count}", turn)
+            for count, (where, turn) in enumerate(zip(places, turns, strict=True), 1)
+        )
+        found.append(Dialogue(tuple(turned), path, line))
+    if not found:
+        raise wrong(path, None, "holds no dialogue. Expected a list of them.")
+    return found
+
+
+def read_ontology(path: Path, encoding: str = "utf-8") -> Ontology:
+    """The values of each slot, from `{"informable": {slot: [value, …]}}` or that object alone."""
+    try:
+        value = json.loads(read_text(path, encoding))
+    except json.JSONDecodeError as error:
+        raise wrong(path, error.lineno, f"not valid JSON: {error.msg}.") from None
+    slots = value.get("informable", value) if isinstance(value, dict) else None
+    if not isinstance(slots, dict) or not slots:
+        raise wrong(path, None, 'expected an object of slots, or {"informable": {slot: [value, …]}}.')
+    for slot, values in slots.items():
+        if not isinstance(values, list) or not all(isinstance(one, str) and one.strip() for one in values):
+            raise wrong(path, None, f"slot {excerpt(slot)}: expected a list of values, all of them text.")
+    return {slot: list(dict.fromkeys(known_value(one) for one in values)) for slot, values in slots.items()}
+
+
+def known_value(value: str) -> str:
+    """A value in the spelling of the ontology."""
+    plain = " ".join(value.lower().split())
+    return _SAME.get(plain, plain)
+
+
+def _elements(path: Path, text: str, at: int, what: str) -> Iterator[tuple[int, int, Any]]:
+    """The elements of the JSON list that begins at `at` or after white space: line, place and value of each."""
+    decoder, line, counted = json.JSONDecoder(), text.count("\n", 0, at) + 1, at
+    at = _next(text, at)
+    if text[at : at + 1] != "[":
+        raise wrong(path, line, f"expected a JSON list of {what}, got {excerpt(text[at : at + 20])}.")
+    at = _next(text, at + 1)
+    while text[at : at + 1] != "]":
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            raise wrong(path, error.lineno, f"not valid JSON: {error.msg}. Was the file cut off?") from None
+        except RecursionError:
+            raise wrong(path, line, "not valid JSON: nested too deeply.") from None
+        line, counted = line + text.count("\n", counted, at), at
+        yield line, at, value
+        at = _next(text, end)
+        if text[at : at + 1] not in (",", "]"):
+            where = text.count("\n", 0, at) + 1
+            raise wrong(path, where, "not valid JSON: expected ',' or ']'. Was the file cut off?")
+        if text[at] == ",":
+            at = _next(text, at + 1)
+
+
+def _next(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    assert space is not None
+    return space.end()
+
+
+def _turn(path: Path, line: int, where: str, value: Any) -> Turn:
+    if not isinstance(value, Mapping):
+        raise wrong(path, line, f"{where}: expected an object, got {excerpt(json.dumps(value))}.")
+    said = []
+    for name in ("system_transcript", "transcript"):
+        text = value.get(name, "" if name == "system_transcript" else None)
+        if not isinstance(text, str):
+            raise wrong(path, line, f"{where}: expected a text {name!r}, got {excerpt(json.dumps(text))}.")
+        said.append(spoken(text))
+    if not said[1]:
+        raise wrong(path, line, f"{where}: the user says nothing ('transcript' is empty).")
+    label = _pairs(path, line, f"{where}: turn_label", value.get("turn_label", []))
+    state: list[tuple[str, str]] = []
+    for part in value.get("belief_state", []):
+        if not isinstance(part, Mapping) or not isinstance(part.get("slots"), list):
+            raise wrong(path, line, f"{where}: belief_state: expected objects with act and slots.")
+        if part.get("act") != REQUEST:
+            state += _pairs(path, line, f"{where}: belief_state", part["slots"])
+    return Turn(
+        said[0], said[1], _acts(path, line, where, value.get("system_acts", [])), label, tuple(state), line
+    )
+
+
+def _pairs(path: Path, line: int, where: str, value: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, list) or not all(_texts(pair, (2,)) for pair in value):
+        raise wrong(path, line, f"{where}: expected pairs [slot, value], got {excerpt(json.dumps(value))}.")
+    return tuple((slot.strip(), known_value(said)) for slot, said in value)
+
+
+def _acts(path: Path, line: int, where: str, value: Any) -> tuple[tuple[str, ...], ...]:
+    acts: list[Any] = (
+        [[act] if isinstance(act, str) else act for act in value] if isinstance(value, list) else [None]
+    )
+    if not all(_texts(act, (1, 2)) for act in acts):
+        raise wrong(
+            path,
+            line,
+            f"{where}: system_acts: expected slots or [slot, value], got {excerpt(json.dumps(value))}.",
+        )
+    return tuple((act[0].strip(), *map(known_value, act[1:])) for act in acts)
+
+
+def _texts(value: Any, lengths: Sequence[int]) -> bool:
+    return isinstance(value, list) and len(value) in lengths and all(isinstance(one, str) for one in value)

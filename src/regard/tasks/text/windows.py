@@ -1,0 +1,91 @@
+"""A long text cut into windows of equal length: shifted at random for training, fixed for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from regard.tasks.generated.draws import Generated
+
+
+@dataclass(frozen=True)
+class Window:
+    """A span of tokens; `repeated`: how many of them an earlier window already predicts."""
+
+    tokens: Tensor
+    repeated: int = 0
+    prompt: bool = False
+    around: Tensor | None = None  # a longer stretch; the window is any part of it that is as long as `tokens`
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def drawn(self, generator: torch.Generator) -> Tensor:
+        """Its tokens; a training window begins at a random offset."""
+        if self.around is None:
+            return self.tokens
+        places = len(self.around) - len(self.tokens) + 1
+        begin = int(torch.randint(places, (), generator=generator))
+        return self.around[begin : begin + len(self.tokens)]
+
+
+def training(ids: Tensor, context: int, loose: bool) -> Sequence[Window]:
+    """Consecutive windows; with `loose`, each begins up to half a window earlier or later, at random.
+
+    Fixed ones would show every token at the same place in every epoch, and a small text is then learned by heart.
+    """
+    count = -(-(len(ids) - 1) // context)
+    if loose:
+        return Loose(count, ids, context)
+    return Generated(count, partial(_fixed, ids, context, context))
+
+
+class Loose(Generated[Window]):
+    """Windows that begin up to half a window earlier or later, drawn anew in each epoch."""
+
+    even = True  # all are of one length
+
+    def __init__(self, count: int, ids: Tensor, context: int) -> None:
+        super().__init__(count, partial(_loose, ids, context))
+        size, half = min(context + 1, len(ids)), context // 2
+        begin = (torch.arange(count) * context).clamp(max=max(0, len(ids) - 1 - context))
+        self.first = (begin - half).clamp(min=0)  # where each may begin, …
+        self.places = (
+            (begin + context + half + 1).clamp(max=len(ids)) - self.first - size + 1
+        )  # … and at how many
+        self.most = int(self.places.max())
+        self.narrow = set((self.places < self.most).nonzero().flatten().tolist())  # at the ends of the text
+        self.stretches = ids.unfold(0, size, 1)  # every window there is, as a view
+
+    def rows(self, chosen: Sequence[int], generator: torch.Generator) -> Tensor:
+        """The tokens (b,n) of several windows, with the same random draws as one by one."""
+        index = torch.tensor(chosen)
+        if self.narrow.isdisjoint(chosen):
+            drawn = torch.randint(self.most, (len(chosen),), generator=generator)
+        else:
+            places = self.places[index].tolist()
+            drawn = torch.stack([torch.randint(count, (), generator=generator) for count in places])
+        return self.stretches[self.first[index] + drawn]
+
+
+def asking(ids: Tensor, context: int, overlap: float) -> Sequence[Window]:
+    """Windows that predict every token but the first exactly once; `overlap`: the share that is only context."""
+    stride = max(1, round(context * (1 - overlap)))
+    rest = max(0, len(ids) - 1 - context)  # what the first window does not reach
+    return Generated(1 + -(-rest // stride), partial(_fixed, ids, context, stride))
+
+
+def _fixed(ids: Tensor, context: int, stride: int, index: int) -> Window:
+    asked = context + (index - 1) * stride if index else 0  # tokens that earlier windows asked for
+    begin = max(0, min(asked + stride, len(ids) - 1) - context)  # the last window is as long as the others
+    return Window(ids[begin : begin + context + 1], repeated=asked - begin)
+
+
+def _loose(ids: Tensor, context: int, index: int) -> Window:
+    begin = max(0, min(index * context, len(ids) - 1 - context))
+    around = ids[max(0, begin - context // 2) : begin + context + context // 2 + 1]
+    return Window(ids[begin : begin + context + 1], around=around)
