@@ -13,13 +13,13 @@ from torch import Tensor
 
 from regard.core.arguments import finite_number, share, whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks.answers.tags import Tags
+from regard.tasks.answers.tags import OUTSIDE, Tags
 from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.formats.conll import SCHEMES, TaggedSentence, read_sentences
 from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
 from regard.tasks.formats.splits import checked_split, complete, listed, named_split
 from regard.tasks.generated.dispatches import dispatches
-from regard.tasks.measures.entities import ACCURACY, F1, OUTSIDE, PRECISION, RECALL, entities, f1_of_type
+from regard.tasks.measures.entities import ACCURACY, F1, PRECISION, RECALL, entities, f1_of_type
 from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
