@@ -63,8 +63,8 @@ class StoryQuestions(Task):
     takes = ("text",)
     metric = ERROR
     recipe = Recipe(
-        model="answerer", steps=6500, batch_size=64, lr=5e-3, warmup=100, clip=40.0,
-        models={"answerer": "answerer(linear_start=1000)"}, compared=("answerer", "answerer(hops=1)"),
+        model="answerer", steps=3000, batch_size=64, lr=5e-3, warmup=100, clip=40.0,
+        models={"answerer": "answerer(linear_start=300)"}, compared=("answerer", "answerer(hops=1)"),
     )  # fmt: skip
 
     def __init__(
