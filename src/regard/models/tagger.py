@@ -19,6 +19,7 @@ from regard.tasks.answers import Head
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import TokenRows, Tokens
+from regard.tasks.text.word_vectors import WordVectors
 
 CHARACTERS: dict[str, Callable[..., nn.Module]] = {
     "cnn": CharacterConvolution,
@@ -42,7 +43,7 @@ class Tagger(Model):
         cell: a recurrent layer below the attention, in both directions: lstm, gru or none.
         characters: how characters are read: cnn, attention or none.
         character_dim: width of what is read off the characters of a word.
-        shape_dim: width of the vector of a word's shape, or of whatever else is given for each word.
+        shape_dim: width of the vector of a word's shape, or of another id that is given for each word.
         crf: whether tags are chosen together; else each word's tag alone.
         positions: encoding of positions that is added to the rows.
         dropout: of inputs, of the rows and in the layers.
@@ -84,8 +85,9 @@ class Tagger(Model):
         self.given = nn.ModuleDict()
         for name, given in list(problem.streams.items())[1:]:
             if isinstance(given, Tokens):
-                self.given[name] = nn.Embedding(given.count, whole_number("shape_dim", shape_dim, 1))
-                wide += shape_dim
+                size = dim if isinstance(given, WordVectors) else whole_number("shape_dim", shape_dim, 1)
+                self.given[name] = StreamEmbedding(given, size, positions=NONE)
+                wide += size
         self.join = nn.Linear(wide, dim) if wide > dim else nn.Identity()
         self.recurrent = None if cell == NONE else Recurrent(dim, 1, cell, both=True)
         self.stack: nn.Module | None = None

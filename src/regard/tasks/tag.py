@@ -27,7 +27,7 @@ from regard.tasks.shown import Shown, Understood, texts
 from regard.tasks.streams import StreamSpec
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.text.vocabulary import UNKNOWN
-from regard.tasks.text.word_forms import CHARACTERS, SHAPES, WORDS, WordForms
+from regard.tasks.text.word_forms import CHARACTERS, SHAPES, VECTORS, WORDS, WordForms
 
 GENERATED = Path("generated sentences")
 LONG = 40  # words of a line of plain text that make an example
@@ -46,6 +46,12 @@ class Sentence(NamedTuple):
 class Tag(Task):
     """Finds names in sentences: a tag for each word; without a file, generated sentences with made-up names.
 
+    Few names of a new text occur in the training sentences of a small set. Plain text tells what sort of words the
+    others are, by vectors counted from it, or by what `hidden-words` learned from it:
+
+        regard train "tag(text='wiki.txt', vectors=100, hide_rare=1, outside=1.5)" --data wnut17 \\
+            --steps 3000 --batch-size 16 --optim.average 0.995 --out runs/names
+
     Args:
         data: a file in CoNLL columns (word first, tag last, BIO or IOB1), several, or a folder with train, dev and test
         scheme: bio or iob1, where the tags of the files do not say it
@@ -57,6 +63,8 @@ class Tag(Task):
         word_length: characters of a word that are read: of a longer one its beginning and its end
         shapes: whether the shape of a word (capitals, small letters, digits) is given, too
         parts: number of vectors for hashed character n-grams, added to those of words; 0 for none
+        vectors: width of vectors of words, counted from text and training sentences and not changed in training: names
+            that only the text knows are then read like their neighbours; 0 for none
         outside: added to the scores of O in training alone: above 0 finds more entities, with more errors among them
         encoding: how the files are encoded
         seed: which sentences are generated; of a file without dev or test, which are kept for them
@@ -81,6 +89,7 @@ class Tag(Task):
         word_length: int = 20,
         shapes: bool = True,
         parts: int = 0,
+        vectors: int = 0,
         outside: float = 0.0,
         encoding: str = "utf-8",
         seed: int = 0,
@@ -94,7 +103,7 @@ class Tag(Task):
         if self.hide_rare < 0:
             raise BadValue(f"hide_rare: expected 0 or more, got {hide_rare}.")
         self.exchange = share("exchange", exchange)
-        self.forms = WordForms(lower=lower, width=word_length, shapes=shapes, parts=parts)
+        self.forms = WordForms(lower=lower, width=word_length, shapes=shapes, parts=parts, vectors=vectors)
         self.outside = finite_number("outside", outside)
         self.encoding = checked_encoding(encoding)
         self.seed, self.whole = whole_number("seed", seed), whole
@@ -160,10 +169,7 @@ class Tag(Task):
         if not types:
             raise BadValue(f"{rows[0].path}: expected tags such as B-person, got only {OUTSIDE}.")
         self.tags = (OUTSIDE, *(f"{mark}-{type}" for type in types for mark in "BI"))
-        read = [word for row in rows for word in row.words]
-        self.forms.learn(
-            read, Counter(word for sentence in self.untagged for word in sentence), self.min_count
-        )
+        self.forms.learn([row.words for row in rows], self.untagged, self.min_count)
 
     def _known(self) -> Tags:
         """What is asked for; tags and vocabularies are made from the data where no state was restored."""
@@ -261,6 +267,7 @@ class Tag(Task):
             examples = [self._exchanged(one, generator) if one.training else one for one in examples]
         sentences = [one.words for one in examples]
         words, keep = self.forms.word_ids(sentences)
+        unhidden = words
         training = torch.tensor([one.training for one in examples], dtype=torch.bool)
         if self.hide_rare and bool(training.any()):
             hidden = torch.rand(words.shape, generator=generator) < self._hiding[words]
@@ -270,6 +277,8 @@ class Tag(Task):
             streams[CHARACTERS] = Stream(self.forms.letter_ids(sentences, words.shape[1]), keep)
         if SHAPES in self.problem.streams:
             streams[SHAPES] = Stream(self.forms.shape_ids(sentences), keep)
+        if VECTORS in self.problem.streams:
+            streams[VECTORS] = Stream(unhidden, keep)
         if not examples or any(one.tags is None for one in examples):
             return Batch(streams)
         tags, _ = padded([one.tags or () for one in examples], 0)

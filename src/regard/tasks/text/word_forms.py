@@ -16,8 +16,9 @@ from regard.tasks.text import vocabulary
 from regard.tasks.text.vocabulary import PADDING, SPECIAL, UNKNOWN, Characters, Vocabulary, Words
 from regard.tasks.text.word_parts import WordsWithParts, parts_of
 from regard.tasks.text.word_shapes import shape
+from regard.tasks.text.word_vectors import WordVectors, counted_vectors
 
-WORDS, CHARACTERS, SHAPES = "words", "characters", "shapes"  # the names of the streams
+WORDS, CHARACTERS, SHAPES, VECTORS = "words", "characters", "shapes", "vectors"  # the names of the streams
 COMMON = 3  # how often a shape, or a word of plain text, must occur to be known
 
 
@@ -37,32 +38,46 @@ class WordForms:
         width: characters of a word that are read: of a longer one its beginning and its end.
         shapes: whether shapes are read.
         parts: ids of character n-grams (`regard.tasks.text.word_parts`); 0: they are not read.
+        vectors: width of vectors that are counted from the texts (`regard.tasks.text.word_vectors`); 0: none.
     """
 
-    def __init__(self, *, lower: bool, width: int, shapes: bool, parts: int) -> None:
+    def __init__(self, *, lower: bool, width: int, shapes: bool, parts: int, vectors: int) -> None:
         self.lower = lower
         self.width = whole_number("word_length", width, 2)
         self.parts = whole_number("parts", parts, 0)
+        self.vectors = whole_number("vectors", vectors, 0)
+        self.counted: Tensor | None = None  # the vectors; a restored run has them among its weights
         self.words: Vocabulary = Words([])
         self.characters: Vocabulary = Characters([])
         self.shapes: Vocabulary | None = Words([]) if shapes else None
         self._read: dict[str, Form] = {}
 
-    def learn(self, tagged: Sequence[str], plain: Mapping[str, int], min_count: int) -> None:
-        """Make the vocabularies from the words of tagged sentences and from those of plain text with their counts."""
-        counts = Counter(map(self._spelled, tagged))
+    def learn(self, tagged: Sequence[Sequence[str]], plain: Sequence[Sequence[str]], min_count: int) -> None:
+        """Make the vocabularies, and vectors if they are asked for, from tagged sentences and plain ones."""
+        read = [word for sentence in tagged for word in sentence]
+        others = Counter(word for sentence in plain for word in sentence)
+        counts = Counter(map(self._spelled, read))
         known = {word for word in counts if counts[word] >= min_count}
-        for word, count in plain.items():
+        for word, count in others.items():
             counts[self._spelled(word)] += count
         known |= {word for word in counts if counts[word] >= COMMON and word != SPECIAL[UNKNOWN]}
         self.words = Words(sorted(known, key=lambda word: (-counts[word], word)))
-        self.characters = vocabulary.build("character", [*tagged, *plain])
+        self.characters = vocabulary.build("character", [*read, *others])
         if self.shapes is not None:
-            self.shapes = vocabulary.build("word", map(shape, tagged), min_count=COMMON)
+            self.shapes = vocabulary.build("word", map(shape, read), min_count=COMMON)
         self._read = {}
+        if self.vectors:
+            self.counted = self._counted([*tagged, *plain])
+
+    def _counted(self, sentences: Sequence[Sequence[str]]) -> Tensor:
+        """The vectors of all ids, the most frequent words first; special ids have zeros."""
+        first = len(SPECIAL)
+        numbered = [[max(-1, self.of(word).word - first) for word in sentence] for sentence in sentences]
+        found = counted_vectors(numbered, len(self.words) - first, self.vectors)
+        return torch.cat([found.new_zeros(first, self.vectors), found])
 
     def streams(self) -> dict[str, StreamSpec]:
-        """The stream of words, with their parts if there are any, of their characters and of their shapes."""
+        """The stream of words, with their parts if there are any, and what else is read of them."""
         count = len(self.words)
         words = WordsWithParts(count, PADDING, parts=self.parts) if self.parts else Tokens(count, PADDING)
         found: dict[str, StreamSpec] = {
@@ -71,6 +86,8 @@ class WordForms:
         }
         if self.shapes is not None:
             found[SHAPES] = Tokens(len(self.shapes), PADDING)
+        if self.vectors:
+            found[VECTORS] = WordVectors(count, PADDING, width=self.vectors, vectors=self.counted)
         return found
 
     def _spelled(self, word: str) -> str:
@@ -114,16 +131,18 @@ class WordForms:
     def state(self) -> dict[str, Any]:
         """The vocabularies, as JSON data."""
         return {
-            "lower": self.lower, "word_length": self.width, "parts": self.parts,
+            "lower": self.lower, "word_length": self.width, "parts": self.parts, "vectors": self.vectors,
             "vocabulary": self.words.state(), "characters": self.characters.state(),
             "shapes": None if self.shapes is None else self.shapes.state(),
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned. Earlier runs had neither shapes nor parts."""
+        """Restore what `state` returned. Earlier runs had no shapes, parts and vectors."""
         self.lower = bool(state["lower"])
         self.width = whole_number("word_length", state["word_length"], 2)
         self.parts = whole_number("parts", state.get("parts", 0), 0)
+        self.vectors = whole_number("vectors", state.get("vectors", 0), 0)
+        self.counted = None
         self.words = vocabulary.restored(state["vocabulary"])
         self.characters = vocabulary.restored(state["characters"])
         shapes = state.get("shapes")
