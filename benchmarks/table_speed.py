@@ -19,6 +19,7 @@ from typing import Any
 
 from regard.comparison.step_cost import measure
 
+PATIENCE = 900  # seconds a warm contestant waits for its turn
 SIZE = "layers=2,dim=128"
 MODELS = (f"static-transformer({SIZE})", f"dynamic-transformer({SIZE})", f"lstm-attention({SIZE})")
 CONTESTANTS = (
@@ -33,7 +34,8 @@ def timed(settings: dict[str, Any], seconds: float, warm: Semaphore, turn: Semap
 
     def wait() -> None:
         warm.release()
-        turn.acquire()
+        if not turn.acquire(timeout=PATIENCE):  # the parent was ended: do not wait for it for ever
+            raise TimeoutError(f"no turn to measure within {PATIENCE} s")
 
     try:
         found: dict[str, Any] = {"steps_per_second": measure(settings, 1, seconds, wait).steps_per_second}
@@ -79,7 +81,7 @@ def main() -> int:
     rows = table(common, options.seconds)
     for row in rows:
         speed = f"{row['steps_per_second']:,.0f} steps/s" if "error" not in row else row["error"]
-        print(f"{row['task']:22} {row['model']:40} {speed}")
+        print(f"{row['task']:22} {row['model']:40} {speed}", flush=True)
     if options.out:
         options.out.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     return int(any("error" in row for row in rows))

@@ -19,7 +19,7 @@ from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
 from regard.nn import positions as encodings
 from regard.tasks.batch import Stream
-from regard.tasks.streams import Nodes, StreamSpec, Tokens, Vectors
+from regard.tasks.streams import Nodes, Patches, StreamSpec, Tokens, Vectors
 
 _EMBEDDERS: dict[type[Any], Callable[[Any, int], nn.Module]] = {}
 
@@ -47,6 +47,7 @@ def _tokens(spec: Tokens, dim: int) -> nn.Module:
 
 
 @embeds(Vectors)
+@embeds(Patches)
 @embeds(Nodes)
 def _vectors(spec: Vectors | Nodes, dim: int) -> nn.Module:
     return nn.Linear(spec.width, dim)

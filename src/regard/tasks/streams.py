@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from regard.errors import BadValue
+
 
 class StreamSpec(Protocol):
     """The interface of every stream specification."""
@@ -55,6 +57,31 @@ class Frames(Vectors):
 
     bands: int = 40
     words: ClassVar[str] = "frames of sound"
+
+
+@dataclass(frozen=True)
+class Patches(Vectors):
+    """Positions that hold square patches of a picture, row by row: `channels` · `side` · `side` numbers each.
+
+    `frames`: of a video, whose patches follow each other frame by frame.
+    """
+
+    rows: int = 1  # patches from top to bottom
+    columns: int = 1  # patches from left to right
+    side: int = 1  # pixels of a patch's side
+    channels: int = 1
+    frames: int = 1
+    words: ClassVar[str] = "patches of a picture"
+
+    @classmethod
+    def of(cls, channels: int, height: int, width: int, side: int, frames: int = 1) -> Patches:
+        """The patches of pictures of one size; refused where the side does not divide height and width."""
+        if side < 1 or height % side or width % side:
+            raise BadValue(
+                f"patch: expected a side that divides the picture's {height} × {width} pixels, got {side}."
+            )
+        rows, columns = height // side, width // side
+        return cls(channels * side * side, frames * rows * columns, rows, columns, side, channels, frames)
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,9 @@ def capacity_for(jobs: int, *, gpu: bool, workers: int | None = None, threads: i
     Several processes have one thread each, so that a result does not depend on how many of them run at once.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    alone = jobs == 1 or (gpu and workers in (None, 1))
     if threads is None:
-        threads = cores if gpu or jobs == 1 else 1
+        threads = cores if alone else 1
     if workers is None:
         workers = 1 if gpu else max(1, cores // threads)
     return Capacity(max(1, min(workers, jobs)), threads)
