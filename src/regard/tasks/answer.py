@@ -52,8 +52,8 @@ class StoryQuestions(Task):
 
     For the twenty tasks of bAbI together, with 1,000 questions each:
 
-        regard train "answer(noise=0.1)" --data babi/en --model "answerer(linear_start=2000)" \\
-            --steps 10000 --optim.weight-decay 0 --out runs/babi
+        regard train "answer(noise=0.1)" --data babi/en --steps 10000 \\
+            --model "answerer(linear_start=2000)" --optim.weight-decay 0
 
     Args:
         data: a file of bAbI (qa1_…_train.txt, …), several, or a folder; all tasks in it are learned together

@@ -49,8 +49,8 @@ class Tag(Task):
     Few names of a new text occur in the training sentences of a small set. Plain text tells what sort of words the
     others are, by vectors counted from it, or by what `hidden-words` learned from it:
 
-        regard train "tag(text='wiki.txt', vectors=100, hide_rare=1, outside=1.5)" --data wnut17 \\
-            --steps 3000 --batch-size 16 --optim.average 0.995 --out runs/names
+        regard train "tag(text='wiki.txt', vectors=100, hide_rare=1, outside=1.5)" \\
+            --data wnut17 --steps 3000 --batch-size 16 --optim.average 0.995
 
     Args:
         data: a file in CoNLL columns (word first, tag last, BIO or IOB1), several, or a folder with train, dev and test
