@@ -146,6 +146,7 @@ def test_hidden_words_are_unknown_most_without_characters_and_only_known_ones_ar
         assert asked.any() and (words[asked] == 1).all() and (batch.streams["shapes"].data[asked] != 0).all()
         assert (words[~asked] == batch.targets[~asked]).all() and (letters[~asked] != 0).any(-1).all()
         assert not asked[0, 3], "rareword is unknown"
+<<<<<<< HEAD
         spelled += (letters[asked] != 0).any(-1).tolist()
     assert 0.1 < sum(spelled) / len(spelled) < 0.5, "of three hidden words in ten the characters are read"
 
@@ -177,3 +178,5 @@ def test_the_default_answerer_errs_in_at_most_8_of_100_questions(tmp_path):
     """Stated: a mean error of 8 % on generated stories (1.1 and 1.3 % measured); about two minutes on one core."""
     trained(tmp_path / "run", task="answer")
     assert regard.evaluate(tmp_path / "run")["error"] <= 0.08
+=======
+>>>>>>> main
