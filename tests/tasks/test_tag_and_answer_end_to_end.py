@@ -146,7 +146,6 @@ def test_hidden_words_are_unknown_most_without_characters_and_only_known_ones_ar
         assert asked.any() and (words[asked] == 1).all() and (batch.streams["shapes"].data[asked] != 0).all()
         assert (words[~asked] == batch.targets[~asked]).all() and (letters[~asked] != 0).any(-1).all()
         assert not asked[0, 3], "rareword is unknown"
-<<<<<<< HEAD
         spelled += (letters[asked] != 0).any(-1).tolist()
     assert 0.1 < sum(spelled) / len(spelled) < 0.5, "of three hidden words in ten the characters are read"
 
@@ -164,19 +163,3 @@ def test_parts_of_hidden_words_are_read_where_their_characters_are(tmp_path):
         assert torch.equal((parts != 0).any(-1), spelled)
         kinds |= set(spelled[hidden].tolist())
     assert kinds == {True, False}
-
-
-@pytest.mark.nightly
-def test_the_default_tagger_finds_95_of_100_entities(tmp_path):
-    """Stated: F1 of 0.95 on generated sentences; `regard train tag` takes about a minute on two cores."""
-    trained(tmp_path / "run", task="tag")
-    assert regard.evaluate(tmp_path / "run")["f1"] >= 0.95
-
-
-@pytest.mark.nightly
-def test_the_default_answerer_errs_in_at_most_8_of_100_questions(tmp_path):
-    """Stated: a mean error of 8 % on generated stories (1.1 and 1.3 % measured); about two minutes on one core."""
-    trained(tmp_path / "run", task="answer")
-    assert regard.evaluate(tmp_path / "run")["error"] <= 0.08
-=======
->>>>>>> main

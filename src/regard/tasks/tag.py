@@ -24,24 +24,15 @@ from regard.tasks.measures.entities import ACCURACY, F1, PRECISION, RECALL, enti
 from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
-<<<<<<< HEAD
-from regard.tasks.shown import Shown, Understood, texts
-from regard.tasks.streams import StreamSpec
-=======
 from regard.tasks.shown import Looked, Shown, Understood, texts
-from regard.tasks.streams import StreamSpec, TokenRows, Tokens
->>>>>>> main
+from regard.tasks.streams import StreamSpec
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.text.vocabulary import UNKNOWN
 from regard.tasks.text.word_forms import CHARACTERS, SHAPES, VECTORS, WORDS, WordForms
 
-<<<<<<< HEAD
-=======
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WORDS, CHARACTERS = "words", "characters"  # the names of the streams
->>>>>>> main
 GENERATED = Path("generated sentences")
 LONG = 40  # words of a line of plain text that make an example
 SIZES = {"train": 2000, "validation": 300, "test": 500}
