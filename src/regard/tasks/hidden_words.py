@@ -113,7 +113,7 @@ class HiddenWords(Tag):
 
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
         """Words."""
-        return self.vocabulary.pieces(tokens)
+        return self.forms.words.pieces(tokens)
 
     def collate(self, examples: Sequence[Sentence], generator: torch.Generator) -> Batch:
         """Sentences with hidden words: those for which a user typed a blank or, without any, some at random.
