@@ -22,6 +22,7 @@ import pytest
 import torch
 from PIL import Image
 
+from regard.tasks import TASKS
 from tests.cli.trained import TEXT, Trained
 from tests.registries import unchanged_registries
 
@@ -200,6 +201,8 @@ def as_here(word: str, runs: Trained, image: bool) -> str:
         return dates
     if word.startswith("runs/digits-"):
         return digits
+    if word.removeprefix("runs/") in TASKS and word.startswith("runs/"):
+        return str(runs[word.removeprefix("runs/")])
     return {"RUN": digits if image else dates, "OTHER": dates, "…": DATE}.get(word, word)
 
 
@@ -270,7 +273,11 @@ def runs_here(words, runs, block, monkeypatch, capsys):
     """A command of ours: it runs, for a moment; a comparison is put together."""
     from regard.cli.main import main
 
-    words = [as_here(word, runs, "--image" in words) for word in words]
+    image = "--image" in words
+    words = [
+        word if before == "--out" else as_here(word, runs, image)
+        for before, word in zip(["", *words], words, strict=False)
+    ]
     verb = words[2] if words[0] == "--use" else words[0]
     if verb == "train":
         words.append("--dry-run")

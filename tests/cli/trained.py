@@ -47,7 +47,7 @@ RUNS = {
 
 
 class Trained:
-    """Folders by name; a run is trained when it is first asked for."""
+    """Folders by name, one of `RUNS` or a task in its default form; a run is trained when it is first asked for."""
 
     def __init__(self, home):
         self.home = home
@@ -58,8 +58,9 @@ class Trained:
             text = self.home / "book.txt"
             if not text.exists():
                 text.write_text(TEXT * 40)
-            settings = {**RUNS[name], "out": str(folder), "device": "cpu", "batch_size": 4, "eval_limit": 4}
-            if RUNS[name]["task"].startswith("language"):
+            own = RUNS.get(name, {"task": name, "steps": 1})
+            settings = {**own, "out": str(folder), "device": "cpu", "batch_size": 4, "eval_limit": 4}
+            if settings["task"].startswith("language"):
                 settings["data"] = str(text)
             with torch.enable_grad():  # a test may ask for a run while it computes without gradients
                 train(settings, tell=lambda text: None)

@@ -148,7 +148,10 @@ def test_after_sigkill_a_job_resumes_from_its_checkpoint(engine, untouched, tmp_
     job = job_of(tmp_path, use=(STRANGERS, file))
     killer = Killer(job, pauses)
     (found,) = engine.run([job], killer)
-    assert [one.news for one in killer.heard if one.news not in ("step", "silent")] == ["began", "again", "again", "done"]
+    told = [
+        one.news for one in killer.heard if one.news not in ("step", "silent")
+    ]  # a busy machine: silent for a while
+    assert told == ["began", "again", "again", "done"]
     for died_at, event in zip(
         killer.deaths, [one for one in killer.heard if one.news == "again"], strict=True
     ):
