@@ -43,6 +43,14 @@ class Hop(nn.Module):
         return found[:, 0]
 
 
+class WordScores(nn.Module):
+    """Scores words by the products of a row with their vectors: (b,dim) and (words,dim) → (b,words)."""
+
+    def forward(self, row: Tensor, vectors: Tensor) -> Tensor:
+        """One score for each word."""
+        return row @ vectors.T
+
+
 @model("answerer", gives=("pooled",), reads=(TokenRows, Tokens), several_streams=True)
 class Answerer(Model):
     """Answers a question from a memory, which it reads in several hops: end-to-end memory networks.
@@ -96,6 +104,7 @@ class Answerer(Model):
         self.normalize = named_normalizer(normalize)
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
         self.outputs = problem.answer.outputs
+        self.scores = WordScores()
         self.head = problem.answer.head(dim if self.memory.answers(self.outputs) is None else None)
 
     @classmethod
@@ -118,7 +127,7 @@ class Answerer(Model):
         for hop, (keys, values) in zip(self.hops, remembered_rows, strict=True):
             row = self.between(row) + hop(row, keys, values, mask, normalize)
         vectors = self.memory.answers(self.outputs)
-        return self.head(row if vectors is None else row @ vectors.T, batch)
+        return self.head(row if vectors is None else self.scores(row, vectors), batch)
 
     def _normalizer(self) -> Normalizer:
         """The normaliser of this batch; in training, count it."""
