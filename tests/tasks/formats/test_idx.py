@@ -30,7 +30,8 @@ def test_numbers_stand_where_the_header_says():
         (bytes([0, 0, 8, 9]), "is no IDX file"), (PICTURES[:10], "is no IDX file"),
         (PICTURES[:-1], "says that it holds 2 × 3 × 2 numbers, and holds 11"), (PICTURES + b"x", "and holds 13"),
         (bytes([0, 0, 13, 1, 0, 0, 0, 0]), "expected unsigned bytes"),
-        (bytes([0, 0, 8, 3]) + b"\xff" * 12, "and holds 0"), (gzip.compress(PICTURES, mtime=0)[:-9], "cannot be unpacked"),
+        (bytes([0, 0, 8, 3]) + b"\xff" * 12, "and holds 0"),
+        (gzip.compress(PICTURES, mtime=0)[:-9], "cannot be unpacked"),
     ],
 )  # fmt: skip
 def test_what_is_no_idx_file_is_refused_with_its_name(content, words):
