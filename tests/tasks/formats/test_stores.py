@@ -58,7 +58,7 @@ def test_names_of_a_tar_archive_that_point_outside_are_refused(tmp_path, name):
 
 
 def test_a_tar_archive_that_unpacks_to_far_more_than_it_holds_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(stores, "SMALL", 100_000)
+    monkeypatch.setattr("regard.tasks.formats.reading.SMALL", 100_000)
     path = packed(tmp_path / "data.tar.gz", [("zeros.txt", bytes(2_000_000))], "w:gz")
     with pytest.raises(BadValue, match="unpacks to more than"):
         stores.opened(path)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.tasks.answers.answer import Answer, Head
+from regard.tasks.answers.answer import Answer
+from regard.tasks.answers.questions import QuestionsHead
 from regard.tasks.batch import Batch
 
 
@@ -36,29 +35,19 @@ class Place(Answer):
 
     def head(self, dim: int | None = None, tied: nn.Embedding | None = None) -> PlaceHead:
         """One linear map for both."""
-        return PlaceHead(self, dim)
+        return PlaceHead(Found._fields, (self.candidates, self.digits), dim)
 
 
-class PlaceHead(Head):
+class PlaceHead(QuestionsHead):
     """Both questions are trained together: streams are hard to compare before any of them can be read."""
-
-    def __init__(self, answer: Place, dim: int | None) -> None:
-        super().__init__(answer.outputs, dim)
-        self.candidates = answer.candidates
 
     def forward(self, rows: Tensor, batch: Batch) -> Found:
         """The logits, apart."""
-        found = self.logits(rows)
-        return Found(found[:, : self.candidates], found[:, self.candidates :])
+        return Found(**super().forward(rows, batch))
 
     def loss(self, outputs: Found, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The sum of both cross-entropies, and the number of examples."""
-        total = torch.zeros((), device=batch.device)
-        for logits, target in zip(outputs, batch.answers.values(), strict=True):
-            total = total + F.cross_entropy(
-                logits.float(), target.data, reduction="sum", label_smoothing=smoothing
-            )
-        return total, torch.tensor(float(batch.size), device=batch.device)
+        return super().loss(outputs._asdict(), batch, smoothing)
 
     def predict(self, outputs: Found, batch: Batch) -> list[Any]:
         """The likeliest place."""

@@ -39,7 +39,7 @@ class QuestionsHead(Head):
         super().__init__(sum(counts), dim)
         self.names, self.counts = names, list(counts)
 
-    def forward(self, rows: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, rows: Tensor, batch: Batch) -> Any:
         """The logits of each question."""
         return dict(zip(self.names, self.logits(rows).split(self.counts, -1), strict=True))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from regard.core import files
 from regard.errors import BadValue
 from regard.tasks.formats import pickles
-from regard.tasks.formats.reading import MOST_UNPACKED, RATIO, SMALL, excerpt, read_lines, wrong
+from regard.tasks.formats.reading import MOST_UNPACKED, excerpt, read_lines, unpacked_limit, wrong
 from regard.tasks.formats.splits import plain_name
 from regard.tasks.generated.draws import shares
 
@@ -68,7 +68,7 @@ def read_npz(path: Path) -> GraphData:
     """An npz with edges (2,e), features as CSR, classes y (−1: unknown) and the nodes of each split."""
     try:
         with files.opened(path) as file, zipfile.ZipFile(file) as archive:
-            most = min(MOST_UNPACKED, max(SMALL, RATIO * path.stat().st_size))
+            most = unpacked_limit(path.stat().st_size)
             if sum(part.file_size for part in archive.infolist()) > most:
                 raise wrong(path, None, f"unpacks to more than {most / 2**20:,.0f} MiB. Make it smaller.")
             file.seek(0)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import BadValue
-from regard.tasks.formats.reading import MOST_UNPACKED, RATIO, SMALL
+from regard.tasks.formats.reading import unpacked_limit
 
 BYTES = 8  # unsigned bytes
 MOST_AXES = 4
@@ -46,7 +46,7 @@ def read_idx(content: bytes, name: str) -> NDArray[np.uint8]:
 
 
 def _unpacked(content: bytes, name: str) -> bytes:
-    most = min(MOST_UNPACKED, max(SMALL, RATIO * len(content)))
+    most = unpacked_limit(len(content))
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
             found = file.read(most + 1)

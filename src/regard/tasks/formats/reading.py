@@ -104,9 +104,14 @@ def _raw(path: Path) -> bytes:
         raise _unreadable(path, error) from None
 
 
+def unpacked_limit(packed: int) -> int:
+    """The most bytes that a file of so many packed bytes may hold: a small one can unpack to more than fits."""
+    return min(MOST_UNPACKED, max(SMALL, RATIO * packed))
+
+
 def _unpacked(path: Path, file: BinaryIO) -> bytes:
-    """What a gzip file holds, piece by piece: a small one can unpack to more than a machine holds."""
-    most = min(MOST_UNPACKED, max(SMALL, RATIO * os.fstat(file.fileno()).st_size))
+    """What a gzip file holds, piece by piece."""
+    most = unpacked_limit(os.fstat(file.fileno()).st_size)
     found = bytearray()
     try:
         with gzip.GzipFile(fileobj=file) as unpacking:

@@ -21,7 +21,7 @@ from typing import IO, BinaryIO, Self
 
 from regard.core import files
 from regard.errors import BadValue
-from regard.tasks.formats.reading import MOST_UNPACKED, RATIO, SMALL
+from regard.tasks.formats.reading import SMALL, unpacked_limit
 
 MOST_FILES = 200_000
 TAR = re.compile(r"\.(tar(\.(gz|bz2|xz))?|tgz|tbz2|txz)$", re.IGNORECASE)
@@ -83,7 +83,7 @@ class ZipFiles(FolderFiles):
     def _check(self, size: int) -> None:
         """Refuse an archive that says it unpacks to more than a machine holds."""
         self._sizes = {item.filename: item.file_size for item in self._zip.infolist() if not item.is_dir()}
-        total, most = sum(self._sizes.values()), min(MOST_UNPACKED, max(SMALL, RATIO * size))
+        total, most = sum(self._sizes.values()), unpacked_limit(size)
         if total > most:
             raise BadValue(
                 f"data: {files.shown(self.path)} unpacks to {total / 2**20:,.0f} MiB, expected at most "
@@ -180,7 +180,7 @@ def _unpack_tar(path: Path, packed: BinaryIO, plain: IO[bytes]) -> None:
         unpacking = bz2.BZ2File(packed)
     elif begin == b"\xfd7zXZ\x00":
         unpacking = lzma.LZMAFile(packed)  # noqa: SIM115
-    most = min(MOST_UNPACKED, max(SMALL, RATIO * os.fstat(packed.fileno()).st_size))
+    most = unpacked_limit(os.fstat(packed.fileno()).st_size)
     count = 0
     while piece := unpacking.read(files.PIECE):
         count += len(piece)
