@@ -12,6 +12,8 @@ A model must offer what the answer `needs`:
     future    the values themselves, (b,horizon,columns), that follow each column of the first stream
     slots     a score for each value of each slot, (b,scores)
     candidates   a row for each candidate, (b,c,dim)
+    boxes     scores of the classes and a box for each of several queries, layer by layer, (b,layers,queries,·)
+    pixels    a score of each class for each pixel, (b,height,width,classes)
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ NEEDS = {
     "future": "the next values of each column",
     "slots": "a score for each value of each slot",
     "candidates": "a row for each candidate",
+    "boxes": "classes and boxes of several queries",
+    "pixels": "a score of each class for each pixel",
 }
 
 
