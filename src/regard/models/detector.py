@@ -18,6 +18,8 @@ from regard.tasks.problem import Problem
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Patches
 
+import os
+SAMPLE, TIED = int(os.environ.get('SAMPLE','0')), int(os.environ.get('TIED','1'))
 FIRST_SIZE = 0.3  # of the box that a query begins with, as a share of the picture
 
 
@@ -70,7 +72,8 @@ class Detector(Model):
         count = whole_number("queries", queries, 1)
         self.queries = nn.Parameter(torch.randn(count, dim) * dim**-0.5)
         self.boxes = nn.Parameter(_first_boxes(count))  # centre and size before the sigmoid
-        self.place = nn.Sequential(nn.Linear(2 * dim, dim), nn.GELU(), nn.Linear(dim, dim))
+        self.extent = nn.Linear(dim, dim)
+        self.sampled = nn.Linear(dim, dim)
         self.decoder = nn.ModuleList(
             DecoderLayer(
                 dim,
@@ -80,6 +83,9 @@ class Detector(Model):
             )
             for _ in range(whole_number("decoder_layers", decoder_layers, 1))
         )
+        if TIED:
+          with torch.no_grad():
+            for layer in self.decoder: layer.cross.key_map.weight.copy_(layer.cross.query_map.weight)
         self.norm = nn.LayerNorm(dim)
         self.classes = nn.Linear(dim, problem.answer.outputs - 4)
         self.moves = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 4))
@@ -91,13 +97,17 @@ class Detector(Model):
     def forward(self, batch: Batch) -> Any:
         source, _ = self.features(batch.inputs)
         size = len(source)
+        if SAMPLE: grid = source.transpose(1, 2).unflatten(2, (self.features.spec.rows, self.features.spec.columns))
+        source = source + self.features.places
         rows = self.queries.expand(size, -1, -1).to(source.dtype)
         boxes = self.boxes.expand(size, -1, -1)
         found = []
         for layer in self.decoder:
             around = boxes.sigmoid().to(source.dtype)
-            where = torch.cat([waves(around[..., :2], self.dim), waves(around[..., 2:], self.dim)], -1)
-            rows = layer(rows + self.place(where), source)
+            where = waves(around[..., :2], self.dim) + self.extent(waves(around[..., 2:], self.dim))
+            if SAMPLE:
+                where = where + self.sampled(nn.functional.grid_sample(grid, 2*around[:, None, :, :2]-1, align_corners=False)[:, :, 0].transpose(1, 2))
+            rows = layer(rows + where, source)
             said = self.norm(rows)
             moved = boxes + self.moves(said).float()
             found.append(torch.cat([self.classes(said).float(), moved.sigmoid()], -1))

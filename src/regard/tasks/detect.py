@@ -43,6 +43,7 @@ class Detect(LocatedPictures):
         most: the largest number of figures in a scene
         overlap: the largest share of a figure's ink that others may lie on, in scenes
         clutter: pieces of figures strewn over each scene
+        scenes: how many scenes are composed for training
         seed: which scenes are composed, and which pictures of a file without splits are for validation and test
         whole: measure on all pictures of the files, keep none for training; for a model trained on other data
     """
@@ -58,10 +59,11 @@ class Detect(LocatedPictures):
         most: int = 4,
         overlap: float = 0.0,
         clutter: int = 0,
+        scenes: int = 20_000,
         seed: int = 0,
         whole: bool = False,
     ) -> None:
-        super().__init__(data, side, patch, most, overlap, clutter, seed, whole)
+        super().__init__(data, side, patch, most, overlap, clutter, scenes, seed, whole)
 
     def read(self, paths: list[Path]) -> tuple[dict[str, Sequence[Located]], list[str], int]:
         """Pictures with COCO's annotations."""

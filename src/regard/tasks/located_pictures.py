@@ -9,26 +9,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue
 from regard.tasks import digits
 from regard.tasks.batch import INPUTS, Batch
+from regard.tasks.formats.figure_files import Figures, load_figures
 from regard.tasks.formats.image_files import read_image
 from regard.tasks.formats.reading import Data, paths_of
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import Generated
-from regard.tasks.pictures.located import Canvas, FigureScenes, Located, named
+from regard.tasks.pictures.located import Canvas, FigureScenes, Located, OneAfterAnother, named
 from regard.tasks.pictures.patches import cut
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Patches
-from regard.tasks.task import Task
+from regard.tasks.task import SPLITS, Task
 
-SCENES = {"train": 20_000, "validation": 200, "test": 500}  # how many are composed
+SCENES = {"validation": 200, "test": 500}  # how many are composed to measure on
 SMALLEST, LARGEST = 1.0, 1.75  # heights of figures, as multiples of those of the files
-Figures = tuple[Sequence[NDArray[np.float32]], Sequence[int]]
 
 
 class LocatedPictures(Task):
@@ -45,6 +43,7 @@ class LocatedPictures(Task):
         most: int,
         overlap: float,
         clutter: int,
+        scenes: int,
         seed: int,
         whole: bool,
     ) -> None:
@@ -56,6 +55,7 @@ class LocatedPictures(Task):
         if not 0 <= self.overlap <= 1:
             raise BadValue(f"overlap: expected a share from 0 to 1, got {overlap!r}.")
         self.clutter, self.seed = whole_number("clutter", clutter, 0), whole_number("seed", seed)
+        self.scenes = whole_number("scenes", scenes, 1)
         self.known: dict[str, Any] = {}  # the names of the classes and the number of channels, once they are known
 
     def read(self, paths: list[Path]) -> tuple[dict[str, Sequence[Located]], list[str], int]:
@@ -67,38 +67,33 @@ class LocatedPictures(Task):
         """The pictures of each split."""
         if self.data is None:
             found, classes, channels = self._scenes(_digits()), [str(n) for n in range(10)], 1
-        elif (figures := _figures(paths_of(self.data))) is not None:
+        elif (figures := load_figures(paths_of(self.data), self.seed)) is not None:
             found, channels = self._scenes(figures), 1
             count = max(max(labels) for _, labels in figures.values()) + 1
             classes = [str(number) for number in range(count)]
         else:
             found, classes, channels = self.read(paths_of(self.data))
             self.known = self.known or {"classes": classes, "channels": channels}
-            return self._all(found)
-        self.known = {
-            "classes": ["background", *classes] if self.background else classes,
-            "channels": channels,
-        }
-        return self._all(found)
-
-    def _all(self, found: dict[str, Sequence[Located]]) -> dict[str, Sequence[Located]]:
-        """All pictures for a measurement, where a model was trained on others."""
-        if not self.whole:
-            return found
-        every = [one for part in found.values() for one in part]
-        return {"validation": every, "test": every}
+            if not self.whole:
+                return found
+            every = Generated(sum(map(len, found.values())), OneAfterAnother(tuple(found.values())))
+            return {"validation": every, "test": every}
+        if self.background:
+            classes = ["background", *classes]
+        self.known = self.known or {"classes": classes, "channels": channels}
+        return found
 
     def _scenes(self, figures: Mapping[str, Figures]) -> dict[str, Sequence[Located]]:
         found: dict[str, Sequence[Located]] = {}
         for split, (drawn, labels) in figures.items():
-            height = drawn[0].shape[0]
+            height = drawn.shape[1]
             sizes = (round(SMALLEST * height), min(self.side, round(LARGEST * height)))
             if sizes[0] > self.side:
                 raise BadValue(f"side: expected at least {sizes[0]}, the height of a figure, got {self.side}.")
             make = FigureScenes(
-                drawn, labels, self.side, self.most, sizes, self.overlap, self.clutter, ("scenes", self.seed, split)
+                drawn, tuple(labels), self.side, self.most, sizes, self.overlap, self.clutter, ("scenes", self.seed, split)
             )
-            found[split] = Generated(SCENES[split], make)
+            found[split] = Generated(SCENES.get(split, self.scenes), make)
         return found
 
     @property
@@ -180,19 +175,9 @@ class LocatedPictures(Task):
 def _digits() -> dict[str, Figures]:
     """Scikit-learn's digits, by the splits of the task `digits`."""
     pixels, numbers = digits.images()
-    grey = pixels.reshape(-1, digits.SIDE, digits.SIDE)
+    grey = np.round(255 * pixels).astype(np.uint8).reshape(-1, digits.SIDE, digits.SIDE)
     found: dict[str, Figures] = {}
-    for split in SCENES:
+    for split in SPLITS:
         chosen = [number for number, theirs in enumerate(digits.split_of()) if theirs == split]
         found[split] = (grey[chosen], [numbers[number] for number in chosen])
     return found
-
-
-def _figures(paths: list[Path]) -> dict[str, Figures] | None:
-    """The figures of IDX files, by split; None where the paths name none."""
-    return None
-
-
-def stacked(rows: Sequence[NDArray[Any]]) -> Tensor:
-    """Arrays of one shape as one tensor."""
-    return torch.from_numpy(np.stack(rows))

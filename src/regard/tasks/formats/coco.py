@@ -17,7 +17,7 @@ import numpy as np
 from regard.errors import BadValue
 from regard.tasks.formats.image_files import read_image
 from regard.tasks.formats.reading import excerpt, read_text, wrong
-from regard.tasks.formats.splits import complete, listed, named_split
+from regard.tasks.formats.splits import complete, folder_split, listed, named_split
 from regard.tasks.pictures.located import Canvas, Located
 
 LISTS = ("images", "annotations", "categories")
@@ -75,8 +75,8 @@ class CocoPictures:
 def load(paths: Sequence[Path], seed: int) -> tuple[dict[str, list[CocoImage]], list[str]]:
     """The pictures of each split and the names of the categories, in the order of their ids.
 
-    paths: annotation files and folders of pictures, or a folder that holds both. A file whose name, or whose folder's
-    name, says no split is divided by a hash of its pictures' names.
+    paths: annotation files and folders of pictures, or a folder that holds both. A file whose name says no split,
+    and which lies in no folder of that name, is divided by a hash of its pictures' names.
     """
     folders = [path for path in paths if path.is_dir()]
     files = [path for path in paths if not path.is_dir()] or _annotation_files(folders)
@@ -87,7 +87,7 @@ def load(paths: Sequence[Path], seed: int) -> tuple[dict[str, list[CocoImage]], 
         if categories is not None and names != categories:
             raise wrong(file, None, f"has other categories than {files[0]}. All files of one set must agree.")
         categories = names
-        split = named_split(file) or named_split(file.parent) or "train"
+        split = named_split(file) or folder_split(file.parent) or "train"
         if split in parts:
             raise wrong(file, None, f"is a second file for {split}. Give one annotation file for each split.")
         parts[split] = images

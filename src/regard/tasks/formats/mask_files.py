@@ -16,7 +16,7 @@ from regard.core import files
 from regard.errors import BadValue
 from regard.tasks.formats.image_files import MOST_BYTES, MOST_PIXELS, read_image
 from regard.tasks.formats.reading import wrong
-from regard.tasks.formats.splits import complete, listed, named_split
+from regard.tasks.formats.splits import complete, folder_split, listed
 from regard.tasks.pictures.located import UNCOUNTED, Canvas, Located
 
 IMAGES, MASKS = "images", "masks"
@@ -64,7 +64,7 @@ def load(
     """
     parts: dict[str, list[tuple[Path, Path]]] = {}
     for folder in _folders(paths):
-        split = named_split(folder) or "train"
+        split = folder_split(folder) or "train"
         if split in parts:
             raise wrong(folder, None, f"is a second folder for {split}. Give one for each split.")
         parts[split] = _pairs(folder)

@@ -81,7 +81,7 @@ class Canvas:
 class FigureScenes:
     """Scenes that are composed of figures when they are asked for, the same on every machine."""
 
-    figures: Sequence[NDArray[np.float32]]  # grey, each (h,w)
+    figures: NDArray[np.uint8]  # grey, (n,h,w)
     labels: Sequence[int]
     side: int
     most: int  # figures in a scene
@@ -94,10 +94,24 @@ class FigureScenes:
         draws = Draws(*self.key, number)
         chosen = draws.several(len(self.figures), 1 + draws.below(self.most))
         scene = compose(
-            [self.figures[one] for one in chosen], [self.labels[one] for one in chosen], self.side, self.side,
+            [self.figures[one].astype(np.float32) / 255 for one in chosen], [self.labels[one] for one in chosen], self.side, self.side,
             draws, sizes=self.sizes, overlap=self.overlap, clutter=self.clutter,
         )  # fmt: skip
         return from_scene(scene)
+
+
+@dataclass(frozen=True)
+class OneAfterAnother:
+    """Item n of several sequences joined."""
+
+    parts: tuple[Sequence[Located], ...]
+
+    def __call__(self, number: int) -> Located:
+        for part in self.parts:
+            if number < len(part):
+                return part[number]
+            number -= len(part)
+        raise IndexError(number)
 
 
 def from_scene(scene: Scene) -> Located:
