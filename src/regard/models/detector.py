@@ -15,11 +15,8 @@ from regard.nn.blocks import DecoderLayer
 from regard.nn.building import build
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
-from regard.tasks.shown import Shown
 from regard.tasks.streams import Patches
 
-import os
-SAMPLE, TIED = int(os.environ.get('SAMPLE','0')), int(os.environ.get('TIED','1'))
 FIRST_SIZE = 0.3  # of the box that a query begins with, as a share of the picture
 
 
@@ -73,7 +70,6 @@ class Detector(Model):
         self.queries = nn.Parameter(torch.randn(count, dim) * dim**-0.5)
         self.boxes = nn.Parameter(_first_boxes(count))  # centre and size before the sigmoid
         self.extent = nn.Linear(dim, dim)
-        self.sampled = nn.Linear(dim, dim)
         self.decoder = nn.ModuleList(
             DecoderLayer(
                 dim,
@@ -83,9 +79,9 @@ class Detector(Model):
             )
             for _ in range(whole_number("decoder_layers", decoder_layers, 1))
         )
-        if TIED:
-          with torch.no_grad():
-            for layer in self.decoder: layer.cross.key_map.weight.copy_(layer.cross.query_map.weight)
+        with torch.no_grad():
+            for layer in self.decoder:  # so that a query attends first to what is like it: to its own place
+                layer.cross.key_map.weight.copy_(2 * layer.cross.query_map.weight)  # type: ignore[union-attr]
         self.norm = nn.LayerNorm(dim)
         self.classes = nn.Linear(dim, problem.answer.outputs - 4)
         self.moves = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 4))
@@ -97,7 +93,6 @@ class Detector(Model):
     def forward(self, batch: Batch) -> Any:
         source, _ = self.features(batch.inputs)
         size = len(source)
-        if SAMPLE: grid = source.transpose(1, 2).unflatten(2, (self.features.spec.rows, self.features.spec.columns))
         source = source + self.features.places
         rows = self.queries.expand(size, -1, -1).to(source.dtype)
         boxes = self.boxes.expand(size, -1, -1)
@@ -105,19 +100,12 @@ class Detector(Model):
         for layer in self.decoder:
             around = boxes.sigmoid().to(source.dtype)
             where = waves(around[..., :2], self.dim) + self.extent(waves(around[..., 2:], self.dim))
-            if SAMPLE:
-                where = where + self.sampled(nn.functional.grid_sample(grid, 2*around[:, None, :, :2]-1, align_corners=False)[:, :, 0].transpose(1, 2))
             rows = layer(rows + where, source)
             said = self.norm(rows)
             moved = boxes + self.moves(said).float()
             found.append(torch.cat([self.classes(said).float(), moved.sigmoid()], -1))
             boxes = moved.detach()  # each layer answers for its own move
         return self.head(torch.stack(found, 1), batch)
-
-    def relabel(self, shown: Shown) -> Shown:
-        """The names of the queries."""
-        shown.streams["queries"] = [f"query {number}" for number in range(len(self.queries))]
-        return shown
 
 
 def _first_boxes(count: int) -> Tensor:

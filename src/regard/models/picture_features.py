@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 import torch
 from torch import Tensor, nn
 
@@ -85,9 +86,7 @@ class PictureFeatures(nn.Module):
         self.encoder = None
         if layers:
             self.encoder = Stack(dim, layers, attention, num_heads=num_heads, dropout=dropout)
-        self.register_buffer(
-            "places", waves(cell_centres(spec.rows, spec.columns), dim), persistent=False
-        )
+        self.register_buffer("places", waves(cell_centres(spec.rows, spec.columns), dim), persistent=False)
 
     def forward(self, data: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The rows, and the maps before each stage, (b,width,height,width), the largest first."""

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from regard.errors import BadValue
 from regard.tasks.answers import Boxes
@@ -19,7 +21,7 @@ from regard.tasks.located_pictures import LocatedPictures
 from regard.tasks.measures.average_precision import MAP, MAP_50
 from regard.tasks.measures.metrics import LOSS, Metric
 from regard.tasks.pictures.located import Canvas, Located
-from regard.tasks.pictures.overlays import box_figure
+from regard.tasks.pictures.overlays import box_figure, outlined
 from regard.tasks.task import Recipe, task
 
 if TYPE_CHECKING:
@@ -108,11 +110,31 @@ class Detect(LocatedPictures):
         """What is on a picture, where that is known."""
         if example.boxes is None:
             return example.name
-        return f"{example.name} with {', '.join(self.classes[label] for label in example.labels) or 'nothing'}"
+        return (
+            f"{example.name} with {', '.join(self.classes[label] for label in example.labels) or 'nothing'}"
+        )
 
     def found(self, predicted: Sequence[FoundBox]) -> list[FoundBox]:
         """The boxes that are sure enough to be shown."""
         return [one for one in predicted if one["score"] >= SURE]
+
+    def drawn(self, example: Located) -> NDArray[np.float32]:
+        """The picture, with the boxes that were found."""
+        if example.found is None:
+            return super().drawn(example)
+        return outlined(example.picture, [one["box"] for one in self.found(example.found)])
+
+    def row_names(self, example: Located) -> dict[str, list[str]]:
+        """The queries, called after what they found."""
+        if example.found is None:
+            return {}
+        names = {
+            one["query"]: f"{self.classes[one['label']]} {one['score']:.2f}"
+            if one["score"] >= SURE
+            else "nothing"
+            for one in example.found
+        }
+        return {"queries": [f"query {number}: {names[number]}" for number in sorted(names)]}
 
     def answer_text(self, predicted: Any, example: Located) -> str:
         """A line for each box: its class, its score, and left, top, right, bottom in pixels of the file."""

@@ -1,14 +1,16 @@
-"""The base of tasks that say where things are on a picture: the same scenes, the same canvas, the same files to parse."""
+"""The base of tasks that say where things are on a picture: scenes, the canvas, what is read, shown and kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue
@@ -56,7 +58,9 @@ class LocatedPictures(Task):
             raise BadValue(f"overlap: expected a share from 0 to 1, got {overlap!r}.")
         self.clutter, self.seed = whole_number("clutter", clutter, 0), whole_number("seed", seed)
         self.scenes = whole_number("scenes", scenes, 1)
-        self.known: dict[str, Any] = {}  # the names of the classes and the number of channels, once they are known
+        self.known: dict[
+            str, Any
+        ] = {}  # the names of the classes and the number of channels, once they are known
 
     def read(self, paths: list[Path]) -> tuple[dict[str, Sequence[Located]], list[str], int]:
         """The pictures of each split from files of this task's own form, the names of the classes, and the channels."""
@@ -89,9 +93,12 @@ class LocatedPictures(Task):
             height = drawn.shape[1]
             sizes = (round(SMALLEST * height), min(self.side, round(LARGEST * height)))
             if sizes[0] > self.side:
-                raise BadValue(f"side: expected at least {sizes[0]}, the height of a figure, got {self.side}.")
+                raise BadValue(
+                    f"side: expected at least {sizes[0]}, the height of a figure, got {self.side}."
+                )
+            key = ("scenes", self.seed, split)
             make = FigureScenes(
-                drawn, tuple(labels), self.side, self.most, sizes, self.overlap, self.clutter, ("scenes", self.seed, split)
+                drawn, tuple(labels), self.side, self.most, sizes, self.overlap, self.clutter, key
             )
             found[split] = Generated(SCENES.get(split, self.scenes), make)
         return found
@@ -148,17 +155,29 @@ class LocatedPictures(Task):
         """The canvas, with the place of each patch."""
         each = self.side // self.patch
         pieces = [f"{row},{column}" for row in range(each) for column in range(each)]
-        picture = example.picture[0] if len(example.picture) == 1 else example.picture.transpose(1, 2, 0)
         return Shown(
-            self.words(example), pieces, "patches", picture=np.ascontiguousarray(picture), grid=(each, each),
-            streams=self.row_names(),
+            self.words(example), pieces, "patches", picture=self.drawn(example), grid=(each, each),
+            streams=self.row_names(example),
         )  # fmt: skip
+
+    def marked(self, example: Located, predicted: Any) -> Located:
+        """The picture with what was found on it."""
+        return replace(example, found=predicted)
+
+    def focused(self, example: Located, predicted: Any) -> Located:
+        """The same: the rows of the attention are called after what they found."""
+        return self.marked(example, predicted)
+
+    def drawn(self, example: Located) -> NDArray[np.float32]:
+        """The picture as it is shown, with what was found on it, (height,width) or (height,width,3)."""
+        picture = example.picture[0] if len(example.picture) == 1 else example.picture.transpose(1, 2, 0)
+        return np.ascontiguousarray(picture)
 
     def words(self, example: Located) -> str:
         """What an example is, in words."""
         return example.name
 
-    def row_names(self) -> dict[str, list[str]]:
+    def row_names(self, example: Located) -> dict[str, list[str]]:
         """What the rows of a model's attention to the patches are called, by what they are."""
         return {}
 

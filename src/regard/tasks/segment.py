@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from regard.tasks.answers import PixelClasses
 from regard.tasks.batch import Batch
@@ -18,7 +19,7 @@ from regard.tasks.located_pictures import LocatedPictures
 from regard.tasks.measures.mean_iou import MEAN_IOU
 from regard.tasks.measures.metrics import ACCURACY, LOSS, Metric
 from regard.tasks.pictures.located import BACKGROUND, UNCOUNTED, Canvas, Located
-from regard.tasks.pictures.overlays import mask_figure
+from regard.tasks.pictures.overlays import mask_figure, tinted
 from regard.tasks.task import Recipe, task
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class Segment(LocatedPictures):
         known = len(self.known["classes"]) if self.known else None
         parts, count = mask_files.load(paths, self.seed, known)
         canvas = Canvas(self.side, int(self.known.get("channels", 3)))
-        made = {split: mask_files.MaskedPictures(tuple(pairs), count, canvas) for split, pairs in parts.items()}
+        made = {
+            split: mask_files.MaskedPictures(tuple(pairs), count, canvas) for split, pairs in parts.items()
+        }
         names = [f"class {number}" for number in range(count)]
         return {split: Generated(len(parts[split]), made[split]) for split in parts}, names, 3
 
@@ -90,7 +93,13 @@ class Segment(LocatedPictures):
         targets = targets.masked_fill(~counts, 0)
         return batch.answered(targets, None if bool(counts.all()) else counts)
 
-    def row_names(self) -> dict[str, list[str]]:
+    def drawn(self, example: Located) -> NDArray[np.float32]:
+        """The picture, with a colour over the pixels of each class that was found."""
+        if example.found is None:
+            return super().drawn(example)
+        return tinted(example.picture, np.asarray(example.found))
+
+    def row_names(self, example: Located) -> dict[str, list[str]]:
         """The classes, each of which attends to the patches."""
         return {"classes": self.classes}
 
@@ -106,7 +115,9 @@ class Segment(LocatedPictures):
         pixels = example.to_file(np.asarray(predicted))
         labels, counts = np.unique(pixels, return_counts=True)
         ranked = sorted(zip(counts.tolist(), labels.tolist(), strict=True), reverse=True)
-        return ", ".join(f"{self.classes[label]} {100 * count / pixels.size:.1f} %" for count, label in ranked)
+        return ", ".join(
+            f"{self.classes[label]} {100 * count / pixels.size:.1f} %" for count, label in ranked
+        )
 
     def draw(self, predicted: Any, example: Located, weights: Sequence[float]) -> Figure:
         """The picture and its mask side by side."""

@@ -24,7 +24,9 @@ def written(folder: Path, count: int = 11, mode: str = "L") -> Path:
         (folder / part).mkdir(parents=True)
     for number in range(count):
         mask = mask_of(number)
-        Image.fromarray(np.repeat(20 * mask[..., None], 3, 2)).save(folder / "images" / f"p{number}.jpg", quality=95)
+        Image.fromarray(np.repeat(20 * mask[..., None], 3, 2)).save(
+            folder / "images" / f"p{number}.jpg", quality=95
+        )
         made = Image.fromarray(mask)
         if mode == "P":
             made.putpalette(list(range(255, -1, -1)) * 3)
@@ -41,7 +43,10 @@ def test_masks_hold_numbers_of_classes_whatever_their_colours(mode: str, tmp_pat
         assert len(examples) == count
         for example in examples:
             number = int(example.name[1:-4])
-            assert np.array_equal(example.pixels[:HEIGHT], mask_of(number)) and (example.pixels[HEIGHT:] == 255).all()
+            assert (
+                np.array_equal(example.pixels[:HEIGHT], mask_of(number))
+                and (example.pixels[HEIGHT:] == 255).all()
+            )
             batch = task.collate([example], torch.Generator())
             assert int(batch.target_keep.sum()) == WIDTH * (HEIGHT - 1) and int(batch.targets.max()) < 4
 
@@ -66,7 +71,9 @@ def test_folders_named_by_split(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_with_the_file(tmp_path: Path) -> None:
     folder = written(tmp_path / "set")
     Image.new("RGB", (WIDTH, HEIGHT)).save(folder / "masks" / "p3.png")
-    with pytest.raises(regard.RegardError, match=r"p3\.png: has the mode RGB. Expected one number for each pixel"):
+    with pytest.raises(
+        regard.RegardError, match=r"p3\.png: has the mode RGB. Expected one number for each pixel"
+    ):
         mask_files.load([folder], 0)
     Image.new("L", (5, 7)).save(folder / "masks" / "p3.png")
     pairs, classes = mask_files.load([folder], 0)

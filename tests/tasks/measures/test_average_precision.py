@@ -68,7 +68,9 @@ def test_the_surest_prediction_takes_the_box_it_overlaps_most() -> None:
 
 def test_predictions_inside_a_crowd_are_neither_right_nor_wrong() -> None:
     crowd = [0.0, 0.0, 1.0, 1.0]
-    rows = judged(found((0, 0.9, FAR), (0, 0.8, BOX), (0, 0.7, FAR)), torch.tensor([[0, *crowd, 1], [0, *BOX, 0]]))
+    rows = judged(
+        found((0, 0.9, FAR), (0, 0.8, BOX), (0, 0.7, FAR)), torch.tensor([[0, *crowd, 1], [0, *BOX, 0]])
+    )
     assert [row[2][0] for row in rows] == [IGNORED, RIGHT, IGNORED]
     assert MAP.value(state(found((0, 0.9, FAR), (0, 0.8, BOX)), [[0, *crowd, 1], [0, *BOX, 0]])) == 1.0
 
@@ -79,7 +81,8 @@ def test_states_merge_and_resamples_are_what_merging_repeated_states_gives() -> 
     for _ in range(7):
         target = [[int(draws.integers(3)), x, y, x + 0.3, y + 0.3, 0] for x, y in draws.random((4, 2))]
         some = [
-            (row[0], float(draws.random()), (np.array(row[1:5]) + draws.normal(0, 0.03, 4)).tolist()) for row in target
+            (row[0], float(draws.random()), (np.array(row[1:5]) + draws.normal(0, 0.03, 4)).tolist())
+            for row in target
         ]
         states.append(state(found(*some, (0, float(draws.random()), BOX)), target))
     drawn = draws.integers(0, 3, (11, 7))

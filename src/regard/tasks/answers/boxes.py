@@ -50,6 +50,7 @@ class Boxes(Answer):
 class FoundBox(TypedDict):
     """What one query found."""
 
+    query: int
     label: int
     score: float  # the probability of the class
     box: list[float]  # left, top, right, bottom as shares of the picture
@@ -99,7 +100,10 @@ class BoxesHead(Head):
         boxes = from_centre(last[..., self.classes + 1 :])
         found = []
         for row in zip(labels.tolist(), scores.tolist(), boxes.tolist(), strict=True):
-            each = [FoundBox(label=label, score=score, box=box) for label, score, box in zip(*row, strict=True)]
+            each = [
+                FoundBox(query=query, label=label, score=score, box=box)
+                for query, (label, score, box) in enumerate(zip(*row, strict=True))
+            ]
             found.append(sorted(each, key=lambda one: -one["score"]))
         return found
 

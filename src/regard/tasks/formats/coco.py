@@ -156,7 +156,9 @@ def _parsed(file: Path) -> dict[str, Any]:
         raise wrong(file, None, f"expected an object with {', '.join(LISTS)}, got a {type(whole).__name__}.")
     for name in LISTS:
         if not isinstance(whole.get(name), list):
-            raise wrong(file, None, f"expected a list under {name!r}. An annotation file has {', '.join(LISTS)}.")
+            raise wrong(
+                file, None, f"expected a list under {name!r}. An annotation file has {', '.join(LISTS)}."
+            )
         for number, entry in enumerate(whole[name]):
             if not isinstance(entry, dict):
                 raise wrong(file, None, f"{name}[{number}]: expected an object, got {excerpt(repr(entry))}.")
@@ -166,7 +168,9 @@ def _parsed(file: Path) -> dict[str, Any]:
 def _id(file: Path, where: str, entry: Mapping[str, Any], name: str) -> int | str:
     found = entry.get(name)
     if isinstance(found, bool) or not isinstance(found, (int, str)):
-        raise wrong(file, None, f"{where}: {name}: expected a whole number or a text, got {excerpt(repr(found))}.")
+        raise wrong(
+            file, None, f"{where}: {name}: expected a whole number or a text, got {excerpt(repr(found))}."
+        )
     return found
 
 
@@ -182,7 +186,9 @@ def _size(file: Path, where: str, entry: Mapping[str, Any]) -> tuple[int, int]:
     for name in ("height", "width"):
         given = entry.get(name)
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise wrong(file, None, f"{where}: {name}: expected a number of pixels, got {excerpt(repr(given))}.")
+            raise wrong(
+                file, None, f"{where}: {name}: expected a number of pixels, got {excerpt(repr(given))}."
+            )
     return entry["height"], entry["width"]
 
 
@@ -217,9 +223,7 @@ def _picture(file: Path, where: str, name: str, folders: Sequence[Path]) -> Path
     """The file of a picture, below the given folders or beside the annotation file, and never outside of them."""
     plain = PurePosixPath(name)
     if plain.is_absolute() or ".." in plain.parts or "\0" in name:
-        raise wrong(
-            file, None, f"{where}: file_name: expected a name below the folder, got {excerpt(name)}."
-        )
+        raise wrong(file, None, f"{where}: file_name: expected a name below the folder, got {excerpt(name)}.")
     roots = [*folders, file.parent, file.parent.parent]
     for root in roots:
         for place in PLACES:

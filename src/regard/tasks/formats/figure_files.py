@@ -33,9 +33,13 @@ def load_figures(paths: Sequence[Path], seed: int) -> dict[str, Figures] | None:
             continue
         missing = [kind for kind, file in zip(("images", "labels"), pair, strict=True) if file is None]
         if missing:
-            raise BadValue(f"data: there are no {missing[0]} for {split}. Expected the four IDX files of a set.")
+            raise BadValue(
+                f"data: there are no {missing[0]} for {split}. Expected the four IDX files of a set."
+            )
         pixels, labels = (
-            read_idx(files.read_bytes(file, "data", MOST_UNPACKED), file.name) for file in pair if file is not None
+            read_idx(files.read_bytes(file, "data", MOST_UNPACKED), file.name)
+            for file in pair
+            if file is not None
         )
         if pixels.ndim != 3 or not pixels.size or labels.shape != pixels.shape[:1]:
             raise BadValue(

@@ -41,7 +41,9 @@ class MaskedPictures:
         if classes.shape != (image.height, image.width):
             high, wide = classes.shape
             raise wrong(
-                mask, None, f"has {wide} × {high} pixels, its picture {image.width} × {image.height}. Make them equal."
+                mask,
+                None,
+                f"has {wide} × {high} pixels, its picture {image.width} × {image.height}. Make them equal.",
             )
         above = classes[(classes >= self.classes) & (classes != UNCOUNTED)]
         if len(above):
@@ -86,8 +88,8 @@ def _folders(paths: Sequence[Path]) -> list[Path]:
         found += [one for one in [path, *below] if (one / IMAGES).is_dir() and (one / MASKS).is_dir()]
     if not found:
         raise BadValue(
-            f"data: {', '.join(map(str, paths))} holds no pictures with masks. Expected a folder with {IMAGES}/x.jpg and "
-            f"{MASKS}/x.png, or train, val and test folders of these."
+            f"data: {', '.join(map(str, paths))} holds no pictures with masks. Expected a folder with {IMAGES}/x.jpg "
+            f"and {MASKS}/x.png, or train, val and test folders of these."
         )
     return found
 
@@ -113,7 +115,9 @@ def read_mask(path: Path) -> NDArray[np.int64]:
             warnings.simplefilter("ignore")  # of large images: they are refused below
             with Image.open(io.BytesIO(raw), formats=("PNG",)) as opened:
                 if opened.width * opened.height > MOST_PIXELS:
-                    raise wrong(path, None, f"has more than {MOST_PIXELS // 10**6} million pixels. Make it smaller.")
+                    raise wrong(
+                        path, None, f"has more than {MOST_PIXELS // 10**6} million pixels. Make it smaller."
+                    )
                 if opened.mode not in ("1", "L", "P", "I", "I;16"):
                     raise wrong(
                         path,

@@ -25,8 +25,11 @@ class Located:
     boxes: NDArray[np.float32] | None = None  # (n,4): left, top, right, bottom as shares of the side
     crowd: tuple[bool, ...] = ()  # which boxes are crowds; empty: none
     pixels: NDArray[np.int64] | None = None  # (side,side): the class of each pixel
-    original: tuple[int, int] | None = None  # height and width of the file; it fills the canvas's upper left part
+    original: tuple[int, int] | None = (
+        None  # height and width of the file; it fills the canvas's upper left part
+    )
     name: str = "a scene"
+    found: Any = None  # what a model predicted for it, where that is to be shown
 
     def in_file(self, box: Sequence[float]) -> list[int]:
         """A box in pixels of the file: left, top, right, bottom."""
@@ -93,10 +96,18 @@ class FigureScenes:
     def __call__(self, number: int) -> Located:
         draws = Draws(*self.key, number)
         chosen = draws.several(len(self.figures), 1 + draws.below(self.most))
+        figures = [self.figures[one].astype(np.float32) / 255 for one in chosen]
+        labels = [self.labels[one] for one in chosen]
         scene = compose(
-            [self.figures[one].astype(np.float32) / 255 for one in chosen], [self.labels[one] for one in chosen], self.side, self.side,
-            draws, sizes=self.sizes, overlap=self.overlap, clutter=self.clutter,
-        )  # fmt: skip
+            figures,
+            labels,
+            self.side,
+            self.side,
+            draws,
+            sizes=self.sizes,
+            overlap=self.overlap,
+            clutter=self.clutter,
+        )
         return from_scene(scene)
 
 
