@@ -5,7 +5,6 @@ import torch
 
 import regard
 from regard import models, tasks
-from regard.models.detector import _first_boxes
 from regard.models.picture_features import PictureFeatures, cell_centres, factors, waves
 from regard.tasks import Problem
 from regard.tasks.answers import Boxes, PixelClasses
@@ -60,28 +59,31 @@ def test_factors_and_places_by_hand() -> None:
     assert likeness[27, 28] > likeness[27, 31] and likeness[27, 35] > likeness[27, 59]
 
 
-def test_queries_begin_spread_over_the_picture() -> None:
-    for count in (1, 5, 16):
-        boxes = _first_boxes(count).sigmoid()
-        assert boxes.shape == (count, 4) and len({tuple(row) for row in boxes[:, :2].tolist()}) == count
-        assert boxes.min() > 0 and boxes.max() < 1
-
-
-def test_the_detector_answers_with_scores_and_boxes_for_each_query_and_layer() -> None:
+def test_the_detector_answers_with_scores_and_boxes_for_each_patch_then_for_each_query() -> None:
     posed = problem(Boxes(CLASSES))
     net = models.build("detector", posed, dim=16, num_heads=2, queries=7, decoder_layers=2, width=4)
     found = net(batch(posed))
-    assert found.shape == (B, 2, 7, CLASSES + 1 + 4)
-    assert found[..., CLASSES + 1 :].min() >= 0 and found[..., CLASSES + 1 :].max() <= 1
-    # Before any training no query moves: the boxes are those it begins with.
-    assert torch.allclose(found[0, -1, :, CLASSES + 1 :], _first_boxes(7).sigmoid(), atol=1e-6)
+    assert [tuple(one.shape) for one in found] == [(B, count, CLASSES + 5) for count in (16, 7, 7)]
+    for one in found:
+        assert one[..., CLASSES + 1 :].min() >= 0 and one[..., CLASSES + 1 :].max() <= 1
+    # Before any training no box moves: those of the proposals lie around the patches, those of the queries among them.
+    boxes = found[0][0, :, CLASSES + 1 :]
+    assert torch.allclose(boxes[:, :2], cell_centres(4, 4), atol=1e-6) and torch.allclose(
+        boxes[:, 2:], torch.tensor(0.3)
+    )
+    sure = found[0][0, :, : CLASSES + 1].softmax(-1)[:, :-1].amax(-1)
+    chosen = sure.topk(7).indices
+    assert torch.allclose(found[-1][0, :, CLASSES + 1 :], boxes[chosen], atol=1e-6)
     assert len(net.predict(found, batch(posed))[0]) == 7
+    few = models.build("detector", posed, dim=16, num_heads=2, queries=99, width=4)
+    assert few(batch(posed))[-1].shape[1] == 16  # a query for each patch at most
 
 
 def test_every_part_of_the_detector_learns() -> None:
     posed = problem(Boxes(CLASSES))
     net = models.build("detector", posed, dim=16, num_heads=2, queries=7, decoder_layers=2, width=4)
-    torch.nn.init.normal_(net.moves[-1].weight)
+    for says in net.says:
+        torch.nn.init.normal_(says.moves.weight)
     target = torch.tensor([[1.0, 0.1, 0.1, 0.5, 0.6, 0.0]]).expand(B, 1, 6)
     given = batch(posed).answered(target)
     total, _ = net.loss(net(given), given)
@@ -124,14 +126,15 @@ def test_pictures_do_not_change_each_other() -> None:
         posed = problem(answer)
         net = models.build(name, posed, dim=16, num_heads=2, width=4).eval()
         whole = batch(posed)
-        alone = net(Batch.of(whole.inputs[1:2]))
-        assert torch.allclose(net(whole)[1:2], alone, atol=1e-5)
+        alone, found = net(Batch.of(whole.inputs[1:2])), net(whole)
+        for one, part in zip(alone, found, strict=True) if name == "detector" else [(alone, found)]:
+            assert torch.allclose(part[1:2], one, atol=1e-5)
 
 
 def test_another_attention_among_the_patches_and_wrong_sizes() -> None:
     posed = problem(Boxes(CLASSES))
     net = models.build("detector", posed, dim=16, num_heads=2, width=4, attention="linear")
-    assert net(batch(posed)).shape[0] == B
+    assert net(batch(posed))[-1].shape[0] == B
     with pytest.raises(regard.RegardError, match="dim: expected a multiple of 4"):
         models.build("detector", posed, dim=18, num_heads=2)
     with pytest.raises(regard.RegardError, match="queries: expected a whole number of at least 1"):

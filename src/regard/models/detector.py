@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +16,7 @@ from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Patches
 
-FIRST_SIZE = 0.3  # of the box that a query begins with, as a share of the picture
+FIRST_SIZE = 0.3  # of the box that a patch begins with, as a share of the picture
 
 
 @model("detector", gives=("boxes",), reads=(Patches,))
@@ -25,18 +24,19 @@ class Detector(Model):
     """Object queries attend to each other and to the features of a picture; each says a class and a box, or nothing.
 
         features   convolutions down to one row for each patch, then encoder layers, with the places of the patches
-        query q    begins at a learned place with a box around it
-        a layer    q ← attention among queries, attention to the features, feed-forward
-                   box ← box + what q says; class ← what q says
+        proposals  each patch says a class and a box around itself; the rows of the surest patches are the queries
+        a layer    query ← attention among queries, attention to the features from its place, feed-forward
+                   box ← box + what the query says; class ← what the query says
 
-    Each layer answers, and learns from the set loss; the next one looks from the place and size that it found.
+    Proposals and every layer answer, and learn from the set loss; the next layer looks from the place and size that the
+    one before found.
 
-    Paper: Carion et al. 2020 (queries, matching, set loss); Liu et al. 2022 (queries are boxes that layers refine).
+    Paper: Carion et al. 2020 (queries, matching, set loss); Zhu et al. 2021 (proposals; layers refine boxes).
 
     Args:
         layers: encoder layers over the patches; 0: convolutions alone
         decoder_layers: how often the queries look
-        queries: how many things can be found on one picture
+        queries: how many things can be found on one picture; at most one for each patch
         width: channels of the first convolution; each stage has twice as many
     """
 
@@ -47,13 +47,15 @@ class Detector(Model):
     }
     sides: ClassVar[dict[str, tuple[str, str]]] = {"decoder.-1.cross": ("queries", "patches")}
 
+    anchors: Tensor  # (n,4): the box that each patch begins with, before the sigmoid
+
     def __init__(
         self,
         problem: Problem,
         *,
         dim: int = 64,
         layers: int = 1,
-        decoder_layers: int = 3,
+        decoder_layers: int = 2,
         queries: int = 16,
         num_heads: int = 4,
         width: int = 16,
@@ -66,9 +68,11 @@ class Detector(Model):
             spec, dim, whole_number("layers", layers, 0), attention or self.attention_default, width, num_heads,
             dropout,
         )  # fmt: skip
-        count = whole_number("queries", queries, 1)
-        self.queries = nn.Parameter(torch.randn(count, dim) * dim**-0.5)
-        self.boxes = nn.Parameter(_first_boxes(count))  # centre and size before the sigmoid
+        self.queries = min(whole_number("queries", queries, 1), spec.rows * spec.columns)
+        self.dim, self.scores = dim, problem.answer.outputs - 4
+        centres = cell_centres(spec.rows, spec.columns)
+        first = torch.cat([centres, torch.full_like(centres, FIRST_SIZE)], -1)
+        self.register_buffer("anchors", torch.logit(first), persistent=False)
         self.extent = nn.Linear(dim, dim)
         self.decoder = nn.ModuleList(
             DecoderLayer(
@@ -82,36 +86,44 @@ class Detector(Model):
         with torch.no_grad():
             for layer in self.decoder:  # so that a query attends first to what is like it: to its own place
                 layer.cross.key_map.weight.copy_(2 * layer.cross.query_map.weight)  # type: ignore[union-attr]
-        self.norm = nn.LayerNorm(dim)
-        self.classes = nn.Linear(dim, problem.answer.outputs - 4)
-        self.moves = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 4))
-        nn.init.zeros_(self.moves[-1].weight)  # type: ignore[arg-type]  # so that boxes begin where they were put
-        nn.init.zeros_(self.moves[-1].bias)  # type: ignore[arg-type]
-        self.dim = dim
+        self.says = nn.ModuleList(Says(dim, self.scores) for _ in range(1 + len(self.decoder)))
         self.head = problem.answer.head()
 
     def forward(self, batch: Batch) -> Any:
         source, _ = self.features(batch.inputs)
-        size = len(source)
+        proposals, boxes = self.says[0](source, self.anchors.expand(len(source), -1, -1))
+        found = [proposals]
+        # The surest patches, by their likeliest class; "no object" is the last of the scores.
+        sure = proposals[..., : self.scores].detach().softmax(-1)[..., :-1].amax(-1)
+        chosen = sure.topk(self.queries, dim=1).indices[..., None]
+        rows = source.gather(1, chosen.expand(-1, -1, self.dim))
+        boxes = boxes.gather(1, chosen.expand(-1, -1, 4))
         source = source + self.features.places
-        rows = self.queries.expand(size, -1, -1).to(source.dtype)
-        boxes = self.boxes.expand(size, -1, -1)
-        found = []
-        for layer in self.decoder:
+        for layer, says in zip(self.decoder, list(self.says)[1:], strict=True):
             around = boxes.sigmoid().to(source.dtype)
             where = waves(around[..., :2], self.dim) + self.extent(waves(around[..., 2:], self.dim))
             rows = layer(rows + where, source)
-            said = self.norm(rows)
-            moved = boxes + self.moves(said).float()
-            found.append(torch.cat([self.classes(said).float(), moved.sigmoid()], -1))
-            boxes = moved.detach()  # each layer answers for its own move
-        return self.head(torch.stack(found, 1), batch)
+            answer, boxes = says(rows, boxes)
+            found.append(answer)
+        return self.head(tuple(found), batch)
 
 
-def _first_boxes(count: int) -> Tensor:
-    """Boxes of one size spread over the picture, (count,4): centre and size before the sigmoid."""
-    columns = math.ceil(math.sqrt(count))
-    rows = math.ceil(count / columns)
-    centres = cell_centres(rows, columns)[:count]
-    boxes = torch.cat([centres, torch.full_like(centres, FIRST_SIZE)], -1)
-    return torch.logit(boxes)
+class Says(nn.Module):
+    """What rows say of the boxes they begin with: scores of the classes, and the boxes moved."""
+
+    def __init__(self, dim: int, scores: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.classes = nn.Linear(dim, scores)
+        self.rise, self.moves = nn.Linear(dim, dim), nn.Linear(dim, 4)
+        nn.init.zeros_(self.moves.weight)  # so that boxes begin where they were put
+        nn.init.zeros_(self.moves.bias)
+
+    def forward(self, rows: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows (b,n,dim) and boxes (b,n,4) before the sigmoid → the answer (b,n,scores + 4), and the moved boxes.
+
+        No gradient goes through the moved boxes: each layer answers for its own move.
+        """
+        rows = self.norm(rows)
+        moved = boxes + self.moves(nn.functional.gelu(self.rise(rows))).float()
+        return torch.cat([self.classes(rows).float(), moved.sigmoid()], -1), moved.detach()

@@ -67,22 +67,22 @@ def cheapest(costs):
 
 
 def test_the_matching_costs_as_little_as_the_best_of_all_permutations() -> None:
-    costs = torch.randn(3, 2, 5, 4, generator=torch.Generator().manual_seed(7))
+    costs = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(7))
     real = torch.tensor([[True, True, True, True], [True, False, True, True], [False, False, False, False]])
-    picture, layer, query, box = matched(costs, real)
-    assert len(picture) == 2 * (4 + 3 + 0)
-    for one, other in itertools.product(range(3), range(2)):
-        mine = (picture == one) & (layer == other)
+    picture, query, box = matched(costs, real)
+    assert len(picture) == 4 + 3 + 0
+    for one in range(3):
+        mine = picture == one
         assert len(set(query[mine].tolist())) == len(set(box[mine].tolist())) == int(real[one].sum())
         assert set(box[mine].tolist()) == set(real[one].nonzero().flatten().tolist())
-        found = float(costs[one, other, query[mine], box[mine]].sum())
-        table = costs[one, other][:, real[one]].numpy()
+        found = float(costs[one, query[mine], box[mine]].sum())
+        table = costs[one][:, real[one]].numpy()
         assert found == pytest.approx(cheapest(table) if table.size else 0.0, abs=1e-5)
 
 
 def test_more_boxes_than_queries_leave_the_dearest_boxes_out() -> None:
-    costs = torch.tensor([[[[5.0, 1.0, 9.0], [2.0, 8.0, 9.0]]]])
-    picture, _, query, box = matched(costs, torch.ones(1, 3, dtype=torch.bool))
+    costs = torch.tensor([[[5.0, 1.0, 9.0], [2.0, 8.0, 9.0]]])
+    picture, query, box = matched(costs, torch.ones(1, 3, dtype=torch.bool))
     assert picture.tolist() == [0, 0] and dict(zip(query.tolist(), box.tolist(), strict=True)) == {0: 1, 1: 0}
 
 
@@ -93,7 +93,7 @@ def target(rows):
 
 def outputs(scores, boxes):
     """Of one picture and one layer: scores (queries,classes + 1), centre and size (queries,4)."""
-    return torch.cat([torch.tensor(scores), torch.tensor(boxes)], -1)[None, None]
+    return (torch.cat([torch.tensor(scores), torch.tensor(boxes)], -1)[None],)
 
 
 def test_the_set_loss_worked_by_hand() -> None:
@@ -121,19 +121,23 @@ def test_crowds_are_not_learned_and_a_picture_may_have_nothing() -> None:
 
 def test_the_loss_of_a_batch_is_the_sum_over_its_pictures_however_they_are_padded() -> None:
     head, generator = Boxes(3).head(), torch.Generator().manual_seed(5)
-    found = torch.cat(
-        [torch.randn(3, 2, 7, 4, generator=generator), torch.rand(3, 2, 7, 4, generator=generator)], -1
-    )
+    layers = [
+        torch.cat(
+            [torch.randn(3, count, 4, generator=generator), torch.rand(3, count, 4, generator=generator)], -1
+        )
+        for count in (11, 7)
+    ]
     boxes = torch.rand(3, 5, 6, generator=generator)
     boxes[..., 0] = torch.randint(0, 3, (3, 5), generator=generator).float()
     boxes[..., 3:5] += boxes[..., 1:3]
     boxes[..., 5] = 0
     keep = torch.arange(5) < torch.tensor([[5], [2], [0]])
-    whole, count = head.loss(found, Batch.of(torch.zeros(3, 1, 1)).answered(boxes, keep))
+    whole, count = head.loss(layers, Batch.of(torch.zeros(3, 1, 1)).answered(boxes, keep))
     alone = 0.0
     for row, real in enumerate(keep.sum(1).tolist()):
         single = Batch.of(torch.zeros(1, 1, 1)).answered(boxes[row : row + 1, :real])
-        alone += float(head.loss(found[row : row + 1], single)[0])
+        for layer in layers:  # each layer has a matching of its own
+            alone += float(head.loss((layer[row : row + 1],), single)[0])
     assert float(count) == 3 and float(whole) == pytest.approx(alone, rel=1e-5)
 
 
@@ -141,7 +145,7 @@ def test_predictions_are_sorted_by_score_and_come_from_the_last_layer() -> None:
     head = Boxes(2).head()
     first = outputs([[9.0, 0.0, 0.0]] * 2, [[0.1, 0.1, 0.1, 0.1]] * 2)
     last = outputs([[0.0, 1.0, 9.0], [3.0, 0.0, 0.0]], [[0.5, 0.5, 0.2, 0.2], [0.25, 0.5, 0.5, 0.5]])
-    (found,) = head.predict(torch.cat([first, last], 1), Batch.of(torch.zeros(1, 1, 1)))
+    (found,) = head.predict((*first, *last), Batch.of(torch.zeros(1, 1, 1)))
     odds = torch.tensor([3.0, 0.0, 0.0]).softmax(0)
     assert [one["label"] for one in found] == [0, 1]
     assert found[0]["score"] == pytest.approx(float(odds[0])) and found[0]["box"] == pytest.approx(

@@ -12,7 +12,7 @@ A model must offer what the answer `needs`:
     future    the values themselves, (b,horizon,columns), that follow each column of the first stream
     slots     a score for each value of each slot, (b,scores)
     candidates   a row for each candidate, (b,c,dim)
-    boxes     scores of the classes and a box for each of several queries, layer by layer, (b,layers,queries,·)
+    boxes     scores of the classes and a box for each of several queries, (b,queries,·), layer by layer
     pixels    a score of each class for each pixel, (b,height,width,classes)
 """
 

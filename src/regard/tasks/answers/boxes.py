@@ -27,8 +27,8 @@ class Boxes(Answer):
 
     The target (b,n,6) has a row for each box: its class; left, top, right, bottom as shares of the picture; 1 for a
     crowd, which is not learned and which an evaluation does not count. Its `keep` (b,n) is False where a picture has
-    fewer boxes. Outputs are (b,layers,queries,classes + 5): scores of the classes and of "no object", then centre and
-    size of a box as shares of the picture. All layers learn; the last one answers.
+    fewer boxes. Outputs are a tuple of (b,queries,classes + 5), one for each layer of a model: scores of the classes and
+    of "no object", then centre and size of a box as shares of the picture. All layers learn; the last one answers.
     """
 
     classes: int
@@ -71,30 +71,30 @@ class BoxesHead(Head):
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The set losses of all layers, summed over the pictures, and the number of pictures."""
+        total = torch.stack([self._set_loss(one.float(), batch, smoothing) for one in outputs]).sum()
+        return total, total.new_full((), batch.size)
+
+    def _set_loss(self, outputs: Tensor, batch: Batch, smoothing: float) -> Tensor:
         assert batch.targets is not None
-        outputs = outputs.float()
-        size, layers, queries, _ = outputs.shape
         scores, boxes = outputs[..., : self.classes + 1], outputs[..., self.classes + 1 :]
-        real = self._real(batch)
         labels, right = batch.targets[..., LABEL].long(), batch.targets[..., BOX].to(outputs)
-        picture, layer, query, box = matched(_costs(scores, boxes, labels, right), real)
+        picture, query, box = matched(_costs(scores, boxes, labels, right), self._real(batch))
         # A target of a class for each query: "no object" where nothing is matched.
-        asked = torch.full((size, layers, queries), self.classes, device=outputs.device)
-        asked[picture, layer, query] = labels[picture, box]
+        asked = torch.full(outputs.shape[:2], self.classes, device=outputs.device)
+        asked[picture, query] = labels[picture, box]
         weights = torch.ones(self.classes + 1, device=outputs.device)
         weights[self.classes] = NOTHING
-        total = F.cross_entropy(
-            scores.flatten(0, 2), asked.flatten(), weights, reduction="sum", label_smoothing=smoothing
+        told = F.cross_entropy(
+            scores.flatten(0, 1), asked.flatten(), weights, reduction="sum", label_smoothing=smoothing
         )
-        found, wanted = boxes[picture, layer, query], right[picture, box]
+        found, wanted = boxes[picture, query], right[picture, box]
         distance = (found - to_centre(wanted)).abs().sum()
         overlap = generalized_iou(from_centre(found)[:, None], wanted[:, None]).sum()
-        total = CLASS * total + DISTANCE * distance + OVERLAP * (len(found) - overlap)
-        return total, total.new_full((), size)
+        return CLASS * told + DISTANCE * distance + OVERLAP * (len(found) - overlap)
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What each query of the last layer found, the surest first: the likeliest class and its box."""
-        last = outputs[:, -1].float()
+        last = outputs[-1].float()
         odds = last[..., : self.classes + 1].softmax(-1)[..., :-1]
         scores, labels = odds.max(-1)
         boxes = from_centre(last[..., self.classes + 1 :])
@@ -117,32 +117,28 @@ class BoxesHead(Head):
 
 @torch.no_grad()
 def _costs(scores: Tensor, boxes: Tensor, labels: Tensor, right: Tensor) -> Tensor:
-    """What it costs to match each query with each box, (b,layers,queries,n)."""
-    odds = scores.softmax(-1)
-    chosen = labels[:, None, None, :].expand(*odds.shape[:3], -1)
-    likely = odds.gather(-1, chosen)
-    distance = torch.cdist(boxes, to_centre(right)[:, None], p=1)
-    overlap = generalized_iou(from_centre(boxes), right[:, None])
+    """What it costs to match each query with each box, (b,queries,n)."""
+    likely = scores.softmax(-1).gather(-1, labels[:, None].expand(-1, scores.shape[1], -1))
+    distance = torch.cdist(boxes, to_centre(right), p=1)
+    overlap = generalized_iou(from_centre(boxes), right)
     return DISTANCE * distance - OVERLAP * overlap - CLASS * likely
 
 
-def matched(costs: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The pairs of least total cost, for each picture and layer: the indices of picture, layer, query and box.
+def matched(costs: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The pairs of least total cost, for each picture: the indices of picture, query and box.
 
-    costs: (b,layers,queries,n); real: (b,n), which boxes take part. Where there are more boxes than queries, the boxes
-    that cost most stay without one.
+    costs: (b,queries,n); real: (b,n), which boxes take part. Where there are more boxes than queries, the boxes that
+    cost most stay without one.
     """
     from scipy.optimize import linear_sum_assignment
 
     numbers: NDArray[np.float32] = costs.cpu().numpy()
-    kept = [row.nonzero()[0] for row in real.cpu().numpy()]
-    found: list[NDArray[np.int64]] = [np.zeros((4, 0), np.int64)]
-    for picture, boxes in enumerate(kept):
-        for layer in range(numbers.shape[1]):
-            # A diverged model's costs are not finite; its loss, which is not finite either, is what is reported.
-            table = np.nan_to_num(numbers[picture, layer][:, boxes], nan=1e9, posinf=1e9, neginf=-1e9)
-            ours, theirs = linear_sum_assignment(table)
-            pair = (np.full_like(ours, picture), np.full_like(ours, layer), ours, boxes[theirs])
-            found.append(np.stack(pair))
-    picture, layer, query, box = torch.from_numpy(np.concatenate(found, 1)).to(costs.device)
-    return picture, layer, query, box
+    found: list[NDArray[np.int64]] = [np.zeros((3, 0), np.int64)]
+    for picture, kept in enumerate(real.cpu().numpy()):
+        boxes = kept.nonzero()[0]
+        # A diverged model's costs are not finite; its loss, which is not finite either, is what is reported.
+        table = np.nan_to_num(numbers[picture][:, boxes], nan=1e9, posinf=1e9, neginf=-1e9)
+        ours, theirs = linear_sum_assignment(table)
+        found.append(np.stack([np.full_like(ours, picture), ours, boxes[theirs]]))
+    places = torch.from_numpy(np.concatenate(found, 1)).to(costs.device)
+    return places[0], places[1], places[2]
