@@ -27,8 +27,8 @@ class Boxes(Answer):
 
     The target (b,n,6) has a row for each box: its class; left, top, right, bottom as shares of the picture; 1 for a
     crowd, which is not learned and which an evaluation does not count. Its `keep` (b,n) is False where a picture has
-    fewer boxes. Outputs are a tuple of (b,queries,classes + 5), one for each layer of a model: scores of the classes and
-    of "no object", then centre and size of a box as shares of the picture. All layers learn; the last one answers.
+    fewer boxes. Outputs are a tuple of (b,queries,classes + 5), one for each layer of a model: scores of the classes
+    and of "no object", then centre and size of a box as shares of the picture. All layers learn; the last one answers.
     """
 
     classes: int

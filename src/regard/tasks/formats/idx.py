@@ -3,7 +3,8 @@
     byte 0, 1   zero
     byte 2      the sort of the numbers: 8 is unsigned bytes, the only one that pictures and labels have
     byte 3      the number of axes
-    then        the length of each axis, four bytes each, the highest first; then the numbers, the last axis running fastest
+    then        the length of each axis, four bytes each, the highest first
+    then        the numbers, the last axis running fastest
 
 >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 5, 0, 9]), "labels").tolist()
 [5, 0, 9]
