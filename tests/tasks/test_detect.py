@@ -12,6 +12,7 @@ from PIL import Image
 import regard
 from regard import models, tasks
 from regard.tasks.formats.figure_files import load_figures
+from regard.tasks.shown import Looked
 from regard.training.run import train
 
 NAMES = ("detect", "segment")
@@ -56,7 +57,7 @@ def test_batches_hold_patches_boxes_and_classes_of_pixels() -> None:
     assert batch.inputs.shape == (5, 64, 9) and batch.targets.shape[2] == 6
     counts = [len(example.labels) for example in some]
     assert batch.target_keep.sum(1).tolist() == counts and batch.targets.shape[1] == max(counts)
-    assert batch.targets[0, 0, 0] == some[0].labels[0] and 0 <= batch.targets.min()
+    assert batch.targets[0, 0, 0] == some[0].labels[0] and batch.targets.min() >= 0
     assert task.length(some[0]) == 64
     task = tasks.build("segment", side=24, patch=3)
     batch = task.collate([task.examples("validation")[0]], seeded())
@@ -117,7 +118,7 @@ def test_figures_of_idx_files_are_placed_into_scenes(tmp_path) -> None:
     ]
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.arange(5)))
     with pytest.raises(
-        regard.RegardError, match="expected pictures .* and as many labels, got 7 × 9 × 7 and 5"
+        regard.RegardError, match=r"expected pictures .* and as many labels, got 7 × 9 × 7 and 5"
     ):
         load_figures([tmp_path], 0)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
@@ -143,7 +144,7 @@ def test_boxes_are_printed_in_pixels_of_the_file_and_drawn(tmp_path) -> None:
     assert (
         task.answer_text(predicted[1:], example) == "nothing with a score of at least 0.5 (the best is 0.20)"
     )
-    task.draw(predicted, example, [1 / 64] * 64).savefig(tmp_path / "boxes.svg")
+    task.draw(predicted, example, Looked([[1 / 64] * 64] * 2, [""] * 64)).savefig(tmp_path / "boxes.svg")
     assert "#e45756" in (tmp_path / "boxes.svg").read_text()  # the colour of the first box
     marked = task.marked(example, predicted)
     shown = task.show(marked, task.collate([marked], seeded()))
@@ -161,7 +162,7 @@ def test_masks_are_drawn_and_told(tmp_path) -> None:
     assert text.startswith("background ") and sum(
         float(part.split()[-2]) for part in text.split(", ")
     ) == pytest.approx(100, abs=0.3)
-    task.draw(predicted, example, []).savefig(tmp_path / "mask.png")
+    task.draw(predicted, example, None).savefig(tmp_path / "mask.png")
     assert (tmp_path / "mask.png").stat().st_size > 1000
     shown = task.show(task.marked(example, predicted), task.collate([example], seeded()))
     assert shown.streams["classes"] == task.classes and shown.picture.shape == (256, 256, 3)

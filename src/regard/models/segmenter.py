@@ -46,7 +46,7 @@ class Segmenter(Model):
         problem: Problem,
         *,
         dim: int = 64,
-        layers: int = 1,
+        layers: int = 0,
         decoder_layers: int = 1,
         num_heads: int = 4,
         width: int = 16,

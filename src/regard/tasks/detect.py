@@ -22,6 +22,7 @@ from regard.tasks.measures.average_precision import MAP, MAP_50
 from regard.tasks.measures.metrics import LOSS, Metric
 from regard.tasks.pictures.located import Canvas, Located
 from regard.tasks.pictures.overlays import box_figure, outlined
+from regard.tasks.shown import Looked
 from regard.tasks.task import Recipe, task
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Detect(LocatedPictures):
     """
 
     metric: ClassVar[Metric] = MAP_50
-    recipe = Recipe(model="detector", steps=1500, batch_size=32, lr=1e-3, warmup=100)
+    recipe = Recipe(model="detector", steps=1200, batch_size=16, lr=2e-3, warmup=50)
 
     def __init__(
         self,
@@ -148,8 +149,11 @@ class Detect(LocatedPictures):
             lines.append(f"{self.classes[one['label']]}  {one['score']:.2f}  [{corners}]")
         return "\n".join(lines)
 
-    def draw(self, predicted: Any, example: Located, weights: Sequence[float]) -> Figure:
-        """The picture with its boxes, and what the queries attended to as shades."""
+    def draw(self, predicted: Any, example: Located, looked: Looked | None) -> Figure:
+        """The picture with its boxes, and what the queries that found them attended to as shades."""
         found = self.found(predicted)
         names = [f"{self.classes[one['label']]} {one['score']:.2f}" for one in found]
-        return box_figure(example.picture, [one["box"] for one in found], names, weights)
+        weights = np.zeros(0)
+        if looked is not None and found and len(looked.weights) == len(predicted):
+            weights = np.mean([looked.weights[one["query"]] for one in found], 0)
+        return box_figure(example.picture, [one["box"] for one in found], names, weights.tolist())

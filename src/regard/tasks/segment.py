@@ -20,6 +20,7 @@ from regard.tasks.measures.mean_iou import MEAN_IOU
 from regard.tasks.measures.metrics import ACCURACY, LOSS, Metric
 from regard.tasks.pictures.located import BACKGROUND, UNCOUNTED, Canvas, Located
 from regard.tasks.pictures.overlays import mask_figure, tinted
+from regard.tasks.shown import Looked
 from regard.tasks.task import Recipe, task
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Segment(LocatedPictures):
 
     metric: ClassVar[Metric] = MEAN_IOU
     background = True
-    recipe = Recipe(model="segmenter", steps=1000, batch_size=32, lr=2e-3, warmup=100)
+    recipe = Recipe(model="segmenter", steps=800, batch_size=16, lr=2e-3, warmup=50)
 
     def __init__(
         self,
@@ -119,6 +120,6 @@ class Segment(LocatedPictures):
             f"{self.classes[label]} {100 * count / pixels.size:.1f} %" for count, label in ranked
         )
 
-    def draw(self, predicted: Any, example: Located, weights: Sequence[float]) -> Figure:
+    def draw(self, predicted: Any, example: Located, looked: Looked | None) -> Figure:
         """The picture and its mask side by side."""
         return mask_figure(example.picture, np.asarray(predicted), self.classes)
