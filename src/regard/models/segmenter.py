@@ -24,7 +24,9 @@ class Segmenter(Model):
         features   convolutions down to one row for each patch, then encoder layers, with the places of the patches
         class c    attends to the classes and to the features: a row that knows what c looks like on this picture
         pixels     features brought back to the size of the picture, with the maps of the convolutions on the way
-        score(pixel, c) = pixel · row of c / √dim
+        score(pixel, c) = patch of the pixel · U row of c / √dim  +  pixel · V row of c / √width
+
+    The patch knows what is around it, the pixel where the edges are.
 
     Paper: Strudel et al. 2021 (classes as queries, masks as products); Cheng et al. 2021 (features of pixels).
 
@@ -72,7 +74,8 @@ class Segmenter(Model):
             for _ in range(whole_number("decoder_layers", decoder_layers, 1))
         )
         self.norm = nn.LayerNorm(dim)
-        self.mask = nn.Linear(dim, self.features.widths[0])
+        self.of_patches = nn.Linear(dim, dim)
+        self.of_pixels = nn.Linear(dim, self.features.widths[0])
         self.head = problem.answer.head()
 
     def forward(self, batch: Batch) -> Any:
@@ -80,11 +83,18 @@ class Segmenter(Model):
         rows = self.classes.expand(len(source), -1, -1).to(source.dtype)
         for layer in self.decoder:
             rows = layer(rows, source)
-        kernels = self.mask(self.norm(rows))  # (b,classes,width)
+        rows = self.norm(rows)
         grid = source.transpose(1, 2).unflatten(2, (self.spec.rows, self.spec.columns))
         pixels = self.rise(grid, maps)  # (b,width,height,width)
-        scores = torch.einsum("bdyx,bcd->byxc", pixels, kernels) * kernels.shape[-1] ** -0.5
+        coarse = products(grid, self.of_patches(rows))
+        scores = nn.functional.interpolate(coarse, size=pixels.shape[-2:], mode="bilinear")
+        scores = (scores + products(pixels, self.of_pixels(rows))).permute(0, 2, 3, 1)
         return self.head(scores, batch)
+
+
+def products(places: Tensor, rows: Tensor) -> Tensor:
+    """The scaled products of the features of places (b,dim,y,x) with rows (b,c,dim): (b,c,y,x)."""
+    return torch.einsum("bdyx,bcd->bcyx", places, rows) * rows.shape[-1] ** -0.5
 
 
 class Rise(nn.Module):
