@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import BadValue
-from regard.tasks.formats.image_files import read_image
+from regard.tasks.formats.image_files import read_picture
 from regard.tasks.formats.reading import excerpt, read_text, wrong
 from regard.tasks.formats.splits import complete, folder_split, listed, named_split
 from regard.tasks.pictures.located import Canvas, Located
@@ -55,9 +55,9 @@ class CocoPictures:
     def __call__(self, number: int) -> Located:
         one = self.images[number]
         try:
-            image = read_image(str(one.path))
+            image = read_picture(one.path, "data").image
         except BadValue as error:
-            raise BadValue(f"{one.entry}: {str(error).removeprefix('--image: ')}") from None
+            raise BadValue(f"{one.entry}: {str(error).removeprefix('data: ')}") from None
         if (image.width, image.height) != (one.width, one.height):
             raise BadValue(
                 f"{one.entry}: says {one.width} × {one.height} pixels, but {one.path.name} has {image.width} × "

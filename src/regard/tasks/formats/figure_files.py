@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,26 +10,24 @@ from numpy.typing import NDArray
 
 from regard.core import files
 from regard.errors import BadValue
+from regard.tasks.formats.class_folders import IDX, SPLIT_OF
 from regard.tasks.formats.idx import read_idx
 from regard.tasks.formats.reading import MOST_UNPACKED
 from regard.tasks.formats.splits import complete, listed
 
-NAME = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
-SPLITS = {"train": "train", "t10k": "test", "test": "test"}
 Figures = tuple[NDArray[np.uint8], list[int]]  # grey figures (n,height,width), and their classes
 
 
 def load_figures(paths: Sequence[Path], seed: int) -> dict[str, Figures] | None:
     """The figures of each split, a tenth of the training set for validation; None where the paths name no IDX file."""
     inside = [file for path in paths for file in (listed(path) if path.is_dir() else [path])]
-    found = {said.groups()[:2]: file for file in inside if (said := NAME.fullmatch(file.name))}
+    found = {said.groups()[:2]: file for file in inside if (said := IDX.fullmatch(file.name))}
     if not found:
         return None
     parts: dict[str, Figures] = {}
-    for begin, split in SPLITS.items():
+    for begin in dict.fromkeys(begin for begin, _ in found):
+        split = SPLIT_OF[begin]
         pair = [found.get((begin, kind)) for kind in ("images", "labels")]
-        if pair[0] is None and pair[1] is None:
-            continue
         missing = [kind for kind, file in zip(("images", "labels"), pair, strict=True) if file is None]
         if missing:
             raise BadValue(

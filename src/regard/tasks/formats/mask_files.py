@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from regard.core import files
 from regard.errors import BadValue
-from regard.tasks.formats.image_files import MOST_BYTES, MOST_PIXELS, read_image
+from regard.tasks.formats.image_files import ENDINGS, MOST_BYTES, MOST_PIXELS, read_picture
 from regard.tasks.formats.reading import wrong
 from regard.tasks.formats.splits import complete, folder_split, listed
 from regard.tasks.pictures.located import UNCOUNTED, Canvas, Located
 
 IMAGES, MASKS = "images", "masks"
-PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,7 @@ class MaskedPictures:
 
     def __call__(self, number: int) -> Located:
         picture, mask = self.pairs[number]
-        try:
-            image = read_image(str(picture))
-        except BadValue as error:
-            raise BadValue(f"data: {str(error).removeprefix('--image: ')}") from None
+        image = read_picture(picture, "data").image
         classes = read_mask(mask)
         if classes.shape != (image.height, image.width):
             high, wide = classes.shape
@@ -96,9 +92,9 @@ def _folders(paths: Sequence[Path]) -> list[Path]:
 
 def _pairs(folder: Path) -> list[tuple[Path, Path]]:
     masks = {path.stem: path for path in listed(folder / MASKS, (".png",))}
-    pictures = listed(folder / IMAGES, PICTURES)
+    pictures = listed(folder / IMAGES, ENDINGS)
     if not pictures:
-        raise wrong(folder / IMAGES, None, f"holds no picture. Known: {', '.join(PICTURES)}.")
+        raise wrong(folder / IMAGES, None, f"holds no picture. Known: {', '.join(ENDINGS)}.")
     for picture in pictures:
         if picture.stem not in masks:
             raise wrong(picture, None, f"has no mask. Expected {folder / MASKS / (picture.stem + '.png')}.")
