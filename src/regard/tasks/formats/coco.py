@@ -64,10 +64,10 @@ class CocoPictures:
                 f"{image.height}. Correct width and height; boxes are measured in these pixels."
             )
         scale = max(one.width, one.height)
-        boxes = np.array([box.box for box in one.boxes], np.float32).reshape(-1, 4) / scale
+        corners = np.array([box.box for box in one.boxes], np.float32).reshape(-1, 4)
         labels = tuple(self.classes[box.category] for box in one.boxes)
         return replace(
-            self.canvas.fit(image), labels=labels, boxes=boxes, crowd=tuple(box.crowd for box in one.boxes),
+            self.canvas.fit(image), labels=labels, boxes=corners / np.float32(scale), crowd=tuple(box.crowd for box in one.boxes),
             name=one.path.name,
         )  # fmt: skip
 

@@ -46,7 +46,8 @@ class Located:
         scale = side / max(height, width)
         rows = np.minimum((np.arange(height) + 0.5) * scale, side - 1).astype(int)
         columns = np.minimum((np.arange(width) + 0.5) * scale, side - 1).astype(int)
-        return pixels[rows][:, columns]
+        found: NDArray[Any] = pixels[rows][:, columns]
+        return found
 
 
 @dataclass(frozen=True)
