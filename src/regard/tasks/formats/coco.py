@@ -66,10 +66,9 @@ class CocoPictures:
         scale = max(one.width, one.height)
         corners = np.array([box.box for box in one.boxes], np.float32).reshape(-1, 4)
         labels = tuple(self.classes[box.category] for box in one.boxes)
-        return replace(
-            self.canvas.fit(image), labels=labels, boxes=corners / np.float32(scale), crowd=tuple(box.crowd for box in one.boxes),
-            name=one.path.name,
-        )  # fmt: skip
+        crowd = tuple(box.crowd for box in one.boxes)
+        boxes = corners / np.float32(scale)
+        return replace(self.canvas.fit(image), labels=labels, boxes=boxes, crowd=crowd, name=one.path.name)
 
 
 def load(paths: Sequence[Path], seed: int) -> tuple[dict[str, list[CocoImage]], list[str]]:
