@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -45,7 +46,7 @@ class Detector(Model):
     shows: ClassVar[dict[str, str]] = {
         "decoder.-1.cross": "each query's attention to the patches, in the last layer",
     }
-    sides: ClassVar[dict[str, tuple[str, str]]] = {"decoder.-1.cross": ("queries", "patches")}
+    sides = MappingProxyType({"decoder.-1.cross": ("queries", "patches")})
 
     anchors: Tensor  # (n,4): the box that each patch begins with, before the sigmoid
 
@@ -74,18 +75,13 @@ class Detector(Model):
         first = torch.cat([centres, torch.full_like(centres, FIRST_SIZE)], -1)
         self.register_buffer("anchors", torch.logit(first), persistent=False)
         self.extent = nn.Linear(dim, dim)
-        self.decoder = nn.ModuleList(
-            DecoderLayer(
-                dim,
-                build("multihead", dim, num_heads=num_heads),
-                build("multihead", dim, num_heads=num_heads),
-                dropout=dropout,
-            )
-            for _ in range(whole_number("decoder_layers", decoder_layers, 1))
-        )
-        with torch.no_grad():
-            for layer in self.decoder:  # so that a query attends first to what is like it: to its own place
-                layer.cross.key_map.weight.copy_(2 * layer.cross.query_map.weight)  # type: ignore[union-attr]
+        self.decoder = nn.ModuleList()
+        for _ in range(whole_number("decoder_layers", decoder_layers, 1)):
+            cross = build("multihead", dim, num_heads=num_heads)
+            with torch.no_grad():  # so that a query attends first to what is like it: to its own place
+                cross.key_map.weight.copy_(2 * cross.query_map.weight)
+            own = build("multihead", dim, num_heads=num_heads)
+            self.decoder.append(DecoderLayer(dim, own, cross, dropout=dropout))
         self.says = nn.ModuleList(Says(dim, self.scores) for _ in range(1 + len(self.decoder)))
         self.head = problem.answer.head()
 

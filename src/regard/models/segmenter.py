@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -41,7 +42,7 @@ class Segmenter(Model):
     shows: ClassVar[dict[str, str]] = {
         "decoder.-1.cross": "each class's attention to the patches, in the last layer",
     }
-    sides: ClassVar[dict[str, tuple[str, str]]] = {"decoder.-1.cross": ("classes", "patches")}
+    sides = MappingProxyType({"decoder.-1.cross": ("classes", "patches")})
 
     def __init__(
         self,
@@ -94,7 +95,8 @@ class Segmenter(Model):
 
 def products(places: Tensor, rows: Tensor) -> Tensor:
     """The scaled products of the features of places (b,dim,y,x) with rows (b,c,dim): (b,c,y,x)."""
-    return torch.einsum("bdyx,bcd->bcyx", places, rows) * rows.shape[-1] ** -0.5
+    found: Tensor = torch.einsum("bdyx,bcd->bcyx", places, rows) * rows.shape[-1] ** -0.5
+    return found
 
 
 class Rise(nn.Module):
