@@ -2,9 +2,11 @@
 
 from regard.tasks.answers.answer import NEEDS, Answer, Decoded, Head
 from regard.tasks.answers.bits import Bits
+from regard.tasks.answers.boxes import Boxes
 from regard.tasks.answers.classes import EachOf, OneOf
 from regard.tasks.answers.forecast import Forecast, ForecastSteps, PooledForecast
 from regard.tasks.answers.items import NextItem
+from regard.tasks.answers.pixels import PixelClasses
 from regard.tasks.answers.ranks import Ranks
 from regard.tasks.answers.slots import Slot, SlotValues
 from regard.tasks.answers.tags import Tags
@@ -14,6 +16,7 @@ __all__ = [
     "NEEDS",
     "Answer",
     "Bits",
+    "Boxes",
     "Decoded",
     "EachOf",
     "Forecast",
@@ -23,6 +26,7 @@ __all__ = [
     "NextItem",
     "NextToken",
     "OneOf",
+    "PixelClasses",
     "PooledForecast",
     "Ranks",
     "Slot",

@@ -17,6 +17,7 @@ from regard.observation.examples import choose, prepare
 from regard.tasks.answers import Decoded
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
+from regard.tasks.task import Task
 from regard.tasks.text.vocabulary import whole_characters
 from regard.training.loading import Loaded, load
 from regard.training.run_folder import checkpoints, metrics_file
@@ -106,7 +107,7 @@ def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, lis
     task = loaded.task
     for kind, path in (("image", options.image), ("sound", options.sound), ("table", options.table)):
         if path is not None:
-            found = prepare(task, task.parse({kind: path}), longest=None)
+            found = prepare(task, _marked(loaded, task.parse({kind: path})), longest=None)
             return *found, f"the {kind} {Path(path).name}", []
     if options.text is not None:
         given = {"text": whole_characters(options.text)}
@@ -114,8 +115,18 @@ def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, lis
         understood = task.understood(given, example)
         notes = [] if understood is None else [_as_sentence(note) for note in understood.notes]
         return *prepare(task, example, longest=None), f"“{options.text}”", notes
-    batch, shown = prepare(task, choose(task))
+    batch, shown = prepare(task, _marked(loaded, choose(task)))
     return batch, shown, shown.words, []
+
+
+@torch.no_grad()
+def _marked(loaded: Loaded, example: Any) -> Any:
+    """An example with what the model predicts for it, where its task draws that on the picture."""
+    task = loaded.task
+    if type(task).marked is Task.marked:
+        return example
+    batch = prepare(task, example, longest=None)[0].to(loaded.device)
+    return task.marked(example, loaded.model.predict(loaded.model(batch), batch)[0])
 
 
 def _as_sentence(note: str) -> str:
