@@ -13,7 +13,7 @@ from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue
 from regard.tasks.answers import Writes
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.digits import BRIGHT, SIDE, images, split_of
+from regard.tasks.digits import BRIGHT, SIDE, images, numbers_of
 from regard.tasks.formats import caption_files
 from regard.tasks.formats.caption_files import Described, read_described
 from regard.tasks.formats.image_files import read_image
@@ -287,11 +287,10 @@ def plain(caption: str) -> str:
 def scene(seed: int, split: str, index: int) -> Scene:
     """One or two digits of a split on a canvas, clearly beside or above each other."""
     pixels, digits = images()
-    chosen = [number for number, theirs in enumerate(split_of()) if theirs == split]
     draws = Draws("caption", seed, split, index)
     count = 1 if draws.happens(ALONE) else 2
     while True:
-        which = [draws.among(chosen) for _ in range(count)]
+        which = [draws.among(numbers_of(split)) for _ in range(count)]
         figures = [pixels[number].reshape(SIDE, SIDE) for number in which]
         made = compose(figures, [digits[number] for number in which], SCENE, SCENE, draws, sizes=DIGITS)
         if len(made.labels) == count and is_clear(made.boxes.tolist()):

@@ -170,6 +170,7 @@ class Task:
         return None
 
     takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
+    together: ClassVar[bool] = False  # whether an input has all of these at once, as an image with a question
 
     def parse(self, given: Mapping[str, str]) -> Any:
         """An example, without its answer, from what a user typed: {"text": …}, {"image": path}, {"table": path}."""
@@ -219,8 +220,11 @@ class Task:
         plain = all(isinstance(token, int) for token in tokens)
         return self.decode(tokens) if plain else str(predicted)
 
-    def draw(self, predicted: Any, example: Any, weights: Sequence[float]) -> Figure:
-        """A figure of a prediction for an example, with the weights of the positions it was drawn from (or none)."""
+    def draw(self, predicted: Any, example: Any, weights: Sequence[Any]) -> Figure:
+        """A figure of a prediction for an example, with the weights of the positions it was drawn from (or none).
+
+        Of a written answer the prediction is its tokens, and the weights are a row for each of them.
+        """
         raise BadValue(
             f"--figure: the task {self.name} draws no predictions. Leave it out; `regard view` shows the attention."
         )

@@ -44,7 +44,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
     table = "a CSV file whose last rows are continued, for a run that forecasts; may come several times"
     parser.add_argument("--table", type=str, action="append", metavar="FILE", help=table)
-    figure = "draw the prediction into this file (.svg, .pdf, .png), for a run that forecasts; one input only"
+    figure = "draw the prediction into this file (.svg, .pdf, .png): a forecast, or where each word of a caption looked"
     parser.add_argument("--figure", type=str, metavar="FILE", help=figure)
     parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
     penalty = "with --beam: divide the log-probability of a text by its length to the power A (default: the task's, 1)"
@@ -134,6 +134,8 @@ def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
     from regard.tasks.text.vocabulary import whole_characters
 
     found = [{name: text} for name in INPUTS for text in options[name] or ()]
+    if task.together:
+        found = _together(options, task)
     if not found and "text" not in task.takes:
         takes = " or ".join(f"--{name}" for name in task.takes)
         raise BadValue(f"{takes}: expected an input to predict from, got none. Give {takes} FILE.")
@@ -143,6 +145,18 @@ def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
         if unread:
             task.parse(given)  # raises, and says what the task reads
     return [{name: whole_characters(text) for name, text in given.items()} for given in found]
+
+
+def _together(options: Namespace, task: Task) -> list[dict[str, str]]:
+    """Inputs of a task that takes several things at once: the first of each, the second of each …; one serves for all."""
+    given = {name: list(options[name] or ()) for name in INPUTS if options[name] or name in task.takes}
+    most = max(map(len, given.values()))
+    for name, texts in given.items():
+        if len(texts) not in (1, most) or name not in task.takes:
+            wanted = " and ".join(f"--{one}" for one in task.takes)
+            expected = f"expected {most} of them or one, got {len(texts)}" if texts else "expected one, got none"
+            raise BadValue(f"--{name}: {task.name} takes {wanted} together; {expected}.")
+    return [{name: texts[min(row, len(texts) - 1)] for name, texts in given.items()} for row in range(most)]
 
 
 def _lines() -> list[str]:

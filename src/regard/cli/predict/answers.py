@@ -234,9 +234,10 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
 
 def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path) -> None:
     """Write the figure of a prediction to a file, in the format of its ending."""
-    seen = found.get("looked_at")
-    weights = [one["weight"] for one in seen["pieces"]] if seen else []
-    figure = loaded.task.draw(found.get("predicted"), loaded.task.parse(given), weights)
+    seen, aligned = found.get("looked_at"), found.get("alignment")
+    weights = aligned["weights"] if aligned else [one["weight"] for one in seen["pieces"]] if seen else []
+    predicted = found.get("predicted", found.get("tokens"))
+    figure = loaded.task.draw(predicted, loaded.task.parse(given), weights)
     try:
         figure.savefig(path)
     except (OSError, ValueError) as trouble:  # no such folder; a format that matplotlib does not know
