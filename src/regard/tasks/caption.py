@@ -21,7 +21,7 @@ from regard.tasks.formats.picture_files import PictureFiles
 from regard.tasks.formats.reading import Data, checked_encoding, paths_of
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import Draws, Generated
-from regard.tasks.generated.figure_sentences import is_clear, sentences
+from regard.tasks.generated.figure_sentences import every_sentence, is_clear, sentences
 from regard.tasks.generated.scenes import Scene, compose
 from regard.tasks.measures.bleu import ORDERS, Bleu
 from regard.tasks.measures.metrics import ACCURACY, LOSS, PERPLEXITY, Answered, Counts, Metric
@@ -131,7 +131,7 @@ class Caption(Task):
         """The words of the training captions; made from the data where no state was restored."""
         if self.target_vocabulary is None:
             if self.data is None:
-                texts = [text for number in range(300) for text in self._scene("test", number)[1]]
+                texts = every_sentence()
             else:
                 first = self.described.get("train") or next(iter(self.described.values()))
                 texts = [plain(text) for one in first for text in one.captions]
