@@ -173,7 +173,8 @@ def test_every_weight_is_trained_and_unknown_words_for_options_are_refused():
 
 def test_a_problem_without_a_memory_and_a_question_names_who_can_serve_it():
     with pytest.raises(
-        regard.RegardError, match=r"answerer reads a memory \(sentences or a picture\) and a question.*encoder"
+        regard.RegardError,
+        match=r"answerer reads a memory \(sentences or a picture\) and a question.*encoder",
     ):
         models.build("answerer", Problem.of(Tokens(WORDS, length=7), OneOf(3)))
     reversed_streams = dict(reversed(PROBLEM.streams.items()))

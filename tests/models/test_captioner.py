@@ -76,7 +76,10 @@ def test_one_step_of_the_decoder_is_that_of_the_paper_by_hand():
 
 
 def test_the_first_state_is_made_of_the_mean_of_all_places():
-    model, given = built().double().eval(), question().map(lambda t: t.double() if t.is_floating_point() else t)
+    model, given = (
+        built().double().eval(),
+        question().map(lambda t: t.double() if t.is_floating_point() else t),
+    )
     places = model.features(given.inputs)
     assert places.shape == (2, 6, DIM)
     state = model.initial_state(given)
@@ -114,7 +117,10 @@ def test_a_residual_block_whose_convolutions_are_silent_passes_its_input_on():
 
 
 def test_patches_that_no_halvings_lead_to_and_videos_are_refused():
-    for spec, why in [(Patches.of(1, 6, 12, 3), "power of two, not 3"), (Patches.of(1, 8, 8, 4, frames=2), "a video")]:
+    for spec, why in [
+        (Patches.of(1, 6, 12, 3), "power of two, not 3"),
+        (Patches.of(1, 8, 8, 4, frames=2), "a video"),
+    ]:
         with pytest.raises(regard.RegardError, match=why):
             models.build("captioner", Problem.of(spec, PROBLEM.answer))
 
@@ -132,7 +138,9 @@ def test_decoding_step_by_step_is_the_forward_pass_and_a_beam_scores_its_texts_b
         for one in hypotheses:
             said = torch.tensor([one.tokens])
             logs = model(given.rows([row]).answered(said)).log_softmax(-1)
-            assert float(logs.gather(-1, said[..., None]).sum().detach()) == pytest.approx(one.score, abs=1e-4)
+            assert float(logs.gather(-1, said[..., None]).sum().detach()) == pytest.approx(
+                one.score, abs=1e-4
+            )
 
 
 def test_soft_is_additive_and_hard_learns_by_the_score_function():
@@ -148,11 +156,15 @@ def test_soft_is_additive_and_hard_learns_by_the_score_function():
     assert len(terms) == TARGET, "one glance for each word"
     losses, counts = model.example_losses(outputs, given)
     sum(term(losses.detach(), counts) for term in terms).backward()
-    scored = [layer.query.weight, layer.key.weight] if hasattr(layer, "query") else list(layer.parameters())[:2]
+    scored = (
+        [layer.query.weight, layer.key.weight] if hasattr(layer, "query") else list(layer.parameters())[:2]
+    )
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in scored)
     model.eval()
     weights = model.alignments(given)
-    assert torch.equal(weights.amax(-1), torch.ones(2, TARGET)) and torch.equal(weights.sum(-1), torch.ones(2, TARGET))
+    assert torch.equal(weights.amax(-1), torch.ones(2, TARGET)) and torch.equal(
+        weights.sum(-1), torch.ones(2, TARGET)
+    )
 
 
 def test_coverage_is_worked_out_by_hand():

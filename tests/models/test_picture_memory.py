@@ -27,7 +27,9 @@ def batch(lengths=(7, 3), seed=2):
     return Batch(streams, {"targets": Stream(torch.tensor([1] * len(lengths)))})
 
 
-@pytest.mark.parametrize("options", [{}, {"tying": "layer", "hops": 2}, {"layers": 1, "num_heads": 3, "ordered": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"tying": "layer", "hops": 2}, {"layers": 1, "num_heads": 3, "ordered": False}]
+)
 def test_every_weight_is_trained(options):
     model, given = built(**options), batch()
     model.loss(model(given), given)[0].backward()

@@ -5,6 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 from PIL import Image
 
@@ -126,10 +127,11 @@ def test_bleu_counts_only_images_with_references_and_all_of_their_captions(folde
     metrics = [metric for metric in task.metrics() if metric.name.startswith("bleu")]
     found = values(metrics, merged(metrics, [observe(metrics, Answered(model, batch))]))
     references = [one.references for one in task.examples("test") if one.references]
-    import sacrebleu
-
-    own = sacrebleu.corpus_bleu(texts, [list(one) for one in zip(*references)], tokenize="none", force=True)
-    assert list(found) == ["bleu_1", "bleu_2", "bleu_3", "bleu_4"] and found["bleu_4"] == pytest.approx(own.score)
+    streams = [list(one) for one in zip(*references, strict=True)]
+    own = sacrebleu.corpus_bleu(texts, streams, tokenize="none", force=True)
+    assert list(found) == ["bleu_1", "bleu_2", "bleu_3", "bleu_4"] and found["bleu_4"] == pytest.approx(
+        own.score
+    )
     assert found["bleu_1"] > found["bleu_4"] and "nrefs" in task.protocol()["bleu_4"]
 
 
@@ -139,15 +141,22 @@ def test_batches_hold_patches_and_captions_and_state_is_restored(folder):
     assert batch.inputs.shape == (6, 16, 48) and batch.targets.shape == (6, 7)
     other = tasks.build("caption", state=json.loads(json.dumps(task.state())), data="gone")
     assert other.streams() == task.streams() and other.answers() == task.answers()
-    again = [task.collate(list(task.examples("train")[:3]), torch.Generator().manual_seed(4)).inputs for _ in range(2)]
+    again = [
+        task.collate(list(task.examples("train")[:3]), torch.Generator().manual_seed(4)).inputs
+        for _ in range(2)
+    ]
     plainly = tasks.build("caption(size=16, patch=4, augment=false)", data=str(folder))
     assert torch.equal(*again)
-    assert not torch.equal(again[0], plainly.collate(list(plainly.examples("train")[:3]), torch.Generator()).inputs)
+    assert not torch.equal(
+        again[0], plainly.collate(list(plainly.examples("train")[:3]), torch.Generator()).inputs
+    )
     assert task.collate([], torch.Generator()).inputs.shape == (0, 16, 48)
 
 
 def test_wrong_sizes_are_refused():
-    with pytest.raises(regard.RegardError, match="patch: expected a side that divides the picture's 32 × 32 pixels"):
+    with pytest.raises(
+        regard.RegardError, match="patch: expected a side that divides the picture's 32 × 32 pixels"
+    ):
         tasks.build("caption(patch=5)")
     with pytest.raises(regard.RegardError, match="size: generated scenes have 32 pixels, got 64"):
         tasks.build("caption(size=64)")
@@ -183,7 +192,13 @@ def test_a_picture_is_described_with_where_each_word_looked(run, tmp_path, capsy
     (found,) = json.loads(capsys.readouterr().out)
     assert "green" in found["output"] and found["kind"] == "translation"
     seen = found["alignment"]
-    assert seen["rows"] == found["output"].split() and seen["columns"][:5] == ["0,0", "0,1", "0,2", "0,3", "1,0"]
+    assert seen["rows"] == found["output"].split() and seen["columns"][:5] == [
+        "0,0",
+        "0,1",
+        "0,2",
+        "0,3",
+        "1,0",
+    ]
     assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in seen["weights"])
     assert figure.read_text().count("<image") == len(seen["rows"]) + 1
     assert main(command) == 0 and "where each word looked" in capsys.readouterr().out
@@ -210,7 +225,9 @@ def test_a_few_steps_of_the_scenes_lower_the_loss_for_hard_attention_too(tmp_pat
              "eval_every": 100, "optim": {"lr": 1e-2, "warmup": 2}, "out": str(tmp_path / attention), "device": "cpu"},
             quiet=True,
         )  # fmt: skip
-        rows = [json.loads(line) for line in (tmp_path / attention / "metrics.jsonl").read_text().splitlines()]
+        rows = [
+            json.loads(line) for line in (tmp_path / attention / "metrics.jsonl").read_text().splitlines()
+        ]
         losses = [row["loss"] for row in rows if "loss" in row]
         assert losses[-1] < losses[0]
 

@@ -52,7 +52,8 @@ class Coverage(nn.Module):
 class Captioner(Seq2seq):
     """A residual convolutional network reads the picture; a recurrent decoder attends to its places before each word.
 
-        z_t = β_t · attend(s_{t−1}, a),   β_t = σ(w·s_{t−1}),   s_t = f(s_{t−1}, [y_{t−1}; z_t]),   h̃_t = tanh(W [z_t; s_t])
+        z_t = β_t · attend(s_{t−1}, a),   β_t = σ(w·s_{t−1})
+        s_t = f(s_{t−1}, [y_{t−1}; z_t]),   h̃_t = tanh(W [z_t; s_t])
 
     with a_i the features of place i, y the last word and h̃_t projected to the words. `attention=soft` mixes the places
     by additive attention. `attention=hard` looks at a single place, drawn at random in training, and its scores learn

@@ -54,7 +54,9 @@ class MemoryOptions:
 class Memory(nn.Module):
     """The base of every memory: built from the specifications of what is told and asked, dim, hops and options."""
 
-    reads_question: bool = False  # whether the question's row comes from the memory, which shares vectors with it
+    reads_question: bool = (
+        False  # whether the question's row comes from the memory, which shares vectors with it
+    )
 
     def forward(self, told: Stream, asked: Stream) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
         """Keys (b,n,dim) and values (b,n,dim) for each hop; the question's row (b,dim) where the memory reads it."""
@@ -93,7 +95,9 @@ class SentenceMemory(Memory):
         super().__init__()
         for name in ("layers", "num_heads"):
             if getattr(options, name) is not None:
-                raise BadValue(f"{name}: a memory of sentences has no layers, got {getattr(options, name)}. Leave it out.")
+                raise BadValue(
+                    f"{name}: a memory of sentences has no layers, got {getattr(options, name)}. Leave it out."
+                )
         self.dim, self.hops, self.options = dim, hops, options
         self.reads_question = options.adjacent
         sets = options.sets(hops)

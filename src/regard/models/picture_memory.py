@@ -40,9 +40,12 @@ class PictureMemory(Memory):
         self.words = StreamEmbedding(asked, dim, positions=positions, dropout=options.dropout)
         shared: dict[str, Any] = {"num_heads": heads, "dropout": options.dropout, "hidden": 2 * dim}
         self.own = nn.ModuleList(
-            nn.ModuleList(EncoderLayer(dim, "multihead", norm="pre", **shared) for _ in range(2)) for _ in range(layers)
+            nn.ModuleList(EncoderLayer(dim, "multihead", norm="pre", **shared) for _ in range(2))
+            for _ in range(layers)
         )
-        self.layers = nn.ModuleList(CoAttentionLayer(2, dim, heads, options.dropout, True) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            CoAttentionLayer(2, dim, heads, options.dropout, True) for _ in range(layers)
+        )
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2))
         self.widen = nn.Linear(dim, options.sets(hops) * dim)
 

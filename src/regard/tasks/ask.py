@@ -66,9 +66,9 @@ class PictureQuestions(Task):
     """Answers questions about pictures; without files, generated scenes of figures in six colours.
 
     "what is the red one", "is it on the left", "at the top"; relational: "what is nearest to the red one", "what is
-    furthest from it", "how many are like it". A question is asked only where its answer is clear by a pixel. Files: JSON
-    lines {"image", "question", "answer"[, "kind"]} beside the images; kinds that begin with "relational" are measured
-    apart from others.
+    furthest from it", "how many are like it". A question is asked only where its answer is clear by a pixel. Files:
+    JSON lines {"image", "question", "answer"[, "kind"]} beside the images; kinds that begin with "relational" are
+    measured apart from others.
 
     Args:
         data: a folder with the lines and the images, or files, folders and zips one by one
@@ -108,7 +108,9 @@ class PictureQuestions(Task):
         self.figures = figures
         self.objects = whole_number("objects", objects, 3)
         if self.objects > len(COLOURS):
-            raise BadValue(f"objects: expected 3 to {len(COLOURS)}, as many as there are colours, got {objects}.")
+            raise BadValue(
+                f"objects: expected 3 to {len(COLOURS)}, as many as there are colours, got {objects}."
+            )
         self.scenes = whole_number("scenes", scenes, 1)
         self.size, self.patch = whole_number("size", size, 24), whole_number("patch", patch, 1)
         self.spec = Patches.of(COLOUR, self.size, self.size, self.patch)
@@ -130,7 +132,8 @@ class PictureQuestions(Task):
         if self.data is None:
             sizes = {"train": self.scenes, **SCENES}
             return {
-                split: Generated(QUESTIONS * count, partial(self._generated, split)) for split, count in sizes.items()
+                split: Generated(QUESTIONS * count, partial(self._generated, split))
+                for split, count in sizes.items()
             }
         other = self.typed(encoding="latin-1")
         return {**read_questions(self._files[0], self.encoding, other, self.seed, self.whole)}
@@ -164,7 +167,9 @@ class PictureQuestions(Task):
         counted = [str(number) for number in range(1, self.objects + 1)] if self.data is None else []
         self.labels = sorted({*counted, *(row.answer for part in parts for row in part)})
         if len(self.labels) < 2:
-            raise BadValue(f"data: expected at least two different answers, got only {excerpt(self.labels[0])}.")
+            raise BadValue(
+                f"data: expected at least two different answers, got only {excerpt(self.labels[0])}."
+            )
         texts = [words_of(row.question) for row in rows]
         self.vocabulary = vocabulary.build("word", [" ".join(words) for words in texts])
         self.width = max(len(words) for words in texts)
@@ -263,7 +268,9 @@ class PictureQuestions(Task):
         grid = (self.spec.rows, self.spec.columns)
         words = f"“{' '.join(example.question)}?”"
         streams = {QUESTION: list(example.question[: self.width])}
-        return Shown(words, places(*grid), "patches", picture=shown(example.pixels), grid=grid, streams=streams)
+        return Shown(
+            words, places(*grid), "patches", picture=shown(example.pixels), grid=grid, streams=streams
+        )
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The answer."""
@@ -284,7 +291,10 @@ class PictureQuestions(Task):
             raise BadValue("labels: expected a list of names, as `state` makes it.")
         self.labels, self.vocabulary = list(labels), vocabulary.restored(state["vocabulary"])
         self.width = whole_number("width", state["width"], 1)
-        self.size, self.patch = whole_number("size", state["size"], 1), whole_number("patch", state["patch"], 1)
+        self.size, self.patch = (
+            whole_number("size", state["size"], 1),
+            whole_number("patch", state["patch"], 1),
+        )
         self.spec = Patches.of(COLOUR, self.size, self.size, self.patch)
         self.__dict__.pop("_numbers", None)  # of the former labels
 
@@ -299,4 +309,3 @@ def _digit(split: str, height: int, draws: Draws) -> tuple[Any, str]:
     pixels, digits = images()
     number = draws.among(numbers_of(split))
     return resized(pixels[number].reshape(SIDE, SIDE), height), NUMBERS[digits[number]]
-

@@ -75,7 +75,9 @@ class Caption(Task):
     """
 
     takes = ("image",)
-    metric: ClassVar[Metric] = Counts("bleu_4", over="images", total="texts")  # `metrics` says how it is measured
+    metric: ClassVar[Metric] = Counts(
+        "bleu_4", over="images", total="texts"
+    )  # `metrics` says how it is measured
     recipe = Recipe(
         model="captioner", steps=1500, batch_size=64, lr=2e-3, warmup=100,
         models={
@@ -103,7 +105,9 @@ class Caption(Task):
         self.size = whole_number("size", size or (SCENE if data is None else 128), 8)
         self.patch = whole_number("patch", patch or (SCENE_PATCH if data is None else 16), 1)
         if data is None and self.size != SCENE:
-            raise BadValue(f"size: generated scenes have {SCENE} pixels, got {size}. Leave it out, or give data.")
+            raise BadValue(
+                f"size: generated scenes have {SCENE} pixels, got {size}. Leave it out, or give data."
+            )
         self.channels = GREY if data is None else COLOUR
         self.min_count = whole_number("min_count", min_count, 1)
         self.max_length = whole_number("max_length", max_length, 1)
@@ -209,7 +213,9 @@ class Caption(Task):
             texts = tuple(plain(text) for text in one.captions)
             written = split != "train" and number % every == 0
             found += [
-                Captioned(pictures[one.image], text, texts if written and not place else None, split == "train")
+                Captioned(
+                    pictures[one.image], text, texts if written and not place else None, split == "train"
+                )
                 for place, text in enumerate(texts)
             ]
         return found
@@ -274,7 +280,10 @@ class Caption(Task):
         """Restore them."""
         self.target_vocabulary = vocabulary.restored(state["vocabulary"])
         self.max_target = whole_number("max_target", state["max_target"], 1)
-        self.size, self.patch = whole_number("size", state["size"], 1), whole_number("patch", state["patch"], 1)
+        self.size, self.patch = (
+            whole_number("size", state["size"], 1),
+            whole_number("patch", state["patch"], 1),
+        )
         self.channels = whole_number("channels", state["channels"], 1)
         self.spec = Patches.of(self.channels, self.size, self.size, self.patch)
 

@@ -33,8 +33,6 @@ def read(sentence):
     return found
 
 
-
-
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_every_sentence_about_a_scene_is_true_of_its_digits(split):
     for index in range(60):
@@ -136,7 +134,12 @@ def test_every_question_has_the_answer_that_brute_force_reads_off_the_pixels():
 
 def test_an_answer_that_is_not_clear_by_a_pixel_is_not_asked_for():
     asked = Figure("red", "circle", 20, 20)
-    near = [asked, Figure("blue", "square", 26, 20), Figure("green", "circle", 20, 26.5), Figure("grey", "square", 9, 9)]
+    near = [
+        asked,
+        Figure("blue", "square", 26, 20),
+        Figure("green", "circle", 20, 26.5),
+        Figure("grey", "square", 9, 9),
+    ]
     assert answered("nearest", asked, near, 48) is None, "6 and 6.5 pixels away, and not alike"
     assert answered("nearest", asked, [*near[:2], near[2]._replace(what="square"), near[3]], 48) == "square"
     assert answered("left", asked._replace(x=23.5), near, 48) is None

@@ -9,7 +9,7 @@ import sacrebleu
 from regard.errors import BadValue
 from regard.tasks.measures.bleu import Bleu
 
-WORDS = "a dog cat runs on the green grass with two red balls".split()
+WORDS = ["a", "dog", "cat", "runs", "on", "the", "green", "grass", "with", "two", "red", "balls"]
 
 
 def sentence(draw, least=3, most=11):
@@ -23,15 +23,16 @@ def added(parts):
 def test_several_references_added_up_over_batches_are_sacrebleu_on_the_whole():
     draw = random.Random(3)
     references = [[sentence(draw) for _ in range(5)] for _ in range(13)]
-    texts = [" ".join(draw.choice(refs).split()[:-1] + [draw.choice(WORDS)]) for refs in references]
+    texts = [" ".join([*draw.choice(refs).split()[:-1], draw.choice(WORDS)]) for refs in references]
     bleu = Bleu("none")
     parts = [bleu.counts(texts[at : at + 4], references[at : at + 4]) for at in range(0, 13, 4)]
-    whole = sacrebleu.corpus_bleu(texts, [list(one) for one in zip(*references)], tokenize="none", force=True)
+    streams = [list(one) for one in zip(*references, strict=True)]
+    whole = sacrebleu.corpus_bleu(texts, streams, tokenize="none", force=True)
     assert 1 < whole.score < 99
     assert bleu.score(added(parts)) == pytest.approx(whole.score)
     for longest in (1, 2, 3):
         own = sacrebleu.BLEU(tokenize="none", force=True, max_ngram_order=longest)
-        expected = own.corpus_score(texts, [list(one) for one in zip(*references)]).score
+        expected = own.corpus_score(texts, streams).score
         assert bleu.score(added(parts), longest) == pytest.approx(expected)
 
 
@@ -54,6 +55,8 @@ def test_one_reference_each_is_as_before_and_other_orders_are_refused():
     bleu = Bleu()
     one = bleu.counts(["a cat sat on it"], ["the cat sat on it"])
     assert one == bleu.counts(["a cat sat on it"], [["the cat sat on it"]])
-    assert bleu.score(one) == pytest.approx(sacrebleu.corpus_bleu(["a cat sat on it"], [["the cat sat on it"]]).score)
+    assert bleu.score(one) == pytest.approx(
+        sacrebleu.corpus_bleu(["a cat sat on it"], [["the cat sat on it"]]).score
+    )
     with pytest.raises(BadValue, match="longest: expected 1 to 4, got 5"):
         bleu.score(one, 5)

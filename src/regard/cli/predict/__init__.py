@@ -148,13 +148,15 @@ def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
 
 
 def _together(options: Namespace, task: Task) -> list[dict[str, str]]:
-    """Inputs of a task that takes several things at once: the first of each, the second of each …; one serves for all."""
+    """Inputs of a task that takes several things at once: the first of each, the second of each; one serves for all."""
     given = {name: list(options[name] or ()) for name in INPUTS if options[name] or name in task.takes}
     most = max(map(len, given.values()))
     for name, texts in given.items():
         if len(texts) not in (1, most) or name not in task.takes:
             wanted = " and ".join(f"--{one}" for one in task.takes)
-            expected = f"expected {most} of them or one, got {len(texts)}" if texts else "expected one, got none"
+            expected = (
+                f"expected {most} of them or one, got {len(texts)}" if texts else "expected one, got none"
+            )
             raise BadValue(f"--{name}: {task.name} takes {wanted} together; {expected}.")
     return [{name: texts[min(row, len(texts) - 1)] for name, texts in given.items()} for row in range(most)]
 

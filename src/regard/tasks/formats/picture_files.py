@@ -28,7 +28,9 @@ class PictureFiles:
         for place in self.places:
             with opened(place) as store:
                 inside = store.names(ENDINGS)
-                by_name = {PurePosixPath(name).name: name for name in inside} | {name: name for name in inside}
+                by_name = {PurePosixPath(name).name: name for name in inside} | {
+                    name: name for name in inside
+                }
                 for name in [one for one in missing if one in by_name]:
                     found[name] = square(_image(store, by_name[name]), size)
                     del missing[name]

@@ -99,7 +99,9 @@ def answered(kind: str, asked: Figure, figures: Sequence[Figure], size: int) -> 
     if kind == "count":
         return str(sum(one.what == asked.what for one in figures))
     far = kind == "furthest"
-    others = sorted((one for one in figures if one is not asked), key=lambda one: distance(asked, one), reverse=far)
+    others = sorted(
+        (one for one in figures if one is not asked), key=lambda one: distance(asked, one), reverse=far
+    )
     first, second = others[:2]
     clear = abs(distance(asked, first) - distance(asked, second)) >= CLEAR
     return first.what if clear or first.what == second.what else None

@@ -54,5 +54,7 @@ def every_sentence() -> list[str]:
     """Sentences that hold every word and every form, each digit in each form."""
     here, beside, below = (0, 0, 4, 4), (9, 0, 13, 4), (0, 9, 4, 13)
     found = [sentences([digit], [here]) for digit in range(len(NUMBERS))]
-    found += [sentences([digit, digit], [here, there]) for digit in range(len(NUMBERS)) for there in (beside, below)]
+    found += [
+        sentences([digit, digit], [here, there]) for digit in range(len(NUMBERS)) for there in (beside, below)
+    ]
     return [text for texts in found for text in texts]

@@ -16,8 +16,10 @@ LIGHT = 0.25  # the largest change of brightness and of contrast
 
 
 def varied(pictures: Tensor, generator: torch.Generator, mirror: bool = True) -> Tensor:
-    """Of each picture (b,channels,h,w) from 0 to 1 a part, brought to the old size, mirrored half of the times, and with
-    another brightness and contrast. All randomness comes from `generator`."""
+    """Of each picture (b,channels,h,w) from 0 to 1 a part, brought to the old size and mirrored half of the times.
+
+    Brightness and contrast change, too. All randomness comes from `generator`.
+    """
     size = len(pictures)
     draws = torch.rand(6, size, generator=generator)
     scale = SMALLEST + (1 - SMALLEST) * draws[0]

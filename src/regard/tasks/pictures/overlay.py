@@ -16,7 +16,10 @@ INCHES = 1.5  # of a picture's side
 
 
 def overlays(
-    picture: NDArray[np.float32], words: Sequence[str], weights: Sequence[Sequence[float]], grid: tuple[int, int]
+    picture: NDArray[np.float32],
+    words: Sequence[str],
+    weights: Sequence[Sequence[float]],
+    grid: tuple[int, int],
 ) -> Figure:
     """The picture (height,width[,3]) first as it is, then for each word with its weights over the patches of a grid.
 
@@ -37,7 +40,9 @@ def overlays(
         light = np.ones((height, width), np.float32)
         if number:
             row = np.nan_to_num(np.asarray(weights[number - 1], np.float32)).reshape(grid)
-            light = np.kron(row / (row.max() or 1.0), np.ones((height // grid[0], width // grid[1]))).astype(np.float32)
+            light = np.kron(row / (row.max() or 1.0), np.ones((height // grid[0], width // grid[1]))).astype(
+                np.float32
+            )
             light = 0.1 + 0.9 * light
         lit = picture * (light if picture.ndim == 2 else light[..., None])
         frame.imshow(lit, cmap="gray", vmin=0, vmax=1, interpolation="none")

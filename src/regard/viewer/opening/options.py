@@ -73,7 +73,6 @@ class ViewOptions:
                 "or give the words with --target."
             )
 
-
     def inputs(self, together: bool = False) -> dict[str, str]:
         """The inputs that were given; one at most, unless what is opened reads several together."""
         given = {name: getattr(self, name) for name in ("text", "image", "sound")}

@@ -106,7 +106,9 @@ def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, lis
         example = task.parse(given)
         understood = task.understood(given, example)
         notes = [] if understood is None else [_as_sentence(note) for note in understood.notes]
-        words = [f"“{text}”" if kind == "text" else f"the {kind} {Path(text).name}" for kind, text in given.items()]
+        words = [
+            f"“{text}”" if kind == "text" else f"the {kind} {Path(text).name}" for kind, text in given.items()
+        ]
         return *prepare(task, example, longest=None), ", ".join(words), notes
     batch, shown = prepare(task, choose(task))
     return batch, shown, shown.words, []
