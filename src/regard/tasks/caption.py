@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 SCENE, SCENE_PATCH = 32, 4  # pixels of a generated scene's side, and of a patch's
 DIGITS = (11, 15)  # the least and the greatest height of a digit in a scene, in pixels
 SIZES = {"train": 20_000, "validation": 300, "test": 500}  # generated scenes
+STRIDE = 8  # training captions of files are padded to a multiple of so many words
 ALONE = 15  # per cent of the scenes that hold one digit
 
 
@@ -236,7 +238,12 @@ class Caption(Task):
         if len(captions) < len(examples):
             return batch
         tokens = [[*ids[: self.max_target - 1], END] for ids in self._known().encode_all(captions)]
-        return batch.answered(*padded(tokens, PADDING))
+        targets, keep = padded(tokens, PADDING)
+        if examples[0].training:  # few different lengths, so that a GPU can repeat captured steps
+            more = min(self.max_target, -(-targets.shape[1] // STRIDE) * STRIDE) - targets.shape[1]
+            keep = torch.ones_like(targets, dtype=torch.bool) if keep is None else keep
+            targets, keep = F.pad(targets, (0, more), value=PADDING), F.pad(keep, (0, more))
+        return batch.answered(targets, keep)
 
     def parse(self, given: Mapping[str, str]) -> Captioned:
         """An image; where the run learned scenes of digits, light writing on a dark ground."""
