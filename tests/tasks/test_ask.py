@@ -166,13 +166,17 @@ def test_a_small_answerer_learns_what_is_where(run):
 def test_an_image_with_questions_is_answered_with_what_was_looked_at(run, tmp_path, capsys):
     half(tmp_path / "x.png", "green", "blue")
     command = ["predict", str(run[0]), "--image", str(tmp_path / "x.png"), "--json"]
-    asked = ("What is on the left?", "what is on the right", "what is purple")
-    assert main([*command, *(part for text in asked for part in ("--text", text))]) == 0
-    first, second, third = json.loads(capsys.readouterr().out)
+    found = []
+    for text in ("What is on the left?", "what is on the right", "what is purple"):
+        assert main([*command, "--text", text]) == 0
+        found += json.loads(capsys.readouterr().out)
+    first, second, third = found
     assert first["output"] == "green" and second["output"] == "blue"
     assert "purple" in third["notes"][0] and not second["notes"] and len(first["looked_at"]["pieces"]) == 9
     assert main([*command]) == 2 and main([*command[:2], "--text", "what"]) == 2
-    assert "together" in capsys.readouterr().err
+    assert "Give both: --image FILE --text QUESTION" in str(capsys.readouterr())
+    assert main([*command, "--text", "what", "--text", "where"]) == 2
+    assert "expected one image and one question, got 2" in str(capsys.readouterr())
 
 
 def test_the_page_opens_an_image_with_its_question(run, tmp_path):

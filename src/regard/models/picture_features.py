@@ -60,8 +60,8 @@ class PictureFeatures(nn.Module):
             layers += [ResidualBlock(outside, outside) for _ in range(blocks - 1)]
         self.layers = nn.Sequential(*layers)
         self.widen = nn.Linear(widths[-1], dim)
-        self.rows = nn.Parameter(torch.randn(spec.rows, 1, dim) * 0.1)
-        self.columns = nn.Parameter(torch.randn(1, spec.columns, dim) * 0.1)
+        self.rows = nn.Parameter(torch.randn(spec.rows, 1, dim) * 0.5)  # about as large as features
+        self.columns = nn.Parameter(torch.randn(1, spec.columns, dim) * 0.5)
         self.dropout = nn.Dropout(dropout)
 
     @staticmethod

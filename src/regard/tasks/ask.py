@@ -241,13 +241,16 @@ class PictureQuestions(Task):
     def _ids(self, words: Sequence[str]) -> list[int]:
         return self.vocabulary.encode(" ".join(words))[: self.width] or [UNKNOWN]
 
-    def parse(self, given: Mapping[str, str]) -> AskedPicture:
+    def parse(self, given: Mapping[str, Any]) -> AskedPicture:
         """An image and a question about it."""
         if set(given) != {"image", "text"}:
             raise BadValue(
                 f"--{'text' if 'image' in given else 'image'}: the task {self.name} answers a question about an image. "
                 "Give both: --image FILE --text QUESTION."
             )
+        several = next((name for name in given if not isinstance(given[name], str)), None)
+        if several is not None:
+            raise BadValue(f"--{several}: expected one image and one question, got {len(given[several])}.")
         if not words_of(given["text"]):
             raise BadValue("--text: expected a question, got no word.")
         return AskedPicture(square(read_image(given["image"]), self.size), words_of(given["text"]))

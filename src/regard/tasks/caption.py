@@ -30,7 +30,7 @@ from regard.tasks.padding import padded
 from regard.tasks.pictures.crops import varied
 from regard.tasks.pictures.patches import cut
 from regard.tasks.pictures.pixels import COLOUR, GREY, Pixels, numbers, packed, places, shown, square
-from regard.tasks.shown import Shown
+from regard.tasks.shown import Looked, Shown
 from regard.tasks.streams import Patches
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.text import vocabulary
@@ -261,12 +261,14 @@ class Caption(Task):
         grid = (self.spec.rows, self.spec.columns)
         return Shown(words, places(*grid), "patches", target=target, picture=shown(example.pixels), grid=grid)
 
-    def draw(self, predicted: Any, example: Captioned, weights: Sequence[Any]) -> Figure:
+    def draw(self, predicted: Any, example: Captioned, looked: Looked | None) -> Figure | None:
         """The picture once for each word, and on it where the word looked."""
         from regard.tasks.pictures.overlay import overlays
 
-        words = self.output_pieces(predicted)[: len(weights)]
-        return overlays(shown(example.pixels), words, weights, (self.spec.rows, self.spec.columns))
+        if looked is None:
+            return None
+        grid = (self.spec.rows, self.spec.columns)
+        return overlays(shown(example.pixels), looked.rows, looked.weights, grid)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The caption."""

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from regard.comparison.figures.style import COLOURS, INK, WIDTH, Drawing
+from regard.comparison.figures.style import WIDTH, Drawing
 from regard.observation.attribution import Attribution
 from regard.observation.figure_text import readable
+from regard.tasks.figures.colours import COLOURS, INK
 
 SHADE = (42 / 255, 127 / 255, 196 / 255)
 MOST_HEADS = 8
@@ -133,7 +134,10 @@ def _over(frame: Axes, image: Array, received: Array, grid: Grid | None) -> None
     rows, columns = grid or (high, 1 if len(received) == high else wide)
     shares = received.reshape(rows, columns) / (received.max() or 1.0)
     cells = [(image, INK, 0.75), (shares, COLOURS[0], 0.65)]
-    if image.size > MOST_CELLS:  # too many for a rectangle each
+    if image.ndim == 3:  # in colours
+        frame.imshow(np.clip(image, 0, 1), extent=(0, wide, high, 0), interpolation="none")
+        cells = cells[1:]
+    elif image.size > MOST_CELLS:  # too many for a rectangle each
         ink = np.empty((high, wide, 4))
         ink[..., :3], ink[..., 3] = to_rgb(INK), 0.75 * image
         frame.imshow(ink, extent=(0, wide, high, 0), interpolation="none")

@@ -40,7 +40,7 @@ def numbers(pictures: Sequence[Pixels]) -> Tensor:
 
 def shown(pixels: Pixels) -> NDArray[np.float32]:
     """A picture as `Shown` takes it: (height,width) for a grey one, (height,width,3) for one in colours."""
-    found = pixels.astype(np.float32) / 255
+    found = np.asarray(pixels / 255, np.float32)
     return found[..., 0] if pixels.shape[2] == GREY else found
 
 

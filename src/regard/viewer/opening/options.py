@@ -27,6 +27,7 @@ class ViewOptions:
     target: str | None = None  # the target of an encoder-decoder, instead of its own output
     image: str | None = None
     sound: str | None = None
+    table: str | None = None
     generate: int | None = None  # tokens to generate, step by step
     beams: int = 1
     against: str | None = None
@@ -38,7 +39,7 @@ class ViewOptions:
     allow_missing: bool = False  # open a folder with missing tensors; the random weights are labelled
 
     def __post_init__(self) -> None:
-        for name in ("where", "against", "image", "sound", "gold"):
+        for name in ("where", "against", "image", "sound", "table", "gold"):
             value = getattr(self, name)
             shown = {"where": "RUN"}.get(name, f"--{name}")
             if value is not None and ("\0" in value or not value.strip()):
@@ -75,7 +76,7 @@ class ViewOptions:
 
     def inputs(self, together: bool = False) -> dict[str, str]:
         """The inputs that were given; one at most, unless what is opened reads several together."""
-        given = {name: getattr(self, name) for name in ("text", "image", "sound")}
+        given = {name: getattr(self, name) for name in ("text", "image", "sound", "table")}
         found = {name: value for name, value in given.items() if value is not None}
         if len(found) > 1 and not together:
             first, second, *_ = (f"--{name}" for name in found)
