@@ -93,8 +93,9 @@ class StreamEmbedding(nn.Module):
 
     def shared(self, outputs: int) -> nn.Embedding | None:
         """The embedding, if a head with so many outputs can share its weights."""
-        if isinstance(self.rows, nn.Embedding) and self.rows.num_embeddings == outputs:
-            return self.rows
+        table = getattr(self.rows, "words", self.rows)  # words with parts have a table of their own
+        if isinstance(table, nn.Embedding) and table.num_embeddings == outputs:
+            return table
         return None
 
 

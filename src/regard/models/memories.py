@@ -54,13 +54,15 @@ class MemoryOptions:
 class Memory(nn.Module):
     """The base of every memory: built from the specifications of what is told and asked, dim, hops and options."""
 
-    reads_question: bool = (
-        False  # whether the question's row comes from the memory, which shares vectors with it
-    )
+    reads_question: bool = False  # whether the question's row comes from the memory
 
     def forward(self, told: Stream, asked: Stream) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
         """Keys (b,n,dim) and values (b,n,dim) for each hop; the question's row (b,dim) where the memory reads it."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def answers(self, outputs: int) -> Tensor | None:
+        """The vectors of the answers (outputs,dim), where the memory shares its vectors with them."""
+        return None
 
 
 def remembers(spec: type[Any]) -> Callable[[type[Memory]], type[Memory]]:
@@ -88,7 +90,8 @@ class SentenceMemory(Memory):
     """Sentences as sums of word vectors, each with the vector of its age: how many sentences came after it.
 
     Paper: Sukhbaatar et al. 2015, section 4.1. Tying "adjacent": the values of a hop are the keys of the next, and the
-    question is read with the vectors of the first keys (section 2.2); "layer": all hops have the same keys and values.
+    question is read with the vectors of the first keys, and words are scored as answers by those of the last values
+    (section 2.2); "layer": all hops have the same keys and values.
     """
 
     def __init__(self, spec: TokenRows, asked: Tokens, dim: int, hops: int, options: MemoryOptions) -> None:
@@ -111,6 +114,11 @@ class SentenceMemory(Memory):
         rows = self.words(told.data) + self.ages(_ages(told))
         found = self.options.pairs(self.dropout(rows), self.hops)
         return found, self.dropout(self.words(asked.data)[:, : self.dim]) if self.reads_question else None
+
+    def answers(self, outputs: int) -> Tensor | None:
+        if not self.options.adjacent or outputs != self.words.table.num_embeddings:
+            return None
+        return self.words.table.weight[:, -self.dim :]
 
 
 def _ages(stream: Stream) -> Tensor:

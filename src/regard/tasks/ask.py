@@ -25,8 +25,8 @@ from regard.tasks.generated.figure_sentences import NUMBERS
 from regard.tasks.generated.scenes import resized
 from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.padding import padded
-from regard.tasks.pictures.patches import cut
-from regard.tasks.pictures.pixels import COLOUR, Pixels, numbers, packed, places, shown, square
+from regard.tasks.pictures.patches import cut, names
+from regard.tasks.pictures.pixels import COLOUR, Pixels, numbers, packed, shown, square
 from regard.tasks.shown import Shown, Understood
 from regard.tasks.streams import Patches, StreamSpec, Tokens
 from regard.tasks.task import Recipe, Task, task
@@ -263,7 +263,7 @@ class PictureQuestions(Task):
             notes.append(f"{len(unknown):,} words are unknown to this run: {', '.join(unknown[:8])}")
         if len(example.question) > self.width:
             notes.append(f"only the first {self.width} of {len(example.question)} words were read")
-        pieces = places(self.spec.rows, self.spec.columns)
+        pieces = names(self.spec)
         return Understood(pieces, [True] * len(pieces), notes)
 
     def show(self, example: AskedPicture, batch: Batch) -> Shown:
@@ -272,7 +272,7 @@ class PictureQuestions(Task):
         words = f"“{' '.join(example.question)}?”"
         streams = {QUESTION: list(example.question[: self.width])}
         return Shown(
-            words, places(*grid), "patches", picture=shown(example.pixels), grid=grid, streams=streams
+            words, names(self.spec), "patches", picture=shown(example.pixels), grid=grid, streams=streams
         )
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -28,8 +28,8 @@ from regard.tasks.measures.bleu import ORDERS, Bleu
 from regard.tasks.measures.metrics import ACCURACY, LOSS, PERPLEXITY, Answered, Counts, Metric
 from regard.tasks.padding import padded
 from regard.tasks.pictures.crops import varied
-from regard.tasks.pictures.patches import cut
-from regard.tasks.pictures.pixels import COLOUR, GREY, Pixels, numbers, packed, places, shown, square
+from regard.tasks.pictures.patches import cut, names
+from regard.tasks.pictures.pixels import COLOUR, GREY, Pixels, numbers, packed, shown, square
 from regard.tasks.shown import Looked, Shown
 from regard.tasks.streams import Patches
 from regard.tasks.task import Recipe, Task, task
@@ -259,7 +259,9 @@ class Caption(Task):
         target = [] if batch.targets is None else self.output_pieces(batch.targets[0].tolist())
         words = "an image" if example.caption is None else f"an image: “{example.caption}”"
         grid = (self.spec.rows, self.spec.columns)
-        return Shown(words, places(*grid), "patches", target=target, picture=shown(example.pixels), grid=grid)
+        return Shown(
+            words, names(self.spec), "patches", target=target, picture=shown(example.pixels), grid=grid
+        )
 
     def draw(self, predicted: Any, example: Captioned, looked: Looked | None) -> Figure | None:
         """The picture once for each word, and on it where the word looked."""

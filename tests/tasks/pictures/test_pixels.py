@@ -6,7 +6,7 @@ from PIL import Image
 
 from regard.tasks.pictures.crops import LIGHT, varied
 from regard.tasks.pictures.overlay import overlays
-from regard.tasks.pictures.pixels import numbers, packed, places, shown, square
+from regard.tasks.pictures.pixels import numbers, packed, shown, square
 
 
 def test_a_wide_image_is_cut_in_the_middle_and_keeps_its_colours():
@@ -23,7 +23,6 @@ def test_pixels_and_numbers_are_the_same_picture():
     back = numbers([packed(picture)])
     assert torch.allclose(back[0], torch.from_numpy(picture))
     assert shown(packed(picture)).shape == (6, 5, 3) and shown(packed(picture[:1])).shape == (6, 5)
-    assert places(2, 3) == ["0,0", "0,1", "0,2", "1,0", "1,1", "1,2"]
 
 
 def test_varied_pictures_come_from_the_generator_alone_and_stay_pictures():

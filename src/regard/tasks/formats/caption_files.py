@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.errors import BadValue
-from regard.tasks.formats.picture_files import ENDINGS
+from regard.tasks.formats.image_files import ENDINGS
 from regard.tasks.formats.reading import excerpt, read_lines, wrong
 from regard.tasks.formats.splits import complete, listed, named_split
 

@@ -42,8 +42,3 @@ def shown(pixels: Pixels) -> NDArray[np.float32]:
     """A picture as `Shown` takes it: (height,width) for a grey one, (height,width,3) for one in colours."""
     found = np.asarray(pixels / 255, np.float32)
     return found[..., 0] if pixels.shape[2] == GREY else found
-
-
-def places(rows: int, columns: int) -> list[str]:
-    """What the patches of a picture are called: "row,column", from 0."""
-    return [f"{row},{column}" for row in range(rows) for column in range(columns)]
