@@ -52,6 +52,8 @@ class ViewOptions:
                 raise BadValue(
                     f"--{name}: expected at most {LONGEST_TEXT:,} characters, got {len(value):,}. Shorten it."
                 )
+        # Whether an image with a question can be read, only the opened model says.
+        self.inputs(together=self.sound is None and self.table is None)
         if self.generate is not None and not 1 <= self.generate <= MOST_WRITTEN:
             raise BadValue(f"--generate: expected 1 to {MOST_WRITTEN} tokens, got {self.generate}.")
         if not 1 <= self.beams <= MOST_BEAMS:
