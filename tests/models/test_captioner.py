@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import models
 from regard.models.captioner import Coverage
-from regard.models.picture_features import PictureFeatures, ResidualBlock
+from regard.models.picture_features import PictureFeatures
 from regard.models.recurrent import RecurrentState
 from regard.models.seq2seq import Seq2seqState
 from regard.nn import loss_terms
@@ -103,17 +103,6 @@ def test_features_do_not_depend_on_the_other_pictures_of_a_batch():
     together = model.features(given.inputs)
     for row in range(2):
         assert torch.allclose(model.features(given.inputs[row : row + 1])[0], together[row], atol=1e-5)
-
-
-def test_a_residual_block_whose_convolutions_are_silent_passes_its_input_on():
-    block, maps = ResidualBlock(16, 16), torch.randn(2, 16, 5, 7)
-    torch.nn.init.zeros_(block.body[-1].weight)
-    assert torch.equal(block(maps), maps.relu())
-    halving = ResidualBlock(16, 24, stride=2)
-    torch.nn.init.zeros_(halving.body[-1].weight)
-    expected = torch.einsum("oi,bihw->bohw", halving.around.weight[..., 0, 0], maps[..., ::2, ::2])
-    expected = (expected + halving.around.bias[:, None, None]).relu()
-    assert torch.allclose(halving(maps), expected, atol=1e-5)
 
 
 def test_patches_that_no_halvings_lead_to_and_videos_are_refused():

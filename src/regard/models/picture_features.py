@@ -6,35 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.arguments import whole_number
+from regard.models.cnn_attention import GROUPS, ResidualBlock
 from regard.tasks.pictures.patches import fold
 from regard.tasks.streams import Patches
 
-GROUPS = 8  # of channels that are normalised together
 NARROWEST = 32  # channels
 
 
-class ResidualBlock(nn.Module):
-    """Two convolutions of 3 × 3 around which the input is added; `stride` 2 halves height and width.
-
-    Paper: He et al. 2016, with group normalisation (Wu and He 2018): an example's features do not depend on the others
-    in its batch.
-    """
-
-    def __init__(self, inside: int, outside: int, stride: int = 1) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False),
-            nn.GroupNorm(GROUPS, outside),
-            nn.ReLU(),
-            nn.Conv2d(outside, outside, 3, padding=1, bias=False),
-            nn.GroupNorm(GROUPS, outside),
-        )
-        same = stride == 1 and inside == outside
-        self.around: nn.Module = nn.Identity() if same else nn.Conv2d(inside, outside, 1, stride)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """(b,inside,h,w) → (b,outside,h/stride,w/stride)."""
-        return torch.relu(self.around(maps) + self.body(maps))
+def _block(before: int, width: int, stride: int = 1) -> ResidualBlock:
+    """A residual block without attention of its own; `stride` 2 halves height and width."""
+    return ResidualBlock(before, width, stride, channel=False, spatial=False, reduction=1, dropout=0.0)
 
 
 class PictureFeatures(nn.Module):
@@ -56,8 +37,8 @@ class PictureFeatures(nn.Module):
         layers: list[nn.Module] = [stem, nn.GroupNorm(GROUPS, widths[0]), nn.ReLU()]
         for number, inside in enumerate(widths):  # the stem halves once, each layer but the last once more
             outside = widths[min(number + 1, len(widths) - 1)]
-            layers.append(ResidualBlock(inside, outside, 2 if number + 1 < len(widths) else 1))
-            layers += [ResidualBlock(outside, outside) for _ in range(blocks - 1)]
+            layers.append(_block(inside, outside, 2 if number + 1 < len(widths) else 1))
+            layers += [_block(outside, outside) for _ in range(blocks - 1)]
         self.layers = nn.Sequential(*layers)
         self.widen = nn.Linear(widths[-1], dim)
         self.rows = nn.Parameter(torch.randn(spec.rows, 1, dim) * 0.5)  # about as large as features
