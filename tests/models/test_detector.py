@@ -5,7 +5,7 @@ import torch
 
 import regard
 from regard import models, tasks
-from regard.models.picture_features import PictureFeatures, cell_centres, factors, waves
+from regard.models.picture_features import cell_centres
 from regard.tasks import Problem
 from regard.tasks.answers import Boxes, PixelClasses
 from regard.tasks.batch import Batch
@@ -23,40 +23,6 @@ def batch(posed):
     spec = posed.inputs
     shape = (B, spec.channels, spec.rows * spec.side, spec.columns * spec.side)
     return Batch.of(cut(torch.rand(shape, generator=torch.Generator().manual_seed(2)), spec))
-
-
-@pytest.mark.parametrize("side", [1, 2, 3, 4, 5, 6])
-def test_features_have_a_row_for_each_patch_whatever_its_side(side: int) -> None:
-    spec = problem(Boxes(CLASSES), side).inputs
-    features = PictureFeatures(spec, 16, 1, "multihead", 4, 2, 0.0)
-    rows, maps = features(batch(problem(Boxes(CLASSES), side)).inputs)
-    assert rows.shape == (B, 16, 16)
-    assert maps[0].shape == (B, features.widths[0], 4 * side, 4 * side) and len(maps) == max(
-        1, len(factors(side))
-    )
-
-
-def test_convolutions_see_beyond_the_borders_of_a_patch() -> None:
-    posed = problem(Boxes(CLASSES), side=4)
-    features = PictureFeatures(posed.inputs, 16, 0, "multihead", 4, 2, 0.0)
-    data = batch(posed).inputs.requires_grad_()
-    rows, _ = features(data)
-    (slope,) = torch.autograd.grad(rows[0, 5].sum(), data)
-    assert slope[0, 5].any() and slope[0, 6].any() and not slope[1].any()
-
-
-def test_factors_and_places_by_hand() -> None:
-    assert [factors(number) for number in (1, 2, 12, 7, 16)] == [[], [2], [2, 2, 3], [7], [2, 2, 2, 2]]
-    assert cell_centres(2, 4)[[0, 1, 3, 4]].tolist() == [
-        [0.125, 0.25],
-        [0.375, 0.25],
-        [0.875, 0.25],
-        [0.125, 0.75],
-    ]
-    places = waves(cell_centres(8, 8), 32)
-    likeness = places @ places.T
-    assert likeness.argmax(1).tolist() == list(range(64))  # a place is most like itself
-    assert likeness[27, 28] > likeness[27, 31] and likeness[27, 35] > likeness[27, 59]
 
 
 def test_the_detector_answers_with_scores_and_boxes_for_each_patch_then_for_each_query() -> None:
@@ -135,8 +101,6 @@ def test_another_attention_among_the_patches_and_wrong_sizes() -> None:
     posed = problem(Boxes(CLASSES))
     net = models.build("detector", posed, dim=16, num_heads=2, width=4, attention="linear")
     assert net(batch(posed))[-1].shape[0] == B
-    with pytest.raises(regard.RegardError, match="dim: expected a multiple of 4"):
-        models.build("detector", posed, dim=18, num_heads=2)
     with pytest.raises(regard.RegardError, match="queries: expected a whole number of at least 1"):
         models.build("detector", posed, queries=0)
     assert not models.fits(models.MODELS["detector"], Problem.of(Vectors(4, 9), Boxes(CLASSES)))

@@ -66,8 +66,8 @@ class Detector(Model):
         super().__init__(problem)
         spec: Any = problem.inputs
         self.features = PictureFeatures(
-            spec, dim, whole_number("layers", layers, 0), attention or self.attention_default, width, num_heads,
-            dropout,
+            spec, dim, width=width, layers=layers, attention=attention or self.attention_default,
+            num_heads=num_heads, dropout=dropout,
         )  # fmt: skip
         self.queries = min(whole_number("queries", queries, 1), spec.rows * spec.columns)
         self.dim, self.scores = dim, problem.answer.outputs - 4

@@ -60,8 +60,8 @@ class Segmenter(Model):
         spec: Any = problem.inputs
         self.spec: Patches = spec
         self.features = PictureFeatures(
-            spec, dim, whole_number("layers", layers, 0), attention or self.attention_default, width, num_heads,
-            dropout,
+            spec, dim, width=width, layers=layers, attention=attention or self.attention_default,
+            num_heads=num_heads, dropout=dropout,
         )  # fmt: skip
         self.rise = Rise(dim, self.features.widths)
         self.classes = nn.Parameter(torch.randn(problem.answer.outputs, dim) * dim**-0.5)

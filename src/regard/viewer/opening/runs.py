@@ -105,16 +105,16 @@ def _step_of(name: str) -> int | None:
 def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, list[str]]:
     """A batch of one example, the labels of its positions, what it is in words, and notes on a text that was given."""
     task = loaded.task
-    for kind, path in (("image", options.image), ("sound", options.sound), ("table", options.table)):
-        if path is not None:
-            found = prepare(task, _marked(loaded, task.parse({kind: path})), longest=None)
-            return *found, f"the {kind} {Path(path).name}", []
-    if options.text is not None:
-        given = {"text": whole_characters(options.text)}
+    given = options.inputs(task.together)
+    if given:
+        given = {name: whole_characters(value) if name == "text" else value for name, value in given.items()}
         example = task.parse(given)
         understood = task.understood(given, example)
         notes = [] if understood is None else [_as_sentence(note) for note in understood.notes]
-        return *prepare(task, example, longest=None), f"“{options.text}”", notes
+        words = [
+            f"“{text}”" if kind == "text" else f"the {kind} {Path(text).name}" for kind, text in given.items()
+        ]
+        return *prepare(task, _marked(loaded, example), longest=None), ", ".join(words), notes
     batch, shown = prepare(task, _marked(loaded, choose(task)))
     return batch, shown, shown.words, []
 
