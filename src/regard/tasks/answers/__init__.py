@@ -4,6 +4,7 @@ from regard.tasks.answers.answer import NEEDS, Answer, Head
 from regard.tasks.answers.bits import Bits
 from regard.tasks.answers.classes import EachOf, OneOf
 from regard.tasks.answers.forecast import Forecast, PooledForecast
+from regard.tasks.answers.glances import OneOfAfterEach
 from regard.tasks.answers.items import NextItem
 from regard.tasks.answers.ranks import Ranks
 from regard.tasks.answers.slots import Slot, SlotValues
@@ -21,6 +22,7 @@ __all__ = [
     "NextItem",
     "NextToken",
     "OneOf",
+    "OneOfAfterEach",
     "PooledForecast",
     "Ranks",
     "Slot",

@@ -12,6 +12,7 @@ A model must offer what the answer `needs`:
     future    the values themselves, (b,horizon,columns), that follow each column of the first stream
     slots     a score for each value of each slot, (b,scores)
     candidates   a row for each candidate, (b,c,dim)
+    glances   a row for each example after each glimpse at it, (b,glimpses,dim)
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ NEEDS = {
     "future": "the next values of each column",
     "slots": "a score for each value of each slot",
     "candidates": "a row for each candidate",
+    "glances": "a row for each example after each glimpse",
 }
 
 
