@@ -64,18 +64,17 @@ def test_the_policy_learns_along_the_gradient_of_the_expected_loss():
     """Over all 6 × 6 choices, the offered terms weighted by probability give the gradient of the expected loss."""
     model, batch = built(entropy_weight=0.0).train(), pictures()
     scores = [*model.policy.query_map.parameters(), *model.policy.key_map.parameters()]
-    choose, expected, offered_gradient = model.policy.choose, 0.0, [torch.zeros_like(p) for p in scores]
+    choose, expected, offered_gradient = model.policy.choose_place, 0.0, [torch.zeros_like(p) for p in scores]
     model.policy.reinforce.baseline.average.fill_(-0.83)  # a baseline changes no expectation
     for sequence in itertools.product(range(6), repeat=2):
         steps, chances = iter(sequence), []
 
-        def forced(query, places, steps=steps, chances=chances):
-            index = torch.full((1, 1, query.shape[1]), next(steps))
-            where, choice = choose(query, places, index=index)
-            chances.append(choice.log_prob[0, 0])
+        def forced(query, places, index, steps=steps, chances=chances):
+            where, choice = choose(query, places, torch.full((len(query),), next(steps)))
+            chances.append(choice.log_prob[:, 0, 0])
             return where, choice
 
-        model.policy.choose = forced
+        model.policy.choose_place = forced
         with loss_terms.collecting() as offered:
             outputs = model(batch)
         losses, counts = model.example_losses(outputs, batch)
@@ -95,8 +94,34 @@ def test_the_policy_learns_along_the_gradient_of_the_expected_loss():
     direct = torch.autograd.grad(expected, scores, allow_unused=True)
     for mine, other in zip(offered_gradient, direct, strict=True):
         other = torch.zeros_like(mine) if other is None else other
-        torch.testing.assert_close(mine, other, atol=1e-10, rtol=1e-8)
-    assert max(float(part.abs().max()) for part in offered_gradient) > 1e-6
+        torch.testing.assert_close(mine, other, atol=1e-7, rtol=1e-5)  # losses are float32
+    assert max(float(part.abs().max()) for part in offered_gradient) > 1e-3
+
+
+def test_the_dense_choice_is_that_of_hard_attention():
+    policy = built().policy
+    query, places = torch.randn(5, 13, dtype=torch.float64), torch.randn(6, 13, dtype=torch.float64)
+    index = torch.tensor([3, 0, 5, 1, 3])
+    rows, choice = policy.choose_place(query, places, index)
+    expected, other = policy.choose(query[None], places[None], index=index[None, None])
+    torch.testing.assert_close(rows, expected[0])
+    for name in ("log_prob", "entropy"):
+        mine, theirs = getattr(choice, name)[:, 0, 0], getattr(other, name)[0, 0]
+        torch.testing.assert_close(mine.double(), theirs.double(), atol=1e-6, rtol=1e-5)
+    best = policy.eval().choose_place(query, places)[1].index[:, 0, 0]
+    assert torch.equal(best, policy.weights(query[None], places[None])[0, 0].argmax(-1))
+
+
+def test_places_are_sampled_as_often_as_they_are_likely():
+    policy = built().policy.train()
+    query, places = torch.randn(1, 13, dtype=torch.float64), 3 * torch.randn(6, 13, dtype=torch.float64)
+    torch.manual_seed(4)
+    many = policy.choose_place(query.expand(20_000, -1), places)[1]
+    chance = torch.stack(
+        [policy.choose_place(query, places, torch.tensor([n]))[1].log_prob.exp().flatten() for n in range(6)]
+    )
+    counted = torch.bincount(many.index.flatten(), minlength=6) / 20_000
+    torch.testing.assert_close(counted.double(), chance.detach().flatten().double(), atol=0.015, rtol=0)
 
 
 def test_the_network_remembers_without_gradient_of_the_policy():
@@ -135,8 +160,9 @@ def test_in_evaluation_the_likeliest_place_is_chosen():
 
 def test_the_loss_is_the_mean_over_glimpses_and_the_answer_that_of_the_last():
     model, batch = built(glimpses=3).eval(), pictures(4)
-    outputs = model(batch)
-    total, count = model.loss(outputs, batch)
+    with torch.no_grad():
+        outputs = model(batch)
+        total, count = model.loss(outputs, batch)
     by_hand = 0.0
     for row, target in enumerate(batch.targets.tolist()):
         for glimpse in range(3):

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from regard.core.arguments import whole_number
 from regard.errors import unknown_name
 from regard.models.model import Model, model
+from regard.models.place_policy import PlacePolicy
 from regard.models.retina import Retina
-from regard.nn.hard import Choice, Hard
 from regard.tasks.batch import Batch
 from regard.tasks.pictures.patches import fold
 from regard.tasks.problem import Problem
@@ -33,7 +33,7 @@ class Glimpse(Model):
     """A recurrent network that never sees the whole picture: each step chooses a place and takes a glimpse of it.
 
         c_t ~ hard attention of h_{t−1} over the places      (evaluation: the likeliest place)
-        h_t = GRU(h_{t−1}, relu(W_what · glimpse(c_t) + W_where · place(c_t)))
+        h_t = GRU(h_{t−1}, relu(CNN(glimpse(c_t)) + W · place(c_t)))
 
     Places are the centres of the stream's patches. A choice has no derivative: the policy learns by the score function
     (REINFORCE) with the loss of each example as its negative reward and a moving average as its baseline, which is what
@@ -74,10 +74,12 @@ class Glimpse(Model):
         self.retina = Retina(spec, side, scales)
         self.rows = nn.Parameter(torch.randn(spec.rows, dim) * 0.5)
         self.columns = nn.Parameter(torch.randn(spec.columns, dim) * 0.5)
-        self.policy = Hard(dim, estimator="reinforce", entropy_weight=entropy_weight)
+        self.policy = PlacePolicy(dim, estimator="reinforce", entropy_weight=entropy_weight)
         self.what = nn.Sequential(
-            nn.Linear(scales * spec.channels * side * side, dim), nn.ReLU(), nn.Linear(dim, dim)
-        )
+            nn.Conv2d(scales * spec.channels, dim // 4, 3, padding=1), nn.ReLU(),
+            nn.Conv2d(dim // 4, dim // 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
+            nn.Linear(dim // 4 * ((side + 1) // 2) ** 2, dim),
+        )  # fmt: skip
         self.core = nn.GRUCell(dim, dim)
         self.start = nn.Parameter(torch.zeros(dim))
         self.head = problem.answer.head(dim)
@@ -89,12 +91,12 @@ class Glimpse(Model):
     def forward(self, batch: Batch) -> Any:
         """`Looked`; only the last logits where the problem asks for one class."""
         pictures = self.retina.padded(fold(batch.inputs.to(self.start.dtype), self.spec))
-        places = self.places()[None]
+        places = self.places()
         seen = self.start.expand(batch.size, -1)
         states, chosen = [], []
         for number in range(self.glimpses):
             where, index = self._choose(seen, places, pictures, number)
-            what = self.what(self.retina.look(pictures, index).flatten(1))
+            what = self.what(self.retina.look(pictures, index).flatten(1, 2))
             seen = self.core(torch.relu(what + where), seen)
             states.append(seen)
             chosen.append(index)
@@ -103,25 +105,16 @@ class Glimpse(Model):
         return Looked(self.head(torch.stack(states, 1), batch), torch.stack(chosen, 1))
 
     def _choose(self, seen: Tensor, places: Tensor, pictures: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """The row of the chosen place (b,dim), and its number (b,).
-
-        The places are the same for all pictures, so that the pictures are the queries of one batch entry.
-        """
-        query = seen[None].detach()  # the policy does not shape what the network remembers
-        if self.chooses != "learned":
-            given = self._given(pictures, number)
-            where, _ = self.policy.choose(query, places, index=given[None, None])
-            return where[0], given
-        if not self.training:
-            index = self.policy.weights(query, places)[0, 0].argmax(-1)
-            return self.policy(query, places)[0], index
-        where, choice = self.policy.choose(query, places)
-        index, log_prob, entropy = (
-            one.reshape(-1, 1, 1) for one in (choice.index, choice.log_prob, choice.entropy)
-        )
-        assert self.policy.reinforce is not None
-        self.policy.reinforce.offer(Choice(index, log_prob, entropy))
-        return where[0], choice.index[0, 0]
+        """The row of the chosen place (b,dim), and its number (b,)."""
+        query = seen.detach()  # the policy does not shape what the network remembers
+        given = None if self.chooses == "learned" else self._given(pictures, number)
+        where, choice = self.policy.choose_place(query, places, given)
+        if given is None and self.training:
+            assert self.policy.reinforce is not None
+            self.policy.reinforce.offer(choice)
+        elif given is None:  # the same by a plain call, which `observe` sees
+            where = self.policy(query[None], places[None])[0]
+        return where, choice.index[:, 0, 0]
 
     def _given(self, pictures: Tensor, number: int) -> Tensor:
         """Places that need no policy, (b,). In evaluation, random ones are a function of the picture."""

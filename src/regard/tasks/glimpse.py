@@ -86,16 +86,16 @@ class GlimpseTask(Task):
     metric = ACCURACY
     takes = ("image",)
     recipe = Recipe(
-        model="glimpse", steps=2000, batch_size=64, lr=2e-3, warmup=50,
+        model="glimpse", steps=2000, batch_size=64, lr=3e-3, warmup=50,
         compared=("glimpse", "glimpse(policy=random)", "glimpse(policy=centre)"),
     )  # fmt: skip
 
     def __init__(
         self,
-        canvas: int = 48,
-        smallest: int = 16,
-        largest: int = 20,
-        clutter: int = 6,
+        canvas: int = 32,
+        smallest: int = 14,
+        largest: int = 16,
+        clutter: int = 4,
         patch: int = 4,
         seed: int = 0,
     ) -> None:

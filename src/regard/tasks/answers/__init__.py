@@ -1,5 +1,6 @@
 """Answers: what a model is asked for, one file each."""
 
+from regard.tasks.answers.acts import Acts
 from regard.tasks.answers.answer import NEEDS, Answer, Head
 from regard.tasks.answers.bits import Bits
 from regard.tasks.answers.classes import EachOf, OneOf
@@ -13,6 +14,7 @@ from regard.tasks.answers.text import HiddenTokens, NextToken, Writes
 
 __all__ = [
     "NEEDS",
+    "Acts",
     "Answer",
     "Bits",
     "EachOf",

@@ -110,7 +110,7 @@ def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, lis
         understood = task.understood(given, example)
         notes = [] if understood is None else [_as_sentence(note) for note in understood.notes]
         return *prepare(task, example, longest=None), f"“{options.text}”", notes
-    batch, shown = prepare(task, choose(task))
+    batch, shown = prepare(task, choose(task), model=loaded.model)
     return batch, shown, shown.words, []
 
 
