@@ -205,7 +205,9 @@ def test_what_is_learned_from_was_chosen_by_the_policy_as_it_was():
     taken = logs.gather(-1, batch.targets[..., None])[..., 0].masked_fill(~batch.keep, 0)
     torch.testing.assert_close(taken, batch.answers["log_prob"].data)
     gain = batch.answers["advantage"].data[batch.keep]
-    assert float(gain.mean()) == pytest.approx(0, abs=1e-5) and float(gain.std(correction=0)) == pytest.approx(1)
+    assert float(gain.mean()) == pytest.approx(0, abs=1e-5) and float(
+        gain.std(correction=0)
+    ) == pytest.approx(1)
 
 
 def test_return_and_success_are_counted_by_episodes():

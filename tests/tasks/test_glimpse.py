@@ -177,9 +177,7 @@ def test_the_default_reaches_ninety_per_cent_with_six_glimpses_and_beats_random_
         done = regard.train(
             "glimpse", model=f"glimpse(policy={policy})", out=tmp_path / policy, quiet=True, device="cpu"
         )
-        found[policy] = {
-            one.metric: one.value for one in regard.evaluate(done, device="cpu").metrics
-        }
+        found[policy] = {one.metric: one.value for one in regard.evaluate(done, device="cpu").metrics}
     assert found["learned"]["accuracy"] >= 0.90
     assert found["learned"]["accuracy_6"] > found["learned"]["accuracy_1"]
     assert found["learned"]["accuracy"] > max(found["random"]["accuracy"], found["centre"]["accuracy"])

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.errors import BadValue, unknown_name
 from regard.core.arguments import whole_number
+from regard.errors import BadValue, unknown_name
 from regard.models.embedding import stream_mask
 from regard.models.model import Model, model
 from regard.models.recurrent import Recurrent, RecurrentState
@@ -60,7 +60,7 @@ class Agent(Model):
             raise unknown_name("memory", memory, MEMORIES)
         if memory != "attention" and (attention, context) != (None, None):
             raise BadValue(
-                f"attention, context: agent(memory={memory}) does not attend to earlier steps. Leave them out, or memory."
+                f"attention, context: agent(memory={memory}) does not attend to earlier steps. Leave them out."
             )
         if attention is not None and context is not None:
             raise BadValue(f"context: write it into the attention, as in attention=causal(window={context}).")
@@ -72,7 +72,11 @@ class Agent(Model):
         if memory == "lstm":
             self.memory = Recurrent(dim, layers, "lstm", dropout=dropout)
         elif memory != "none":
-            kind = {"slots": "dynamic-memory(slots=8, segment=4)"}.get(memory) or attention or self.attention_default
+            kind = (
+                {"slots": "dynamic-memory(slots=8, segment=4)"}.get(memory)
+                or attention
+                or self.attention_default
+            )
             if context is not None:
                 kind = f"causal(window={whole_number('context', context, 1)})"
             self.memory = Stack(dim, layers, kind, causal=True, num_heads=num_heads, dropout=dropout)

@@ -102,7 +102,9 @@ class AgentTask(Task):
         return [self.answer]
 
     def metrics(self) -> tuple[Metric, ...]:
-        success = Mean("success", unit="share", over="episodes", look=functools.partial(_succeeded, self.facts))
+        success = Mean(
+            "success", unit="share", over="episodes", look=functools.partial(_succeeded, self.facts)
+        )
         return (LOSS, MEAN_RETURN, success)
 
     def examples(self, split: str) -> Sequence[int]:
@@ -165,9 +167,7 @@ class AgentTask(Task):
 
     def _batch(self, played: Episodes, rows: Tensor | None = None) -> Batch:
         """Episodes with what their actions were worth; all, or some `rows` of them."""
-        gain = advantages(
-            played.reward, played.value, played.keep, played.last, self.discount, self.trace
-        )
+        gain = advantages(played.reward, played.value, played.keep, played.last, self.discount, self.trace)
         returns = (gain + played.value).masked_fill(~played.keep, 0)
         real = gain[played.keep]
         gain = ((gain - real.mean()) / (real.std(correction=0) + 1e-8)).masked_fill(~played.keep, 0)

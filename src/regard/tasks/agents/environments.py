@@ -54,7 +54,8 @@ class TMaze:
     """A corridor with a junction at its end. At the start a sign says on which side the goal is; it is seen only there.
 
     Observations: sign up, sign down, corridor, junction. Turning in the corridor or walking on at the junction changes
-    nothing. The right side returns 1 − 0.9 · steps / limit, the other one 0. Without memory half of the episodes succeed.
+    nothing. The right side returns 1 − 0.9 · steps / limit, the other one 0. Without memory half of the
+    episodes succeed.
 
     Paper: Bakker 2002 (the T-maze).
     """
@@ -111,10 +112,14 @@ class Gymnasium:
         spaces = gymnasium.spaces
         actions, seen = self.world.action_space, self.world.observation_space
         if not isinstance(actions, spaces.Discrete):
-            raise BadValue(f"env: {name!r} takes {actions}, and only a choice among several actions is learned.")
+            raise BadValue(
+                f"env: {name!r} takes {actions}, and only a choice among several actions is learned."
+            )
         self.grid = isinstance(seen, spaces.Dict) and "image" in seen.spaces and "direction" in seen.spaces
         if not self.grid and not (isinstance(seen, spaces.Box) and seen.shape):
-            raise BadValue(f"env: {name!r} shows {seen}, and only boxes of numbers and grids of cells are read.")
+            raise BadValue(
+                f"env: {name!r} shows {seen}, and only boxes of numbers and grids of cells are read."
+            )
         self.first = int(actions.start)
         limit = getattr(self.world.spec, "max_episode_steps", None) or getattr(
             self.world.unwrapped, "max_steps", None
@@ -122,7 +127,9 @@ class Gymnasium:
         if limit is None:
             raise BadValue(f"env: {name!r} has no limit of steps, so that its episodes may never end.")
         named = getattr(self.world.unwrapped, "actions", None)
-        known = [one.name for one in named] if isinstance(named, type) and hasattr(named, "__members__") else []
+        known = (
+            [one.name for one in named] if isinstance(named, type) and hasattr(named, "__members__") else []
+        )
         names = known if len(known) == int(actions.n) else [str(n) for n in range(int(actions.n))]
         threshold = getattr(self.world.spec, "reward_threshold", None)
         width = len(self._flat(self.world.reset(seed=0)[0]))
@@ -139,14 +146,16 @@ class Gymnasium:
         if not self.grid:
             return np.asarray(seen, np.float32).reshape(-1)
         cells = np.asarray(seen["image"]).reshape(-1, 3)
-        codes = [
-            np.eye(count, dtype=np.float32)[cells[:, column]] for column, count in enumerate(CELL_CODES)
-        ]
+        codes = [np.eye(count, dtype=np.float32)[cells[:, column]] for column, count in enumerate(CELL_CODES)]
         direction = np.eye(4, dtype=np.float32)[int(seen["direction"])]
         return np.concatenate([*(code.reshape(-1) for code in codes), direction])
 
 
-CELL_CODES = (11, 6, 4)  # objects, colours and states of minigrid's cells (a state of 3 is an agent's direction)
+CELL_CODES = (
+    11,
+    6,
+    4,
+)  # objects, colours and states of minigrid's cells (a state of 3 is an agent's direction)
 
 
 def make(name: str) -> Environment:

@@ -73,7 +73,9 @@ class PolicyHead(Head):
         self.register_buffer("chances", torch.zeros(shape))
         self.register_buffer("values", torch.zeros(shape))
         self.register_buffer("last", torch.zeros(answer.episodes))
-        self.register_buffer("used", torch.full((), -1))  # episodes learned from since; −1: none were played yet
+        self.register_buffer(
+            "used", torch.full((), -1)
+        )  # episodes learned from since; −1: none were played yet
 
     def forward(self, rows: Tensor, batch: Batch) -> Tensor:
         return rows if self.value is None else torch.cat([self.logits(rows), self.value(rows)], -1)
