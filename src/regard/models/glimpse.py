@@ -57,12 +57,12 @@ class Glimpse(Model):
         self,
         problem: Problem,
         *,
-        dim: int = 128,
+        dim: int = 96,
         glimpses: int = 6,
-        side: int = 8,
-        scales: int = 3,
+        side: int = 12,
+        scales: int = 2,
         policy: str = "learned",
-        entropy_weight: float = 0.01,
+        entropy_weight: float = 0.1,
     ) -> None:
         super().__init__(problem)
         spec = problem.inputs
@@ -78,7 +78,7 @@ class Glimpse(Model):
         self.what = nn.Sequential(
             nn.Conv2d(scales * spec.channels, dim // 4, 3, padding=1), nn.ReLU(),
             nn.Conv2d(dim // 4, dim // 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
-            nn.Linear(dim // 4 * ((side + 1) // 2) ** 2, dim),
+            nn.Linear(dim // 4 * ((side + 1) // 2) ** 2, dim), nn.LayerNorm(dim),
         )  # fmt: skip
         self.core = nn.GRUCell(dim, dim)
         self.start = nn.Parameter(torch.zeros(dim))
