@@ -145,17 +145,3 @@ def test_hidden_words_lose_their_characters_and_only_known_ones_are_asked_for(tm
         assert asked.any() and (words[asked] == 4).all() and (letters[asked] == 0).all()
         assert (words[~asked] == batch.targets[~asked]).all()
         assert not asked[0, 3], "rareword is unknown"
-
-
-@pytest.mark.nightly
-def test_the_default_tagger_finds_95_of_100_entities(tmp_path):
-    """Stated: F1 of 0.95 on generated sentences; `regard train tag` takes about a minute on two cores."""
-    trained(tmp_path / "run", task="tag")
-    assert regard.evaluate(tmp_path / "run")["f1"] >= 0.95
-
-
-@pytest.mark.nightly
-def test_the_default_answerer_errs_in_at_most_15_of_100_questions(tmp_path):
-    """Stated: a mean error of 15 % on generated stories (12.5 % measured); about two minutes on one core."""
-    trained(tmp_path / "run", task="answer")
-    assert regard.evaluate(tmp_path / "run")["error"] <= 0.15

@@ -139,8 +139,3 @@ def stream_mask(streams: Iterable[Stream]) -> Mask | None:
     visible = torch.eye(count, dtype=torch.bool, device=edges.device)
     visible = visible.index_put((edges[1], edges[0]), torch.ones_like(edges[0], dtype=torch.bool))
     return masks.dense(visible) if mask is None else masks.dense(visible) & mask
-
-
-def shifted(targets: Tensor, start: int) -> Tensor:
-    """Decoder inputs for targets (b,t): the start token, then all targets but the last."""
-    return torch.cat([torch.full_like(targets[:, :1], start), targets[:, :-1]], 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.core.arguments import finite_number, share, whole_number
-from regard.tasks.agents.environments import Facts, make
+from regard.tasks.agents.environments import EnvironmentFacts, make
 from regard.tasks.agents.episodes import Episodes, play, replay
 from regard.tasks.agents.returns import advantages
 from regard.tasks.answers.acts import ACTION, ADVANTAGE, CHANCE, RETURN, REWARD, Acts, PolicyHead
@@ -36,7 +36,7 @@ def _returned(answered: Answered) -> tuple[float, float]:
     return float(found.sum()), float(len(found))
 
 
-def _succeeded(facts: Facts, answered: Answered) -> tuple[float, float]:
+def _succeeded(facts: EnvironmentFacts, answered: Answered) -> tuple[float, float]:
     found = _returns(answered)
     good = found >= facts.good if facts.reached else found > facts.good
     return float(good.sum()), float(len(found))

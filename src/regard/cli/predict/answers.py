@@ -17,7 +17,7 @@ from regard.errors import BadValue
 from regard.observation import attribution
 from regard.observation.attribution import Attribution
 from regard.tasks.batch import Batch
-from regard.tasks.shown import Understood
+from regard.tasks.shown import Looked, Understood
 from regard.tasks.text.vocabulary import SPECIAL
 from regard.training.loading import Loaded
 
@@ -234,13 +234,40 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
 
 def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path) -> None:
     """Write the figure of a prediction to a file, in the format of its ending."""
-    seen = found.get("looked_at")
-    weights = [one["weight"] for one in seen["pieces"]] if seen else []
-    figure = loaded.task.draw(found.get("predicted"), loaded.task.parse(given), weights)
+    from regard.observation.predictions import prediction_figure
+
+    example, looked = loaded.task.parse(given), _looked(found)
+    figure = loaded.task.draw(found.get("predicted", found["output"]), example, looked)
+    if figure is None:
+        if looked is None:
+            raise BadValue(
+                f"--figure: {loaded.config.model} shows no weights of what it predicts on {loaded.config.task}. Leave "
+                "it out; `regard view` shows all attention."
+            )
+        shown = loaded.task.show(example, loaded.task.collate([example], torch.Generator()))
+        over = shown.picture if shown.grid == (1, len(looked.columns)) else None
+        said = found["output"].replace("\n", "; ")
+        typed = " | ".join(text if isinstance(text, str) else " ".join(text) for text in given.values())
+        figure = prediction_figure(f"{typed}  →  {said}", looked, over)
     try:
-        figure.savefig(path)
+        figure.savefig(path, dpi=160)
     except (OSError, ValueError) as trouble:  # no such folder; a format that matplotlib does not know
         raise BadValue(f"--figure: {str(path)!r} cannot be written: {trouble}. Try name.svg.") from None
+
+
+def _looked(found: Prediction) -> Looked | None:
+    """What a prediction was drawn from, whatever kind it is."""
+    table = found.get("alignment") or found.get("attention")
+    if table:
+        return Looked(table["weights"], table["columns"], table["rows"], table["source"])
+    seen = found.get("looked_at")
+    if not seen:
+        return None
+    columns = [one["piece"] for one in seen["pieces"]]
+    if "readings" in seen:
+        rows = [f"{number}." for number in range(1, 1 + len(seen["readings"]))]
+        return Looked(seen["readings"], columns, rows, seen["source"])
+    return Looked([[one["weight"] for one in seen["pieces"]]], columns, source=seen["source"])
 
 
 def _looked_at(seen: Attribution, pieces: Sequence[str], known: Sequence[bool]) -> dict[str, Any]:

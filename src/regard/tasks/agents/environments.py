@@ -19,7 +19,7 @@ CORRIDOR = 6  # steps from the start to the junction
 
 
 @dataclass(frozen=True)
-class Facts:
+class EnvironmentFacts:
     """What a policy must know of an environment to be built."""
 
     width: int  # numbers of one observation
@@ -41,7 +41,7 @@ class Moment(NamedTuple):
 class Environment(Protocol):
     """One episode at a time."""
 
-    facts: Facts
+    facts: EnvironmentFacts
 
     def reset(self, seed: int) -> Seen:
         """Begin an episode."""
@@ -60,7 +60,7 @@ class TMaze:
     Paper: Bakker 2002 (the T-maze).
     """
 
-    facts = Facts(width=4, actions=("walk", "up", "down"), limit=4 * CORRIDOR, good=0.0)
+    facts = EnvironmentFacts(width=4, actions=("walk", "up", "down"), limit=4 * CORRIDOR, good=0.0)
 
     def reset(self, seed: int) -> Seen:
         self.up = Draws("t-maze", seed).below(2) == 1
@@ -133,7 +133,7 @@ class Gymnasium:
         names = known if len(known) == int(actions.n) else [str(n) for n in range(int(actions.n))]
         threshold = getattr(self.world.spec, "reward_threshold", None)
         width = len(self._flat(self.world.reset(seed=0)[0]))
-        self.facts = Facts(width, tuple(names), int(limit), threshold or 0.0, threshold is not None)
+        self.facts = EnvironmentFacts(width, tuple(names), int(limit), threshold or 0.0, threshold is not None)
 
     def reset(self, seed: int) -> Seen:
         return self._flat(self.world.reset(seed=seed)[0])
