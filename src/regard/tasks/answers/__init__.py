@@ -1,18 +1,11 @@
 """Answers: what a model is asked for, one file each."""
 
-<<<<<<< HEAD
 from regard.tasks.answers.acts import Acts
-from regard.tasks.answers.answer import NEEDS, Answer, Head
-from regard.tasks.answers.bits import Bits
-from regard.tasks.answers.classes import EachOf, OneOf
-from regard.tasks.answers.forecast import Forecast, PooledForecast
-from regard.tasks.answers.glances import OneOfAfterEach
-=======
 from regard.tasks.answers.answer import NEEDS, Answer, Decoded, Head
 from regard.tasks.answers.bits import Bits
 from regard.tasks.answers.classes import EachOf, OneOf
 from regard.tasks.answers.forecast import Forecast, ForecastSteps, PooledForecast
->>>>>>> main
+from regard.tasks.answers.glances import OneOfAfterEach
 from regard.tasks.answers.items import NextItem
 from regard.tasks.answers.ranks import Ranks
 from regard.tasks.answers.slots import Slot, SlotValues

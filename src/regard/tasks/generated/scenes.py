@@ -55,15 +55,10 @@ def compose(
     channels = 1 if colours is None else 3
     picture = np.zeros((channels, height, width), np.float32)
     taken = np.zeros((height, width), bool)
-<<<<<<< HEAD
     strew(picture, figures, clutter, draws)
-    found, boxes, masks = [], [], []
-=======
-    _strew(picture, figures, clutter, draws)
     found: list[int] = []
     boxes: list[tuple[int, ...]] = []
     masks: list[NDArray[np.bool_]] = []
->>>>>>> main
     for number, (figure, label) in enumerate(zip(figures, labels, strict=True)):
         drawn = figure if sizes is None else resized(figure, sizes[0] + draws.below(sizes[1] - sizes[0] + 1))
         high, wide = drawn.shape
