@@ -248,6 +248,7 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
         "source": shown.pieces,
         "slot": slots(columns if site.columns == "slot" else rows),
         "memory": [*slots(columns - len(shown.pieces)), *shown.pieces],
+        "channel": [f"channel {number}" for number in range(columns)],
     }
     part = _part(rest, site, len(layer.sites) > 1)
     across = names[site.columns]

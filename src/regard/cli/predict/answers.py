@@ -88,7 +88,7 @@ def predict(loaded: Loaded, given: Mapping[str, str], writing: Writing) -> Predi
     elif getattr(answer, "blank", None) is not None:
         found = _filled(loaded, batch)
     elif answer.needs == "pooled" and hasattr(answer, "classes"):
-        found = _classified(loaded, batch, read)
+        found = _classified(loaded, batch, example, read)
     else:
         found = _answered(loaded, batch, example)
     return {**given, **found, "notes": read.notes}
@@ -184,13 +184,19 @@ def _filled(loaded: Loaded, batch: Batch) -> Prediction:
     return {"kind": "filled", "output": task.decode(filled.tolist()), "guesses": guesses}
 
 
-def _classified(loaded: Loaded, batch: Batch, read: Understood) -> Prediction:
+def _classified(loaded: Loaded, batch: Batch, example: Any, read: Understood) -> Prediction:
     """The class of the input, and the weight of each of its positions."""
     task = loaded.task
     with torch.no_grad():
         odds = loaded.model(batch)[0].float().softmax(-1).cpu()
     best = int(odds.argmax())
     found = attribution.input_attribution(loaded.model, batch, best)
+    count = found.weights.shape[-1]
+    if count != len(
+        read.pieces
+    ):  # the model cuts the input in its own way, and may put a class token before it
+        pieces = loaded.model.relabel(task.show(example, batch)).pieces[-count:]
+        read = Understood(pieces, [True] * len(pieces), read.notes)
     return {
         "kind": "class",
         "output": task.decode([best]),

@@ -58,7 +58,10 @@ def open_run(
     batch, shown, words, notes = _input(loaded, options)
     batch, shown = batch.to(loaded.device), loaded.model.relabel(shown)
     labels = {shown.called: list(shown.pieces), **shown.streams}
-    image = None if shown.picture is None or shown.grid is None else on_grid(shown.picture, *shown.grid)
+    image = None
+    if shown.picture is not None and shown.grid is not None:
+        before = max(0, len(shown.pieces) - shown.grid[0] * shown.grid[1])  # a class token before the patches
+        image = on_grid(shown.picture, *shown.grid, before)
     two_sides = isinstance(task.problem.answer, Decoded)
     ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else None
     name = f"{loaded.config.model} {loaded.checkpoint}"
