@@ -33,7 +33,8 @@ def test_every_scene_holds_its_digit_whole_and_from_its_own_split(split):
         assert canvas.label == digits[image]
         found = False
         for size in (9, 10, 11):
-            digit = resized(pixels[image].reshape(SIDE, SIDE), size)
+            bytewise = np.rint(pixels[image].reshape(SIDE, SIDE) * 255).astype(np.float32) / 255  # as bytes
+            digit = resized(bytewise, size)
             ink = digit >= 0.2
             windows = np.lib.stride_tricks.sliding_window_view(canvas.picture, digit.shape)
             found |= bool((np.abs(windows - digit)[..., ink].max(-1) < 1e-6).any())
@@ -152,14 +153,40 @@ def test_the_places_of_all_glimpses_are_shown_on_the_canvas():
 def test_the_path_is_drawn_through_the_places():
     task = tasks.build(SMALL)
     said = {"class": 4, "after_each": [1, 4, 4], "places": [(0, 0), (2, 3), (2, 3)]}
-    figure = task.draw(said, task.examples("test")[0], [])
+    figure = task.draw(said, task.examples("test")[0], None)
     (axes,) = figure.axes
     (line,) = axes.lines
     assert line.get_xydata().tolist() == [[2.0, 2.0], [17.0, 12.0], [17.0, 12.0]]
     assert [text.get_text() for text in axes.texts] == ["0", "1 2"]
     assert task.answer_text(said, task.examples("test")[0]) == "4 (after each glimpse: 1, 4, 4)"
-    with pytest.raises(BadValue, match="draws no predictions"):
-        task.draw(3, task.examples("test")[0], [])
+    assert task.draw(3, task.examples("test")[0], None) is None  # no places are known
+
+
+def test_pictures_of_class_folders_lie_on_the_canvas_with_the_names_of_their_classes(tmp_path):
+    from PIL import Image
+
+    for name, colour in (("sun", (250, 240, 0)), ("sea", (0, 80, 255))):
+        for split, count in (("train", 5), ("val", 1), ("test", 2)):
+            folder = tmp_path / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (11, 11), (colour[0], colour[1] - number, colour[2])).save(
+                    folder / f"{number}.png"
+                )
+    task = tasks.build("glimpse(canvas=20, smallest=9, largest=11, clutter=0, patch=5)", data=str(tmp_path))
+    assert task.classes == ("sea", "sun") and len(task.examples("test")) == 4 * 4
+    for canvas in task.examples("test")[:4]:
+        red, green, blue = [(0, 80, 255), (250, 240, 0)][canvas.label]
+        assert canvas.picture.max() == pytest.approx(
+            (0.299 * red + 0.587 * green + 0.114 * blue) / 255, abs=1e-3
+        )
+    said = {"class": 1, "after_each": [0, 1], "places": [(0, 0), (1, 1)]}
+    assert task.answer_text(said, canvas) == "sun (after each glimpse: sea, sun)"
+    gone = tasks.build(
+        "glimpse(canvas=20, smallest=9, largest=11, clutter=0, patch=5)", json.loads(json.dumps(task.state())),
+        data="/nowhere",
+    )  # fmt: skip
+    assert gone.problems() == task.problems() and gone.decode([0]) == "sea"
 
 
 def test_impossible_sizes_are_refused():

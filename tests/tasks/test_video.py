@@ -66,7 +66,9 @@ def test_the_first_frame_does_not_tell_the_motion():
         if sum(whole) == 1:  # a narrow digit also lies inside the square beside its own
             counts[one.motion, whole.index(True)] += 1
     expected = counts.sum(1, keepdims=True) * counts.sum(0) / counts.sum()
-    assert ((counts - expected) ** 2 / expected).sum() < 100  # 56 degrees of freedom: above it with p < 0.0003
+    assert (
+        (counts - expected) ** 2 / expected
+    ).sum() < 100  # 56 degrees of freedom: above it with p < 0.0003
 
 
 def test_a_batch_has_both_answers_and_numbers_of_mean_0_and_variance_1():

@@ -21,7 +21,7 @@ from regard.tasks.streams import Patches
 POLICIES = ("learned", "random", "centre")
 
 
-class Looked(NamedTuple):
+class Glances(NamedTuple):
     """What the model said after each glimpse, and where each was."""
 
     logits: Tensor  # (b,glimpses,classes)
@@ -89,7 +89,7 @@ class Glimpse(Model):
         return (self.rows[:, None] + self.columns).flatten(0, 1)
 
     def forward(self, batch: Batch) -> Any:
-        """`Looked`; only the last logits where the problem asks for one class."""
+        """`Glances`; only the last logits where the problem asks for one class."""
         pictures = self.retina.padded(fold(batch.inputs.to(self.start.dtype), self.spec))
         places = self.places()
         seen = self.start.expand(batch.size, -1)
@@ -102,7 +102,7 @@ class Glimpse(Model):
             chosen.append(index)
         if self.problem.answer.needs == "pooled":
             return self.head(seen, batch)
-        return Looked(self.head(torch.stack(states, 1), batch), torch.stack(chosen, 1))
+        return Glances(self.head(torch.stack(states, 1), batch), torch.stack(chosen, 1))
 
     def _choose(self, seen: Tensor, places: Tensor, pictures: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """The row of the chosen place (b,dim), and its number (b,)."""
@@ -137,7 +137,7 @@ class Glimpse(Model):
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the head says, with the row and the column of each place looked at."""
         found = self.head.predict(_logits(outputs), batch)
-        if isinstance(outputs, Looked):
+        if isinstance(outputs, Glances):
             for said, places in zip(found, outputs.places.tolist(), strict=True):
                 said["places"] = [divmod(place, self.spec.columns) for place in places]
         return found
@@ -152,4 +152,4 @@ class Glimpse(Model):
 
 
 def _logits(outputs: Any) -> Tensor:
-    return outputs.logits if isinstance(outputs, Looked) else outputs
+    return outputs.logits if isinstance(outputs, Glances) else outputs

@@ -16,12 +16,15 @@ from regard.tasks.answers import Answer, OneOf, OneOfAfterEach
 from regard.tasks.batch import Batch
 from regard.tasks.digits import CLASSES, SIDE, images, split_of
 from regard.tasks.formats.image_files import read_image
+from regard.tasks.formats.reading import Data
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.generated.scenes import compose, resized, strew
+from regard.tasks.images import ImagesTask
 from regard.tasks.measures.metrics import LOSS, Answered, Answering, Counts, Mean, Metric, State
+from regard.tasks.pictures.examples import PictureSet
 from regard.tasks.pictures.patches import cut
-from regard.tasks.shown import Shown
+from regard.tasks.shown import Looked, Shown
 from regard.tasks.streams import Patches
 from regard.tasks.task import Recipe, Task, task
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Grey = NDArray[np.float32]
+BRIGHTNESS = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green and blue (ITU-R BT.601)
 ROUNDS = {"train": 16, "validation": 2, "test": 4}  # scenes that each image is placed in
 
 
@@ -72,32 +76,39 @@ AFTER_EACH = Counts("accuracy after each glimpse", look=_right_after_each, total
 class GlimpseTask(Task):
     """Says which digit lies on a canvas between pieces of others: scikit-learn's digits, enlarged, at random places.
 
-    `regard evaluate` also measures the accuracy after each glimpse, for models that look step by step.
+    With files, their pictures (as the task `images` reads them, in grey) lie on the canvas instead. `regard evaluate`
+    also measures the accuracy after each glimpse, for models that look step by step.
 
     Args:
+        data: a folder or archive of class folders, or of IDX files
         canvas: pixels of the picture's side
-        smallest: pixels of the smallest digit's side
-        largest: pixels of the largest digit's side
-        clutter: pieces of other digits on the canvas
+        smallest: pixels of the smallest digit's or picture's side
+        largest: pixels of the largest one's side
+        clutter: pieces of others on the canvas
         patch: pixels of a patch's side; the places to look at are the patches
+        bad_files: at a file that cannot be read: stop, or skip it and say so
         seed: of the scenes
+        whole: measure on all pictures, keep none for training; for a model trained on other data
     """
 
     metric = ACCURACY
     takes = ("image",)
     recipe = Recipe(
-        model="glimpse", steps=2000, batch_size=64, lr=3e-3, warmup=50,
+        model="glimpse", steps=2500, batch_size=64, lr=2e-3, warmup=50,
         compared=("glimpse", "glimpse(policy=random)", "glimpse(policy=centre)"),
     )  # fmt: skip
 
     def __init__(
         self,
+        data: Data | None = None,
         canvas: int = 32,
         smallest: int = 14,
         largest: int = 16,
         clutter: int = 4,
         patch: int = 4,
+        bad_files: str = "stop",
         seed: int = 0,
+        whole: bool = False,
     ) -> None:
         self.canvas, self.seed = whole_number("canvas", canvas, SIDE), seed
         self.smallest = whole_number("smallest", smallest, SIDE)
@@ -108,36 +119,44 @@ class GlimpseTask(Task):
                 f"{canvas}."
             )
         self.clutter = whole_number("clutter", clutter, 0)
+        self.source: ImagesTask | None = None
+        if data is not None:
+            self.source = ImagesTask(data, self.largest, 1, bad_files=bad_files, seed=seed, whole=whole)
         self.spec = Patches.of(channels=1, height=canvas, width=canvas, side=whole_number("patch", patch, 1))
 
     def streams(self) -> dict[str, Patches]:
         """The canvas as patches."""
         return {"inputs": self.spec}
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What can lie on the canvas."""
+        return tuple(map(str, range(CLASSES))) if self.source is None else self.source.facts.classes
+
     def answers(self) -> list[Answer]:
         """The class after each glimpse, or once."""
-        return [OneOfAfterEach(CLASSES), OneOf(CLASSES)]
+        return [OneOfAfterEach(len(self.classes)), OneOf(len(self.classes))]
 
     def metrics(self) -> tuple[Metric, ...]:
         return (LOSS, ACCURACY)
 
     def examples(self, split: str) -> Sequence[Canvas]:
-        """Each image of a split in several scenes, always the same ones."""
-        chosen = [number for number, theirs in enumerate(split_of()) if theirs == checked_split(split)]
+        """Each picture of a split in several scenes, always the same ones."""
+        figures = _digits(checked_split(split)) if self.source is None else self.source.examples(split)
         return Generated(
-            ROUNDS[split] * len(chosen), functools.partial(self._scene, split=split, chosen=tuple(chosen))
+            ROUNDS[split] * len(figures), functools.partial(self._scene, split=split, figures=figures)
         )
 
-    def _scene(self, number: int, split: str, chosen: tuple[int, ...]) -> Canvas:
+    def _scene(self, number: int, split: str, figures: PictureSet) -> Canvas:
         draws = Draws("glimpse", self.seed, split, number)
         size = self.smallest + draws.below(self.largest - self.smallest + 1)
-        own = chosen[number % len(chosen)]
-        others = [_enlarged(draws.among(chosen), size) for _ in range(self.clutter)]
+        own = number % len(figures)
+        others = [_grey(figures, draws.below(len(figures)), size) for _ in range(self.clutter)]
         picture = np.zeros((1, self.canvas, self.canvas), np.float32)
         strew(picture, others, self.clutter, draws, side=size // 3)
-        digit = images()[1][own]
-        scene = compose([_enlarged(own, size)], [digit], self.canvas, self.canvas, draws)
-        return Canvas(np.where(scene.masks[0], scene.picture[0], picture[0]), digit)
+        label = int(figures.labels[own])
+        scene = compose([_grey(figures, own, size)], [label], self.canvas, self.canvas, draws)
+        return Canvas(np.where(scene.masks[0], scene.picture[0], picture[0]), label)
 
     def length(self, example: Canvas) -> int:
         """Patches: the same for all."""
@@ -179,27 +198,52 @@ class GlimpseTask(Task):
         """The canvas, and its patches by row and column."""
         rows, columns = self.spec.rows, self.spec.columns
         pieces = [f"{number // columns},{number % columns}" for number in range(rows * columns)]
-        words = "a picture" if example.label is None else f"a canvas with a {example.label}"
+        words = "a picture" if example.label is None else f"a canvas with {self.decode([example.label])}"
         return Shown(words, pieces, "patches", picture=example.picture, grid=(rows, columns))
 
     def answer_text(self, predicted: Any, example: Canvas) -> str:
         """The class, and what was said before."""
         if not isinstance(predicted, dict):
             return super().answer_text(predicted, example)
-        before = ", ".join(str(said) for said in predicted["after_each"])
-        return f"{predicted['class']} (after each glimpse: {before})"
+        before = ", ".join(self._said(predicted))
+        return f"{self.decode([predicted['class']])} (after each glimpse: {before})"
 
-    def draw(self, predicted: Any, example: Canvas, weights: Sequence[float]) -> Figure:
+    def _said(self, predicted: Mapping[str, Any]) -> list[str]:
+        return [self.decode([one]) for one in predicted["after_each"]]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The name of a class."""
+        return self.classes[tokens[0]]
+
+    def state(self) -> dict[str, Any]:
+        """What is known of the files."""
+        return {} if self.source is None else self.source.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore it, so that the files are not needed."""
+        if self.source is not None:
+            self.source.restore(state)
+
+    def draw(self, predicted: Any, example: Canvas, looked: Looked | None) -> Figure | None:
         """The canvas with the path of the glimpses."""
         if not isinstance(predicted, dict) or "places" not in predicted:
-            return super().draw(predicted, example, weights)
-        from regard.tasks.pictures.path import path_figure
+            return None
+        from regard.tasks.figures.path import path_figure
 
-        return path_figure(example.picture, predicted["places"], predicted["after_each"], self.spec.side)
+        return path_figure(example.picture, predicted["places"], self._said(predicted), self.spec.side)
 
 
-@functools.lru_cache(maxsize=1 << 15)
-def _enlarged(number: int, height: int) -> Grey:
-    """An image of scikit-learn's digits at another size."""
-    pixels, _ = images()
-    return resized(pixels[number].reshape(SIDE, SIDE), height)
+@functools.cache
+def _digits(split: str) -> PictureSet:
+    """The digits of a split as pictures of bytes."""
+    pixels, shown = images()
+    own = [number for number, theirs in enumerate(split_of()) if theirs == split]
+    made = np.rint(pixels[own].reshape(-1, 1, SIDE, SIDE) * 255).astype(np.uint8)
+    return PictureSet(torch.from_numpy(made), torch.tensor([shown[number] for number in own]))
+
+
+def _grey(figures: PictureSet, number: int, height: int) -> Grey:
+    """A picture at another size, in grey from 0 to 1."""
+    numbers = figures.pixels[number].numpy()
+    grey = numbers[0] if len(numbers) == 1 else np.tensordot(BRIGHTNESS, numbers.astype(np.float32), 1)
+    return resized(np.asarray(grey, np.float32) / 255, height)

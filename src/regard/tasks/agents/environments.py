@@ -133,7 +133,9 @@ class Gymnasium:
         names = known if len(known) == int(actions.n) else [str(n) for n in range(int(actions.n))]
         threshold = getattr(self.world.spec, "reward_threshold", None)
         width = len(self._flat(self.world.reset(seed=0)[0]))
-        self.facts = EnvironmentFacts(width, tuple(names), int(limit), threshold or 0.0, threshold is not None)
+        self.facts = EnvironmentFacts(
+            width, tuple(names), int(limit), threshold or 0.0, threshold is not None
+        )
 
     def reset(self, seed: int) -> Seen:
         return self._flat(self.world.reset(seed=seed)[0])
