@@ -145,3 +145,15 @@ def test_hidden_words_lose_their_characters_and_only_known_ones_are_asked_for(tm
         assert asked.any() and (words[asked] == 4).all() and (letters[asked] == 0).all()
         assert (words[~asked] == batch.targets[~asked]).all()
         assert not asked[0, 3], "rareword is unknown"
+
+
+def test_hidden_words_are_guessed_where_a_user_says_so(tmp_path, capsys):
+    trained(tmp_path / "run", task="hidden-words", model="tagger(dim=16, layers=1)", steps=2, eval_limit=8)
+    text = "minister <mask> lives in <mask>"
+    assert main(["predict", str(tmp_path / "run"), "--text", text, "--device", "cpu", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    words = found["output"].split()
+    assert (words[0], words[2], words[3]) == ("minister", "lives", "in") and len(found["guesses"]) == 2
+    assert [guess[0]["piece"] for guess in found["guesses"]] == [words[1], words[4]]
+    assert main(["predict", str(tmp_path / "run"), "--text", "no blank", "--device", "cpu"]) == 2
+    assert "Write <mask> where one is hidden" in capsys.readouterr().err

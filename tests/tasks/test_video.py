@@ -20,8 +20,6 @@ from regard.training import train
 from regard.viewer.opening.options import ViewOptions
 from regard.viewer.opening.runs import open_run
 
-STATED = 0.95  # accuracy of the default, digit and motion both right
-
 
 def test_a_figure_moves_by_its_step_and_may_leave_the_canvas():
     figure = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
@@ -129,7 +127,9 @@ def test_an_animated_picture_is_predicted(run, tmp_path, capsys):
     frames = [Image.fromarray(np.uint8(255 * frame)) for frame in moving(figure, 16, 4, (4, 4), (0, 4))]
     path = tmp_path / "clip.gif"
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=100)
-    assert main(["predict", str(run[0]), "--image", str(path), "--json"]) == 0
+    figure = ["--figure", str(tmp_path / "looked.svg")]
+    assert main(["predict", str(run[0]), "--image", str(path), "--json", *figure]) == 0
+    assert (tmp_path / "looked.svg").read_text().count("<image") == 2
     (found,) = json.loads(capsys.readouterr().out)
     assert (
         found["output"].startswith("a ")
@@ -156,11 +156,3 @@ def test_wrong_sizes_are_refused():
     for options, words in wrong.items():
         with pytest.raises(BadValue, match=words):
             tasks.build(f"video({options})")
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_the_default_reaches_its_stated_score(tmp_path):
-    found = train({"task": "video", "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True)
-    assert found.best["value"] >= STATED
-    assert regard.evaluate(tmp_path / "run", device="cpu")["accuracy"] >= STATED

@@ -17,6 +17,7 @@ from regard.tasks.shown import Looked
 WIDEST, NARROWEST = 6.9, 4.3  # inches
 CELL, THIN = 0.24, 0.035  # inches: the width of a named column, and of one of many
 TALL, FLAT = 0.2, 0.55  # inches: the height of a row, and of the picture above a map
+LOWEST = 0.6  # inches: the height of a map of few rows, whose scale must be readable
 LETTER = 0.07  # inches of a character beside a row
 LONG = 46  # characters of a name beside a row
 MANY = 40  # columns beyond which names are left out and columns are narrow
@@ -49,7 +50,7 @@ def _map(title: str, looked: Looked, picture: NDArray[np.float32] | None) -> Fig
     aside = LETTER * min(LONG, max(map(len, looked.rows)))
     across = columns * (CELL if columns <= MANY else THIN)
     width = float(np.clip(across + aside + 0.9, NARROWEST, WIDEST))
-    wide, tall = min(across, width - aside - 0.9), TALL * rows
+    wide, tall = min(across, width - aside - 0.9), max(TALL * rows, LOWEST)
     above = [FLAT] if picture is not None else []
     figure = Figure(figsize=(width, tall + sum(above) + 1.0), layout="constrained")
     frames = figure.subplots(1 + len(above), 1, sharex=True, squeeze=False, height_ratios=[*above, tall])[

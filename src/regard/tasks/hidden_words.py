@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -15,10 +15,11 @@ from regard.tasks.measures.metrics import ACCURACY, LOSS, PERPLEXITY, Answering,
 from regard.tasks.problem import Problem
 from regard.tasks.tag import CHARACTERS, WORDS, Sentence, Tag
 from regard.tasks.task import Recipe, task
-from regard.tasks.text.vocabulary import BLANK, PADDING, UNKNOWN
+from regard.tasks.text.vocabulary import BLANK, PADDING, SPECIAL, UNKNOWN
 
 HELD_OUT = 50  # every 50th sentence of the text is for validation, the one after it for the test
 HIDDEN = 0.15
+HERE = SPECIAL[BLANK]  # what a user types for a hidden word
 
 
 @task("hidden-words")
@@ -42,7 +43,6 @@ class HiddenWords(Tag):
     """
 
     metric: ClassVar[Metric] = PERPLEXITY
-    takes: ClassVar[tuple[str, ...]] = ()
     recipe = Recipe(model="tagger", steps=4000, batch_size=64, lr=2e-3, warmup=200)
 
     def __init__(
@@ -97,8 +97,22 @@ class HiddenWords(Tag):
             raise BadValue(f"text: {self.text} has too few lines to take {split} from them.")
         return [Sentence(words) for words in found]
 
+    def parse(self, given: Mapping[str, str]) -> Sentence:
+        """A sentence in which blanks stand for the words to guess."""
+        found = super().parse(given)
+        if HERE not in found.words:
+            raise BadValue(f"--text: this run guesses hidden words. Write {HERE} where one is hidden.")
+        return found
+
+    def output_pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Words."""
+        return self.vocabulary.pieces(tokens)
+
     def collate(self, examples: Sequence[Sentence], generator: torch.Generator) -> Batch:
-        """Sentences with blanks; the words behind them are the targets, unknown ones are not asked for."""
+        """Sentences with blanks, those that a user typed or, without any, some at random.
+
+        The words behind them are the targets, unknown ones are not asked for.
+        """
         batch = super().collate(examples, generator)
         words = batch.streams[WORDS]
         chosen = torch.rand(words.data.shape, generator=generator) < HIDDEN
@@ -106,6 +120,11 @@ class HiddenWords(Tag):
         if not bool((chosen & known).any()):  # a loss needs something to count
             chosen = known
         hidden = chosen & known
+        typed = [
+            (row, at) for row, one in enumerate(examples) for at, word in enumerate(one.words) if word == HERE
+        ]
+        if typed:
+            hidden = torch.zeros_like(hidden).index_put(tuple(torch.tensor(typed).T), torch.tensor(True))
         streams = {WORDS: Stream(words.data.masked_fill(hidden, BLANK), words.keep)}
         if CHARACTERS in batch.streams:
             letters = batch.streams[CHARACTERS]

@@ -59,7 +59,10 @@ class SeriesTask(Task):
     metric = MSE
     recipe = Recipe(
         model="forecaster", steps=800, batch_size=32, lr=3e-3, warmup=50,
-        models={"forecaster": "forecaster(dim=32, layers=2, dropout=0.1)"},
+        models={
+            "forecaster": "forecaster(dim=32, layers=2, dropout=0.1)", "transformer": "transformer(dim=32, layers=2)",
+            "seq2seq": "seq2seq(dim=32)",
+        },
         compared=("forecaster", "lstm-attention"),
         reaches={"mse": 0.4},
     )  # fmt: skip
@@ -283,11 +286,14 @@ class SeriesTask(Task):
         return "\n".join(lines)
 
     def draw(self, predicted: Any, example: Span, looked: Looked | None) -> Figure:
-        """Each column with its forecast; behind the first, what its forecast looked back at."""
-        past = example.past.numpy() * self.spread + self.center
+        """Each column with its forecast and what followed; behind the first, what its forecast looked back at."""
+        past, true = example.past.numpy() * self.spread + self.center, None
+        if example.future is not None and example.known is not None:
+            true = np.where(example.known.numpy(), example.future.numpy() * self.spread + self.center, np.nan)
         ahead = np.array(predicted) * self.spread + self.center
         times = named_times(example, 0, self.context + self.horizon)
-        return forecast_figure(self.names, past, ahead, times, [] if looked is None else looked.weights[0])
+        weights = [] if looked is None else looked.weights[0]
+        return forecast_figure(self.names, past, ahead, times, weights, true)
 
     def state(self) -> dict[str, Any]:
         """Columns, their scale, and how far windows reach."""

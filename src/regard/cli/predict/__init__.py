@@ -26,6 +26,7 @@ EXAMPLES = (
 
 FAILED, WRONG_CALL = 1, 2
 INPUTS = ("text", "image", "sound", "table")
+EXAMPLE = "example"
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 SHOWN_PIECES = 12  # with the largest weights
 BAR = 20  # columns of the longest bar
@@ -44,6 +45,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
     table = "a CSV file whose last rows are continued, for a run that forecasts; may come several times"
     parser.add_argument("--table", type=str, action="append", metavar="FILE", help=table)
+    example = "an example of the task's own test split to predict from, by its number from 0"
+    parser.add_argument("--example", type=int, metavar="N", help=example)
     figure = "draw the prediction and what it looked at into this file (.svg, .pdf, .png); one input only"
     parser.add_argument("--figure", type=str, metavar="FILE", help=figure)
     parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
@@ -78,7 +81,7 @@ def run(options: Namespace) -> int:
     except Damaged as trouble:
         tell(f"regard predict: damaged checkpoint: {trouble}")
         return FAILED
-    check(loaded, writing)
+    check(loaded, writing, typed=options.example is None)
     found: list[dict[str, Any]] = []
     inputs = _inputs(options, loaded.task)
     if options.figure is not None and len(inputs) != 1:
@@ -134,9 +137,14 @@ def _inputs(options: Namespace, task: Task) -> list[dict[str, Any]]:
     found = [{name: text} for name in INPUTS for text in options[name] or ()]
     if task.together and found:
         found = [_joined(options)]
+    if options.example is not None:
+        return [*found, {EXAMPLE: options.example}]
     if not found and "text" not in task.takes:
         takes = " or ".join(f"--{name}" for name in task.takes)
-        raise BadValue(f"{takes}: expected an input to predict from, got none. Give {takes} FILE.")
+        raise BadValue(
+            f"{takes}: expected an input to predict from, got none. Give {takes} FILE, or --example 0 for one of the "
+            "task's own."
+        )
     found = found or [{"text": line} for line in _lines()]
     for given in found:
         unread = [name for name in given if name not in task.takes]
@@ -190,6 +198,8 @@ def _show(found: Prediction, first: bool) -> None:
 
 def _typed(found: Prediction) -> str:
     """The input as it was typed."""
+    if EXAMPLE in found:
+        return f"example {found[EXAMPLE]}: {found.get('words', '')}".strip(": ")
     given = [found[name] for name in INPUTS if name in found]
     return " + ".join(one.strip() if isinstance(one, str) else " ".join(one) for one in given)
 

@@ -53,14 +53,14 @@ class Writing:
         return {"method": "beam", "beam": self.beam, **penalty}
 
 
-def check(loaded: Loaded, writing: Writing) -> None:
-    """Refuse a run whose task reads nothing that can be typed, and options that do not apply to its answers."""
+def check(loaded: Loaded, writing: Writing, typed: bool = True) -> None:
+    """Refuse a typed input for a task that reads nothing of the kind, and options that do not apply to its answers."""
     task, answer = loaded.task, loaded.task.problem.answer
-    if not task.takes:
+    if not task.takes and typed:
         reads = " and ".join(spec.words for spec in task.streams().values())
         raise BadValue(
             f"RUN: {loaded.config.task} reads {reads}, which cannot be typed. "
-            f"Measure it instead: regard evaluate {loaded.run}"
+            f"Give --example 0 for one of the task's own, or measure it: regard evaluate {loaded.run}"
         )
     if not answer.writes and writing != Writing():
         raise BadValue(
@@ -72,12 +72,25 @@ def check(loaded: Loaded, writing: Writing) -> None:
         raise BadValue(f"--max-length: this run writes at most {longest} tokens, got {writing.max_length}.")
 
 
-def predict(loaded: Loaded, given: Mapping[str, str], writing: Writing) -> Prediction:
-    """The prediction for a typed input, `{"text": …}` or `{"image": path}`, with notes on what was not understood."""
+def example_of(loaded: Loaded, given: Mapping[str, Any]) -> Any:
+    """What the task makes of a typed input, or, of `{"example": 3}`, the example of that number in its test split."""
+    if "example" not in given:
+        return loaded.task.parse(given)
+    if loaded.task.problem.answer.writes and loaded.task.problem.answer.needs == "past":
+        raise BadValue(f"--example: {loaded.config.model} continues a text that is typed. Give --text.")
+    examples, number = loaded.task.examples("test"), given["example"]
+    if not 0 <= number < len(examples):
+        raise BadValue(f"--example: expected a number from 0 to {len(examples) - 1:,}, got {number}.")
+    return examples[number]
+
+
+def predict(loaded: Loaded, given: Mapping[str, Any], writing: Writing) -> Prediction:
+    """The prediction for an input, `{"text": …}`, `{"image": path}`, `{"example": 3}`, and notes on what is unknown."""
     task, answer = loaded.task, loaded.task.problem.answer
-    example = task.parse(given)
+    example = example_of(loaded, given)
     batch = task.collate([example], torch.Generator()).to(loaded.device)
-    read = task.understood(given, example)
+    typed = "example" not in given
+    read = task.understood(given, example) if typed else None
     if read is None:
         pieces = task.show(example, batch).pieces
         read = Understood(pieces, [True] * len(pieces))
@@ -91,7 +104,8 @@ def predict(loaded: Loaded, given: Mapping[str, str], writing: Writing) -> Predi
         found = _classified(loaded, batch, example, read)
     else:
         found = _answered(loaded, batch, example)
-    return {**given, **found, "notes": read.notes}
+    words = {} if typed else {"words": task.show(example, batch).words}
+    return {**given, **words, **found, "notes": read.notes}
 
 
 def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -> Prediction:
@@ -242,23 +256,27 @@ def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path
     """Write the figure of a prediction to a file, in the format of its ending."""
     from regard.observation.predictions import prediction_figure
 
-    example, looked = loaded.task.parse(given), _looked(found)
+    example, looked = example_of(loaded, given), _looked(found)
     figure = loaded.task.draw(found.get("predicted", found["output"]), example, looked)
     if figure is None:
         if looked is None:
-            raise BadValue(
-                f"--figure: {loaded.config.model} shows no weights of what it predicts on {loaded.config.task}. Leave "
-                "it out; `regard view` shows all attention."
-            )
+            why = found.get("no_alignment") or f"{loaded.config.model} shows no weights of its answer"
+            raise BadValue(f"--figure: there is nothing to draw: {why}. `regard view` shows all attention.")
         shown = loaded.task.show(example, loaded.task.collate([example], torch.Generator()))
         over = shown.picture if shown.grid == (1, len(looked.columns)) else None
         said = found["output"].replace("\n", "; ")
-        typed = " | ".join(text if isinstance(text, str) else " ".join(text) for text in given.values())
-        figure = prediction_figure(f"{typed}  →  {said}", looked, over)
+        figure = prediction_figure(f"{_read(given, found)}  →  {said}", looked, over)
     try:
         figure.savefig(path, dpi=160)
     except (OSError, ValueError) as trouble:  # no such folder; a format that matplotlib does not know
         raise BadValue(f"--figure: {str(path)!r} cannot be written: {trouble}. Try name.svg.") from None
+
+
+def _read(given: Mapping[str, Any], found: Prediction) -> str:
+    """What was read, in words."""
+    if "words" in found:
+        return str(found["words"])
+    return " | ".join(text if isinstance(text, str) else " ".join(text) for text in given.values())
 
 
 def _looked(found: Prediction) -> Looked | None:
@@ -271,7 +289,7 @@ def _looked(found: Prediction) -> Looked | None:
         return None
     columns = [one["piece"] for one in seen["pieces"]]
     if "readings" in seen:
-        rows = [f"{number}." for number in range(1, 1 + len(seen["readings"]))]
+        rows = [f"reading {number}" for number in range(1, 1 + len(seen["readings"]))]
         return Looked(seen["readings"], columns, rows, seen["source"])
     return Looked([[one["weight"] for one in seen["pieces"]]], columns, source=seen["source"])
 

@@ -19,7 +19,7 @@ class Forecast(Answer):
     horizon: int
     columns: int
     needs: ClassVar[str] = "future"
-    words: ClassVar[str] = "the next values of each column"
+    words: ClassVar[str] = "the next values of each column"  # of all forms: their numbers compare
     terms: ClassVar[str] = "values"
     units: ClassVar[str] = "windows"
 
@@ -38,7 +38,6 @@ class PooledForecast(Forecast):
     """The same, from one row for each window: for models that do not read each column by itself."""
 
     needs: ClassVar[str] = "pooled"
-    words: ClassVar[str] = "the next values of all columns"
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ class ForecastSteps(Forecast, Decoded):
     """
 
     needs: ClassVar[str] = "steps"
-    words: ClassVar[str] = "the next values, step by step"
 
     @property
     def outputs(self) -> int:

@@ -32,22 +32,20 @@ def neighbours_figure(
     around = [node for node in order if weights[node] > 0][:MOST]
     figure = Figure(figsize=(SIZE, SIZE), layout="constrained")
     frame = figure.add_subplot()
+    ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
     largest = max([weights[0], *(weights[node] for node in around)])
     for place, node in enumerate(around):
         turn = math.pi / 2 - 2 * math.pi * place / len(around)
         x, y = math.cos(turn), math.sin(turn)
         thick, alpha = 0.6 + THICK * weights[node], 0.35 + 0.4 * weights[node] / largest
         frame.plot([0, x], [0, y], color=MUTED, linewidth=thick, alpha=alpha, zorder=1)
-        ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
         frame.text(
             0.62 * x, 0.62 * y, f"{weights[node]:.2f}", fontsize=8, color=INK, ha="center", va="center", bbox=ground,
             zorder=2,
         )  # fmt: skip
         _node(frame, x, y, names[node], classes[node], 17)
     _node(frame, 0, 0, names[0], classes[0], 24)
-    frame.text(
-        0, -0.22, f"itself {weights[0]:.2f}", fontsize=8, color=INK, ha="center", va="center", zorder=4
-    )
+    frame.text(0.14, -0.2, f"itself {weights[0]:.2f}", fontsize=8, color=INK, bbox=ground, zorder=2)
     seen = sorted({classes[node] for node in (0, *around) if classes[node] >= 0})
     handles = [Line2D([], [], linestyle="none", marker="o", markersize=8, color=_colour(one)) for one in seen]
     figure.legend(

@@ -85,7 +85,10 @@ class PictureFacts:
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Self:
         """From plain data."""
-        return cls(**{name: tuple(part) if isinstance(part, list) else part for name, part in state.items()})
+        parts: dict[str, Any] = {
+            name: tuple(part) if isinstance(part, list) else part for name, part in state.items()
+        }
+        return cls(**parts)
 
     def state(self) -> dict[str, Any]:
         """Plain data, as JSON holds it."""
