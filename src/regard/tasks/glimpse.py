@@ -94,7 +94,7 @@ class GlimpseTask(Task):
     metric = ACCURACY
     takes = ("image",)
     recipe = Recipe(
-        model="glimpse", steps=2500, batch_size=64, lr=2e-3, warmup=50,
+        model="glimpse", steps=3000, batch_size=64, lr=2e-3, warmup=50,
         compared=("glimpse", "glimpse(policy=random)", "glimpse(policy=centre)"),
     )  # fmt: skip
 
