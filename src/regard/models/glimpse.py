@@ -51,7 +51,7 @@ class Glimpse(Model):
     """
 
     shows: ClassVar[dict[str, str]] = {"policy": "the place of each glimpse"}
-    sides: ClassVar[dict[str, tuple[str, str]]] = {"policy": ("glimpses", "patches")}
+    sides: dict[str, tuple[str, str]] = {"policy": ("glimpses", "patches")}
 
     def __init__(
         self,

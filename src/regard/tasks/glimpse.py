@@ -191,8 +191,8 @@ class GlimpseTask(Task):
         grey = np.asarray(
             read_image(given["image"]).convert("L").resize((self.canvas, self.canvas)), np.float32
         )
-        grey = grey / 255
-        return Canvas(1 - grey if grey.mean() > 0.5 else grey, None)
+        light = np.asarray(grey / 255, np.float32)
+        return Canvas(np.asarray(1 - light, np.float32) if light.mean() > 0.5 else light, None)
 
     def show(self, example: Canvas, batch: Batch) -> Shown:
         """The canvas, and its patches by row and column."""
@@ -246,4 +246,4 @@ def _grey(figures: PictureSet, number: int, height: int) -> Grey:
     """A picture at another size, in grey from 0 to 1."""
     numbers = figures.pixels[number].numpy()
     grey = numbers[0] if len(numbers) == 1 else np.tensordot(BRIGHTNESS, numbers.astype(np.float32), 1)
-    return resized(np.asarray(grey, np.float32) / 255, height)
+    return resized(np.asarray(grey / 255, np.float32), height)

@@ -126,10 +126,8 @@ class Gymnasium:
         )
         if limit is None:
             raise BadValue(f"env: {name!r} has no limit of steps, so that its episodes may never end.")
-        named = getattr(self.world.unwrapped, "actions", None)
-        known = (
-            [one.name for one in named] if isinstance(named, type) and hasattr(named, "__members__") else []
-        )
+        named: Any = getattr(self.world.unwrapped, "actions", None)
+        known = [one.name for one in named] if hasattr(named, "__members__") else []
         names = known if len(known) == int(actions.n) else [str(n) for n in range(int(actions.n))]
         threshold = getattr(self.world.spec, "reward_threshold", None)
         width = len(self._flat(self.world.reset(seed=0)[0]))
