@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -51,7 +53,7 @@ class Glimpse(Model):
     """
 
     shows: ClassVar[dict[str, str]] = {"policy": "the place of each glimpse"}
-    sides: dict[str, tuple[str, str]] = {"policy": ("glimpses", "patches")}
+    sides: Mapping[str, tuple[str | int, str | int]] = MappingProxyType({"policy": ("glimpses", "patches")})
 
     def __init__(
         self,
