@@ -15,6 +15,7 @@ A model must offer what the answer `needs`:
     candidates   a row for each candidate, (b,c,dim)
     boxes     scores of the classes and a box for each of several queries, (b,queries,·), layer by layer
     pixels    a score of each class for each pixel, (b,height,width,classes)
+    glances   a row for each example after each glimpse at it, (b,glimpses,dim)
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ NEEDS = {
     "candidates": "a row for each candidate",
     "boxes": "classes and boxes of several queries",
     "pixels": "a score of each class for each pixel",
+    "glances": "a row for each example after each glimpse",
 }
 
 

@@ -115,7 +115,7 @@ def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, lis
             f"“{text}”" if kind == "text" else f"the {kind} {Path(text).name}" for kind, text in given.items()
         ]
         return *prepare(task, _marked(loaded, example), longest=None), ", ".join(words), notes
-    batch, shown = prepare(task, _marked(loaded, choose(task)))
+    batch, shown = prepare(task, _marked(loaded, choose(task)), model=loaded.model)
     return batch, shown, shown.words, []
 
 
