@@ -6,8 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from regard import models
 from regard.attacks.ball import ball
 from regard.attacks.pixels import fgsm, pgd, slope
+from regard.tasks import Batch, OneOf
+from regard.tasks.problem import Problem
+from regard.tasks.streams import Vectors
 
 EPS = 0.07
 
@@ -90,11 +94,28 @@ class Small(torch.nn.Module):
         return self.layers(4 * pictures)
 
 
-@pytest.fixture(scope="module")
-def small():
-    model = Small().eval()
-    pictures = torch.rand(101, 1, 5, 7, generator=torch.Generator().manual_seed(5))
+class Digits(torch.nn.Module):
+    """A classifier of the house on pictures (b,1,8,8); a shift of its logits makes its classes about as frequent."""
+
+    shift = 0.0
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        problem = Problem.of(Vectors(8, 8), OneOf(4))
+        self.model = models.build("encoder(dim=16, layers=2, num_heads=2)", problem)
+
+    def forward(self, pictures):
+        return self.model(Batch.of(pictures[:, 0])) - self.shift
+
+
+@pytest.fixture(scope="module", params=[(Small, 5, 7), (Digits, 8, 8)], ids=["plain torch", "encoder"])
+def attackable(request):
+    made, *size = request.param
+    model = made().eval()
+    pictures = torch.rand(101, 1, *size, generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
+        model.shift = model(pictures).mean(0)
         labels = model(pictures).argmax(1)  # every picture is right before the attack
     return model, pictures, labels
 
@@ -111,9 +132,9 @@ RADII = {"linf": 0.04, "l2": 0.15}
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("steps", [1, 13])
-def test_without_chance_the_pictures_are_those_of_foolbox(small, norm, steps):
+def test_without_chance_the_pictures_are_those_of_foolbox(attackable, norm, steps):
     foolbox = peer()
-    model, pictures, labels = small
+    model, pictures, labels = attackable
     theirs = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
     eps, step = RADII[norm], RADII[norm] / 5
     around = ball(norm, pictures, eps)
@@ -136,9 +157,9 @@ def test_without_chance_the_pictures_are_those_of_foolbox(small, norm, steps):
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_with_random_starts_the_accuracy_is_that_of_foolbox_within_noise(small, norm):
+def test_with_random_starts_the_accuracy_is_that_of_foolbox_within_noise(attackable, norm):
     foolbox = peer()
-    model, pictures, labels = small
+    model, pictures, labels = attackable
     theirs = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
     eps, step, steps = RADII[norm], RADII[norm] / 5, 13
     kind = getattr(foolbox.attacks, f"{NAMES[norm]}ProjectedGradientDescentAttack")

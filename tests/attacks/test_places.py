@@ -60,7 +60,9 @@ def test_the_movement_is_the_divergence_of_rows_without_padding():
     (name,) = before.names()
     found = movement(before, after, batch)[name]
     rows = [site[name].weights()[1, :, :3, :3].double().numpy() for site in (before, after)]
-    expected = np.mean([jensenshannon(p, q, base=2) ** 2 for p, q in zip(*(r.reshape(-1, 3) for r in rows), strict=True)])
+    expected = np.mean(
+        [jensenshannon(p, q, base=2) ** 2 for p, q in zip(*(r.reshape(-1, 3) for r in rows), strict=True)]
+    )
     assert float(found[0]) == 0 and abs(float(found[1]) - expected) < 1e-6
 
 

@@ -68,7 +68,9 @@ def test_only_the_nearest_words_are_tried():
     found, near = lexicon.nearest(numbers, 2, 0.95)
     cosines = torch.nn.functional.cosine_similarity(lexicon.vectors[:, None], lexicon.vectors[None], dim=-1)
     for number in range(len(WORDS)):
-        order = sorted((n for n in range(len(WORDS)) if n != number), key=lambda n: -float(cosines[number, n]))
+        order = sorted(
+            (n for n in range(len(WORDS)) if n != number), key=lambda n: -float(cosines[number, n])
+        )
         assert found[number].tolist() == order[:2]
         assert near[number].tolist() == [float(cosines[number, other]) >= 0.95 for other in order[:2]]
 
