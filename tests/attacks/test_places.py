@@ -70,7 +70,7 @@ def test_the_movement_is_the_divergence_of_rows_without_padding():
     ("keys", "expected"),
     [
         (6, [1.0, 2, 3, 4, 5, 6]),  # the patches themselves
-        (7, [2.0, 3, 4, 5, 6, 7]),  # a class token before them
+        (7, [1.0, 2, 3, 4, 5, 6]),  # a class token behind them
         (24, [4.5, 6.5, 8.5, 16.5, 18.5, 20.5]),  # a grid twice as fine, 4 × 6: the mean of four
         (5, None),
         (8, None),  # 2 × 4 is another form than 2 × 3

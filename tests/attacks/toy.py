@@ -58,7 +58,7 @@ def sentiment(*written, labels):
     inputs, keep = ids(*written)
     rows = torch.arange(FIRST, FIRST + len(WORDS))
     lexicon = Lexicon(WORDS, rows, model.embedding.rows(rows).detach())
-    return Target(model, Batch.of(inputs, keep, torch.tensor(labels))), lexicon
+    return Target.of(model, Batch.of(inputs, keep, torch.tensor(labels))), lexicon
 
 
 def digits(order="rows", model="encoder(dim=8, layers=2, num_heads=2)", count=11, seed=1):
@@ -69,4 +69,4 @@ def digits(order="rows", model="encoder(dim=8, layers=2, num_heads=2)", count=11
     batch = task.collate(task.examples("test")[:count], torch.Generator())
     with torch.no_grad():
         labels = made(batch).argmax(1)
-    return task, Target(made, batch.answered(labels))
+    return task, Target.of(made, batch.answered(labels))

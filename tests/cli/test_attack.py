@@ -169,7 +169,7 @@ def test_numbers_that_are_no_pixels_are_refused(runs, capsys, monkeypatch):
 
     monkeypatch.setattr(type(loaded.task), "collate", darker)
     code, _, err = called(capsys, "attack", runs["digits"], "--limit", 3, "--device", "cpu")
-    assert code == 2 and "expected pixels from 0 to 1, but digits reads numbers from -1 to 1" in err
+    assert code == 2 and "expected pixels from 0 to 1, but it reads numbers from -1 to 1" in err
 
 
 def test_a_model_without_attention_says_so(runs, capsys, monkeypatch):

@@ -19,7 +19,7 @@ from regard.attacks.pixels import fgsm, pgd, slope
 from regard.attacks.report import AttackedRun, AttackReport, AttackRow, Changed
 from regard.attacks.settings import AttackPlan, AttackSettings, Level, planned
 from regard.attacks.specimen import Specimen, pieces_after, specimen
-from regard.attacks.target import TEXTS, Target, check_pixels, kind_of
+from regard.attacks.target import TEXTS, Target, kind_of
 from regard.attacks.words import changed_words, replaceable, substitute
 from regard.errors import BadValue, unknown_name
 from regard.tasks.shown import texts
@@ -152,9 +152,7 @@ class _Attacker:
                     f"data: {self.task.name} has examples without a class, which cannot be attacked."
                 )
             fingerprint.add(batch)
-            if self.plan.kind != TEXTS:
-                check_pixels(batch, self.task)
-            self._batch(Target(self.model, batch.to(self.loaded.device)), number, start)
+            self._batch(Target.of(self.model, batch.to(self.loaded.device)), number, start)
         config = self.loaded.config
         rows = [tally.row(level, choice) for level, choice, tally in self.tallies]
         notes = [f"not seen: {one}" for one in sorted(self.unseen)]

@@ -65,8 +65,8 @@ def _over_positions(weights: Tensor, count: int, spec: StreamSpec) -> Tensor | N
         return weights
     if not isinstance(spec, Patches) or spec.frames > 1:
         return None
-    if keys == count + 1:  # a class token before the patches
-        return weights[:, 1:]
+    if keys == count + 1:  # a class token behind the patches
+        return weights[:, :count]
     # A grid of its own over the picture, of the picture's form: features of a convolution.
     high = round((keys * spec.rows / spec.columns) ** 0.5)
     if high < 1 or keys % high or high * spec.columns != keys // high * spec.rows:

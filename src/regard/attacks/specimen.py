@@ -53,7 +53,7 @@ def specimen(
     length = int(keep[row].sum()) if keep is not None else target.inputs.shape[1]
     sides = []
     for inputs in (target.inputs, after):
-        batch = Target(target.model, alone).reading(inputs[row : row + 1])
+        batch = Target.of(target.model, alone).reading(inputs[row : row + 1])
         weights = places.attended(places.observed(target.model, batch), batch, spec)
         pieces = (
             shown.pieces

@@ -13,10 +13,12 @@ from regard.attacks.pixels import slope
 from regard.errors import BadValue
 from regard.tasks.answers import OneOf
 from regard.tasks.batch import Batch
-from regard.tasks.streams import Tokens, Vectors
+from regard.tasks.pictures.pixels import from_pixels, to_pixels
+from regard.tasks.streams import Patches, StreamSpec, Tokens, Vectors
 from regard.tasks.task import Task
 
 PICTURES, TEXTS = "pictures", "texts"
+ROUNDING = 1e-5  # of pixels that were normalised and back
 
 
 def kind_of(task: Task) -> str:
@@ -41,20 +43,28 @@ class Target:
 
     model: models.Model
     batch: Batch
+    inputs: Tensor  # what an attack changes: ids of tokens (b,n) or (b,n,columns), or pixels (b,n,width) from 0 to 1
 
-    @property
-    def inputs(self) -> Tensor:
-        """What the model reads unless an attack changes it."""
-        return self.batch.inputs
+    @classmethod
+    def of(cls, model: models.Model, batch: Batch) -> Target:
+        """A model on a batch; numbers that are no pixels are refused."""
+        spec = model.problem.inputs
+        return cls(model, batch, batch.inputs if isinstance(spec, Tokens) else _pixels(batch.inputs, spec))
 
     def reading(self, inputs: Tensor) -> Batch:
         """The batch with other inputs."""
+        spec = self.model.problem.inputs
+        data = from_pixels(inputs, spec) if isinstance(spec, Patches) else inputs
         name, first = next(iter(self.batch.streams.items()))
-        return replace(self.batch, streams={**self.batch.streams, name: replace(first, data=inputs)})
+        return replace(self.batch, streams={**self.batch.streams, name: replace(first, data=data)})
 
     def repeated(self, times: int) -> Target:
         """Each example so many times, one after the other."""
-        return replace(self, batch=self.batch.map(lambda tensor: tensor.repeat_interleave(times, 0)))
+
+        def repeat(tensor: Tensor) -> Tensor:
+            return tensor.repeat_interleave(times, 0)
+
+        return replace(self, batch=self.batch.map(repeat), inputs=repeat(self.inputs))
 
     def losses(self, inputs: Tensor) -> Tensor:
         """The loss of each example with other inputs, (b,)."""
@@ -107,14 +117,17 @@ class Target:
         return slope(losses, rows)
 
 
-def check_pixels(batch: Batch, task: Task) -> None:
-    """Refuse numbers that are no pixels from 0 to 1: a budget and the limits of a pixel would mean nothing."""
-    pixels = batch.inputs
-    if not pixels.is_floating_point():
-        raise BadValue(f"run: expected pixels from 0 to 1, but {task.name} reads {pixels.dtype}.")
+def _pixels(rows: Tensor, spec: StreamSpec) -> Tensor:
+    """The pixels of a stream; others are refused: a budget and the limits of a pixel would mean nothing."""
+    if not rows.is_floating_point():
+        raise BadValue(f"run: expected pixels from 0 to 1, got {rows.dtype}.")
+    normalised = isinstance(spec, Patches) and bool(spec.mean)
+    pixels = to_pixels(rows, spec) if isinstance(spec, Patches) else rows
     low, high = (float(end) for end in torch.aminmax(pixels))
-    if low < 0 or high > 1:
+    room = ROUNDING if normalised else 0.0
+    if low < -room or high > 1 + room:
         raise BadValue(
-            f"run: expected pixels from 0 to 1, but {task.name} reads numbers from {low:.3g} to {high:.3g}. Only "
-            "classifiers of pictures and of texts can be attacked."
+            f"run: expected pixels from 0 to 1, but it reads numbers from {low:.3g} to {high:.3g}. Only classifiers of "
+            "pictures and of texts can be attacked."
         )
+    return pixels.clamp(0, 1)
