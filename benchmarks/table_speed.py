@@ -52,7 +52,7 @@ def table(common: Mapping[str, Any], seconds: float) -> list[dict[str, Any]]:
     for task, model in CONTESTANTS:
         settings = {"task": task, "model": model, "batch_size": 32, **common}
         turn, results = made.Semaphore(0), made.Queue()
-        child = made.Process(target=timed, args=(settings, seconds, warm, turn, results), daemon=True)
+        child = made.Process(target=timed, args=(settings, seconds, warm, turn, results))
         child.start()
         started.append((settings, child, turn, results))
     for _ in started:

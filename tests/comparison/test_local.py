@@ -195,6 +195,7 @@ def test_the_last_step_is_that_of_the_last_whole_line(tmp_path):
         (8, 9, False, {"workers": 2}, 2, 1),  # one thread all the same: results do not depend on workers
         (8, 9, False, {"workers": 4, "threads": 4}, 4, 4),
         (8, 9, True, {}, 1, 8),
+        (8, 9, True, {"workers": 2}, 2, 1),  # two with eight threads each would share the same eight cores
         (8, 9, True, {"workers": 3, "threads": 2}, 3, 2),
     ],
 )
