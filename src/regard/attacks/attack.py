@@ -138,6 +138,7 @@ class _Attacker:
         self.tallies = [(level, choice, _Tally()) for level, choice in _ways(plan)]
         self.right: list[bool] = []
         self.specimen: Specimen | None = None
+        self.telling = -1  # how much it shows
         self.unseen: set[str] = set()
         self.lexicon: Lexicon | None = None
 
@@ -156,7 +157,9 @@ class _Attacker:
         config = self.loaded.config
         rows = [tally.row(level, choice) for level, choice, tally in self.tallies]
         notes = [f"not seen: {one}" for one in sorted(self.unseen)]
-        if not any(row.moved for row in rows):
+        if not any(self.right):
+            notes.append("no example was right before the attack, so none was attacked")
+        elif not any(row.moved for row in rows):
             notes.append("no attention was seen, so nothing is said about how far it moved")
         return AttackedRun(
             str(self.loaded.run), self.loaded.checkpoint, self.loaded.sha256, config.task, config.model,
@@ -193,7 +196,7 @@ class _Attacker:
             if self.plan.kind == TEXTS:
                 self._keep_texts(tally, target, after, predicted, fooled, start)
             if tally is self._last:
-                self._keep_specimen(target, after, fooled, start)
+                self._keep_specimen(target, after, clean, fooled, start)
             self.progress(target.batch.size)
 
     @property
@@ -280,16 +283,18 @@ class _Attacker:
             said = (self.task.decode([int(which[row])]) for which in (target.batch.targets, predicted))
             tally.examples.append(Changed(start + row, texts(shown.pieces).words, texts(others).words, *said))
 
-    def _keep_specimen(self, target: Target, after: Tensor, fooled: list[int], start: int) -> None:
-        """The example to show: the one that is wanted, else the first that is fooled, else the first of all."""
-        if self.wanted is None:
-            known = self.specimen is not None and self.specimen.fooled
-            row = fooled[0] if fooled and not known else 0 if self.specimen is None else None
-        else:
-            row = self.wanted - start if 0 <= self.wanted - start < target.batch.size else None
-        if row is not None:
-            example = self.examples[start + row]
-            self.specimen = specimen(self.task, target, example, start + row, row, after, self.lexicon)
+    def _keep_specimen(
+        self, target: Target, after: Tensor, clean: Tensor, fooled: list[int], start: int
+    ) -> None:
+        """The example to show: the one that is wanted, else the first that is fooled, else the first that was right."""
+        attacked = clean.nonzero().flatten().tolist()
+        telling, row = (2, fooled[0]) if fooled else (1, attacked[0]) if attacked else (0, 0)
+        if self.wanted is not None:
+            telling, row = 0, self.wanted - start
+        if telling > self.telling and 0 <= row < target.batch.size:
+            example, number = self.examples[start + row], start + row
+            self.telling = telling
+            self.specimen = specimen(self.task, target, example, number, row, after, self.lexicon)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -45,7 +45,8 @@ def _pictures(names: Sequence[str], specimens: Sequence[Specimen]) -> Figure:
         _image(row[0], before, f"before: says {readable(one.before.predicted)}")
         _image(row[3], after, f"after: says {readable(one.after.predicted)}")
         row[2].imshow(change, cmap="RdBu_r", vmin=-most or -1, vmax=most or 1, interpolation="none")
-        row[2].set_title(f"change, up to ±{most:.2g}")
+        wrong = one.before.predicted != one.label
+        row[2].set_title("not attacked: wrong" if wrong else f"change, up to ±{most:.2g}")
         largest = _largest(one)
         for frame, version in ((row[1], one.before), (row[4], one.after)):
             _attention(frame, version, one.grid, largest)
