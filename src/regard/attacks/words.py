@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.attacks.lexicon import Lexicon
 from regard.attacks.target import Target
 
-TRIED = 8  # replacements of a text whose loss is computed in each round
+TRIED = 32  # replacements of a text whose loss is computed in each round
 
 
 def replaceable(lexicon: Lexicon, inputs: Tensor, keep: Tensor | None) -> Tensor:
